@@ -194,7 +194,7 @@ $(GEN)/descriptors.c: proto/cleave/v1/cleave.proto
 $(GEN)/%.o: $(GEN)/%.c
 	$(Q)$(CC) $(CPPFLAGS) $(filter-out -Wpedantic,$(CFLAGS)) -c $< -o $@
 
-$(call obj_of,common/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
+$(call obj_of,common/net/wire) $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/unit/wire/*.c)): | $(GEN_HEADERS)
 .SECONDARY: $(GEN_OBJS:.o=.c) $(GEN_HEADERS)
 
 # The ops that a backend registers, one line each.
@@ -230,7 +230,7 @@ $(OUT)/kernels/ops/%.f64.o: kernels/ops/%.c $(OUT)/flags
 	$(Q)$(call compile,$<,double) -MMD -MP -o $@
 
 define archive_rule
-$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/wire,$(1)),$(GEN_OBJS))
+$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter common/net/wire,$(1)),$(GEN_OBJS))
 	@mkdir -p $$(@D)
 	$$(Q)rm -f $$@; ar rcs $$@ $$^
 endef
@@ -344,18 +344,18 @@ UNIT_OBJS_test_read_guard := $(OUT)/worker/accept_guard.o $(OUT)/worker/read_gua
 ONE := $(OUT)/tests/unit/one.o
 
 define unit_rule
-$(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(ONE) $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls))
-	$$(call link,$$(LDFLAGS_ONCE) $$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
+$(OUT)/tests/$(1)/$(2): $(OUT)/tests/$(1)/$(2).o $(ONE) $(UNIT_OBJS_$(2)) $(call libs_for,$(3)) $(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/net/tls))
+	$$(call link,$$(LDFLAGS_ONCE) $$(UNIT_LDFLAGS_$(2)),$$(filter %.o,$$^),$(3),$(if $(filter rpc,$(notdir $(1))),$(call lib_of,common/net/tls) $(call lib_of,common/base) -lssl -lcrypto) -lcmocka)
 UNIT_PROGRAMS += $(OUT)/tests/$(1)/$(2)
 UNIT_OF_$(notdir $(1)) += $(OUT)/tests/$(1)/$(2)
 endef
 $(foreach s,$(wildcard tests/unit/*/test_*.c),$(eval $(call unit_rule,unit/$(notdir $(patsubst %/,%,$(dir $(s)))),$(basename $(notdir $(s))),$(call folder_of_unit,$(notdir $(patsubst %/,%,$(dir $(s))))))))
-$(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basename $(notdir $(s))),common/models)))
+$(foreach s,$(wildcard tests/ops/test_*.c),$(eval $(call unit_rule,ops,$(basename $(notdir $(s))),common/model/models)))
 
 # The cases of the ops as JSON, and the numbers of PyTorch for those that have none yet.
-$(OUT)/ops/print_cases: $(OUT)/tests/ops/print_cases.o $(call libs_for,common/models)
+$(OUT)/ops/print_cases: $(OUT)/tests/ops/print_cases.o $(call libs_for,common/model/models)
 	@mkdir -p $(@D)
-	$(call link,,$(filter %.o,$^),common/models)
+	$(call link,,$(filter %.o,$^),common/model/models)
 units: $(OUT)/ops/print_cases
 golden: deps-parity $(OUT)/ops/print_cases $(BINARIES)
 	$(Q)$(PYTHON) tests/golden/make_golden.py $(OUT)/ops/print_cases
@@ -450,17 +450,17 @@ $(SIM_LIB): $(SIM_SOURCES:%.c=$(OUT)/%.o) $(patsubst %,$(OUT)/%.o,$(wildcard ker
 	@mkdir -p $(@D)
 	$(Q)rm -f $@; ar rcs $@ $^
 GPU_TESTS := $(patsubst %.c,$(OUT)/%,$(wildcard tests/gpu/test_*.c))
-GPU_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/models)
+GPU_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/model/models)
 GPU_NODE_LIBS := $(SIM_LIB) $(call lib_of,kernels/cuda) $(call libs_for,common/engine)
 $(addprefix $(OUT)/tests/gpu/,test_node test_chunks): %: %.o $(ONE) $(GPU_NODE_LIBS)
 	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $< $(ONE) -Wl,--start-group $(GPU_NODE_LIBS) -Wl,--end-group $(call ldlibs_for,common/engine) -lstdc++ -lcmocka
 $(filter-out %/test_node %/test_chunks,$(GPU_TESTS)): %: %.o $(ONE) $(GPU_LIBS)
-	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $< $(ONE) -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++ -lcmocka
+	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $< $(ONE) -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/model/models) -lstdc++ -lcmocka
 UNIT_PROGRAMS += $(GPU_TESTS)
 # What the device must find; run by its script.
 PLANTS := $(OUT)/tests/gpu/plants/plants
 $(PLANTS): %: %.o %.cu.o $(GPU_LIBS)
-	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
+	$(Q)$(CC) $(LDFLAGS) $(LDFLAGS_ONCE) -o $@ $@.o $@.cu.o -Wl,--start-group $(GPU_LIBS) -Wl,--end-group $(call ldlibs_for,common/model/models) -lstdc++
 units: $(PLANTS)
 # Whole sessions on it, of which each process is built as this one is. With a sanitizer the longer
 # ones take many minutes.
@@ -469,23 +469,23 @@ gpu-tests: $(GPU_TESTS) $(PLANTS) $(BINARIES) $(OUT)/libcleave.so.0 $(GPU_WORKER
 	$(Q)tests/run-tests --out $(OUT) $(GPU_TESTS) tests/gpu/plants/test_plants.py $(GPU_SESSIONS)
 
 # The tests of the simulated device on a real one, and what a machine that has one needs of us.
-$(OUT)/gpu/on_device: $(patsubst %,$(OUT)/tests/gpu/%.o,test_cuda nvidia/on_device) $(ONE) $(CUDA_OBJS) $(call libs_for,common/models)
+$(OUT)/gpu/on_device: $(patsubst %,$(OUT)/tests/gpu/%.o,test_cuda nvidia/on_device) $(ONE) $(CUDA_OBJS) $(call libs_for,common/model/models)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/models) -Wl,--end-group \
-	  $(call ldlibs_for,common/models) -lcmocka
-$(ON_DEVICE): $(OUT)/gpu/%: $(OUT)/tests/gpu/%.o $(OUT)/tests/gpu/nvidia/on_device.o $(ONE) $(CUDA_OBJS) $(call libs_for,common/models)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/model/models) -Wl,--end-group \
+	  $(call ldlibs_for,common/model/models) -lcmocka
+$(ON_DEVICE): $(OUT)/gpu/%: $(OUT)/tests/gpu/%.o $(OUT)/tests/gpu/nvidia/on_device.o $(ONE) $(CUDA_OBJS) $(call libs_for,common/model/models)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/models) -Wl,--end-group \
-	  $(call ldlibs_for,common/models) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/model/models) -Wl,--end-group \
+	  $(call ldlibs_for,common/model/models) -lcmocka
 # Steps of networks, and kernels beside copies, on either.
 GPU_SPEED := $(OUT)/tests/gpu/speed/steps $(OUT)/tests/gpu/speed/shares
 $(OUT)/gpu/shares $(OUT)/tests/gpu/speed/shares: $(OUT)/tests/gpu/speed/shares_more.o
-$(OUT)/gpu/steps $(OUT)/gpu/shares: $(OUT)/gpu/%: $(OUT)/tests/gpu/speed/%.o $(OUT)/tests/gpu/nvidia/on_device.o $(CUDA_OBJS) $(call libs_for,common/optim) $(call libs_for,common/models)
+$(OUT)/gpu/steps $(OUT)/gpu/shares: $(OUT)/gpu/%: $(OUT)/tests/gpu/speed/%.o $(OUT)/tests/gpu/nvidia/on_device.o $(CUDA_OBJS) $(call libs_for,common/model/optim) $(call libs_for,common/model/models)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/optim) $(call libs_for,common/models) -Wl,--end-group \
-	  $(call ldlibs_for,common/models)
-$(GPU_SPEED): %: %.o $(GPU_LIBS) $(call libs_for,common/optim)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(GPU_LIBS) $(call libs_for,common/optim) -Wl,--end-group $(call ldlibs_for,common/models) -lstdc++
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(cuda_libs) -Wl,--start-group $(call libs_for,common/model/optim) $(call libs_for,common/model/models) -Wl,--end-group \
+	  $(call ldlibs_for,common/model/models)
+$(GPU_SPEED): %: %.o $(GPU_LIBS) $(call libs_for,common/model/optim)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(GPU_LIBS) $(call libs_for,common/model/optim) -Wl,--end-group $(call ldlibs_for,common/model/models) -lstdc++
 units: $(GPU_SPEED)
 gpu-bundle: all
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) CUDA=1 $(GPU_PROGRAMS) $(GPU_WORKER) $(GPU_TESTS) $(GPU_SPEED)
@@ -746,9 +746,10 @@ uninstall:
 
 check-layers:
 	$(Q)tests/check-layers
-# The table as lines: what folders use, see, link, and must not reach.
+# The table as lines: the storeys, and what folders use, see, link, and must not reach.
 print-layers:
-	@printf '%s\n' $(foreach f,$(FOLDERS) $(PLUGINS) $(PROGRAMS),$(foreach w,USES SEES LIBS OUT_OF_REACH,'$(w) $(f) $($(w)_$(f))'))
+	@printf '%s\n' $(foreach s,$(STOREYS),'STOREY $(s) $(APART_$(s))') \
+	  $(foreach f,$(FOLDERS) $(PLUGINS) $(PROGRAMS),$(foreach w,IN USES SEES LIBS OUT_OF_REACH,'$(w) $(f) $($(w)_$(f))'))
 
 format:
 	$(Q)tests/check-comments --fix > /dev/null || true

@@ -20,8 +20,8 @@
 #define CLEAVE_KERNELS_H
 
 #include "common/base/base.h"
-#include "common/settings/settings.h"
-#include "common/tensor/tensor.h"
+#include "common/base/settings/settings.h"
+#include "common/base/tensor/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,7 +47,7 @@ typedef struct clv_class_weights {
 } clv_class_weights;
 
 /* Every attribute any op takes. The rows in kernels/ops say which op uses which, with default and
- * range, and common/graph/attrs.c what each one is. Pairs are (height, width). */
+ * range, and common/model/graph/attrs.c what each one is. Pairs are (height, width). */
 typedef struct clv_attrs {
   int64_t out;
   int64_t kernel[2], stride[2], pad[2], dilation[2], output_pad[2];

@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include "common/weights/weights.h"
+#include "common/model/weights/weights.h"
 #include "master/master_int.h"
 
 static void print_artifact(const char *folder, const char *hex, bool json) {

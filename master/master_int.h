@@ -6,8 +6,8 @@
 #ifndef CLEAVE_MASTER_INT_H
 #define CLEAVE_MASTER_INT_H
 
-#include "common/cli/cli.h"
-#include "common/tls/tls.h"
+#include "common/base/cli/cli.h"
+#include "common/net/tls/tls.h"
 #include "master/run/run.h"
 #include "master/watch/watch.h"
 

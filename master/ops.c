@@ -4,7 +4,7 @@
  */
 #include <stdio.h>
 
-#include "common/graph/graph.h"
+#include "common/model/graph/graph.h"
 #include "kernels/ops/ops.h"
 #include "master/master_int.h"
 

@@ -21,7 +21,7 @@ def of(path, test, **edits):
 
 
 # ---- shares of the cores -------------------------------------------------------------------------
-of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
+of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_tenant_starts_with_what_it_saved=("static void arrive", "of->time = CLV_MAX(of->time, least_tenant(s->at));", ";"),
    threads_are_charged_as_one=("static void charge", "threads = spent * s->held;", "threads = spent;"),
    a_share_starts_with_what_it_saved=("static void arrive", "s->time = CLV_MAX(s->time, least_share(of));", ";"),
@@ -35,12 +35,12 @@ of("common/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_credit_is_not_the_tenants=("void clv_share_credit", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
 
 # ---- layers that name what they read -------------------------------------------------------------
-of("common/models/from.c", "tests/unit/models/test_models",
+of("common/model/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read", "return node == g->output;", "return node <= g->output;"),
    inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = node_called(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool comes_later", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_keeps_records", "!g->joins", "g->n_nodes"))
-of("common/graph/slice.c", "tests/net/training/test_graphs.py",
+of("common/model/graph/slice.c", "tests/net/training/test_graphs.py",
    values_of_a_cut_are_one_value=("static clv_code take_apart", "part.start = part.stop;", ";"),
    what_only_passes_is_lost=("static bool crosses", "n->layer < layers", "n->layer + 1 == layers"))
 of("master/train/leaves.c", "tests/net/training/test_inputs.py",
@@ -53,7 +53,7 @@ of("master/plan/privacy_refuse.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
    lengths_count_as_records=("static clv_findings shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
-of("common/graph/reads.c", "tests/unit/plan/test_plan_graphs",
+of("common/model/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_lengths", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_told=("static void leaf_rows", "s->worker < 0", "s->worker < 0 || i"),
@@ -69,14 +69,14 @@ of("master/train/steps.c", "tests/net/training/test_places.py",
 of("master/train/counted.c", "tests/unit/train/test_right",
    ignored_places_are_judged=("size_t clv_trainer_judged(", "judged += !clv_trainer_ignores(t, label[i]);", "judged += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_counted(", "weight_of(&t->config->loss.weight, label[i])", "weight_of(&t->config->loss.weight, -1)"))
-of("common/models/loss.c", "tests/net/training/test_places.py",
+of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
    normalisations_decay=("static bool decays(", "p->shape.rank > 1 && !normalises(g->nodes[p->node].op)", "p->shape.rank > 1 || normalises(g->nodes[p->node].op)"),
    nothing_is_left_out=("static size_t split_group(", "if (side) ret[n].weight_decay = 0;", ";"))
-of("common/optim/schedule.c", "tests/unit/optim/test_schedule",
+of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
    no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->from_zero) return", "if (!warmup && schedule->from_zero) return"))
-of("common/config/session.c", "tests/net/training/test_habits.py",
+of("common/model/config/session.c", "tests/net/training/test_habits.py",
    accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
 of("master/score/score.c", "tests/unit/score/test_score",
    macro_counts_classes_that_never_occur=("static void finish_all(", "seen += k->labels + k->answers > 0;", "seen++;"),
@@ -89,7 +89,7 @@ of("master/train/eval.c", "tests/net/training/test_places.py",
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
    records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->place, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->place[i] = i;"),
    answers_stay_in_the_sent_order=("static void put_rows(", "e->collects ? e->place[s->at + i] : i", "e->collects ? s->at + i : i"))
-of("common/graph/attrs.c", "tests/unit/graph/test_ops",
+of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
 # ---- ops of transformers -------------------------------------------------------------------------
@@ -106,17 +106,17 @@ of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",
    biases_are_drawn_with_a_deviation=("static clv_slot first_values(", "(bias && a->init_std > 0)", "(bias && false)"))
-of("common/graph/params.c", "tests/unit/graph/test_ops",
+of("common/model/graph/params.c", "tests/unit/graph/test_ops",
    two_parameters_have_one_name=("clv_code clv_params_of(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
 
 # ---- accounts ------------------------------------------------------------------------------------
-of("common/fair/account.c", "tests/unit/fair/test_account",
+of("common/net/fair/account.c", "tests/unit/fair/test_account",
    a_refused_charge_stays=("clv_account *clv_account_try", "take_back(a, at, q, n);", ""),
    a_discharge_counts_below_alone=("void clv_account_discharge", "take_back(a, NULL, q, n);", "take_back(a, a->o.above, q, n);"),
    strangers_numbers_are_told=("clv_code clv_account_refuse", "if (a->o.shared)", "if (false)"))
 
 # ---- adapters ------------------------------------------------------------------------------------
-of("common/graph/lora.c", "tests/unit/graph/test_lora",
+of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
    any_end_of_a_name_is_a_target=("static bool is_target(", "n == len || name[n - len - 1] == '.'", "true"),
    rslora_scales_as_lora=("static clv_code low_rank(", "l->rslora ? sqrt((double)l->r) : (double)l->r", "(double)l->r"),
    readers_read_the_bare_layer=("static clv_code copy_node(", "adapt(w, n, in[0], at, err)", "adapt(w, n, in[0], &(int){*at}, err)"),
@@ -129,7 +129,7 @@ of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
    adapters_are_as_secret_as_their_file=("const char *clv_privacy_excuse(", "adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh", "!clv_stage_pushes(s) || fresh"),
    zeros_hide=("const char *clv_privacy_excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
-of("common/graph/params.c", FIXED,
+of("common/model/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
 of("common/engine/module_memory.c", FIXED,
    fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->fixed) clv_params_fix(m->params);", ""))
@@ -137,7 +137,7 @@ of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
    moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
-of("common/weights/peft.c", "tests/unit/weights/test_peft",
+of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool is_meant(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code must_be_off(", "if (off) return CLV_OK;", "if (off || key) return CLV_OK;"),
    keys_of_others_are_skipped=("static clv_code read_pair(", "if (off) return CLV_OK;", "return CLV_OK;"),
@@ -151,7 +151,7 @@ of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
    another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_adapters_keep(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
-of("common/config/emit.c", "tests/unit/plan/test_adapters",
+of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
 of("master/api/module.c", "tests/net/training/test_lora.py",
    an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
@@ -160,23 +160,23 @@ of("worker/service/artifact.c", "tests/net/training/test_lora.py",
 
 # ---- folders of pretrained weights ---------------------------------------------------------------
 PRETRAINED = "tests/unit/weights/test_pretrained"
-of("common/weights/index.c", PRETRAINED,
+of("common/model/weights/index.c", PRETRAINED,
    an_index_names_any_file=("static clv_code check_file_name(", "!clv_weights_file_name_ok(file) ||", ""),
    an_index_has_no_limit=("static clv_code read_map(", "n > CLV_WEIGHTS_MAX_TENSORS", "false"))
-of("common/weights/names.c", PRETRAINED,
+of("common/model/weights/names.c", PRETRAINED,
    the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.other != CLV_WEIGHTS_NONE", "false"),
    fresh_names_end_anywhere=("bool clv_weights_is_fresh(", "(!name[len] || name[len] == '.')", "true"))
-of("common/weights/folder.c", PRETRAINED,
+of("common/model/weights/folder.c", PRETRAINED,
    an_index_is_believed=("static clv_code ready_part(", "code = check_part(f, k, err);", "(void)check_part;"),
    all_files_are_opened=("clv_code clv_weights_folder_match(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(ready_part((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
    two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_once(f, want, ret_found, n, err);", "(void)check_once; return CLV_OK;"))
-of("common/weights/common.c", PRETRAINED,
+of("common/model/weights/common.c", PRETRAINED,
    a_file_may_change_while_it_is_read=("clv_code clv_weights_unchanged(", "if (now.size", "if (label || now.size"))
 PARTS = "tests/unit/weights/test_parts"
-of("common/weights/read.c", PARTS,
+of("common/model/weights/read.c", PARTS,
    parts_lie_behind_their_tensor=("clv_code clv_weights_part(", "n > e->bytes - offset", "false"),
    a_file_read_in_parts_may_change=("clv_code clv_weights_part(", "return clv_weights_unchanged(f->fd.fd, f->label, &f->was, err);", "return CLV_OK;"))
-of("common/weights/write.c", PARTS,
+of("common/model/weights/write.c", PARTS,
    bytes_may_be_missing=("clv_code clv_weights_finish(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
    parts_come_in_any_order=("clv_code clv_weights_put(", "offset != t->done ||", ""),
    what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp) unlink(w->tmp);", ";"))
@@ -188,15 +188,15 @@ of("worker/service/artifact.c", MEMORY,
 of("master/api/pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20", "LEAST_WINDOW = 64 << 20, MOST_WINDOW = 64 << 20"),
    items_come_whole=("static bool knows_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
-of("common/weights/checkpoint_read.c", MEMORY,
+of("common/model/weights/checkpoint_read.c", MEMORY,
    checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_slurp(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
 of("master/api/pieces.c", "tests/net/hostile/test_hostile_state.py pieces_of_state",
    any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->got.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
-of("common/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
+of("common/net/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
    a_piece_has_any_bytes=("static clv_code check_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
-of("common/weights/convert.c", PRETRAINED,
+of("common/model/weights/convert.c", PRETRAINED,
    small_halves_are_zero=("static float from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
 
 PRETRAINED_NET = "tests/net/training/test_pretrained_weights.py"
@@ -247,10 +247,10 @@ of("kernels/cpu/linear.c", NARROW,
    a_bias_is_left_out_of_narrow_layers=("static clv_code narrow_forward(", "if (k->k.d.attrs.bias)", "if (false)"))
 of("kernels/cpu/linear_bf16.c", NARROW,
    narrow_weights_are_read_as_f32=("static cpu_pairs_factor weights_of(", "narrow = k->k.d.bf16_weight;", "narrow = false;"))
-of("common/graph/params.c", NARROW,
+of("common/model/graph/params.c", NARROW,
    weights_that_learn_are_narrow=("void clv_params_narrow(", "!q->frozen ||", ""),
    narrow_weights_take_as_much=("void clv_params_narrow(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
-of("common/tensor/tensor.c", NARROW,
+of("common/base/tensor/tensor.c", NARROW,
    halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
 of("master/api/module.c", "tests/net/training/test_lora.py a_base_in_bf16",
    the_base_is_f32_all_the_same=("static cleave_status narrow(", "m->frozen_bf16 = o->frozen_bf16;", "m->frozen_bf16 = o->frozen_bf16 && m->node > 1000;"))
@@ -300,17 +300,17 @@ of("master/documents/bbox.c", DOCUMENTS,
 of("master/documents/windows.c", DOCUMENTS,
    shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
    every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))
-of("common/json/json.c", "tests/unit/json/test_json",
+of("common/base/json/json.c", "tests/unit/json/test_json",
    lists_go_as_deep_as_they_like=("clv_code clv_json_open(", "j->depth == CLV_JSON_DEPTH", "false"),
    a_column_is_a_byte=("clv_code clv_json_fail(", "((j->text[i] & 0xc0) != 0x80)", "1"))
 
 # ---- sums of chunks ------------------------------------------------------------------------------
-of("common/link/crc.c", "tests/unit/link/test_crc",
+of("common/net/link/crc.c", "tests/unit/link/test_crc",
    a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = times(crc, powers[k % POWERS]);", "crc = times(crc, powers[0]);"))
 
 # ---- references ----------------------------------------------------------------------------------
 PROGRAMS, CELLS = "faults/references --runs 3000", "tests/unit/reference/test_tables"
-of("common/reference/rref_tables.c", PROGRAMS,
+of("common/engine/reference/rref_tables.c", PROGRAMS,
    a_parent_goes_before_the_owner_knows_its_child=(
        "[RREF_NONE] = {", "DO(JOINING, RREF_SEND_FORK,", "DO(JOINING, RREF_SEND_FORK, RREF_SEND_ACCEPT,"),
    a_handle_goes_before_its_owner_has_answered=(
@@ -329,7 +329,7 @@ of("common/reference/rref_tables.c", PROGRAMS,
        "[RREF_JOINED_RELEASED] = {", "[RREF_QUIET] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_QUIET] = STAY(LEAVING)"),
    an_accepted_child_stays=("[RREF_CHILD_TAKEN] = {", "[RREF_CHILD_ACCEPTED] = DO(CHILD_NONE, RREF_FREE)", "[RREF_CHILD_ACCEPTED] = STAY(CHILD_TAKEN)"),
    a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"))
-of("common/reference/rref_tables.c", CELLS,
+of("common/engine/reference/rref_tables.c", CELLS,
    a_lost_message_is_not_sent_again=("[RREF_POST_SENT] = {", "[RREF_POST_DUE] = DO(POST_SENT, RREF_TRANSMIT)", "[RREF_POST_DUE] = STAY(POST_SENT)"),
    forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
    what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
@@ -354,41 +354,41 @@ of("common/reference/rref_tables.c", CELLS,
        "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
        "[RREF_OWNER_LOST] = STAY(JOINING)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
-of("common/reference/rref_post.c", PROGRAMS,
+of("common/engine/reference/rref_post.c", PROGRAMS,
    repeats_are_handled_again=("bool clv_rref_is_new", "return !answered;", "return true;"),
    messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
-of("common/reference/rref_post.c", CELLS,
+of("common/engine/reference/rref_post.c", CELLS,
    of_several_answers_that_wait_one_is_sent=("static void acknowledge", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
-of("common/reference/rref_record.c", CELLS,
+of("common/engine/reference/rref_record.c", CELLS,
    a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_drop", "if (!r->results) clv_slab_give(s, r);", "clv_slab_give(s, r);"))
-of("common/reference/rref.c", PROGRAMS,
+of("common/engine/reference/rref.c", PROGRAMS,
    who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);", ""),
    nobody_renews=("static void renew", "if (!owes ||", "if (true ||"))
-of("common/reference/rref_user.c", PROGRAMS,
+of("common/engine/reference/rref_user.c", PROGRAMS,
    an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->early", "m->owner == from"))
-of("common/reference/rref_owner.c", PROGRAMS,
+of("common/engine/reference/rref_owner.c", PROGRAMS,
    the_key_is_not_asked_for=("int clv_rref_on_fork", "e && e->key != m->key", "false"),
    whose_fork_it_is_does_not_matter=("static clv_rref_fork *fork_of", "f->node == node &&", ""),
    an_error_is_not_stored=("static clv_code store_failure", "clv_rref_failure_copy(given->failure)", "clv_rref_failure_copy(clv_rref_refusal(0))"))
 
 # ---- links ---------------------------------------------------------------------------------------
 LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
-of("common/link/life.c", LINK_CELLS,
+of("common/net/link/life.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
    a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
    a_link_that_attaches_does_not_end=("static life_action *const actions", "[CLV_LIFE_ATTACHING] = {join, attach, end,", "[CLV_LIFE_ATTACHING] = {join, attach, pass,"),
    an_end_is_said_again=("static life_action *const actions", "[CLV_LIFE_ENDING] = {refuse, pass, pass, lose}", "[CLV_LIFE_ENDING] = {refuse, pass, end, lose}"),
    a_link_is_gone_before_its_last_lane=("static clv_code lose", "--l->n_joined == 0", "--l->n_joined == 1"))
-of("common/link/lane.c", LINK_CELLS,
+of("common/net/link/lane.c", LINK_CELLS,
    credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = no_bulk", "[CREDIT] = on_credit"),
    packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = no_bulk", "[PACKET] = on_packet"),
    the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = no_attach", "[PING] = on_ping"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
-of("common/link/incoming.c", LINK_CELLS,
+of("common/net/link/incoming.c", LINK_CELLS,
    a_second_head_is_taken=("static incoming_action *const actions", "[CLV_INCOMING_HEADED] = {refuse_head,", "[CLV_INCOMING_HEADED] = {take_head,"),
    bytes_come_twice=("static clv_code claim", "before && before->to > from", "false"))
-of("common/link/receipt.c", LINKS,
+of("common/net/link/receipt.c", LINKS,
    credit_is_granted_twice=("static uint64_t grant", "r->due = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t grant", "!idle &&", ""))
 
@@ -460,13 +460,13 @@ of("common/engine/context_wake.c", WAKES,
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
-of("common/link/link.c", "tests/unit/link/test_dial",
+of("common/net/link/link.c", "tests/unit/link/test_dial",
    a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = join_failed(l, code, err);", ""))
 
 # ---- messages of several frames ------------------------------------------------------------------
-of("common/rpc/stream_send.c", "tests/unit/rpc/test_stream",
+of("common/net/rpc/stream_send.c", "tests/unit/rpc/test_stream",
    more_is_enclosed_than_a_receiver_takes=("static bool have_room", "stream->n_enclosed < CLV_RPC_ENCLOSED &&", ""))
-of("common/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
+of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_before", "if (d->before->n == CLV_WIRE_BEFORE)", "if (d->before->n == 2 * CLV_WIRE_BEFORE)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_before", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
 
@@ -507,7 +507,7 @@ of("common/engine/context_work.c", SIMULATED,
    what_another_callers_end_frees_runs=("void clv_work_ready(", "if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;", ""))
 of("common/engine/context_free.c", SIMULATED,
    who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
-of("common/graph/divide.c", "tests/unit/graph/test_divide",
+of("common/model/graph/divide.c", "tests/unit/graph/test_divide",
    any_layer_is_divided=("clv_code clv_divide_check", "n->op != CLV_OP_LINEAR", "false"),
    a_remainder_is_lost=("clv_code clv_divide_check", "extent % n_parts", "false"),
    glue_has_a_layers_key=("static clv_code glue", "name, CLV_GLUE_LAYER,", "name, 0,"),
@@ -524,7 +524,7 @@ of("common/engine/node_links.c", SIMULATED + "0",
    what_cannot_leave_is_forgotten=("void clv_node_send(", "code = clv_link_send(link, p, &err);", "code = clv_link_send(link, p, &err);\n    if (code == CLV_UNAVAILABLE) code = CLV_OK;"))
 of("common/engine/node.c", SIMULATED,
    what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
-of("common/link/departures.c", SIMULATED,
+of("common/net/link/departures.c", SIMULATED,
    what_has_waited_waits_for_the_next=("static void add_waiting(", "p->with_next = false;", ""),
    credit_is_not_given_back=("void clv_departures_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/context.c", SIMULATED,
@@ -542,15 +542,15 @@ of("master/api/place.c", SIMULATED,
    a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
-of("common/graph/plan_run.c", "tests/unit/graph/test_far",
+of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
    a_device_is_lent_the_callers_memory=("static char *place_of(", "p->backend->memory && callers", "false"),
    what_fails_late_is_not_heard=("static clv_code settle(", "if (err) *err = late;", "return CLV_OK;"),
    what_was_refused_has_no_place=("static clv_code settle(", "return locate(p, s, err);", "break;"),
    inputs_stay_with_the_caller=("static clv_code take_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
-of("common/graph/plan_memory.c", "tests/unit/graph/test_far",
+of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
    copies_have_no_room=("static void place_copies(", "p->info.scratch_bytes = p->occasion +", "(void)"),
    copies_stand_on_the_same_place=("static void place_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
-of("common/graph/plan_forward.c", "tests/unit/graph/test_far",
+of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
    refs_kernels_compute_in_a_devices_memory=("static clv_code prepare(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
    nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
@@ -569,7 +569,7 @@ of("common/engine/module_block.c", "tests/unit/engine/test_work",
    copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_device_is_charged_with_nothing=("static clv_code count(", "if (m->o.pool) m->charged += bytes;", ""))
-of("common/optim/optim.c", "tests/unit/optim/test_optim",
+of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
    sums_begin_with_nothing=("static clv_code begin_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
@@ -597,7 +597,7 @@ of("master/api/await.c", DAEMONS + " programs_give_the_bits_of_home",
        "cleave_status cleave_future_cancel(",
        "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);",
        "if (!f) end_early(runtime, f, &why);"))
-of("common/rpc/channel.c", "tests/net/operations/test_tls.py server_that_dies_refuses_nobody",
+of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py server_that_dies_refuses_nobody",
    who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 
 # ---- workers that come back ----------------------------------------------------------------------
@@ -636,14 +636,14 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- gradients that the program gives ------------------------------------------------------------
-of("common/graph/reads.c", "tests/unit/graph/test_reads",
+of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    an_input_that_wants_a_gradient_reads_nothing=("static bool reads", "any |= nodes[n->in[k]].needs_grad;", ";"),
    what_no_output_needs_is_read=("static bool reads", "return any && nodes[i].live && nodes[i].has_params;", "return any && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
 of("worker/store/states.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
-of("common/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
+of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 GRADIENTS = "tests/unit/api/test_gradients"
@@ -659,7 +659,7 @@ of("master/api/events.c", GRADIENTS,
 CUDA = "tests/net/training/test_cuda.py"
 of("worker/service/snapshot.c", "tests/net/hostile/test_isolation.py",
    a_tenant_is_told_what_all_have_on_a_device=("static void fill_devices", "out->sees_all ? ", "true ? "))
-of("common/graph/plan_memory.c", CUDA,
+of("common/model/graph/plan_memory.c", CUDA,
    buffers_on_a_device_stand_anywhere=("static size_t room_of", "DEVICE_ALIGN)", "64)"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
@@ -682,7 +682,7 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
-of("common/graph/plan_run.c", RECORDING,
+of("common/model/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code put_occasion(", "if (!p->draws || !p->options.records) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
    a_graph_writes_the_gradients_of_another_context=("static clv_record_key key_of_phase(", "key.places[SPACE_COUNT + 1] = f->grads;", ""))
@@ -710,11 +710,11 @@ of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
    an_lstm_loses_its_output_before_backward=("static void use_rnn(", "b->saves |= CLV_SAVE_OUT;", ";"))
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
    the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.of[i][j] + value", "0 * p.of[i][j] + value"))
-of("common/graph/plan_fuse.c", "tests/gpu/test_together",
+of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
    a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
-of("common/graph/plan_chain.c", "tests/gpu/test_together",
+of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
    a_chain_hands_gradients_on_before_others=("static bool extend(", "!keeps_order(p, &more, next) ||", ""))
-of("common/graph/plan_run.c", "tests/gpu/test_together",
+of("common/model/graph/plan_run.c", "tests/gpu/test_together",
    a_chain_draws_what_its_last_op_would=("static clv_kernel_args args_of(", "q->key_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
    a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_chains(", "last_needy(links, n, &needy) < sum", "true"))
@@ -730,7 +730,7 @@ of("master/watch/hello.c", TWO,
    every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->devices[at], h->kinds[at]", "h->devices[at], h->kinds[0]"))
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
-of("common/wire/hello.c", "tests/unit/wire/test_session",
+of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
@@ -766,24 +766,24 @@ of("kernels/cpu/attention.c", "tests/ops/test_steps",
 
 # ---- models of Hugging Face ----------------------------------------------------------------------
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
-of("common/hf/config.c", HF_CONFIG,
+of("common/model/hf/config.c", HF_CONFIG,
    sliding_windows_are_taken_for_all_places=("static clv_code want_words(", "if (more) CLV_TRY(want_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
    a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].required && ", "rows[i].low < 0 && "),
    a_number_of_config_json_is_taken_whatever_it_is=("static clv_code read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"))
-of("common/hf/build.c", HF_GRAPH,
+of("common/model/hf/build.c", HF_GRAPH,
    a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_decode(", "return b->c->tied ?", "return b->c->tied && *x < 0 ?"))
-of("common/hf/llama.c", HF_GRAPH,
+of("common/model/hf/llama.c", HF_GRAPH,
    classes_of_tokens_drop_nothing=("static clv_code head(", "b->c->head_dropout", "0"))
-of("common/models/ranges.c", "tests/unit/models/test_hf_models",
+of("common/model/models/ranges.c", "tests/unit/models/test_hf_models",
    a_prefix_must_be_given=("bool clv_find_layers(", "block = without_prefix(g, block);", ""))
 HF_SPLIT = "tests/net/training/test_hf.py"
-of("common/hf/gpt2.c", HF_GRAPH,
+of("common/model/hf/gpt2.c", HF_GRAPH,
    all_weights_of_gpt2_begin_alike=("static clv_code project(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
-of("common/hf/encoder.c", HF_GRAPH,
+of("common/model/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,
    a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
-of("common/models/hf.c", HF_SPLIT,
+of("common/model/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
 
 import breaks_gpu  # as the next ones

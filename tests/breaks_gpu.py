@@ -24,12 +24,12 @@ of("common/engine/context_backward.c", CHUNKS,
    gradients_are_copied_first=("static bool streams(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
-of("common/link/departures.c", COMING,
+of("common/net/link/departures.c", COMING,
    a_chunk_leaves_before_its_bytes_have_come=("static presence find_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static presence send_chunked(", "if (!p->begun)", "if (!p->left)"),
    frames_overtake_what_is_parked=("static departure judge(", "|| d->parked", ""),
    what_is_parked_stays_when_the_link_ends=("void clv_departures_end(", "clv_steal(&d->parked)", "NULL"))
-of("common/link/coming.c", COMING,
+of("common/net/link/coming.c", COMING,
    a_failure_is_told_nobody=("void clv_coming_set(", "if (failure) c->failure = *failure;", ";"))
 
 of("kernels/cuda/device_int.cuh", "tests/gpu/test_cuda_types batchnorm",
@@ -94,7 +94,7 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    what_a_worker_says_of_auto_is_not_heard=("const char *clv_stage_device(", "said[0] ? said", "!said ? said"))
 of("master/watch/hello.c", "tests/net/training/test_device_memory.py what_auto_means_is_asked_of_each_worker",
    devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_computes_on(b, i, h->devices[at]);", ";"))
-of("common/fair/account.c", "tests/unit/fair/test_account",
+of("common/net/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
 
 of("kernels/cuda/recording.c", "tests/gpu/test_recording",

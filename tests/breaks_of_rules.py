@@ -12,7 +12,7 @@ def rules(path, **edits):
 
 CHECK_HEAD, CHECK_COMMIT, CHECK_NEEDED, CHECK_REFERENCE, TAKE_TARGETS = (
     f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed", "check_reference", "take_targets"))
-rules("common/wire/frame_check.c",
+rules("common/net/wire/frame_check.c",
    r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->needs | rule->may) & bit))", "if (false)"),
    r5_5_a_flag_that_is_none=(CHECK_HEAD, "if (f->flags & ~flags)", "if (false)"),
    r5_6_a_flag_of_another_kind=(CHECK_HEAD, "if (f->flags && f->kind != CLV_CALL)", "if (false)"),
@@ -33,7 +33,7 @@ rules("common/wire/frame_check.c",
    r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
    r5_27_a_gradient_of_order_4096=("static clv_code check_by_rule(", "if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
    r5_28_an_item_behind_the_last=("static clv_code check_state(", "|| (item && f->state.index >= f->state.count)", ""))
-rules("common/wire/session.c",
+rules("common/net/wire/session.c",
    r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
 rules("common/engine/context_pass.c",
    r6_6_a_place_that_is_not_there=("static clv_code take_gradient(", "if (announced && f->order >= v->maker->contributions)", "if (false && announced)"),
@@ -47,18 +47,18 @@ rules("common/engine/context_change.c",
 rules("common/engine/node_modules.c",
    r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
    r6_28_a_module_that_is_in_use=("static clv_code check_unused(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
-rules("common/reference/rref_owner.c",
+rules("common/engine/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))
-rules("common/wire/frame_check.c",
+rules("common/net/wire/frame_check.c",
    r5_38_a_gradient_of_no_context=("static clv_code check_state(", "if (gradients && f->kind == CLV_STATE_PUT && !f->context)", "if (false)"))
-rules("common/wire/frame_check.c",
+rules("common/net/wire/frame_check.c",
    r5_39_a_file_that_is_a_path=("static clv_code check_file(", "if (!clv_is_file_name(f->state.name))", "if (false)"),
    r5_40_a_file_of_gradients=("static clv_code check_file(", "if (f->state.what == CLV_STATE_GRADIENTS)", "if (false)"))
 rules("worker/store/folder.c",
    r6_32_a_file_that_is_not_there=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
 rules("worker/store/states.c",
    r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
-rules("common/wire/frame_check.c",
+rules("common/net/wire/frame_check.c",
    r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MOST_S)", "if (false)"),
    r5_44_a_cache_without_numbers=("static clv_code check_cached(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))
 rules("common/engine/node_caches.c",

@@ -27,23 +27,23 @@ of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=(
 
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
-of("common/graph/plan_again.c", RECOMPUTE,
+of("common/model/graph/plan_again.c", RECOMPUTE,
    what_backward_reads_is_not_made_again=("void clv_plan_find_wanted(", "wanted[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
    only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_wanted(", "want_inputs(p, i, saves, wanted[i], wanted);", "want_inputs(p, i, saves, false, wanted);"))
-of("common/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(spare_statistics(p, node, &s, err));", ""))
-of("common/graph/plan_backward.c", RECOMPUTE,
+of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(spare_statistics(p, node, &s, err));", ""))
+of("common/model/graph/plan_backward.c", RECOMPUTE,
    backward_reads_what_was_not_kept=("static clv_code write_one_again(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
    what_is_made_again_stays_for_the_last_phase=("static bool has_late_dw(", "!clv_plan_recomputes(p, node) && ", ""))
-of("common/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= repeats(g, nodes);", ""))
-of("common/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void count(", "(run == clv_plan_run_forward && !forward)", "false"))
+of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= repeats(g, nodes);", ""))
+of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void count(", "(run == clv_plan_run_forward && !forward)", "false"))
 of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
-of("common/graph/blocks.c", BLOCKS,
+of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("clv_code clv_graph_block(", "if (g->nodes[i].recompute)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
 of("master/api/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_blocks_put(m, o, error));", ""))
 of("master/api/blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
-of("common/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
+of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
@@ -68,13 +68,13 @@ of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code p
 of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (all <= rows) continue;", "if (all <= rows || i) continue;"))
-of("common/graph/pack.c", PACKED,
+of("common/model/graph/pack.c", PACKED,
    any_op_is_packed=("static clv_code pack_node(", 'return refuse(n, "it does not tell one sequence from the next", err);', "return CLV_OK;"),
    places_are_a_dimension_like_others=("static clv_code move_dims(", "if (axis < 2)", "if (axis < 1)"),
    any_slice_of_places_is_the_first=("static bool takes_first(", "clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 &&", ""),
    attention_without_lengths_is_packed=("static clv_code give_lengths(", "if (clv_op_def_of(n->op)->n_in > 1 &&", "if (!n &&"))
-of("common/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].places, 1)", "1"))
-of("common/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->place[i]].places = n->places;", ""))
+of("common/model/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].places, 1)", "1"))
+of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->place[i]].places = n->places;", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    a_plan_at_work_is_forgotten=("static clv_code place_for_plan(", "if (!p->plan || p->calls_out) continue;", "if (!p->plan) continue;"),
    every_plan_is_kept=("static clv_code place_for_plan(", "(full || (m->graph->joins && idle >= KEPT_PLANS))", "full"),
@@ -94,20 +94,20 @@ of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
 of("worker/service/load_module.c", SESSIONS + " every_cut_is_the_same",
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
-of("common/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
+of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->occasion = CLV_MAX(end[0], end[1]);", "p->occasion = end[0];"))
-of("common/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code first_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
+of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code first_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
-of("common/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
+of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
 of("master/data/pads.c", "tests/unit/plan/test_data_fits", pads_inside_are_numbered=("bool clv_dataset_pads_fit(", "if (place != wanted) return false", "if (place > wanted) return false"), labels_are_not_looked_at=("bool clv_dataset_labels_are_tokens(", "m.is_same && !m.is_next", "false"))
-of("common/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
+of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code match(", "if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);", ""))
 of("master/tokens/post.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code judge_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code take_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code take_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
-of("common/models/hf.c", SESSIONS + " what_cannot_be_packed_is_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
+of("common/model/models/hf.c", SESSIONS + " what_cannot_be_packed_is_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code columns_fit(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
@@ -201,7 +201,7 @@ of("master/plan/ties.c", TIED,
 of("master/api/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void take_layers(", "take_tie(v, k, i);", ";"))
-of("common/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))
+of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
 of("master/api/place.c", "simulate/simulate --seed 2040",

@@ -9,7 +9,7 @@
  * left (the poller is edge-triggered, one per wake-up would not do), and gRPC hears EAGAIN. Short
  * means the table is full (then a spare descriptor is lent to the shedding) or less than an eighth
  * of it is free, so that a flood cannot keep the daemon from opening its own files either. Here
- * common/tls learns too what is accepted: it holds limits.connections, before TLS has cost
+ * common/net/tls learns too what is accepted: it holds limits.connections, before TLS has cost
  * anything.
  *
  * -DCLV_MUTATE_ACCEPT_GUARD leaves it out, for the test that shows why it is here.
@@ -22,7 +22,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 #include "worker/accept_guard_int.h"
 
 static _Atomic uint64_t sheds;

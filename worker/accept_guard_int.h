@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* Times that it has turned connections away for want of descriptors or, as common/tls says, of
+/* Times that it has turned connections away for want of descriptors or, as common/net/tls says, of
  * places, or has let one go for another. */
 uint64_t clv_accept_guard_sheds(void);
 

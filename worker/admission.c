@@ -5,7 +5,7 @@
  * in, and of the others an eighth is for identities that hold few: one that takes all it can leaves
  * the others enough for a session.
  *
- * Everything here is called under the lock of common/tls's table, but for what the main thread
+ * Everything here is called under the lock of common/net/tls's table, but for what the main thread
  * does, which has `lock` for it.
  */
 #include <pthread.h>
@@ -18,7 +18,7 @@
 enum { FEW = 8 }; /* connections: those of a session, and a few more */
 enum { CUT_S = 10 };
 
-/* An identity that is or was in `allow`; its index is common/tls's holder. */
+/* An identity that is or was in `allow`; its index is common/net/tls's holder. */
 typedef struct holder {
   char *identity;
   bool listed;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may connect: the judgement behind common/tls's callbacks. One function, `judge` in
+ * Who may connect: the judgement behind common/net/tls's callbacks. One function, `judge` in
  * admission.c, answers for a certificate that is valid; whatever else may speak against a caller,
  * such as a revocation, belongs there. Calls on an open connection are judged by
  * worker/service/methods.c.

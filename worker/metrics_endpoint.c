@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "common/http/http.h"
-#include "common/metrics/metrics.h"
+#include "common/base/http/http.h"
+#include "common/base/metrics/metrics.h"
 #include "worker/accept_guard_int.h"
 
 struct clv_metrics_endpoint {

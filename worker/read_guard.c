@@ -3,12 +3,12 @@
  * The read guard of the worker daemon. gRPC 1.51 answers a GET, a SETTINGS frame or a reset of what
  * it has refused by itself: it keeps memory for each and reports none, so one caller could make the
  * daemon take gigabytes. This file defines SSL_read in the executable, exported, so that libgrpc's
- * calls come here: common/tls charges the HTTP/2 frames of each connection, and shuts those that
- * bring more than calls and their messages account for.
+ * calls come here: common/net/tls charges the HTTP/2 frames of each connection, and shuts those
+ * that bring more than calls and their messages account for.
  *
  * -DCLV_MUTATE_READ_GUARD leaves it out, for the test that shows why it is here.
  */
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 
 #ifndef CLV_MUTATE_READ_GUARD
 

@@ -57,7 +57,7 @@ static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
 }
 
 /* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps
- * are off since main began (common/cli). */
+ * are off since main began (common/base/cli). */
 static void harden(void) {
   clv_open_files_raise();
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

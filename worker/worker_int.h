@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-#include "common/cli/cli.h"
-#include "common/config/config.h"
+#include "common/base/cli/cli.h"
+#include "common/model/config/config.h"
 #include "worker/service/service.h"
 
 typedef struct clv_worker_arguments {

@@ -9,7 +9,7 @@
 
 #include "common/engine/context_table.h"
 #include "common/engine/module_int.h"
-#include "common/fair/fair.h"
+#include "common/net/fair/fair.h"
 
 enum {
   MAX_CONTEXTS = 4096,       /* open at once, per session */

@@ -12,10 +12,10 @@
 #ifndef CLEAVE_ENGINE_H
 #define CLEAVE_ENGINE_H
 
-#include "common/graph/graph.h"
-#include "common/link/link.h"
-#include "common/optim/optim.h"
-#include "common/weights/weights.h"
+#include "common/model/graph/graph.h"
+#include "common/net/link/link.h"
+#include "common/model/optim/optim.h"
+#include "common/model/weights/weights.h"
 
 /* ---- what a context did ------------------------------------------------------------------------
  *

@@ -6,7 +6,7 @@
 
 #include "common/engine/context_int.h"
 #include "common/engine/inbox_int.h"
-#include "common/reference/reference.h"
+#include "common/engine/reference/reference.h"
 
 /* A thread of a node, which waits for devices so that the node's does not. */
 typedef struct clv_device_thread {

@@ -74,7 +74,7 @@ clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_ext
 #define CLV_OPTIMIZER(NAME, name, ...)                                               \
   __attribute__((target("avx2,fma"))) static void name##_wide PARAMS { LOOPS(name) } \
   static void name##_plain PARAMS { LOOPS(name) }
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
 
 typedef void step_loop PARAMS;
@@ -86,7 +86,7 @@ void clv_cpu_step(const clv_backend *b, const clv_step_args *a, float *p, const 
                   size_t n_runs) {
   static step_loop *const loops[][2] = {
 #define CLV_OPTIMIZER(NAME, name, ...) [CLV_OPTIM_##NAME] = {name##_plain, name##_wide},
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
   };
   (void)b;

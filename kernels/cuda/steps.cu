@@ -17,7 +17,7 @@ struct moments {
       GPU_ROW(i, e.n) clv_step_##name(&a, e.at + i, p, grad, m.of[0], m.of[1], m.of[2]); \
     }                                                                                    \
   }
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
 
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,
@@ -34,7 +34,7 @@ clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float 
   if (a->kind == CLV_OPTIM_##NAME)                                                            \
     return gpu_launch(g, gpu_blocks_of_rows(t->chunks), GPU_BLOCK, err, name, *a, p, grad, m, \
                       list, t->n, t->chunks);
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
   return clv_fail(err, CLV_INVALID, "no optimiser has the number %d", static_cast<int>(a->kind));
 }

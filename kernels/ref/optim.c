@@ -10,7 +10,7 @@
                    const clv_extent *r) {                                                        \
     for (size_t i = r->at; i < r->at + r->n; i++) clv_step_##name(a, i, p, g, m[0], m[1], m[2]); \
   }
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
 
 void clv_ref_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
@@ -19,7 +19,7 @@ void clv_ref_step(const clv_backend *b, const clv_step_args *a, float *p, const 
   static void (*const steps[])(const clv_step_args *, float *, const float *, float *const[],
                                const clv_extent *) = {
 #define CLV_OPTIMIZER(NAME, name, ...) [CLV_OPTIM_##NAME] = name,
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
   };
   (void)b;

@@ -49,7 +49,7 @@ void clv_step_prepare(const clv_optim_config *c, int64_t step, double lr, double
                       clv_step_args *ret) {
   static void (*const prepare[])(const clv_optim_config *, int64_t, double, clv_step_args *) = {
 #define CLV_OPTIMIZER(NAME, name, ...) [CLV_OPTIM_##NAME] = prepare_##name,
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
   };
   *ret = (clv_step_args){.kind = c->kind,

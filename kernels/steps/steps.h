@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * steps: the formula of each optimiser of common/settings, for one value, and the numbers that all
- * values of a step have in common. A backend is a loop over these formulas.
+ * steps: the formula of each optimiser of common/base/settings, for one value, and the numbers that
+ * all values of a step have in common. A backend is a loop over these formulas.
  *
  * The operations and roundings are in the order of torch.optim's single-tensor loops: a value is
  * rounded to f32 where torch stores a tensor, factors that torch computes in Python are computed in

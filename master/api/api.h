@@ -6,9 +6,9 @@
 #ifndef CLEAVE_API_H
 #define CLEAVE_API_H
 
-#include "common/config/config.h"
-#include "common/graph/graph.h"
-#include "common/weights/weights.h"
+#include "common/model/config/config.h"
+#include "common/model/graph/graph.h"
+#include "common/model/weights/weights.h"
 #include "master/api/cleave.h"
 
 /* A session file for whoever only wants to know its workers: also one of a program, which leaves

@@ -42,10 +42,10 @@
 
 #include <pthread.h>
 
-#include "common/config/config.h"
+#include "common/model/config/config.h"
 #include "common/engine/engine.h"
-#include "common/models/models.h"
-#include "common/tls/tls.h"
+#include "common/model/models/models.h"
+#include "common/net/tls/tls.h"
 #include "master/api/error_int.h"
 
 enum {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/weights/weights.h"
+#include "common/model/weights/weights.h"
 #include "master/api/api_int.h"
 
 /* ---- parameters ------------------------------------------------------------------------------ */

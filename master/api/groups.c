@@ -13,10 +13,10 @@
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-/* The header's list is that of common/settings. */
+/* The header's list is that of common/base/settings. */
 #define CLV_OPTIMIZER(NAME, name, ...) \
   _Static_assert((int)CLEAVE_##NAME == (int)CLV_OPTIM_##NAME, #name " in cleave.h");
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
 
 static clv_optim_config config_of(const cleave_group *g) {

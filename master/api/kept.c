@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * References that outlive their context, as the program has them. The protocol is the master's own
- * node's (common/reference/reference.h): here it is told what to do, and answers come as from any
- * node.
+ * node's (common/engine/reference/reference.h): here it is told what to do, and answers come as
+ * from any node.
  */
 #include <stdio.h>
 #include <stdlib.h>

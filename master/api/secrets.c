@@ -4,8 +4,8 @@
  */
 #include <string.h>
 
-#include "common/weights/weights.h"
-#include "common/wire/wire.h"
+#include "common/model/weights/weights.h"
+#include "common/net/wire/wire.h"
 #include "master/api/api.h"
 
 /* A file or a folder. */

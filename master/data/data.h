@@ -16,7 +16,7 @@
 #define CLEAVE_DATA_H
 
 #include "common/base/base.h"
-#include "common/tensor/tensor.h"
+#include "common/base/tensor/tensor.h"
 #include "master/documents/documents.h"
 #include "master/tokens/tokens.h"
 

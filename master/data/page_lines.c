@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json/json.h"
+#include "common/base/json/json.h"
 #include "master/data/lines_int.h"
 #include "master/data/page_int.h"
 

@@ -5,7 +5,7 @@
 #ifndef CLEAVE_DATA_TEXT_INT_H
 #define CLEAVE_DATA_TEXT_INT_H
 
-#include "common/json/json.h"
+#include "common/base/json/json.h"
 #include "master/data/data.h"
 
 /* ---- keys that there are (keys.c) ------------------------------------------------------------ */

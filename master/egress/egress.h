@@ -16,7 +16,7 @@
 #define CLEAVE_EGRESS_H
 
 #include "common/base/base.h"
-#include "common/tensor/tensor.h"
+#include "common/base/tensor/tensor.h"
 
 #define CLV_EGRESS_FILE "egress.jsonl"
 #define CLV_EGRESS_MASTER "master" /* as `from`; workers have their names */
@@ -247,9 +247,9 @@ typedef struct clv_policy_tensor {
 } clv_policy_tensor;
 
 /* The policy of this host; *ret NULL: there is none. It binds if root owns it and its folder and
- * nobody else may write there; run as root, if it is signed too (common/tls says how) by somebody
- * under CLV_POLICY_CA. CLV_INVALID: it is there, and is not in order. No environment, option or
- * session moves it. */
+ * nobody else may write there; run as root, if it is signed too (common/net/tls says how) by
+ * somebody under CLV_POLICY_CA. CLV_INVALID: it is there, and is not in order. No environment,
+ * option or session moves it. */
 clv_code clv_policy_find(clv_policy **ret, clv_err *err) CLV_USE_RESULT;
 void clv_policy_free(clv_policy *p); /* NULL is allowed, as in the next three */
 void clv_policy_freep(clv_policy **p);

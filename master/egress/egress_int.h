@@ -6,7 +6,7 @@
 #ifndef CLEAVE_EGRESS_INT_H
 #define CLEAVE_EGRESS_INT_H
 
-#include "common/config/config.h"
+#include "common/model/config/config.h"
 #include "master/egress/egress.h"
 
 /* Are they of one row? */

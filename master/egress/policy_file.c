@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 #include "master/egress/egress_int.h"
 
 enum { MAX_BYTES = 1 << 20 };

@@ -16,7 +16,7 @@
 #include <signal.h>
 
 #include "common/base/base.h"
-#include "common/weights/weights.h"
+#include "common/model/weights/weights.h"
 
 /* ---- the one who trains ---------------------------------------------------------------------- */
 

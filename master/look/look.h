@@ -10,7 +10,7 @@
 #define CLEAVE_LOOK_H
 
 #include "common/base/base.h"
-#include "common/tensor/tensor.h"
+#include "common/base/tensor/tensor.h"
 
 enum {
   CLV_LOOK_GRID = 16, /* places of the smallest grid that counts as a picture */

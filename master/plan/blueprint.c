@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/models/models.h"
+#include "common/model/models/models.h"
 #include "master/plan/plan_int.h"
 
 enum { EVAL_WINDOW = CLV_EVAL_WINDOW };

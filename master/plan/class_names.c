@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/hf/hf.h"
+#include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
 /* "LABEL_3" is what transformers calls class 3 where nobody has named it. */

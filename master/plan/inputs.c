@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "common/hf/hf.h"
+#include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
 enum { MOST_NAMES = CLV_DATA_INPUTS + 3 };

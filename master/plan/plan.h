@@ -11,11 +11,11 @@
 #ifndef CLEAVE_PLAN_H
 #define CLEAVE_PLAN_H
 
-#include "common/config/config.h"
-#include "common/models/models.h"
-#include "common/sched/sched.h"
-#include "common/tensor/tensor.h"
-#include "common/weights/weights.h"
+#include "common/model/config/config.h"
+#include "common/model/models/models.h"
+#include "common/model/sched/sched.h"
+#include "common/base/tensor/tensor.h"
+#include "common/model/weights/weights.h"
 #include "master/api/api.h"
 #include "master/data/data.h"
 #include "master/egress/egress.h"

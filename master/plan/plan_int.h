@@ -5,7 +5,7 @@
 #ifndef CLEAVE_MASTER_PLAN_INT_H
 #define CLEAVE_MASTER_PLAN_INT_H
 
-#include "common/models/models.h"
+#include "common/model/models/models.h"
 #include "master/plan/plan.h"
 
 /* ---- what is shown (privacy.c) --------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/models/models.h"
+#include "common/model/models/models.h"
 #include "master/plan/plan_int.h"
 
 static clv_code floats(const clv_number_list *from, float **ret, clv_err *err) {

@@ -17,7 +17,7 @@
 #ifndef CLEAVE_REACH_H
 #define CLEAVE_REACH_H
 
-#include "common/graph/graph.h"
+#include "common/model/graph/graph.h"
 
 /* What the weights of a layer are to whoever receives what comes behind it. */
 typedef enum clv_reach_layer {

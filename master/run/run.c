@@ -4,7 +4,7 @@
  */
 #include <stdio.h>
 
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 #include "master/run/run_int.h"
 
 void clv_run_done(clv_run *r) {

@@ -5,7 +5,7 @@
 #ifndef CLEAVE_RUN_H
 #define CLEAVE_RUN_H
 
-#include "common/cli/cli.h"
+#include "common/base/cli/cli.h"
 #include "master/plan/plan.h"
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */

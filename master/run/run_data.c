@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/hf/hf.h"
+#include "common/model/hf/hf.h"
 #include "master/run/run_int.h"
 
 #define MODEL_PART "model.config"

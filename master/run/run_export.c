@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/graph/graph.h"
-#include "common/hf/hf.h"
+#include "common/model/graph/graph.h"
+#include "common/model/hf/hf.h"
 #include "master/run/run_int.h"
 
 static const char session_file[] = "session.effective.yaml", half_a[] = ".lora_A.weight",

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json/json.h"
+#include "common/base/json/json.h"
 #include "master/tokens/tokens_int.h"
 
 /* The file being read. */

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "common/json/json.h"
+#include "common/base/json/json.h"
 #include "master/tokens/tokens_int.h"
 
 enum { MOST_LENGTH = 1 << 30 };

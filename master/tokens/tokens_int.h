@@ -6,7 +6,7 @@
 #ifndef CLEAVE_TOKENS_INT_H
 #define CLEAVE_TOKENS_INT_H
 
-#include "common/json/json.h"
+#include "common/base/json/json.h"
 #include "master/tokens/tokens.h"
 
 /* ---- characters (chars.c) -------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/wire/wire.h"
+#include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
 
 /* ---- collecting ------------------------------------------------------------------------------ */

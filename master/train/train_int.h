@@ -11,7 +11,7 @@
 
 #include <pthread.h>
 
-#include "common/models/models.h"
+#include "common/model/models/models.h"
 #include "master/report/report.h"
 #include "master/train/train.h"
 

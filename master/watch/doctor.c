@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rpc/rpc.h"
-#include "common/tls/tls.h"
-#include "common/wire/wire.h"
+#include "common/net/rpc/rpc.h"
+#include "common/net/tls/tls.h"
+#include "common/net/wire/wire.h"
 #include "master/egress/egress.h"
 #include "master/watch/hello_int.h"
 

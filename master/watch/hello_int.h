@@ -2,9 +2,9 @@
 #ifndef CLEAVE_WATCH_HELLO_INT_H
 #define CLEAVE_WATCH_HELLO_INT_H
 
-#include "common/rpc/rpc.h"
-#include "common/tls/tls.h"
-#include "common/wire/wire.h"
+#include "common/net/rpc/rpc.h"
+#include "common/net/tls/tls.h"
+#include "common/net/wire/wire.h"
 #include "master/watch/watch.h"
 
 /* What a worker says of itself, over a connection for that alone. BLOCKS up to twice

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/http/http.h"
-#include "common/metrics/metrics.h"
-#include "common/tls/tls.h"
+#include "common/base/http/http.h"
+#include "common/base/metrics/metrics.h"
+#include "common/net/tls/tls.h"
 #include "master/watch/watch.h"
 
 enum { APPLIED, SKIPPED, OUTCOMES };

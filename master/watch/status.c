@@ -11,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/rpc/rpc.h"
-#include "common/tls/tls.h"
+#include "common/net/rpc/rpc.h"
+#include "common/net/tls/tls.h"
 #include "master/watch/status_int.h"
 #include "master/watch/watch.h"
 

@@ -2,8 +2,8 @@
 #ifndef CLEAVE_STATUS_INT_H
 #define CLEAVE_STATUS_INT_H
 
-#include "common/config/config.h"
-#include "common/wire/wire.h"
+#include "common/model/config/config.h"
+#include "common/net/wire/wire.h"
 #include "master/report/report.h"
 
 /* The memory behind the sessions of a clv_status_worker. Start with {0}. */

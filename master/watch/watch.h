@@ -7,7 +7,7 @@
 #ifndef CLEAVE_WATCH_H
 #define CLEAVE_WATCH_H
 
-#include "common/cli/cli.h"
+#include "common/base/cli/cli.h"
 #include "master/train/train.h"
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */

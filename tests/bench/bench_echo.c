@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An empty message there and back through bare gRPC C-core: one two-way stream over mutual TLS, one
- * queue and one thread on each side, the settings of common/rpc and its polling. The least that
+ * queue and one thread on each side, the settings of common/net/rpc and its polling. The least that
  * anything on C-core can cost.
  *
  * usage: bench_echo CERTS CLIENT SERVER
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "common/engine/engine.h"
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 #include "tests/bench/bench_int.h"
 
 #define METHOD "/bench/Echo"
@@ -31,7 +31,7 @@ static grpc_arg int_arg(const char *key, int value) {
       .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-/* The settings of common/rpc/args.c that bear on a stream that is open. */
+/* The settings of common/net/rpc/args.c that bear on a stream that is open. */
 static grpc_channel_args settings(void) {
   static grpc_arg arg[16];
   size_t n = 0;
@@ -63,7 +63,7 @@ static clv_tls_identity *identity_of(const char *certs, const char *name) {
   return id;
 }
 
-/* Waits as the leading queue thread of common/rpc does: polls for as long as that would, then
+/* Waits as the leading queue thread of common/net/rpc does: polls for as long as that would, then
  * sleeps. */
 static uintptr_t next_event(grpc_completion_queue *queue) {
   uint64_t until = clv_now_ns() + 1000ull * clv_spin_us(1);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "common/engine/engine.h"
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 #include "tests/bench/bench_int.h"
 
 typedef struct process {

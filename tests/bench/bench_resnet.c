@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "common/engine/engine.h"
-#include "common/optim/optim.h"
+#include "common/model/optim/optim.h"
 #include "tests/bench/networks_int.h"
 #include "tests/bench/profile_int.h"
 

@@ -11,7 +11,7 @@
  */
 #include <string.h>
 
-#include "common/sched/sched.h"
+#include "common/model/sched/sched.h"
 #include "tests/bench/bench_int.h"
 
 static clv_sched_kind kind_of(const char *name) {

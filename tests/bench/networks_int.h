@@ -5,7 +5,7 @@
 #ifndef CLEAVE_NETWORKS_INT_H
 #define CLEAVE_NETWORKS_INT_H
 
-#include "common/graph/graph.h"
+#include "common/model/graph/graph.h"
 #include "tests/bench/bench_int.h"
 
 enum { NET_CLASSES = 1000 };

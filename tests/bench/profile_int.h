@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/graph/graph.h"
+#include "common/model/graph/graph.h"
 
 enum { PROFILE_ROWS = 512 };
 

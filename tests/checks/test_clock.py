@@ -6,15 +6,15 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted
 
 FILES = {
-    "common/link/link.c": "/* clv_now_ns() */\nint f(void) { return x->time(0) + clv_clock_now(0) + s.clock; }\n",
+    "common/net/link/link.c": "/* clv_now_ns() */\nint f(void) { return x->time(0) + clv_clock_now(0) + s.clock; }\n",
     "common/base/base.c": "int g(void) { return clv_now_ns(); }\n",
     "tests/clocks": "# none\n",
 }
-LINK, ROWS = "common/link/link.c", "tests/clocks"
+LINK, ROWS = "common/net/link/link.c", "tests/clocks"
 FAULTS = {
-    "a clock": ([(LINK, "int h(void) { return clv_now_ns(); }\n")], "common/link/link.c: clv_now_ns: take it from"),
-    "a clock by its address": ([(LINK, "void *h = clv_now_ns;\n")], "common/link/link.c: clv_now_ns: take it from"),
-    "randomness": ([("common/fair/fair.c", "int h(void) { return rand(); }\n")], "common/fair/fair.c: rand: take it from"),
+    "a clock": ([(LINK, "int h(void) { return clv_now_ns(); }\n")], "common/net/link/link.c: clv_now_ns: take it from"),
+    "a clock by its address": ([(LINK, "void *h = clv_now_ns;\n")], "common/net/link/link.c: clv_now_ns: take it from"),
+    "randomness": ([("common/net/fair/fair.c", "int h(void) { return rand(); }\n")], "common/net/fair/fair.c: rand: take it from"),
     "an exception not needed": ([(ROWS, f"allow {LINK} 1 reason\n")], f"not needed: {LINK} uses neither"),
     "an exception elsewhere": ([(ROWS, "allow common/base/base.c 1 reason\n")], "is in none of the folders"),
     "an exception without a number": ([(ROWS, f"allow {LINK} reason\n")], "tests/clocks:2: not `allow FILE NUMBER REASON`"),

@@ -9,7 +9,7 @@ typedef void link_fn(int x);
 typedef clv_a *(*cleave_pointer)(void *user);
 typedef float api_eight __attribute__((vector_size(32)));
 """
-HEADER = "common/link/link.h"
+HEADER = "common/net/link/link.h"
 PLANTED = {"bare": "typedef struct bare { int x; } bare;", "of_rpc": "typedef int rpc_code;", "function": "typedef void each_fn(int clv_x);",
            "pointer": "typedef void (*each_p)(int clv_x);", "array": "typedef int pair[2];", "vector": "typedef float v8 __attribute__((aligned(4)));"}
 NAMES = {"bare": "bare", "of_rpc": "rpc_code", "function": "each_fn", "pointer": "each_p", "array": "pair", "vector": "v8"}

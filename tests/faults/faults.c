@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 
 typedef struct delayed {
   struct delayed *next; /* ascending */

@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/reference/rref_int.h"
+#include "common/engine/reference/rref_int.h"
 
 enum { MAX_NODES = 5, MAX_OBJECTS = 512, MAX_HANDLES = 4096, MAX_EVENTS = 1 << 16 };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "master/api/api_int.h"
 #include "tests/fuzz/fuzz_frame.h"
 #include "tests/fuzz/never.h"

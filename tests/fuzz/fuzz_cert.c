@@ -5,7 +5,7 @@
  * ASCII with a scheme, and what `certs show` makes of a certificate is printable too, or the target
  * stops.
  */
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 #include "tests/fuzz/never.h"
 
 #include <stdio.h>

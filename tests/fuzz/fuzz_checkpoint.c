@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/weights/weights_int.h"
+#include "common/model/weights/weights_int.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);

@@ -5,7 +5,7 @@
 #ifndef CLEAVE_TESTS_FUZZ_FRAME_H
 #define CLEAVE_TESTS_FUZZ_FRAME_H
 
-#include "common/wire/wire.h"
+#include "common/net/wire/wire.h"
 
 /* Tensors that a frame carries itself have their checksum put right, or nothing would get past
  * it. */

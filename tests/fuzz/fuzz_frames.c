@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "common/tls/tls_int.h"
+#include "common/net/tls/tls_int.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

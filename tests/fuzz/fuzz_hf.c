@@ -2,7 +2,7 @@
  *
  * A config.json of Hugging Face, and the graphs of small models that it describes, with every head.
  */
-#include "common/hf/hf.h"
+#include "common/model/hf/hf.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

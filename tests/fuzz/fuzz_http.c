@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/http/http.h"
+#include "common/base/http/http.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);

@@ -3,7 +3,7 @@
  * JSON pulled value by value: any text ends with a value or with a place in it, and what is stepped
  * over is what is read.
  */
-#include "common/json/json.h"
+#include "common/base/json/json.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/engine/node_int.h"
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/fuzz/fuzz_frame.h"
 #include "tests/fuzz/never.h"
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/weights/weights.h"
+#include "common/model/weights/weights.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/reference/rref_int.h"
+#include "common/engine/reference/rref_int.h"
 #include "tests/fuzz/never.h"
 
 enum { NODES = 4, SELF = 1, IDS = 7 };

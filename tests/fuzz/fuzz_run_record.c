@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/weights/weights.h"
+#include "common/model/weights/weights.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/sched/sched.h"
+#include "common/model/sched/sched.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/models/models.h"
+#include "common/model/models/models.h"
 #include "tests/fuzz/never.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -4,7 +4,7 @@
  * is cut into pieces; the rest is the message. What a decoder accepts must survive the way back:
  * encoded again and decoded again it is the same frame.
  */
-#include "common/wire/wire.h"
+#include "common/net/wire/wire.h"
 #include "tests/fuzz/never.h"
 
 #include <stdlib.h>

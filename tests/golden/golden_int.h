@@ -5,7 +5,7 @@
 #ifndef CLEAVE_GOLDEN_INT_H
 #define CLEAVE_GOLDEN_INT_H
 
-#include "common/tensor/tensor.h"
+#include "common/base/tensor/tensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>

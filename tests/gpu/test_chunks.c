@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "common/engine/context_int.h"
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/gpu/sim.h"
 #include "tests/unit/engine/engine_test.h"
 

@@ -27,7 +27,7 @@
 #ifndef CLEAVE_CASES_INT_H
 #define CLEAVE_CASES_INT_H
 
-#include "common/graph/graph.h"
+#include "common/model/graph/graph.h"
 #include "kernels/ops/ops.h"
 
 #include <dirent.h>

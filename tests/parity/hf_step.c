@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hf/hf.h"
-#include "common/optim/optim.h"
-#include "common/weights/weights.h"
+#include "common/model/hf/hf.h"
+#include "common/model/optim/optim.h"
+#include "common/model/weights/weights.h"
 
 enum { MAX_TENSORS = 4096 };
 static const double RATE = 1e-3, DECAY = 0.01;

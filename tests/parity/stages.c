@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/models/models.h"
-#include "common/weights/weights.h"
+#include "common/model/models/models.h"
+#include "common/model/weights/weights.h"
 
 enum { MAX_PARTS = 64, MAX_TENSORS = 2048 };
 

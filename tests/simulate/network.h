@@ -7,7 +7,7 @@
 #ifndef CLEAVE_SIMULATE_NETWORK_H
 #define CLEAVE_SIMULATE_NETWORK_H
 
-#include "common/link/link.h"
+#include "common/net/link/link.h"
 #include "tests/simulate/random.h"
 
 enum { SIM_MOST_PLACES = 8 };

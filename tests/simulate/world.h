@@ -7,7 +7,7 @@
 #ifndef CLEAVE_SIMULATE_WORLD_H
 #define CLEAVE_SIMULATE_WORLD_H
 
-#include "common/fair/fair.h"
+#include "common/net/fair/fair.h"
 #include "tests/simulate/program.h"
 #include "tests/simulate/random.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/metrics/metrics.h"
+#include "common/base/metrics/metrics.h"
 #include "worker/service/service_int.h"
 
 /* What the sessions of one identity hold now. */

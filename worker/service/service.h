@@ -8,10 +8,10 @@
 #ifndef CLEAVE_SERVICE_H
 #define CLEAVE_SERVICE_H
 
-#include "common/config/config.h"
-#include "common/rpc/rpc.h"
-#include "common/tls/tls.h"
-#include "common/wire/wire.h"
+#include "common/model/config/config.h"
+#include "common/net/rpc/rpc.h"
+#include "common/net/tls/tls.h"
+#include "common/net/wire/wire.h"
 #include "kernels/kernels.h"
 
 typedef struct clv_service clv_service;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/metrics/metrics.h"
+#include "common/base/metrics/metrics.h"
 #include "worker/service/service_int.h"
 
 enum { MAX_LINKS = 1 + 2 * MAX_PEER_LINKS };

@@ -9,8 +9,8 @@
 #ifndef CLEAVE_STORE_H
 #define CLEAVE_STORE_H
 
-#include "common/config/config.h"
-#include "common/weights/weights.h"
+#include "common/model/config/config.h"
+#include "common/model/weights/weights.h"
 #include "kernels/kernels.h"
 
 /* Every artifact of the config exists and has its stated digest; the first that does not is named

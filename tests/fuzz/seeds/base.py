@@ -12,7 +12,7 @@ with tempfile.TemporaryDirectory() as made:
     subprocess.run(["protoc", f"-I{ROOT}/proto", "--python_out=" + made, "cleave/v1/cleave.proto"], check=True)
     sys.path.insert(0, made)
     from cleave.v1 import cleave_pb2 as pb
-PROTOCOL = int(re.search(r"CLV_WIRE_PROTOCOL = (\d+)", open(f"{ROOT}/common/wire/wire.h").read()).group(1))
+PROTOCOL = int(re.search(r"CLV_WIRE_PROTOCOL = (\d+)", open(f"{ROOT}/common/net/wire/wire.h").read()).group(1))
 ID = bytes(range(1, 17))
 F32, I64 = 1, 3
 

@@ -18,7 +18,7 @@ def text(*path):
 
 
 KEYS = {name.lower(): int(n) for name, n in re.findall(r"^  CLV_ATTR_(\w+) = (\d+),", text("kernels/ops/ops.h"), re.M)}
-KINDS = {name.lower(): kind for name, kind in re.findall(r"\[CLV_ATTR_(\w+)\] =\s*KEY\(\w+,\s*KIND_(\w+)", text("common/graph/attrs.c"))}
+KINDS = {name.lower(): kind for name, kind in re.findall(r"\[CLV_ATTR_(\w+)\] =\s*KEY\(\w+,\s*KIND_(\w+)", text("common/model/graph/attrs.c"))}
 OP_LIST = re.findall(r"^OP\((\d+), *\w+, *(\w+)\)", text("kernels/ops.def"), re.M)
 
 

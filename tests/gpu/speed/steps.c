@@ -16,8 +16,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/hf/hf.h"
-#include "common/optim/optim.h"
+#include "common/model/hf/hf.h"
+#include "common/model/optim/optim.h"
 #include "tests/bench/networks_int.h"
 #include "tests/gpu/sim.h"
 

@@ -436,7 +436,7 @@ WORKER_CODES = {
 
 
 def in_the_enum():
-    with open(os.path.join(ROOT, "common/cli/cli.h")) as f:
+    with open(os.path.join(ROOT, "common/base/cli/cli.h")) as f:
         return {int(n) for n in re.findall(r"CLV_EXIT_[A-Z_]+ = (\d+)", f.read())}
 
 

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/simulate/network.h"
 
 enum { MOST_SENT = 48, SIDES = 2, KIB = 1024 };

@@ -2,8 +2,8 @@
  *
  * A file that the session calls secret and a worker has is an error that names both.
  */
-#include "common/weights/weights.h"
-#include "common/wire/wire.h"
+#include "common/model/weights/weights.h"
+#include "common/net/wire/wire.h"
 #include "master/api/api.h"
 #include "tests/unit/scratch.h"
 

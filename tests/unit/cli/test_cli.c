@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/cli/cli_int.h"
+#include "common/base/cli/cli_int.h"
 
 typedef struct arguments {
   clv_cli_line line;

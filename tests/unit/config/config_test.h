@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "common/config/config.h"
+#include "common/model/config/config.h"
 
 /* Lines 1 to 16; tests append or replace lines and expect positions counted on this text. */
 static const char session_text[] =

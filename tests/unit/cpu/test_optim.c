@@ -106,7 +106,7 @@ static void formula_step(const clv_step_args *a, float *p, const float *g, float
   for (size_t i = 0; i < n; i++) {
 #define CLV_OPTIMIZER(NAME, name, ...) \
   if (a->kind == CLV_OPTIM_##NAME) clv_step_##name(a, i, p, g, m[0], m[1], m[2]);
-#include "common/settings/optimizers.def"
+#include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
   }
 }

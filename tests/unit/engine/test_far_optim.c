@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/optim/optim.h"
+#include "common/model/optim/optim.h"
 #include "tests/unit/far.h"
 
 enum { N = 97, STEPS = 3, BYTES = N * sizeof(float) };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "common/engine/node_int.h"
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
 enum { CREDIT = 1 << 20, TOO_MUCH = 2 << 20, MOST_SENT = 64, CONTEXT = 7, VALUE = 10 };

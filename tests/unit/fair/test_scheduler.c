@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "common/fair/fair.h"
+#include "common/net/fair/fair.h"
 
 #define assert_ok(call)                                                       \
   do {                                                                        \

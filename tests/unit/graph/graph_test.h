@@ -13,7 +13,7 @@
 /* cmocka wants those first */
 #include <cmocka.h>
 
-#include "common/graph/graph.h"
+#include "common/model/graph/graph.h"
 
 #define assert_ok(call)                                 \
   do {                                                  \

@@ -5,7 +5,7 @@
 #ifndef CLEAVE_PLAN_TEST_H
 #define CLEAVE_PLAN_TEST_H
 
-#include "common/graph/plan_int.h"
+#include "common/model/graph/plan_int.h"
 #include "tests/unit/graph/graph_test.h"
 
 static const clv_rng_key step_key = {.seed = 9, .step = 3, .micro_batch = 1};

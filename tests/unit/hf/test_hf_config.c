@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/hf/hf.h"
+#include "common/model/hf/hf.h"
 #include "tests/unit/must.h"
 
 static const char bert[] =

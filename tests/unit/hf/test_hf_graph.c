@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/hf/hf.h"
+#include "common/model/hf/hf.h"
 #include "tests/unit/must.h"
 
 enum { N = 2, PLACES = 7 };

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "common/http/http.h"
+#include "common/base/http/http.h"
 
 enum { REQUEST_MS = 400, CONNECTIONS = 4, REPLY = 65536, LARGE = 1 << 20 };
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/json/json.h"
+#include "common/base/json/json.h"
 #include "tests/unit/must.h"
 
 static clv_json over(const char *text) {

@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
 enum { CHUNK = CLV_WIRE_CHUNK_BYTES, CHUNKS = 3, REST = 100, LARGE = 2 * CHUNK + REST, SMALL = 40 };

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 
 /* Bytes of value i % 251, which no chunk size used here divides. */
 static unsigned char *pattern(size_t n) {

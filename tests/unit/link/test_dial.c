@@ -3,7 +3,7 @@
  * A link that ends while its lanes are dialled: the reason is what ended it, not the lane that it
  * took no more.
  */
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
 static const char reason[] = "the peer's certificate was revoked";

@@ -3,7 +3,7 @@
  * What a link says is on its way: chunks that a probe asks for, and no bytes of transfers that are
  * over.
  */
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
 enum { CHUNK = CLV_WIRE_CHUNK_BYTES, LANES = 5, TRANSFERS = 64 };

@@ -3,7 +3,7 @@
  * Every cell of the tables of a link, of a lane and of an incoming tensor: what a fact does in a
  * state is reached here, or refused. The expectations are those of proto/PROTOCOL.md 4 and 5.
  */
-#include "common/link/link_int.h"
+#include "common/net/link/link_int.h"
 #include "tests/unit/engine/engine_test.h"
 
 /* ---- a transport that notes what it is told -------------------------------------------------- */

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/metrics/metrics.h"
+#include "common/base/metrics/metrics.h"
 
 typedef struct numbers {
   double a, b;

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "common/models/models.h"
+#include "common/model/models/models.h"
 
 #define assert_ok(call)                                 \
   do {                                                  \

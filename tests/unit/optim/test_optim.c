@@ -3,7 +3,7 @@
  * The optimiser's own part: settings, spans, counters, factors and state. The steps themselves are
  * done here by the formulas of optim.h in double; the backends' are compared in tests/ops.
  */
-#include "common/optim/optim.h"
+#include "common/model/optim/optim.h"
 #include "tests/golden/golden_int.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * Learning-rate schedules and the clipping factor against torch.optim.lr_scheduler and
  * torch.nn.utils.clip_grad_norm_ (tests/golden/make_golden.py).
  */
-#include "common/optim/optim.h"
+#include "common/model/optim/optim.h"
 #include "tests/golden/golden_int.h"
 
 #include <math.h>

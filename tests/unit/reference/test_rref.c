@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/reference/rref_int.h"
+#include "common/engine/reference/rref_int.h"
 
 enum { KIB = 1024, QUOTA = 1024 * KIB, RETRY_NS = 1000, LEASE_NS = 1000000 };
 

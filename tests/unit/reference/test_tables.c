@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "common/reference/rref_int.h"
+#include "common/engine/reference/rref_int.h"
 
 enum { SELF, OWNER, OTHER, NODES, REF = 1, FORK = 10, CHILD = 11, KEY = 9, KINDS = CLV_RREF_KINDS };
 enum { MS = 1000000, MANY = CLV_WIRE_REF_WINDOW };

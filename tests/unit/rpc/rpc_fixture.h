@@ -6,8 +6,8 @@
 #ifndef CLEAVE_TESTS_RPC_FIXTURE_H
 #define CLEAVE_TESTS_RPC_FIXTURE_H
 
-#include "common/rpc/rpc.h"
-#include "common/tls/tls.h"
+#include "common/net/rpc/rpc.h"
+#include "common/net/tls/tls.h"
 #include "tests/unit/must.h"
 
 #include <setjmp.h>

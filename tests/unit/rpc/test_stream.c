@@ -4,7 +4,7 @@
  *
  * runs alone: a call beside one that is slow
  */
-#include "common/rpc/rpc_int.h"
+#include "common/net/rpc/rpc_int.h"
 #include "rpc_fixture.h"
 
 #include <signal.h>

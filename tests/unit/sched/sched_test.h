@@ -5,7 +5,7 @@
 #ifndef CLEAVE_SCHED_TEST_H
 #define CLEAVE_SCHED_TEST_H
 
-#include "common/sched/sched_int.h"
+#include "common/model/sched/sched_int.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/tensor/tensor.h"
+#include "common/base/tensor/tensor.h"
 
 static void shapes_count_and_overflow(void **state) {
   (void)state;

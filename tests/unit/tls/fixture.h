@@ -6,7 +6,7 @@
 #ifndef CLEAVE_TESTS_TLS_FIXTURE_H
 #define CLEAVE_TESTS_TLS_FIXTURE_H
 
-#include "common/tls/tls.h"
+#include "common/net/tls/tls.h"
 #include "tests/unit/files.h"
 #include "tests/unit/must.h"
 

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/tls/fixture.h"
 
-#include "common/tls/tls_int.h"
+#include "common/net/tls/tls_int.h"
 
 enum { LONG = 1000000 };
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/weights/weights.h"
+#include "common/model/weights/weights.h"
 
 static clv_code parse(const char *text, clv_peft *ret, clv_err *err) {
   return clv_peft_parse("adapter_config.json", text, strlen(text), ret, err);

@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <math.h>
 
-#include "common/weights/weights_int.h"
+#include "common/model/weights/weights_int.h"
 #include "tests/unit/weights/weights_test.h"
 
 static const clv_weights_guard no_guard = {0};

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of common/weights share: a scratch folder, and safetensors bytes from a header and
- * data written by hand.
+ * What the tests of common/model/weights share: a scratch folder, and safetensors bytes from a
+ * header and data written by hand.
  */
 #ifndef CLEAVE_WEIGHTS_TEST_H
 #define CLEAVE_WEIGHTS_TEST_H
 
 #include <sys/stat.h>
 
-#include "common/weights/weights.h"
+#include "common/model/weights/weights.h"
 #include "tests/unit/files.h"
 
 /* Length, header, `data` zero bytes of data. */

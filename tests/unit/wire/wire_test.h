@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "common/wire/wire.h"
+#include "common/net/wire/wire.h"
 
 /* Fails the test with the located text when a call does not succeed. */
 #define assert_ok(call)                                                       \

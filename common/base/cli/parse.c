@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Command line to struct. Options may stand before the command, so whether they belong to it is
+ * judged at the end; and the rest of the line is read after a mistake too, since --log-format may
+ * follow and decides in which form the mistake is told. The first mistake is the one that is told.
+ */
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+#include <errno.h>
+
+#include "common/base/cli/cli_int.h"
+
+typedef struct parser {
+  const clv_cli *cli;
+  int argc, at; /* argv[at] is read next */
+  char *const *argv;
+  char *args; /* the program's struct; NULL: values are not stored */
+  clv_cli_line *line;
+  const clv_cli_command *command; /* when it is known */
+  bool seen[CLV_CLI_OPTIONS];
+  bool only_words; /* behind -- */
+} parser;
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static clv_code take_number(const clv_cli_option *o, uint64_t *at, const char *text, clv_err *err) {
+  char *end;
+  uint64_t max = o->max ? o->max : UINT64_MAX;
+  errno = 0;
+  unsigned long long v = strtoull(text, &end, 10);
+  if (end == text || *end || text[0] < '0' || text[0] > '9')
+    return clv_fail(err, CLV_INVALID, "--%s: '%s' is not a whole number", o->name, text);
+  if (errno || v < o->min || v > max)
+    return clv_fail(err, CLV_INVALID, "--%s: %s is out of range, from %llu to %llu", o->name, text,
+                    (unsigned long long)o->min, (unsigned long long)max);
+  *at = v;
+  return CLV_OK;
+}
+
+static clv_code take_real(const clv_cli_option *o, double *at, const char *text, clv_err *err) {
+  char *end;
+  double v = strtod(text, &end);
+  bool plain = end != text && !*end && strspn(text, "0123456789.") == strlen(text);
+  if (!plain)
+    return clv_fail(err, CLV_INVALID, "--%s: '%s' is not a number, from %g to %g", o->name, text,
+                    o->low, o->high);
+  if (v < o->low || v > o->high)
+    return clv_fail(err, CLV_INVALID, "--%s: %s is out of range, from %g to %g", o->name, text,
+                    o->low, o->high);
+  *at = v;
+  return CLV_OK;
+}
+
+static clv_code take_choice(const clv_cli_option *o, int *at, const char *text, clv_err *err) {
+  size_t n = 0;
+  for (; o->choices[n]; n++)
+    if (strcmp(o->choices[n], text) == 0) {
+      *at = (int)n + 1;
+      return CLV_OK;
+    }
+  clv_cli_arg all;
+  clv_cli_value_of(o, &all);
+  const char *near = clv_did_you_mean(text, o->choices, n);
+  return clv_fail(err, CLV_INVALID, "--%s: '%s' is not one of %s%s%s%s", o->name, text, all.name,
+                  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static clv_code take_text(const clv_cli_option *o, clv_cli_list *list, const char *text,
+                          clv_err *err) {
+  size_t max = o->max && o->max < CLV_CLI_LIST ? (size_t)o->max : CLV_CLI_LIST;
+  if (list->n == max)
+    return clv_fail(err, CLV_INVALID, "--%s: more than %zu are too many", o->name, max);
+  list->items[list->n++] = text;
+  return CLV_OK;
+}
+
+static clv_code take_value(parser *p, size_t index, const char *text, clv_err *err) {
+  const clv_cli_option *o = clv_cli_option_at(p->cli, index);
+  if (!p->args) return CLV_OK;
+  void *at = p->args + o->offset;
+  p->seen[index] = true;
+  switch (o->kind) {
+    case CLV_CLI_FLAG:
+      *(bool *)at = true;
+      return CLV_OK;
+    case CLV_CLI_NUMBER:
+      return take_number(o, at, text, err);
+    case CLV_CLI_REAL:
+      return take_real(o, at, text, err);
+    case CLV_CLI_CHOICE:
+      return take_choice(o, at, text, err);
+    case CLV_CLI_TEXTS:
+      return take_text(o, at, text, err);
+    default:
+      *(const char **)at = text;
+      return CLV_OK;
+  }
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
+  const char *names[CLV_CLI_OPTIONS];
+  size_t n = clv_cli_n_options(p->cli);
+  for (size_t i = 0; i < n; i++) names[i] = clv_cli_option_at(p->cli, i)->name;
+  const char *near = clv_did_you_mean(name, names, n);
+  char shown[128];
+  return clv_fail(err, CLV_INVALID, "there is no option --%s%s%s%s",
+                  clv_text_fit(name, shown, sizeof shown), near ? "; did you mean --" : "",
+                  near ? near : "", near ? "?" : "");
+}
+
+/* Options that start with `name` of n bytes: their number and the first two. One that is called so
+ * is the only one. Those of a command alone, unless it is NULL. */
+static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const char *name, size_t n,
+                          size_t found[2]) {
+  size_t count = 0;
+  for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
+    const clv_cli_option *o = clv_cli_option_at(cli, i);
+    if (strncmp(o->name, name, n) != 0 || (of && !clv_cli_belongs(o, of))) continue;
+    if (o->name[n] == '\0') {
+      found[0] = i;
+      return 1;
+    }
+    if (count < 2) found[count] = i;
+    count++;
+  }
+  return count;
+}
+
+/* The option that `name` of n bytes stands for, whole or shortened; those of the command come
+ * first. */
+static clv_code find_long(const parser *p, const char *name, size_t n, size_t *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t found[2] = {0, 0}, count = n ? find_prefix(p->cli, p->command, name, n, found) : 0;
+  if (count == 0 && n) count = find_prefix(p->cli, NULL, name, n, found);
+  clv_bytes_add(&text, name, n);
+  clv_bytes_puts(&text, "");
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a message");
+  if (count == 0) return fail_unknown(p, text.data, err);
+  if (count > 1)
+    return clv_fail(err, CLV_INVALID, "--%s may be --%s or --%s; write more of it", text.data,
+                    clv_cli_option_at(p->cli, found[0])->name,
+                    clv_cli_option_at(p->cli, found[1])->name);
+  *ret = found[0];
+  return CLV_OK;
+}
+
+static clv_code next_value(parser *p, const clv_cli_option *o, const char **ret, clv_err *err) {
+  if (p->at >= p->argc)
+    return clv_fail(err, CLV_INVALID, "--%s needs a value: --%s=%s", o->name, o->name, o->arg);
+  *ret = p->argv[p->at++];
+  return CLV_OK;
+}
+
+static clv_code take_long(parser *p, const char *word, clv_err *err) {
+  size_t n = strcspn(word, "="), index = 0;
+  const char *value = word[n] ? word + n + 1 : NULL;
+  CLV_TRY(find_long(p, word, n, &index, err));
+  const clv_cli_option *o = clv_cli_option_at(p->cli, index);
+  if (o->kind == CLV_CLI_FLAG && value)
+    return clv_fail(err, CLV_INVALID, "--%s takes no value", o->name);
+  if (o->kind != CLV_CLI_FLAG && !value) CLV_TRY(next_value(p, o, &value, err));
+  return take_value(p, index, value ? value : "", err);
+}
+
+static bool find_short(const parser *p, char key, size_t *ret) {
+  for (size_t i = 0; i < clv_cli_n_options(p->cli); i++)
+    if (key && clv_cli_option_at(p->cli, i)->key == key) {
+      *ret = i;
+      return true;
+    }
+  return false;
+}
+
+/* "-vn", "-sKEY=VALUE", "-s" "KEY=VALUE". */
+static clv_code take_short(parser *p, const char *letters, clv_err *err) {
+  for (; *letters; letters++) {
+    size_t index = 0;
+    if (!find_short(p, *letters, &index))
+      return clv_fail(err, CLV_INVALID, "there is no option -%c%s", *letters,
+                      letters[1] ? "; long options start with two dashes" : "");
+    const clv_cli_option *o = clv_cli_option_at(p->cli, index);
+    if (o->kind == CLV_CLI_FLAG) {
+      CLV_TRY(take_value(p, index, "", err));
+      continue;
+    }
+    const char *value = letters + 1;
+    if (!*value) CLV_TRY(next_value(p, o, &value, err));
+    return take_value(p, index, value, err);
+  }
+  return CLV_OK;
+}
+
+static clv_code take_word(parser *p, clv_err *err) {
+  const char *word = p->argv[p->at++];
+  if (!p->only_words && strcmp(word, "--") == 0) {
+    p->only_words = true;
+    return CLV_OK;
+  }
+  if (!p->only_words && strncmp(word, "--", 2) == 0) return take_long(p, word + 2, err);
+  if (!p->only_words && word[0] == '-' && word[1]) return take_short(p, word + 1, err);
+  if (p->line->n_words == CLV_CLI_WORDS)
+    return clv_fail(err, CLV_INVALID, "more than %d words", CLV_CLI_WORDS);
+  p->line->words[p->line->n_words++] = word;
+  return CLV_OK;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static void drop_words(clv_cli_line *line, size_t n) {
+  line->n_words -= n;
+  memmove(line->words, line->words + n, line->n_words * sizeof line->words[0]);
+}
+
+/* How many of the words are the command's name, 0 when it is another one. */
+static size_t matches(const clv_cli_command *c, const clv_cli_line *line) {
+  size_t n = clv_cli_first_word(c);
+  if (!clv_cli_starts_with(c, line->words[0])) return 0;
+  if (!c->name[n]) return 1;
+  return line->n_words > 1 && strcmp(line->words[1], c->name + n + 1) == 0 ? 2 : 0;
+}
+
+/* The first words of all commands, or the second ones of a group; each once. */
+static size_t candidates(const clv_cli *cli, const char *group,
+                         char words[CLV_CLI_OPTIONS][CLV_CLI_NAME]) {
+  size_t n = 0;
+  for (size_t i = 0; i < clv_cli_n_commands(cli) && n < CLV_CLI_OPTIONS; i++) {
+    const clv_cli_command *c = clv_cli_command_at(cli, i);
+    size_t first = clv_cli_first_word(c);
+    if (group && !clv_cli_starts_with(c, group)) continue;
+    if (group)
+      snprintf(words[n], CLV_CLI_NAME, "%s", c->name + first + (c->name[first] == ' '));
+    else
+      snprintf(words[n], CLV_CLI_NAME, "%.*s", (int)first, c->name);
+    if (!n || strcmp(words[n], words[n - 1]) != 0) n++;
+  }
+  return n;
+}
+
+static clv_code fail_command(const clv_cli *cli, const clv_cli_line *line, clv_err *err) {
+  char words[CLV_CLI_OPTIONS][CLV_CLI_NAME];
+  const char *names[CLV_CLI_OPTIONS], *wrong = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
+  size_t n = candidates(cli, line->group, words), at = line->group ? 1 : 0;
+  if (line->n_words > at) wrong = line->words[at];
+  for (size_t i = 0; i < n; i++) {
+    names[i] = words[i];
+    clv_bytes_printf(&all, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", words[i]);
+  }
+  const char *near = wrong ? clv_did_you_mean(wrong, names, n) : NULL;
+  const char *group = line->group ? line->group : "", *space = line->group ? " " : "";
+  if (near)
+    return clv_fail(err, CLV_INVALID, "unknown command '%s%s%.100s'; did you mean '%s%s%s'?", group,
+                    space, wrong, group, space, near);
+  if (wrong)
+    return clv_fail(err, CLV_INVALID, "unknown command '%s%s%.100s'; there are %s", group, space,
+                    wrong, all.data);
+  return clv_fail(err, CLV_INVALID, "%s%sa command is needed: %s", group, *group ? ": " : "",
+                  all.data);
+}
+
+static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *err) {
+  for (size_t i = 0; i < clv_cli_n_commands(cli) && line->n_words; i++) {
+    const clv_cli_command *c = clv_cli_command_at(cli, i);
+    size_t n = matches(c, line);
+    if (clv_cli_is_grouped(c) && clv_cli_starts_with(c, line->words[0]))
+      line->group = line->words[0];
+    if (!n) continue;
+    line->command = c;
+    drop_words(line, n);
+    return CLV_OK;
+  }
+  return fail_command(cli, line, err);
+}
+
+/* ---- what goes together ---------------------------------------------------------------------- */
+
+static clv_code check_options(const parser *p, clv_err *err) {
+  const clv_cli_command *c = p->line->command;
+  for (size_t i = 0; i < clv_cli_n_options(p->cli); i++) {
+    const clv_cli_option *o = clv_cli_option_at(p->cli, i);
+    bool belongs = clv_cli_belongs(o, c);
+    if (p->seen[i] && !belongs)
+      return clv_fail(err, CLV_INVALID, "--%s does not belong to %s but to %s", o->name, c->name,
+                      o->commands);
+    if (!p->seen[i] && belongs && o->required)
+      return clv_fail(err, CLV_INVALID, "%s needs --%s%s%s", c->name, o->name, o->arg ? "=" : "",
+                      o->arg ? o->arg : "");
+  }
+  return CLV_OK;
+}
+
+static clv_code check_words(const parser *p, clv_err *err) {
+  const clv_cli_command *c = p->line->command;
+  const char *at = c->args;
+  clv_cli_arg arg;
+  size_t least = 0, most = 0;
+  while (clv_cli_next_arg(&at, &arg)) {
+    least += !arg.optional;
+    most = arg.repeated ? CLV_CLI_WORDS : most + 1;
+  }
+  if (p->line->n_words < least)
+    return clv_fail(err, CLV_INVALID, "%s: something is missing: %s %s %s", c->name, p->cli->name,
+                    c->name, c->args);
+  if (p->line->n_words > most)
+    return clv_fail(err, CLV_INVALID, "%s: '%.100s' is too much: %s %s%s%s", c->name,
+                    p->line->words[most], p->cli->name, c->name, c->args ? " " : "",
+                    c->args ? c->args : "");
+  return CLV_OK;
+}
+
+static clv_code check_choices(const parser *p, clv_err *err) {
+  const char *at = p->line->command->args;
+  clv_cli_arg arg;
+  for (size_t i = 0; i < p->line->n_words && clv_cli_next_arg(&at, &arg); i++) {
+    const char *word = p->line->words[i], *found = NULL;
+    if (arg.offer != CLV_OFFER_WORDS) continue;
+    for (const char *one = arg.name; *one && !found; one += strspn(one, "|")) {
+      size_t n = strcspn(one, "|");
+      if (strlen(word) == n && strncmp(word, one, n) == 0) found = one;
+      one += n;
+    }
+    if (!found)
+      return clv_fail(err, CLV_INVALID, "%s: '%.100s' is not one of %s", p->line->command->name,
+                      word, arg.name);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_line(const parser *p, clv_err *err) {
+  CLV_TRY(check_options(p, err));
+  CLV_TRY(check_words(p, err));
+  return check_choices(p, err);
+}
+
+/* The command may stand behind options, which are read with it in mind: so the words are read
+ * ahead. */
+static const clv_cli_command *look_ahead(const clv_cli *cli, int argc, char *const *argv) {
+  clv_cli_line line = {.cli = cli};
+  parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .line = &line};
+  clv_err ignored;
+  while (p.at < argc) take_word(&p, &ignored);
+  find_command(cli, &line, &ignored);
+  return line.command;
+}
+
+/* The first mistake goes to *err. */
+static clv_code read_words(parser *p, clv_err *err) {
+  clv_code code = CLV_OK;
+  clv_err later;
+  while (p->at < p->argc) {
+    clv_code now = take_word(p, code == CLV_OK ? err : &later);
+    if (code == CLV_OK) code = now;
+  }
+  return code;
+}
+
+static bool asks_for_help(const clv_cli_line *line) {
+  bool known = line->command || line->n_words == 0 || (line->group && line->n_words == 1);
+  return known && (line->help || line->version);
+}
+
+clv_code clv_cli_parse(const clv_cli *cli, int argc, char *const *argv, void *args, clv_err *err) {
+  if (clv_cli_n_options(cli) > CLV_CLI_OPTIONS || clv_cli_n_commands(cli) > CLV_CLI_OPTIONS)
+    return clv_fail(err, CLV_INTERNAL, "more than %d rows in a table", CLV_CLI_OPTIONS);
+  parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .args = args, .line = args};
+  clv_err ignored;
+  p.command = look_ahead(cli, argc, argv);
+  p.line->cli = cli;
+  clv_code code = read_words(&p, err);
+  clv_code found = find_command(cli, p.line, code == CLV_OK ? err : &ignored);
+  if (asks_for_help(p.line)) return CLV_OK;
+  if (code == CLV_OK) code = found;
+  return code == CLV_OK ? check_line(&p, err) : code;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libmicrohttpd's daemon without threads of its own: a thread of ours calls MHD_run_wait, so that
+ * it can also cut connections that take too long. The library's time-out starts anew with every
+ * byte, which is what somebody who sends one every few seconds counts on.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/http/http.h"
+
+enum {
+  MAX_CONNECTIONS = 64,
+  USUAL_REQUEST_MS = 5000,
+  MEMORY_BYTES = 8192, /* of a connection: its request line and headers */
+  POLL_MS = 100,       /* how late a connection is cut, and how long closing may take */
+  HASTE = 10,          /* timeouts are so much shorter when half of the places are taken */
+};
+
+typedef struct guest {
+  int fd; /* -1: a free place */
+  uint64_t since_ns;
+} guest;
+
+struct clv_http {
+  clv_http_options o;
+  struct MHD_Daemon *daemon;
+  unsigned port;
+  pthread_t thread;
+  bool running;
+  _Atomic bool stop;
+  guest guests[MAX_CONNECTIONS]; /* of the thread */
+};
+
+/* ---- one request ----------------------------------------------------------------------------- */
+
+/* The body's memory goes to the response. */
+static struct MHD_Response *respond(clv_bytes *body) {
+  if (!body->len)
+    return MHD_create_response_from_buffer(0, (char *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
+  struct MHD_Response *r =
+      MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
+  if (r) *body = (clv_bytes){0};
+  return r;
+}
+
+static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type,
+                              clv_bytes *body) {
+  struct MHD_Response *r = respond(body);
+  if (!r) return MHD_NO;
+  MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+  MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+  MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+  if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+  enum MHD_Result sent = MHD_queue_response(c, status, r);
+  MHD_destroy_response(r);
+  return sent;
+}
+
+static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
+  clv_bytes_puts(&body, text);
+  return answer(c, status, CLV_HTTP_TEXT, &body);
+}
+
+static enum MHD_Result show(const clv_http *h, const clv_http_page *page,
+                            struct MHD_Connection *c) {
+  CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
+  unsigned status = page->write(h->o.user, &body);
+  if (body.failed) return refuse(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+  return answer(c, status, page->type, &body);
+}
+
+/* Answered as soon as the headers are there: a body is not waited for, nothing here wants one. */
+static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
+                                  const char *method, const char *version, const char *upload,
+                                  size_t *upload_len, void **state) {
+  const clv_http *h = user;
+  (void)version, (void)upload, (void)upload_len, (void)state;
+  if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+    return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD alone\n");
+  for (size_t i = 0; i < h->o.n_pages; i++)
+    if (strcmp(h->o.pages[i].path, path) == 0) return show(h, &h->o.pages[i], c);
+  return refuse(c, MHD_HTTP_NOT_FOUND, "no such page\n");
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void arrived(clv_http *h, struct MHD_Connection *c, void **ret_guest) {
+  const union MHD_ConnectionInfo *info =
+      MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+  for (size_t i = 0; info && i < CLV_COUNT(h->guests); i++) {
+    guest *g = &h->guests[i];
+    if (g->fd >= 0) continue;
+    *g = (guest){.fd = info->connect_fd, .since_ns = clv_now_ns()};
+    *ret_guest = g;
+    return;
+  }
+}
+
+static void on_connection(void *user, struct MHD_Connection *c, void **context,
+                          enum MHD_ConnectionNotificationCode what) {
+  if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+    arrived(user, c, context);
+    return;
+  }
+  guest *g = *context;
+  if (g) g->fd = -1;
+}
+
+/* The library sees the end of a connection that is shut here, and closes it. A scraper needs
+ * milliseconds: in a crowd nobody gets much more, so that it is served. */
+static void cut_late(clv_http *h) {
+  unsigned taken = 0;
+  for (size_t i = 0; i < CLV_COUNT(h->guests); i++) taken += h->guests[i].fd >= 0;
+  unsigned ms = h->o.request_ms / (2 * taken > h->o.connections ? HASTE : 1);
+  uint64_t now = clv_now_ns();
+  for (size_t i = 0; i < CLV_COUNT(h->guests); i++) {
+    const guest *g = &h->guests[i];
+    if (g->fd >= 0 && now - g->since_ns > UINT64_C(1000000) * ms) shutdown(g->fd, SHUT_RDWR);
+  }
+}
+
+static void *serve(void *arg) {
+  clv_http *h = arg;
+  while (!atomic_load_explicit(&h->stop, memory_order_relaxed)) {
+    if (MHD_run_wait(h->daemon, POLL_MS) != MHD_YES) usleep(1000 * POLL_MS);
+    cut_late(h);
+  }
+  return NULL;
+}
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+/* "[::1]:9101" to "::1" and "9101". */
+static clv_code split(const char *listen, char *host, size_t len, const char **ret_port,
+                      clv_err *err) {
+  const char *colon = strrchr(listen, ':');
+  size_t n = colon ? (size_t)(colon - listen) : 0;
+  bool brackets = n >= 2 && listen[0] == '[' && listen[n - 1] == ']';
+  if (!colon || n < 1 || n >= len)
+    return clv_fail(err, CLV_INVALID, "'%s' is not HOST:PORT", listen);
+  memcpy(host, listen + brackets, n - 2 * brackets);
+  host[n - 2 * brackets] = '\0';
+  *ret_port = colon + 1;
+  return CLV_OK;
+}
+
+bool clv_http_is_loopback(const char *listen) {
+  char host[256];
+  const char *port;
+  struct in_addr v4;
+  struct in6_addr v6;
+  if (split(listen, host, sizeof host, &port, NULL) != CLV_OK) return false;
+  if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+  if (inet_pton(AF_INET6, host, &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return strcmp(host, "localhost") == 0;
+}
+
+static void close_fdp(int *fd) {
+  if (*fd >= 0) close(*fd);
+}
+
+static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_port, clv_err *err) {
+  char host[256];
+  const char *port;
+  struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+  struct addrinfo *found;
+  CLV_TRY(split(listen_address, host, sizeof host, &port, err));
+  int problem = getaddrinfo(host, port, &hints, &found);
+  if (problem != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", listen_address,
+                    gai_strerror(problem));
+  struct sockaddr_storage at = {0};
+  socklen_t len = found->ai_addrlen;
+  memcpy(&at, found->ai_addr, len);
+  freeaddrinfo(found);
+  CLV_AUTO(close_fdp) int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int on = 1;
+  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (fd < 0 || bind(fd, (struct sockaddr *)&at, len) != 0 || listen(fd, MAX_CONNECTIONS) != 0 ||
+      getsockname(fd, (struct sockaddr *)&at, &len) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", listen_address,
+                    clv_bind_error_text(errno));
+  *ret_port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                             : ((struct sockaddr_in *)&at)->sin_port);
+  *ret_fd = fd;
+  fd = -1;
+  return CLV_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static clv_code start(clv_http *h, clv_err *err) {
+  int fd;
+  CLV_TRY(bind_to(h->o.listen, &fd, &h->port, err));
+  h->daemon = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, h,
+                               MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                               h->o.connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                               (size_t)MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+                               h->o.request_ms / 1000 + 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                               MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
+  if (!h->daemon) {
+    close(fd);
+    return clv_fail(err, CLV_INTERNAL, "the page server for '%s' did not start", h->o.listen);
+  }
+  h->running = pthread_create(&h->thread, NULL, serve, h) == 0;
+  return h->running ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "no thread for '%s'", h->o.listen);
+}
+
+clv_code clv_http_open(const clv_http_options *options, clv_http **ret, clv_err *err) {
+  clv_http *h;
+  CLV_TRY(clv_alloc(1, sizeof *h, &h, err));
+  h->o = *options;
+  if (!h->o.connections) h->o.connections = MAX_CONNECTIONS;
+  h->o.connections = CLV_MIN(h->o.connections, (unsigned)MAX_CONNECTIONS);
+  if (!h->o.request_ms) h->o.request_ms = USUAL_REQUEST_MS;
+  for (size_t i = 0; i < CLV_COUNT(h->guests); i++) h->guests[i].fd = -1;
+  clv_code code = start(h, err);
+  if (code != CLV_OK) {
+    clv_http_close(h);
+    return code;
+  }
+  *ret = h;
+  return CLV_OK;
+}
+
+unsigned clv_http_health(void *user, clv_bytes *out) {
+  (void)user;
+  clv_bytes_puts(out, "ok\n");
+  return MHD_HTTP_OK;
+}
+
+unsigned clv_http_port(const clv_http *h) { return h->port; }
+
+void clv_http_close(clv_http *h) {
+  if (!h) return;
+  atomic_store(&h->stop, true);
+  if (h->running) pthread_join(h->thread, NULL);
+  if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the listening socket too */
+  free(h);
+}
+
+void clv_http_closep(clv_http **http) {
+  clv_http_close(*http);
+  *http = NULL;
+}

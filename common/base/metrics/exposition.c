@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/metrics/metrics.h"
+
+struct clv_metrics_out {
+  clv_bytes *text;
+  const clv_metric *row;
+  bool begun; /* HELP and TYPE of the row are written */
+};
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* The shortest of two texts that reads back as the same number. */
+static void put_number(clv_bytes *b, double v) {
+  char text[40];
+  if (isnan(v)) {
+    clv_bytes_puts(b, "NaN");
+  } else if (isinf(v)) {
+    clv_bytes_puts(b, v > 0 ? "+Inf" : "-Inf");
+  } else {
+    snprintf(text, sizeof text, "%.15g", v);
+    if (strtod(text, NULL) != v) snprintf(text, sizeof text, "%.17g", v);
+    clv_bytes_puts(b, text);
+  }
+}
+
+/* One byte at a time, as text in HELP (no quotes there) or in a label. What is not printable ASCII
+ * becomes a question mark: the format wants UTF-8, and half a character is none. */
+static void put_escaped(clv_bytes *b, const char *text, size_t most, bool quotes) {
+  for (size_t i = 0; i < most && text[i]; i++) {
+    char c = text[i];
+    if (c == '\\')
+      clv_bytes_puts(b, "\\\\");
+    else if (c == '\n')
+      clv_bytes_puts(b, "\\n");
+    else if (c == '"' && quotes)
+      clv_bytes_puts(b, "\\\"");
+    else
+      clv_bytes_add(b, c >= ' ' && c < 0x7f ? &c : "?", 1);
+  }
+}
+
+static void begin(clv_metrics_out *o) {
+  static const char *const kinds[] = {"counter", "gauge", "histogram"};
+  if (o->begun) return;
+  o->begun = true;
+  clv_bytes_printf(o->text, "# HELP %s ", o->row->name);
+  put_escaped(o->text, o->row->help, SIZE_MAX, false);
+  clv_bytes_printf(o->text, "\n# TYPE %s %s\n", o->row->name, kinds[o->row->kind]);
+}
+
+/* name_suffix{labels,le="bound"} value; bound NULL: without. */
+static void put_sample(clv_metrics_out *o, const char *suffix, const clv_metric_label *labels,
+                       size_t n, const double *bound, double value) {
+  clv_bytes *b = o->text;
+  begin(o);
+  clv_bytes_printf(b, "%s%s", o->row->name, suffix);
+  for (size_t i = 0; i < n; i++) {
+    clv_bytes_printf(b, "%s%s=\"", i ? "," : "{", labels[i].name);
+    put_escaped(b, labels[i].value, CLV_METRIC_LABEL, true);
+    clv_bytes_puts(b, "\"");
+  }
+  if (bound) {
+    clv_bytes_puts(b, n ? ",le=\"" : "{le=\"");
+    put_number(b, *bound);
+    clv_bytes_puts(b, "\"");
+  }
+  clv_bytes_puts(b, n || bound ? "} " : " ");
+  put_number(b, value);
+  clv_bytes_puts(b, "\n");
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+void clv_metric_sample(clv_metrics_out *o, double value, const clv_metric_label *labels, size_t n) {
+  put_sample(o, "", labels, n, NULL, value);
+}
+
+void clv_histogram_add(clv_histogram *h, double value) {
+  uint32_t i = 0;
+  while (i < h->n_bounds && value > h->bounds[i]) i++;
+  h->counts[i]++;
+  h->sum += value;
+}
+
+void clv_metric_histogram(clv_metrics_out *o, const clv_histogram *h,
+                          const clv_metric_label *labels, size_t n) {
+  uint64_t below = 0;
+  for (uint32_t i = 0; i <= h->n_bounds; i++) {
+    double bound = i < h->n_bounds ? h->bounds[i] : INFINITY;
+    below += h->counts[i];
+    put_sample(o, "_bucket", labels, n, &bound, (double)below);
+  }
+  put_sample(o, "_sum", labels, n, NULL, h->sum);
+  put_sample(o, "_count", labels, n, NULL, (double)below);
+}
+
+void clv_metrics_write(const clv_metric *table, size_t n, const void *numbers, clv_bytes *ret) {
+  for (size_t i = 0; i < n; i++) {
+    clv_metrics_out o = {.text = ret, .row = &table[i]};
+    if (o.row->write)
+      o.row->write(&o, numbers);
+    else
+      clv_metric_sample(&o, *(const double *)((const char *)numbers + o.row->at), NULL, 0);
+  }
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/metrics/metrics.h"
+
+typedef struct process {
+  const char *program;
+  bool known; /* /proc could be read */
+  double cpu_s, resident_bytes, virtual_bytes, age_s, start_s, threads, fds, max_fds;
+} process;
+
+/* ---- what the system says -------------------------------------------------------------------- */
+
+/* From the system's clocks, so that it works where /proc shows processes alone (ProcSubset=pid). */
+static double seconds_of(clockid_t clock) {
+  struct timespec t = {0};
+  clock_gettime(clock, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Fields are counted behind the program's name, which may hold anything. */
+static bool read_stat(process *p) {
+  char text[1024];
+  unsigned long long user, system, threads, start, size, pages;
+  FILE *f = fopen("/proc/self/stat", "re");
+  if (!f) return false;
+  size_t n = fread(text, 1, sizeof text - 1, f);
+  fclose(f);
+  text[n] = '\0';
+  const char *rest = strrchr(text, ')');
+  if (!rest || sscanf(rest + 1,
+                      " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d "
+                      "%llu %*d %llu %llu %llu",
+                      &user, &system, &threads, &start, &size, &pages) != 6)
+    return false;
+  double tick = (double)sysconf(_SC_CLK_TCK);
+  p->cpu_s = (double)(user + system) / tick;
+  p->threads = (double)threads;
+  p->age_s = seconds_of(CLOCK_BOOTTIME) - (double)start / tick;
+  p->virtual_bytes = (double)size;
+  p->resident_bytes = (double)pages * (double)sysconf(_SC_PAGESIZE);
+  return true;
+}
+
+static double open_fds(void) {
+  double n = 0;
+  DIR *dir = opendir("/proc/self/fd");
+  if (!dir) return 0;
+  for (const struct dirent *e; (e = readdir(dir)) != NULL;) n += e->d_name[0] != '.';
+  closedir(dir);
+  return n - 1; /* that of the folder itself */
+}
+
+uint64_t clv_metrics_resident(void) {
+  process p = {0};
+  return read_stat(&p) ? (uint64_t)p.resident_bytes : 0;
+}
+
+/* Looked up once: clocks are set, and a start that moved would look like a restart. */
+static double started_s;
+
+static void look_up_start(void) {
+  process p = {0};
+  if (read_stat(&p)) started_s = floor(seconds_of(CLOCK_REALTIME) - p.age_s);
+}
+
+static process read_process(const char *program) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  process p = {.program = program};
+  struct rlimit files;
+  pthread_once(&once, look_up_start);
+  p.known = read_stat(&p);
+  p.start_s = started_s;
+  p.fds = open_fds();
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) p.max_fds = (double)files.rlim_cur;
+  return p;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void build_info(clv_metrics_out *out, const void *numbers) {
+  const process *p = numbers;
+  const clv_metric_label labels[] = {{"program", p->program}, {"version", CLV_VERSION}};
+  clv_metric_sample(out, 1, labels, CLV_COUNT(labels));
+}
+
+#define AT(member) offsetof(process, member)
+
+/* clang-format off */
+static const clv_metric about[] = {
+    {.name = "cleave_build_info", .kind = CLV_GAUGE, .unit = "",
+     .help = "1, with the program and its version as labels.", .write = build_info},
+    {.name = "process_open_fds", .kind = CLV_GAUGE, .unit = "",
+     .help = "File descriptors that are open.", .at = AT(fds)},
+    {.name = "process_max_fds", .kind = CLV_GAUGE, .unit = "",
+     .help = "File descriptors that may be open.", .at = AT(max_fds)},
+};
+
+static const clv_metric from_stat[] = {
+    {.name = "process_cpu_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
+     .help = "Processor time, user and system together.", .at = AT(cpu_s)},
+    {.name = "process_resident_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "Memory that is resident.", .at = AT(resident_bytes)},
+    {.name = "process_virtual_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "Addresses in use.", .at = AT(virtual_bytes)},
+    {.name = "process_start_time_seconds", .kind = CLV_GAUGE, .unit = "seconds",
+     .help = "When it started, in seconds since 1970.", .at = AT(start_s)},
+    {.name = "process_threads", .kind = CLV_GAUGE, .unit = "", .help = "Threads.",
+     .at = AT(threads)},
+};
+/* clang-format on */
+
+void clv_metrics_process(const char *program, clv_bytes *ret) {
+  const process p = read_process(program);
+  clv_metrics_write(about, CLV_COUNT(about), &p, ret);
+  if (p.known) clv_metrics_write(from_stat, CLV_COUNT(from_stat), &p, ret);
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/base/settings/settings.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#define READS(setting) (1u << CLV_OPTIM_SET_##setting)
+#define UNLESS_0(setting) (1u << CLV_OPTIM_SET_##setting)
+static const clv_optimizer_row rows[] = {
+#define CLV_OPTIMIZER(NAME, text, ...) [CLV_OPTIM_##NAME] = {.name = #text, __VA_ARGS__},
+#include "common/base/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+};
+
+/* A number's place in clv_optim_config, and its range. */
+static const struct {
+  const char *name;
+  size_t offset;
+  double low, high;
+  bool flag, closed;
+} settings[] = {
+#define NUMBER(n, low_, high_, closed_)                           \
+  [CLV_OPTIM_SET_##n] = {.name = #n,                              \
+                         .offset = offsetof(clv_optim_config, n), \
+                         .low = low_,                             \
+                         .high = high_,                           \
+                         .closed = closed_},
+#define FLAG(n) \
+  [CLV_OPTIM_SET_##n] = {.name = #n, .offset = offsetof(clv_optim_config, n), .flag = true},
+    CLV_OPTIM_NUMBERS(NUMBER) CLV_OPTIM_FLAGS(FLAG)};
+
+const clv_optimizer_row *clv_optimizer_row_of(clv_optim_kind kind) {
+  return (unsigned)kind < CLV_OPTIM_COUNT ? &rows[kind] : NULL;
+}
+
+const char *clv_optim_setting_name(clv_optim_setting setting) { return settings[setting].name; }
+
+double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting setting) {
+  const char *at = (const char *)c + settings[setting].offset;
+  return settings[setting].flag ? *(const bool *)at : *(const double *)(const void *)at;
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+/* NaN is outside every range. */
+static clv_code check_range(const clv_optim_config *c, clv_optim_setting setting, clv_err *err) {
+  double value = clv_optim_setting_value(c, setting), low = settings[setting].low,
+         high = settings[setting].high;
+  bool closed = settings[setting].closed;
+  if (settings[setting].flag || (value >= low && (value < high || (closed && value == high))))
+    return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "optimizer %s is %g; it must be from %g up to %g%s",
+                  settings[setting].name, value, low, high, closed ? "" : ", excluded");
+}
+
+static clv_code no_such_kind(clv_optim_kind kind, clv_err *err) {
+  char names[256];
+  size_t n = 0;
+  for (int i = 0; i < CLV_OPTIM_COUNT; i++)
+    n += (size_t)snprintf(names + n, sizeof names - n, "%s%d (%s)", i ? ", " : "", i, rows[i].name);
+  return clv_fail(err, CLV_INVALID, "optimizer kind %d is none of %s", (int)kind, names);
+}
+
+clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
+  const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
+  if (!row) return no_such_kind(c->kind, err);
+  CLV_TRY(check_range(c, CLV_OPTIM_SET_lr, err));
+  for (int i = 0; i < CLV_OPTIM_SETTINGS; i++)
+    if (row->reads >> i & 1) CLV_TRY(check_range(c, (clv_optim_setting)i, err));
+  if ((row->reads & READS(nesterov)) && c->nesterov && c->momentum == 0)
+    return clv_fail(err, CLV_INVALID, "optimizer nesterov needs momentum above 0");
+  return CLV_OK;
+}
+
+/* ---- what follows from them ------------------------------------------------------------------ */
+
+void clv_optim_fill(clv_optim_config *c) {
+  const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
+  if (!row) return;
+  const clv_optim_config *defaults = &row->defaults;
+  for (int i = 0; i < CLV_OPTIM_SETTINGS; i++)
+    if (clv_optim_setting_value(defaults, (clv_optim_setting)i) != 0 &&
+        clv_optim_setting_value(c, (clv_optim_setting)i) != 0)
+      return;
+#define FILL(name, ...) \
+  if (defaults->name != 0) c->name = defaults->name;
+  CLV_OPTIM_NUMBERS(FILL)
+}
+
+uint32_t clv_optim_moments_of(const clv_optim_config *c) {
+  const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
+  uint32_t set = 0;
+  for (uint32_t i = 0; row && i < CLV_OPTIM_MAX_MOMENTS; i++) {
+    bool there = row->moments[i].name && !row->moments[i].unless_0;
+    for (int k = 0; k < CLV_OPTIM_SETTINGS; k++)
+      if (row->moments[i].unless_0 >> k & 1)
+        there = clv_optim_setting_value(c, (clv_optim_setting)k) != 0;
+    set |= (uint32_t)there << i;
+  }
+  return set;
+}
+
+int clv_optim_count_moments(uint32_t moments) { return __builtin_popcount(moments); }

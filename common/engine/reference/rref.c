@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inputs of a node's references: what it does itself, what other nodes send, and the time. An
+ * input ends when there is no message left from this node to itself.
+ */
+#include "common/engine/reference/rref_int.h"
+
+#include <stdlib.h>
+
+enum { RENEWALS = 3, CHECKS = 6 /* parts of a lease */ };
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void init_peer(clv_rref_peer *p, uint32_t node) {
+  p->node = node;
+  clv_rref_ring_init(&p->outbox);
+  clv_rref_ring_init(&p->forks);
+  clv_rref_ring_init(&p->handles);
+  clv_rref_ring_init(&p->children);
+}
+
+static void init_table(clv_rrefs *t, const clv_rrefs_options *o) {
+  t->o = *o;
+  t->due = UINT64_MAX;
+  t->entry_slab = clv_slab_of(sizeof(clv_rref_entry), CLV_WIRE_REFS, "references");
+  t->fork_slab = clv_slab_of(sizeof(clv_rref_fork), CLV_WIRE_REFS, "users of references");
+  t->handle_slab = clv_slab_of(sizeof(clv_rref_handle), CLV_WIRE_REFS, "uses of references");
+  t->child_slab = clv_slab_of(sizeof(clv_rref_child), CLV_WIRE_REFS, "references being passed on");
+  t->parked_slab = clv_slab_of(sizeof(clv_rref_parked), CLV_WIRE_REF_PARKED,
+                               "messages about unknown references");
+  clv_rref_ring_init(&t->fetching);
+  clv_rref_ring_init(&t->parked);
+  clv_rref_ring_init(&t->results);
+  clv_rref_ring_init(&t->to_self);
+}
+
+clv_code clv_rrefs_new(const clv_rrefs_options *options, clv_rrefs **ret, clv_err *err) {
+  clv_rrefs *t;
+  CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
+  init_table(t, options);
+  clv_code code = clv_alloc(options->n_nodes, sizeof *t->peers, &t->peers, err);
+  if (code != CLV_OK) {
+    clv_rrefs_free(t);
+    return code;
+  }
+  for (uint32_t i = 0; i < options->n_nodes; i++) init_peer(&t->peers[i], i);
+  *ret = t;
+  return CLV_OK;
+}
+
+static void forget_values(clv_rrefs *t) {
+  for (uint32_t i = 0; i < t->entries.cap; i++)
+    for (clv_rref_record *r = t->entries.buckets[i]; r; r = r->next)
+      clv_rref_entry_forget((clv_rref_entry *)(void *)r);
+  for (uint32_t i = 0; i < t->handles.cap; i++)
+    for (clv_rref_record *r = t->handles.buckets[i]; r; r = r->next)
+      clv_rref_handle_forget((clv_rref_handle *)(void *)r);
+  clv_tensor_unref(t->taken);
+  clv_rref_failure_free(t->taken_why);
+}
+
+void clv_rrefs_free(clv_rrefs *t) {
+  if (!t) return;
+  forget_values(t);
+  clv_rref_map *const maps[] = {&t->entries, &t->forks, &t->handles, &t->children};
+  for (size_t i = 0; i < CLV_COUNT(maps); i++) free(maps[i]->buckets);
+  clv_slab *const slabs[] = {&t->entry_slab, &t->fork_slab, &t->handle_slab, &t->child_slab,
+                             &t->parked_slab};
+  for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
+  free(t->peers);
+  free(t);
+}
+
+void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret) {
+  *ret = (clv_rref_counts){.owned = t->entries.n,
+                           .forks = t->forks.n,
+                           .used = t->handles.n,
+                           .passing = t->children.n,
+                           .parked = t->parked_slab.used,
+                           .unacknowledged = t->n_posts};
+}
+
+uint64_t clv_rrefs_due(const clv_rrefs *t) { return t->due; }
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
+  clv_rref_post *post = clv_rref_post_acked(t, p, m->number);
+  clv_code code = m->failure ? m->failure->code : CLV_OK;
+  if (!post) return;
+  if (post != &p->renew)
+    clv_rref_answered(t, post, code);
+  else if (code != CLV_OK) /* the owner had given up on this node */
+    clv_rref_handles_forget(t, p, p->renewed_ns);
+}
+
+typedef int numbered_handler(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
+static numbered_handler *const numbered[CLV_RREF_KINDS] = {
+    [CLV_RREF_KEEP] = clv_rref_on_keep,     [CLV_RREF_USE] = clv_rref_on_use,
+    [CLV_RREF_FORK] = clv_rref_on_fork,     [CLV_RREF_ACCEPT] = clv_rref_on_accept,
+    [CLV_RREF_DELETE] = clv_rref_on_delete, [CLV_RREF_RENEW] = clv_rref_on_renew,
+    [CLV_RREF_FETCH] = clv_rref_on_fetch,
+};
+
+static void handle(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
+  p->heard_ns = t->now;
+  if (m->kind == CLV_RREF_ACK) {
+    on_ack(t, p, m);
+  } else if (m->kind == CLV_RREF_VALUE) {
+    clv_rref_on_value(t, p->node, m);
+  } else if (m->kind < CLV_RREF_KINDS && clv_rref_is_new(t, p, m->number)) {
+    int answer = numbered[m->kind](t, p->node, m);
+    if (answer != RREF_PARKED) clv_rref_answer(t, p->node, m->number, (clv_code)answer);
+  }
+}
+
+/* An input begins and ends with these. */
+static void begin(clv_rrefs *t, uint64_t now_ns) { t->now = CLV_MAX(t->now, now_ns); }
+
+static void end(clv_rrefs *t) {
+  clv_rref_message m;
+  while (clv_rref_next_to_self(t, &m)) handle(t, &t->peers[t->o.self], &m);
+}
+
+void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns) {
+  if (from >= t->o.n_nodes) return;
+  begin(t, now_ns);
+  handle(t, &t->peers[from], m);
+  end(t);
+}
+
+/* ---- what the node does ---------------------------------------------------------------------- */
+
+/* All at once instead of by a KEEP to this node itself, which may come after: the value has its
+ * place. */
+static clv_code own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, clv_err *err) {
+  clv_rref_fork *f = NULL;
+  CLV_TRY(clv_rref_entry_own(t, b, tensor, &f, err));
+  clv_code code = clv_rref_handle_own(t, b, err);
+  if (code != CLV_OK) clv_rref_entry_undo(t, f);
+  return code;
+}
+
+clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, uint64_t now_ns,
+                       clv_err *err) {
+  begin(t, now_ns);
+  clv_code code = own(t, b, tensor, err);
+  end(t);
+  return code;
+}
+
+clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner, uint64_t context,
+                        uint64_t value, uint64_t now_ns, clv_err *err) {
+  begin(t, now_ns);
+  clv_code code = clv_rref_handle_keep(t, b, owner, context, value, err);
+  end(t);
+  return code;
+}
+
+void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
+                      uint64_t now_ns) {
+  begin(t, now_ns);
+  clv_rref_entry_settle(t, ref, tensor, why);
+  end(t);
+}
+
+static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_fact fact,
+                      const clv_rref_passing *what, uint64_t now_ns, clv_err *err) {
+  begin(t, now_ns);
+  clv_code code = clv_rref_handle_input(t, fork, fact, what, err);
+  end(t);
+  return code;
+}
+
+clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_passing *what, uint64_t now_ns,
+                        clv_err *err) {
+  return input(t, fork, RREF_PASS, what, now_ns, err);
+}
+
+clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
+  return input(t, fork, RREF_FETCH, NULL, now_ns, err);
+}
+
+clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
+  return input(t, fork, RREF_RELEASE, NULL, now_ns, err);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* Nothing was heard of it for a lease: whatever waited for it need not, and what is its own is
+ * freed. */
+static void give_up(clv_rrefs *t, clv_rref_peer *p) {
+  clv_rref_handles_lose(t, p);
+  clv_rref_parked_drop(t, p->node);
+  clv_rref_forks_lose(t, p);
+  while (!clv_rref_ring_empty(&p->outbox)) { /* what is left is for its sake: ACCEPT, RENEW */
+    clv_rref_post *post = RREF_OF(clv_rref_post, at, p->outbox.next);
+    clv_rref_post_cancel(t, post);
+    if (post != &p->renew) clv_rref_answered(t, post, CLV_UNAVAILABLE);
+  }
+}
+
+static void renew(clv_rrefs *t, clv_rref_peer *p) {
+  bool owes = !clv_rref_ring_empty(&p->handles) || !clv_rref_ring_empty(&p->children);
+  if (!owes || clv_rref_posted(&p->renew) || t->now < p->renewed_ns + t->o.lease_ns / RENEWALS)
+    return;
+  p->renewed_ns = t->now;
+  clv_rref_post_new(t, &p->renew, CLV_RREF_RENEW, p->node);
+}
+
+/* overdue_ns: by so much the tick itself comes after it was due. */
+static void tick_peer(clv_rrefs *t, clv_rref_peer *p, uint64_t overdue_ns) {
+  if (!clv_rref_tied(p)) return;
+  if (p->node != t->o.self) {
+    /* What came while this node was busy may wait to be handled. */
+    p->heard_ns = CLV_MIN(t->now, p->heard_ns + overdue_ns);
+    if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);
+    renew(t, p);
+  }
+  clv_rref_posts_due(t, p);
+  if (clv_rref_tied(p)) clv_rref_wake_by(t, t->now + t->o.lease_ns / CHECKS);
+}
+
+void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns) {
+  begin(t, now_ns);
+  uint64_t overdue_ns = t->now - CLV_MIN(t->due, t->now);
+  t->due = UINT64_MAX;
+  for (uint32_t i = 0; i < t->o.n_nodes; i++) tick_peer(t, &t->peers[i], overdue_ns);
+  clv_rref_fetch_again(t);
+  clv_rref_parked_expire(t);
+  end(t);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbered messages: sent until they are acknowledged, handled once. A sender has at most a window
+ * of them on their way to a receiver, counted from the oldest that is not acknowledged. So a
+ * receiver that remembers its answers to a window's worth of numbers knows every message that it
+ * can still be sent: what is older has been acknowledged, and its sender knows that.
+ */
+#include "common/engine/reference/rref_int.h"
+
+enum { CHECKS = 6, LONGEST_WAIT = 60 /* parts of a lease */, ACK_OWED = 0x80 };
+
+/* ---- who is there ---------------------------------------------------------------------------- */
+
+bool clv_rref_tied(const clv_rref_peer *p) {
+  return !clv_rref_ring_empty(&p->outbox) || !clv_rref_ring_empty(&p->forks) ||
+         !clv_rref_ring_empty(&p->handles) || !clv_rref_ring_empty(&p->children);
+}
+
+void clv_rref_tie(clv_rrefs *t, clv_rref_peer *p) {
+  if (clv_rref_tied(p)) return;
+  p->heard_ns = t->now;
+  p->renewed_ns = t->now;
+  if (p->node != t->o.self) clv_rref_wake_by(t, t->now + t->o.lease_ns / CHECKS);
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static uint64_t longest_wait(const clv_rrefs *t) {
+  return CLV_MAX(t->o.retry_ns, t->o.lease_ns / LONGEST_WAIT);
+}
+
+bool clv_rref_posted(const clv_rref_post *post) { return post->state != RREF_POST_NONE; }
+
+static clv_code transmit(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_post *post = record;
+  (void)given;
+  post->due_ns = t->now + post->wait_ns;
+  post->wait_ns = CLV_MIN(2 * post->wait_ns, longest_wait(t));
+  clv_rref_wake_by(t, post->due_ns);
+  clv_rref_queue_message(t, &post->out, RREF_FROM_POST, post->to);
+  return CLV_OK;
+}
+
+static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_given *given) {
+  clv_rref_post *post = record;
+  (void)given;
+  clv_rref_ring_remove(&post->at);
+  clv_rref_ring_remove(&post->out.at);
+  t->n_posts--;
+  return CLV_OK;
+}
+
+static clv_rref_doer *const doers[RREF_ACTIONS] = {
+    [RREF_TRANSMIT] = transmit, [RREF_UNLINK] = unlink_post};
+
+static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_fact fact) {
+  clv_rref_given none = {0};
+  (void)clv_rref_step(t, RREF_POSTS, doers, post, &post->state, fact, &none);
+}
+
+static uint64_t oldest_of(const clv_rref_peer *p) {
+  return RREF_OF(clv_rref_post, at, p->outbox.next)->number;
+}
+
+/* Within the window, what has not been sent or (due) was not acknowledged in time. */
+static void send_window(clv_rrefs *t, clv_rref_peer *p, bool due) {
+  if (clv_rref_ring_empty(&p->outbox)) return;
+  uint64_t first = oldest_of(p);
+  for (clv_rref_ring *r = p->outbox.next; r != &p->outbox; r = r->next) {
+    clv_rref_post *post = RREF_OF(clv_rref_post, at, r);
+    if (post->number >= first + CLV_WIRE_REF_WINDOW) return;
+    if (post->state == RREF_POST_BEHIND)
+      step(t, post, RREF_POST_ROOM);
+    else if (due && post->due_ns <= t->now)
+      step(t, post, RREF_POST_DUE);
+    clv_rref_wake_by(t, post->due_ns);
+  }
+}
+
+void clv_rref_posts_due(clv_rrefs *t, clv_rref_peer *p) { send_window(t, p, true); }
+
+void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, uint32_t to) {
+  clv_rref_peer *p = &t->peers[to];
+  clv_rref_tie(t, p);
+  bool of_fork = post->of_fork;
+  *post = (clv_rref_post){.kind = kind,
+                          .to = to,
+                          .of_fork = of_fork,
+                          .number = ++p->last_number,
+                          .wait_ns = t->o.retry_ns};
+  clv_rref_ring_add(&p->outbox, &post->at);
+  t->n_posts++;
+  bool room = post->number < oldest_of(p) + CLV_WIRE_REF_WINDOW;
+  step(t, post, room ? RREF_POST_POSTED : RREF_POST_BEYOND);
+}
+
+/* Where it was the oldest there is room for others. */
+static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_fact how) {
+  clv_rref_peer *p = &t->peers[post->to];
+  bool oldest = p->outbox.next == &post->at;
+  step(t, post, how);
+  if (oldest) send_window(t, p, false);
+}
+
+void clv_rref_post_cancel(clv_rrefs *t, clv_rref_post *post) {
+  end_post(t, post, RREF_POST_CANCELLED);
+}
+
+clv_rref_post *clv_rref_post_acked(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
+  clv_rref_ring *r = p->outbox.next;
+  while (r != &p->outbox && RREF_OF(clv_rref_post, at, r)->number < number) r = r->next;
+  if (r == &p->outbox) return NULL;
+  clv_rref_post *post = RREF_OF(clv_rref_post, at, r);
+  if (post->number != number) return NULL;
+  end_post(t, post, RREF_POST_ACKED);
+  return post;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static uint8_t *answer_to(clv_rref_peer *p, uint64_t number) {
+  return &p->answers[number % CLV_WIRE_REF_WINDOW];
+}
+
+static bool owed(const clv_rref_peer *p) { return p->ack_first && p->ack_first <= p->ack_last; }
+
+static void acknowledge(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
+  bool first = !owed(p);
+  *answer_to(p, number) |= ACK_OWED;
+  p->ack_first = first ? number : CLV_MIN(p->ack_first, number);
+  p->ack_last = first ? number : CLV_MAX(p->ack_last, number);
+  clv_rref_queue_message(t, &p->ack, RREF_FROM_PEER, p->node);
+}
+
+static bool has_left_window(const clv_rref_peer *p, uint64_t number) {
+  return number < p->highest && p->highest - number >= CLV_WIRE_REF_WINDOW;
+}
+
+void clv_rref_answer(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
+  if (has_left_window(&t->peers[to], number)) return; /* its sender has given it up */
+  *answer_to(&t->peers[to], number) = (uint8_t)(1 + code);
+  acknowledge(t, &t->peers[to], number);
+}
+
+bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code) {
+  bool many = p->highest >= CLV_WIRE_REF_WINDOW; /* what has left the window is known there */
+  if (many) p->ack_first = CLV_MAX(p->ack_first, p->highest - CLV_WIRE_REF_WINDOW + 1);
+  while (owed(p)) {
+    uint64_t number = p->ack_first++;
+    uint8_t *answer = answer_to(p, number);
+    if (!(*answer & ACK_OWED)) continue;
+    *answer &= (uint8_t)~ACK_OWED;
+    *ret_number = number;
+    *ret_code = (clv_code)(*answer - 1);
+    return true;
+  }
+  return false;
+}
+
+/* Numbers that come into the window have no answer yet. */
+static void advance(clv_rref_peer *p, uint64_t number) {
+  uint64_t new = CLV_MIN(number - p->highest, (uint64_t)CLV_WIRE_REF_WINDOW);
+  for (uint64_t i = 0; i < new; i++) *answer_to(p, number - i) = 0;
+  p->highest = number;
+}
+
+bool clv_rref_is_new(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
+  if (!number || has_left_window(p, number)) return false;
+  if (number > p->highest) advance(p, number);
+  bool answered = *answer_to(p, number);
+  if (answered) acknowledge(t, p, number);
+  return !answered;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the records of references stand in: maps by their ids, rings, and the queue of results. A
+ * record from which results are still to be made outlives its place in the map.
+ */
+#include "common/engine/reference/rref_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FEW_BUCKETS = 64 };
+
+/* ---- rings and maps -------------------------------------------------------------------------- */
+
+void clv_rref_ring_init(clv_rref_ring *r) { r->prev = r->next = r; }
+
+bool clv_rref_ring_empty(const clv_rref_ring *r) { return r->next == r; }
+
+void clv_rref_ring_add(clv_rref_ring *r, clv_rref_ring *place) {
+  place->prev = r->prev;
+  place->next = r;
+  r->prev->next = place;
+  r->prev = place;
+}
+
+void clv_rref_ring_remove(clv_rref_ring *place) {
+  if (!place->next) return;
+  place->prev->next = place->next;
+  place->next->prev = place->prev;
+  place->prev = place->next = NULL;
+}
+
+static clv_rref_record **bucket_of(const clv_rref_map *map, uint64_t id) {
+  return &map->buckets[(uint32_t)((id * 0x9e3779b97f4a7c15u) >> 32) & (map->cap - 1)];
+}
+
+void *clv_rref_find(const clv_rref_map *map, uint64_t id) {
+  clv_rref_record *r = map->cap ? *bucket_of(map, id) : NULL;
+  while (r && r->id != id) r = r->next;
+  return r;
+}
+
+/* Without memory for more buckets the chains grow instead. */
+static clv_code widen(clv_rref_map *map, clv_err *err) {
+  clv_rref_map wider = {.cap = map->cap ? 2 * map->cap : FEW_BUCKETS, .n = map->n};
+  CLV_TRY(clv_alloc(wider.cap, sizeof *wider.buckets, &wider.buckets, err));
+  for (uint32_t i = 0; i < map->cap; i++) {
+    for (clv_rref_record *r = map->buckets[i], *next; r; r = next) {
+      next = r->next;
+      clv_rref_record **to = bucket_of(&wider, r->id);
+      r->next = *to;
+      *to = r;
+    }
+  }
+  free(map->buckets);
+  *map = wider;
+  return CLV_OK;
+}
+
+clv_code clv_rref_make(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint64_t id, void *ret_pp,
+                       clv_err *err) {
+  clv_rref_record *r;
+  clv_err ignored;
+  if (!id || clv_rref_find(map, id))
+    return clv_fail(err, CLV_EXISTS, "id %llu is 0 or taken", (unsigned long long)id);
+  if (!map->cap) CLV_TRY(widen(map, err));
+  CLV_TRY(clv_slab_take_from(t->o.pool, s, &r, err));
+  if (map->n >= map->cap) (void)!widen(map, &ignored);
+  clv_rref_record **bucket = bucket_of(map, id);
+  r->id = id;
+  r->next = *bucket;
+  *bucket = r;
+  map->n++;
+  *(void **)ret_pp = r;
+  return CLV_OK;
+}
+
+void clv_rref_drop(clv_slab *s, clv_rref_map *map, void *record) {
+  clv_rref_record *r = record, **at = bucket_of(map, r->id);
+  while (*at != r) at = &(*at)->next;
+  *at = r->next;
+  map->n--;
+  r->gone = true;
+  if (!r->results) clv_slab_give(s, r);
+}
+
+/* ---- the queue of results -------------------------------------------------------------------- */
+
+static bool queued(const clv_rref_out *out) { return out->at.next != NULL; }
+
+void clv_rref_queue_message(clv_rrefs *t, clv_rref_out *out, clv_rref_source source, uint32_t to) {
+  if (queued(out)) return;
+  out->source = source;
+  clv_rref_ring_add(to == t->o.self ? &t->to_self : &t->results, &out->at);
+}
+
+void clv_rref_queue_report(clv_rrefs *t, clv_rref_out *out, clv_rref_source source,
+                           clv_rref_record *of) {
+  if (queued(out)) return;
+  out->source = source;
+  clv_rref_ring_add(&t->results, &out->at);
+  of->results++;
+}
+
+void clv_rref_unqueue_report(clv_rref_out *out, clv_rref_record *of) {
+  if (!queued(out)) return;
+  clv_rref_ring_remove(&out->at);
+  of->results--;
+}
+
+void clv_rref_taken(clv_slab *s, void *record) {
+  clv_rref_record *r = record;
+  if (!--r->results && r->gone) clv_slab_give(s, r);
+}
+
+/* ---- time and failures ----------------------------------------------------------------------- */
+
+void clv_rref_wake_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
+
+static const clv_rref_failure no_memory = {
+    CLV_EXHAUSTED, "no memory left in the session for the text of an error", "", false};
+
+clv_rref_failure *clv_rref_failure_copy(const clv_rref_failure *why) {
+  clv_rref_failure *copy;
+  clv_err ignored;
+  if (clv_alloc(1, sizeof *copy, &copy, &ignored) != CLV_OK) return (clv_rref_failure *)&no_memory;
+  *copy = *why;
+  return copy;
+}
+
+void clv_rref_failure_free(clv_rref_failure *copy) {
+  if (copy != &no_memory) free(copy);
+}
+
+const clv_rref_failure *clv_rref_refusal(clv_code code) {
+  static const clv_rref_failure refusals[] = {
+      {.code = CLV_NOT_FOUND,
+       .text = "no such reference, not yours, or let go when you were silent for a lease"},
+      {.code = CLV_EXISTS, .text = "a reference of this id exists"},
+      {.code = CLV_EXHAUSTED, .text = "too many references, or no memory left in the session"},
+      {.code = CLV_UNAVAILABLE,
+       .text = "the reference's owner has not been heard of for a lease",
+       .silent = true},
+  };
+  for (size_t i = 0; i < CLV_COUNT(refusals); i++)
+    if (refusals[i].code == code) return &refusals[i];
+  return &refusals[0];
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages and results, made from records at the moment that they are taken.
+ */
+#include "common/engine/reference/rref_int.h"
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void fill_handle(const clv_rref_handle *h, clv_rref_message *ret) {
+  ret->ref = h->ref;
+  ret->fork = h->record.id;
+  ret->key = h->key;
+  ret->context = h->context;
+  ret->value = h->value;
+}
+
+static void fill_fetch(const clv_rref_handle *h, clv_rref_message *ret) {
+  ret->ref = h->ref;
+  ret->fork = h->record.id;
+  ret->early = h->record.state == RREF_JOINING;
+}
+
+static void fill_offer(const clv_rref_fork *f, uint32_t self, clv_rref_message *ret) {
+  ret->ref = f->entry->record.id;
+  ret->fork = f->record.id;
+  ret->key = f->entry->key;
+  ret->owner = self;
+  ret->context = f->context;
+  ret->value = f->value;
+}
+
+static void fill_child(const clv_rref_child *c, clv_rref_message *ret) {
+  ret->early = true;
+  ret->ref = c->ref;
+  ret->fork = c->record.id;
+  ret->key = c->parent->key;
+  ret->owner = c->owner;
+  ret->context = c->context;
+  ret->value = c->value;
+}
+
+static void fill_post(const clv_rrefs *t, const clv_rref_post *post, clv_rref_message *ret) {
+  ret->kind = post->kind;
+  ret->number = post->number;
+  if (post->kind == CLV_RREF_USE && post->of_fork)
+    fill_offer(RREF_OF(const clv_rref_fork, use, post), t->o.self, ret);
+  else if (post->kind == CLV_RREF_USE)
+    fill_child(RREF_OF(const clv_rref_child, use, post), ret);
+  else if (post->kind == CLV_RREF_KEEP || post->kind == CLV_RREF_FORK)
+    fill_handle(RREF_OF(const clv_rref_handle, join, post), ret);
+  else if (post->kind == CLV_RREF_FETCH)
+    fill_fetch(RREF_OF(const clv_rref_handle, fetch, post), ret);
+  else if (post->kind == CLV_RREF_ACCEPT)
+    fill_handle(RREF_OF(const clv_rref_handle, accept, post), ret);
+  else if (post->kind == CLV_RREF_DELETE)
+    fill_handle(RREF_OF(const clv_rref_handle, leave, post), ret);
+}
+
+static void fill_value(const clv_rref_fork *f, clv_rref_message *ret) {
+  ret->kind = CLV_RREF_VALUE;
+  ret->ref = f->entry->record.id;
+  ret->fork = f->record.id;
+  ret->tensor = f->entry->tensor;
+  ret->failure = f->entry->failed;
+}
+
+/* False: the answer was to a number that nobody needs any more. */
+static bool fill_ack(clv_rrefs *t, clv_rref_peer *p, clv_rref_message *ret) {
+  clv_code code;
+  ret->kind = CLV_RREF_ACK;
+  if (!clv_rref_next_ack(p, &ret->number, &code)) return false;
+  if (code != CLV_OK) ret->failure = clv_rref_refusal(code);
+  if (p->ack_first <= p->ack_last) clv_rref_queue_message(t, &p->ack, RREF_FROM_PEER, p->node);
+  return true;
+}
+
+static bool fill_message(clv_rrefs *t, clv_rref_out *out, uint32_t *ret_to, clv_rref_message *ret) {
+  *ret = (clv_rref_message){0};
+  if (out->source == RREF_FROM_PEER) {
+    clv_rref_peer *p = RREF_OF(clv_rref_peer, ack, out);
+    *ret_to = p->node;
+    return fill_ack(t, p, ret);
+  }
+  if (out->source == RREF_FROM_FORK) {
+    const clv_rref_fork *f = RREF_OF(const clv_rref_fork, answer, out);
+    *ret_to = f->node;
+    fill_value(f, ret);
+    return true;
+  }
+  const clv_rref_post *post = RREF_OF(const clv_rref_post, out, out);
+  *ret_to = post->to;
+  fill_post(t, post, ret);
+  return true;
+}
+
+static clv_rref_out *take(clv_rref_ring *queue) {
+  if (clv_rref_ring_empty(queue)) return NULL;
+  clv_rref_out *out = RREF_OF(clv_rref_out, at, queue->next);
+  clv_rref_ring_remove(&out->at);
+  return out;
+}
+
+bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret) {
+  uint32_t self;
+  for (clv_rref_out *out; (out = take(&t->to_self)) != NULL;)
+    if (fill_message(t, out, &self, ret)) return true;
+  return false;
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+/* A handle that was made here is for nothing in particular: context and value are its KEEP's. */
+static clv_rref_use use_of(const clv_rrefs *t, const clv_rref_handle *h) {
+  clv_rref_use u = {.ref = h->ref, .fork = h->record.id, .owner = h->owner, .node = t->o.self};
+  if (h->made_here) return u;
+  u.context = h->context;
+  u.value = h->value;
+  return u;
+}
+
+static void report_create(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  clv_rref_entry *e = RREF_OF(clv_rref_entry, create, out);
+  ret->kind = CLV_RREF_RESULT_CREATE;
+  ret->handle = (clv_rref_use){.ref = e->record.id, .context = e->context, .value = e->value};
+  clv_rref_taken(&t->entry_slab, e);
+}
+
+static void report_freed(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  clv_rref_entry *e = RREF_OF(clv_rref_entry, freed, out);
+  ret->kind = CLV_RREF_RESULT_FREED;
+  ret->handle = (clv_rref_use){.ref = e->record.id};
+  clv_rref_taken(&t->entry_slab, e);
+}
+
+static void report_used(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  clv_rref_handle *h = RREF_OF(clv_rref_handle, report, out);
+  ret->kind = CLV_RREF_RESULT_USED;
+  ret->handle = use_of(t, h);
+  clv_rref_taken(&t->handle_slab, h);
+}
+
+static void report_joined(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  clv_rref_handle *h = RREF_OF(clv_rref_handle, report, out);
+  ret->kind = CLV_RREF_RESULT_JOINED;
+  ret->handle = use_of(t, h);
+  if (out->code != CLV_OK) ret->failure = clv_rref_refusal(out->code);
+  clv_rref_taken(&t->handle_slab, h);
+}
+
+/* What was fetched is kept here, as long as it is lent. */
+static void report_fetched(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  clv_rref_handle *h = RREF_OF(clv_rref_handle, fetched, out);
+  ret->kind = CLV_RREF_RESULT_FETCHED;
+  ret->handle = use_of(t, h);
+  ret->tensor = t->taken = h->tensor;
+  ret->failure = t->taken_why = h->why;
+  h->tensor = NULL;
+  h->why = NULL;
+  clv_rref_taken(&t->handle_slab, h);
+}
+
+static void report_fork_unused(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  clv_rref_fork *f = RREF_OF(clv_rref_fork, unused, out);
+  ret->kind = CLV_RREF_RESULT_UNUSED;
+  ret->handle =
+      (clv_rref_use){f->entry->record.id, f->record.id, t->o.self, f->node, f->context, f->value};
+  ret->failure = clv_rref_refusal(out->code);
+  clv_rref_taken(&t->fork_slab, f);
+}
+
+static void report_child_unused(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  clv_rref_child *c = RREF_OF(clv_rref_child, unused, out);
+  ret->kind = CLV_RREF_RESULT_UNUSED;
+  ret->handle = (clv_rref_use){c->ref, c->record.id, c->owner, c->use.to, c->context, c->value};
+  ret->failure = clv_rref_refusal(out->code);
+  clv_rref_taken(&t->child_slab, c);
+}
+
+typedef void reporter(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret);
+static reporter *const reporters[] = {
+    [RREF_CREATE] = report_create,
+    [RREF_FREED] = report_freed,
+    [RREF_USED] = report_used,
+    [RREF_JOINED_OR_NOT] = report_joined,
+    [RREF_FETCHED] = report_fetched,
+    [RREF_FORK_UNUSED] = report_fork_unused,
+    [RREF_CHILD_UNUSED] = report_child_unused,
+};
+
+static bool make_result(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+  *ret = (clv_rref_result){.kind = CLV_RREF_RESULT_SEND};
+  if (!reporters[out->source]) return fill_message(t, out, &ret->to, &ret->message);
+  reporters[out->source](t, out, ret);
+  return true;
+}
+
+/* What the last result lent goes; the record of a message's tensor keeps it until an input. */
+bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret) {
+  clv_tensor_unref(clv_steal(&t->taken));
+  clv_rref_failure_free(clv_steal(&t->taken_why));
+  for (clv_rref_out *out; (out = take(&t->results)) != NULL;)
+    if (make_result(t, out, ret)) return true;
+  return false;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state machines of references, to be read beside PROTOCOL.md 12: of an entry and a fork at the
+ * owner, of a handle and a child at a user, of a numbered message at its sender. A row is a state
+ * and a fact: the next state, and what is done, in this order. What has no row cannot happen: the
+ * message or input that would bring it about has been refused before.
+ */
+#include "common/engine/reference/rref_int.h"
+
+/* clang-format off */
+#define DO(state, ...) {.rule = RREF_DO, .next = RREF_##state, .actions = {__VA_ARGS__}}
+#define STAY(state) {.rule = RREF_DO, .next = RREF_##state}
+#define REFUSE(code_) {.rule = RREF_REFUSE, .code = CLV_##code_}
+#define REFUSE_AS_FAILED {.rule = RREF_REFUSE_AS_FAILED}
+
+/* ---- the owner's side ------------------------------------------------------------------------ */
+
+static const clv_rref_cell entries[RREF_ENTRY_STATES][RREF_ENTRY_FACTS] = {
+  [RREF_ENTRY_NONE] = {
+    [RREF_ENTRY_KEPT]    = DO(ENTRY_EXPECTED, RREF_UNPARK_FORKS, RREF_REPORT_CREATE),
+    [RREF_ENTRY_OWNED]   = DO(ENTRY_VALUE, RREF_STORE_VALUE),
+    [RREF_ENTRY_SETTLED] = STAY(ENTRY_NONE),
+    [RREF_ENTRY_FAILED]  = STAY(ENTRY_NONE),
+    [RREF_ENTRY_FORKED]  = DO(ENTRY_NONE, RREF_PARK),
+  },
+  [RREF_ENTRY_EXPECTED] = {
+    [RREF_ENTRY_KEPT]    = REFUSE(EXISTS),
+    [RREF_ENTRY_OWNED]   = REFUSE(EXISTS),
+    [RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE, RREF_SERVE_FORKS),
+    [RREF_ENTRY_FAILED]  = DO(ENTRY_FAILURE, RREF_STORE_FAILURE, RREF_SERVE_FORKS),
+    [RREF_ENTRY_FORKED]  = DO(ENTRY_EXPECTED, RREF_ADD_FORK),
+    [RREF_ENTRY_KEYLESS] = DO(ENTRY_EXPECTED, RREF_PARK),
+    [RREF_ENTRY_LEFT]    = DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE),
+  },
+  [RREF_ENTRY_VALUE] = {
+    [RREF_ENTRY_KEPT]    = REFUSE(EXISTS),
+    [RREF_ENTRY_OWNED]   = REFUSE(EXISTS),
+    [RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE),
+    [RREF_ENTRY_FAILED]  = STAY(ENTRY_VALUE),
+    [RREF_ENTRY_FORKED]  = DO(ENTRY_VALUE, RREF_ADD_FORK),
+    [RREF_ENTRY_KEYLESS] = DO(ENTRY_VALUE, RREF_PARK),
+    [RREF_ENTRY_LEFT]    = DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE),
+  },
+  [RREF_ENTRY_FAILURE] = {
+    [RREF_ENTRY_KEPT]    = REFUSE(EXISTS),
+    [RREF_ENTRY_OWNED]   = REFUSE(EXISTS),
+    [RREF_ENTRY_SETTLED] = STAY(ENTRY_FAILURE),
+    [RREF_ENTRY_FAILED]  = STAY(ENTRY_FAILURE),
+    [RREF_ENTRY_FORKED]  = DO(ENTRY_FAILURE, RREF_ADD_FORK),
+    [RREF_ENTRY_KEYLESS] = DO(ENTRY_FAILURE, RREF_PARK),
+    [RREF_ENTRY_LEFT]    = DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE),
+  },
+};
+
+static const clv_rref_cell forks[RREF_FORK_STATES][RREF_FORK_FACTS] = {
+  [RREF_FORK_NONE] = {
+    [RREF_FORK_ADDED]    = DO(FORK_KNOWN, RREF_UNPARK_FETCH),
+    [RREF_FORK_PASSED]   = DO(FORK_OFFERED, RREF_SEND_USE),
+    [RREF_FORK_FETCH]    = REFUSE(NOT_FOUND),
+    [RREF_FORK_EARLY]    = DO(FORK_NONE, RREF_PARK),
+    [RREF_FORK_DELETED]  = STAY(FORK_NONE),
+  },
+  [RREF_FORK_OFFERED] = {
+    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
+    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    [RREF_FORK_FETCH]    = DO(FORK_OFFERED, RREF_SEND_VALUE),
+    [RREF_FORK_ASK]      = STAY(FORK_OFFERED_ASKED),
+    [RREF_FORK_SETTLED]  = STAY(FORK_OFFERED),
+    [RREF_FORK_TAKEN]    = STAY(FORK_KNOWN),
+    [RREF_FORK_REFUSED]  = DO(FORK_NONE, RREF_REPORT_UNUSED, RREF_FREE),
+    [RREF_FORK_DELETED]  = DO(FORK_NONE, RREF_FREE),
+    [RREF_FORK_LOST]     = DO(FORK_NONE, RREF_FREE),
+  },
+  [RREF_FORK_OFFERED_ASKED] = {
+    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
+    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    [RREF_FORK_ASK]      = STAY(FORK_OFFERED_ASKED),
+    [RREF_FORK_SETTLED]  = DO(FORK_OFFERED, RREF_SEND_VALUE),
+    [RREF_FORK_TAKEN]    = STAY(FORK_ASKED),
+    [RREF_FORK_REFUSED]  = DO(FORK_NONE, RREF_REPORT_UNUSED, RREF_FREE),
+    [RREF_FORK_DELETED]  = DO(FORK_NONE, RREF_FREE),
+    [RREF_FORK_LOST]     = DO(FORK_NONE, RREF_FREE),
+  },
+  [RREF_FORK_KNOWN] = {
+    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
+    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    [RREF_FORK_FETCH]    = DO(FORK_KNOWN, RREF_SEND_VALUE),
+    [RREF_FORK_ASK]      = STAY(FORK_ASKED),
+    [RREF_FORK_SETTLED]  = STAY(FORK_KNOWN),
+    [RREF_FORK_DELETED]  = DO(FORK_NONE, RREF_FREE),
+    [RREF_FORK_LOST]     = DO(FORK_NONE, RREF_FREE),
+  },
+  [RREF_FORK_ASKED] = {
+    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
+    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    [RREF_FORK_ASK]      = STAY(FORK_ASKED),
+    [RREF_FORK_SETTLED]  = DO(FORK_KNOWN, RREF_SEND_VALUE),
+    [RREF_FORK_DELETED]  = DO(FORK_NONE, RREF_FREE),
+    [RREF_FORK_LOST]     = DO(FORK_NONE, RREF_FREE),
+  },
+};
+
+/* ---- the user's side ------------------------------------------------------------------------- */
+
+static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_FACTS] = {
+  [RREF_NONE] = {
+    [RREF_KEPT]         = DO(JOINING, RREF_SEND_KEEP),
+    [RREF_OWNED]        = DO(JOINED, RREF_NOTE_JOINED, RREF_REPORT_JOINED),
+    [RREF_GIVEN]        = DO(JOINING, RREF_SEND_FORK, RREF_REPORT_USED),
+    [RREF_GIVEN_KNOWN]  = DO(JOINED, RREF_NOTE_JOINED, RREF_REPORT_USED),
+    [RREF_PASS]         = REFUSE(NOT_FOUND),
+    [RREF_FETCH]        = REFUSE(NOT_FOUND),
+    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+  },
+  [RREF_JOINING] = {
+    [RREF_KEPT]         = REFUSE(EXISTS),
+    [RREF_OWNED]        = REFUSE(EXISTS),
+    [RREF_GIVEN]        = REFUSE(EXISTS),
+    [RREF_GIVEN_KNOWN]  = REFUSE(EXISTS),
+    [RREF_PASS]         = DO(JOINING, RREF_ADD_CHILD),
+    [RREF_FETCH]        = DO(JOINING, RREF_SEND_FETCH),
+    [RREF_RELEASE]      = DO(JOINING_RELEASED, RREF_CUT_FETCH),
+    [RREF_ANSWERED]     = DO(JOINED, RREF_NOTE_JOINED, RREF_SEND_ACCEPT, RREF_REPORT_JOINED),
+    [RREF_REFUSED]      = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE),
+    [RREF_ASKED]        = DO(JOINING, RREF_ASK_LATER),
+    [RREF_NOT_ASKED]    = DO(JOINING, RREF_ASK_SOON),
+    [RREF_VALUE_CAME]   = DO(JOINING, RREF_REPORT_VALUE),
+    [RREF_QUIET]        = STAY(JOINING),
+    [RREF_OWNER_FORGOT] = STAY(JOINING),
+    [RREF_OWNER_LOST]   = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE),
+  },
+  [RREF_JOINED] = {
+    [RREF_KEPT]         = REFUSE(EXISTS),
+    [RREF_OWNED]        = REFUSE(EXISTS),
+    [RREF_GIVEN]        = REFUSE(EXISTS),
+    [RREF_GIVEN_KNOWN]  = REFUSE(EXISTS),
+    [RREF_PASS]         = DO(JOINED, RREF_ADD_CHILD),
+    [RREF_FETCH]        = DO(JOINED, RREF_SEND_FETCH),
+    [RREF_RELEASE]      = DO(JOINED_RELEASED, RREF_CUT_FETCH, RREF_CHECK),
+    [RREF_ASKED]        = DO(JOINED, RREF_ASK_LATER),
+    [RREF_NOT_ASKED]    = DO(JOINED, RREF_REPORT_FAILURE),
+    [RREF_VALUE_CAME]   = DO(JOINED, RREF_REPORT_VALUE),
+    [RREF_CHILDLESS]    = STAY(JOINED),
+    [RREF_QUIET]        = STAY(JOINED),
+    [RREF_OWNER_FORGOT] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE),
+    [RREF_OWNER_LOST]   = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE),
+  },
+  [RREF_FAILED] = {
+    [RREF_KEPT]         = REFUSE(EXISTS),
+    [RREF_OWNED]        = REFUSE(EXISTS),
+    [RREF_GIVEN]        = REFUSE(EXISTS),
+    [RREF_GIVEN_KNOWN]  = REFUSE(EXISTS),
+    [RREF_PASS]         = REFUSE_AS_FAILED,
+    [RREF_FETCH]        = REFUSE_AS_FAILED,
+    [RREF_RELEASE]      = DO(ENDED, RREF_CUT_FETCH, RREF_CHECK),
+    [RREF_CHILDLESS]    = STAY(FAILED),
+    [RREF_QUIET]        = STAY(FAILED),
+  },
+  [RREF_JOINING_RELEASED] = {
+    [RREF_KEPT]         = REFUSE(EXISTS),
+    [RREF_OWNED]        = REFUSE(EXISTS),
+    [RREF_GIVEN]        = REFUSE(EXISTS),
+    [RREF_GIVEN_KNOWN]  = REFUSE(EXISTS),
+    [RREF_PASS]         = REFUSE(NOT_FOUND),
+    [RREF_FETCH]        = REFUSE(NOT_FOUND),
+    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    [RREF_ANSWERED]     = DO(JOINED_RELEASED, RREF_NOTE_JOINED, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK),
+    [RREF_REFUSED]      = DO(ENDED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK),
+    [RREF_QUIET]        = STAY(JOINING_RELEASED),
+    [RREF_OWNER_FORGOT] = STAY(JOINING_RELEASED),
+    [RREF_OWNER_LOST]   = DO(ENDED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK),
+  },
+  [RREF_JOINED_RELEASED] = {
+    [RREF_KEPT]         = REFUSE(EXISTS),
+    [RREF_OWNED]        = REFUSE(EXISTS),
+    [RREF_GIVEN]        = REFUSE(EXISTS),
+    [RREF_GIVEN_KNOWN]  = REFUSE(EXISTS),
+    [RREF_PASS]         = REFUSE(NOT_FOUND),
+    [RREF_FETCH]        = REFUSE(NOT_FOUND),
+    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    [RREF_CHILDLESS]    = DO(LEAVING, RREF_SEND_DELETE),
+    [RREF_QUIET]        = DO(LEAVING, RREF_SEND_DELETE),
+    [RREF_OWNER_FORGOT] = DO(ENDED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_CHECK),
+    [RREF_OWNER_LOST]   = DO(ENDED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_CHECK),
+  },
+  [RREF_LEAVING] = {
+    [RREF_KEPT]         = REFUSE(EXISTS),
+    [RREF_OWNED]        = REFUSE(EXISTS),
+    [RREF_GIVEN]        = REFUSE(EXISTS),
+    [RREF_GIVEN_KNOWN]  = REFUSE(EXISTS),
+    [RREF_PASS]         = REFUSE(NOT_FOUND),
+    [RREF_FETCH]        = REFUSE(NOT_FOUND),
+    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    [RREF_LEFT]         = DO(ENDED, RREF_CHECK),
+    [RREF_QUIET]        = STAY(LEAVING),
+    [RREF_OWNER_FORGOT] = STAY(LEAVING),
+    [RREF_OWNER_LOST]   = DO(ENDED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_CHECK),
+  },
+  [RREF_ENDED] = {
+    [RREF_KEPT]         = REFUSE(EXISTS),
+    [RREF_OWNED]        = REFUSE(EXISTS),
+    [RREF_GIVEN]        = REFUSE(EXISTS),
+    [RREF_GIVEN_KNOWN]  = REFUSE(EXISTS),
+    [RREF_PASS]         = REFUSE(NOT_FOUND),
+    [RREF_FETCH]        = REFUSE(NOT_FOUND),
+    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    [RREF_CHILDLESS]    = STAY(ENDED),
+    [RREF_QUIET]        = DO(NONE, RREF_FREE),
+    [RREF_OWNER_FORGOT] = STAY(ENDED),
+    [RREF_OWNER_LOST]   = DO(ENDED, RREF_CUT_OWNER),
+  },
+};
+
+static const clv_rref_cell children[RREF_CHILD_STATES][RREF_CHILD_FACTS] = {
+  [RREF_CHILD_NONE] = {
+    [RREF_CHILD_PASSED]      = DO(CHILD_OFFERED, RREF_SEND_USE),
+    [RREF_CHILD_ACCEPTED]    = STAY(CHILD_NONE),
+  },
+  [RREF_CHILD_OFFERED] = {
+    [RREF_CHILD_PASSED]      = REFUSE(EXISTS),
+    [RREF_CHILD_USE_TAKEN]   = STAY(CHILD_TAKEN),
+    [RREF_CHILD_USE_REFUSED] = DO(CHILD_NONE, RREF_REPORT_UNUSED, RREF_FREE),
+    [RREF_CHILD_ACCEPTED]    = DO(CHILD_NONE, RREF_FREE),
+    [RREF_CHILD_LOST]        = DO(CHILD_NONE, RREF_REPORT_UNUSED, RREF_FREE),
+  },
+  [RREF_CHILD_TAKEN] = {
+    [RREF_CHILD_PASSED]      = REFUSE(EXISTS),
+    [RREF_CHILD_ACCEPTED]    = DO(CHILD_NONE, RREF_FREE),
+    [RREF_CHILD_LOST]        = DO(CHILD_NONE, RREF_REPORT_UNUSED, RREF_FREE),
+  },
+};
+
+/* ---- a numbered message at its sender -------------------------------------------------------- */
+
+static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_FACTS] = {
+  [RREF_POST_NONE] = {
+    [RREF_POST_POSTED]    = DO(POST_SENT, RREF_TRANSMIT),
+    [RREF_POST_BEYOND]    = STAY(POST_BEHIND),
+    [RREF_POST_CANCELLED] = STAY(POST_NONE),
+  },
+  [RREF_POST_BEHIND] = {
+    [RREF_POST_ROOM]      = DO(POST_SENT, RREF_TRANSMIT),
+    [RREF_POST_ACKED]     = DO(POST_NONE, RREF_UNLINK), /* by who guesses numbers */
+    [RREF_POST_CANCELLED] = DO(POST_NONE, RREF_UNLINK),
+  },
+  [RREF_POST_SENT] = {
+    [RREF_POST_DUE]       = DO(POST_SENT, RREF_TRANSMIT),
+    [RREF_POST_ACKED]     = DO(POST_NONE, RREF_UNLINK),
+    [RREF_POST_CANCELLED] = DO(POST_NONE, RREF_UNLINK),
+  },
+};
+/* clang-format on */
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static const struct {
+  const clv_rref_cell *cells; /* [states][facts] */
+  uint8_t states, facts;
+} machines[RREF_MACHINES] = {
+    [RREF_ENTRIES] = {&entries[0][0], RREF_ENTRY_STATES, RREF_ENTRY_FACTS},
+    [RREF_FORKS] = {&forks[0][0], RREF_FORK_STATES, RREF_FORK_FACTS},
+    [RREF_HANDLES] = {&handles[0][0], RREF_HANDLE_STATES, RREF_HANDLE_FACTS},
+    [RREF_CHILDREN] = {&children[0][0], RREF_CHILD_STATES, RREF_CHILD_FACTS},
+    [RREF_POSTS] = {&posts[0][0], RREF_POST_STATES, RREF_POST_FACTS},
+};
+
+const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t fact) {
+  return &machines[m].cells[state * machines[m].facts + fact];
+}
+
+uint8_t clv_rref_states(clv_rref_machine m) { return machines[m].states; }
+
+uint8_t clv_rref_facts(clv_rref_machine m) { return machines[m].facts; }
+
+static clv_code refuse(const clv_rref_cell *cell, clv_rref_given *given) {
+  given->refused = true;
+  return cell->rule == RREF_REFUSE ? (clv_code)cell->code : CLV_INTERNAL;
+}
+
+clv_code clv_rref_step(clv_rrefs *t, clv_rref_machine m, clv_rref_doer *const *doers, void *record,
+                       uint8_t *state, uint8_t fact, clv_rref_given *given) {
+  const clv_rref_cell *cell = clv_rref_cell_of(m, *state, fact);
+  clv_code code = CLV_OK;
+  if (t->visits) t->visits->n[m][*state][fact]++;
+  if (cell->rule != RREF_DO) return refuse(cell, given);
+  *state = cell->next;
+  for (size_t i = 0; i < CLV_COUNT(cell->actions) && cell->actions[i] && code == CLV_OK; i++)
+    code = doers[cell->actions[i]](t, record, given);
+  return code;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attributes of layers and architectures: their names and meaning belong to the op table, so only
+ * their form is judged here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/config/schema_int.h"
+
+static clv_code bad_value(const clv_binder *b, const clv_yaml_node *node, const char *shown,
+                          clv_err *err) {
+  char cut[CLV_SHOWN_MAX];
+  if (node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(node))
+    return clv_yaml_source_fail(
+        b->source, node->pos, err,
+        "'%s%s' starts like a number but is none: '%s' (quote it if it is a text)", shown,
+        node->key, clv_shown(node->text, cut));
+  return clv_yaml_source_fail(
+      b->source, node->pos, err,
+      "'%s%s' must be a number, a text, true, false or a list of whole numbers", shown, node->key);
+}
+
+static bool starts_like_number(const char *text) {
+  text += text[0] == '-' || text[0] == '+';
+  text += text[0] == '.';
+  return text[0] >= '0' && text[0] <= '9';
+}
+
+/* A whole number too large for 64 bits must not silently become a rounded fraction. */
+static bool read_number(const char *text, clv_attr_spec *attr) {
+  attr->kind = CLV_ATTR_INT;
+  if (clv_text_to_i64(text, &attr->integer)) {
+    attr->number = (double)attr->integer;
+    return true;
+  }
+  attr->kind = CLV_ATTR_FLOAT;
+  return strpbrk(text, ".eE") && clv_text_to_double(text, &attr->number);
+}
+
+static clv_code read_scalar(const clv_binder *b, const clv_yaml_node *node, const char *shown,
+                            clv_attr_spec *attr, clv_err *err) {
+  if (clv_yaml_node_is_null(node)) return bad_value(b, node, shown, err);
+  bool yes = strcmp(node->text, "true") == 0;
+  if (node->plain && (yes || strcmp(node->text, "false") == 0)) {
+    attr->kind = CLV_ATTR_BOOL;
+    attr->flag = yes;
+    return CLV_OK;
+  }
+  if (node->plain && starts_like_number(node->text))
+    return read_number(node->text, attr) ? CLV_OK : bad_value(b, node, shown, err);
+  attr->kind = CLV_ATTR_TEXT;
+  return clv_strdup(node->text, &attr->text, err);
+}
+
+static clv_code read_ints(const clv_binder *b, const clv_yaml_node *node, const char *shown,
+                          clv_attr_spec *attr, clv_err *err) {
+  attr->kind = CLV_ATTR_INTS;
+  if (node->n == 0) return CLV_OK;
+  CLV_TRY(clv_alloc(node->n, sizeof(int64_t), &attr->ints, err));
+  attr->n_ints = node->n;
+  for (size_t i = 0; i < node->n; i++) {
+    const clv_yaml_node *item = node->items[i];
+    if (item->kind != CLV_YAML_SCALAR || !item->plain ||
+        !clv_text_to_i64(item->text, &attr->ints[i]))
+      return clv_yaml_source_fail(b->source, item->pos, err,
+                                  "'%s%s' must be a list of whole numbers", shown, node->key);
+  }
+  return CLV_OK;
+}
+
+static clv_code read_attr(const clv_binder *b, const clv_yaml_node *node, const char *shown,
+                          clv_attr_spec *attr, clv_err *err) {
+  char cut[CLV_SHOWN_MAX];
+  if (strchr(node->key, ' '))
+    return clv_yaml_source_fail(b->source, node->key_pos, err,
+                                "'%s%s' is no attribute: is a ':' missing behind its name?", shown,
+                                clv_shown(node->key, cut));
+  if (!clv_format_ok(CLV_FORMAT_WORD, node->key))
+    return clv_yaml_source_fail(b->source, node->key_pos, err,
+                                "'%s%s' is no attribute: a name is %s", shown,
+                                clv_shown(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
+  attr->pos = node->key_pos;
+  CLV_TRY(clv_strdup(node->key, &attr->key, err));
+  if (node->kind == CLV_YAML_SCALAR) return read_scalar(b, node, shown, attr, err);
+  if (node->kind == CLV_YAML_LIST) return read_ints(b, node, shown, attr, err);
+  return bad_value(b, node, shown, err);
+}
+
+clv_code clv_attrs_bind(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
+                        const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n, clv_err *err) {
+  size_t n = 0, used = 0;
+  for (size_t i = 0; i < map->n; i++)
+    n += !clv_schema_has_key(b->schema, prefix, map->items[i]->key);
+  if (n == 0) return CLV_OK;
+  CLV_TRY(clv_alloc(n, sizeof(clv_attr_spec), ret_attrs, err));
+  *ret_n = n;
+  for (size_t i = 0; i < map->n; i++)
+    if (!clv_schema_has_key(b->schema, prefix, map->items[i]->key))
+      CLV_TRY(read_attr(b, map->items[i], shown, &(*ret_attrs)[used++], err));
+  return CLV_OK;
+}
+
+void clv_attrs_free(clv_attr_spec *attrs, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    free(attrs[i].key);
+    free(attrs[i].text);
+    free(attrs[i].ints);
+  }
+  free(attrs);
+}

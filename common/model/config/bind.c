@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tree -> struct, by the rows of a schema table. Every key of a mapping must have a row, every row
+ * gets its value, its default or stays zero.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/config/schema_int.h"
+
+/* One value on its way into its struct. */
+typedef struct binding {
+  const clv_row *row;
+  const clv_yaml_node *node;
+  const char *shown; /* "stages.1.threads" */
+  char *base;        /* the struct the row's offsets count from */
+  char *at;          /* base + row->offset */
+} binding;
+
+static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
+                         const char *shown, void *base, clv_err *err);
+
+static void *member(const binding *s, size_t offset) { return s->base + offset; }
+
+static clv_code mismatch(const clv_binder *b, const binding *s, clv_err *err) {
+  char expected[256], shown[CLV_SHOWN_MAX], got[CLV_SHOWN_MAX + 4];
+  bool list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
+  clv_row_expects(s->row, expected, sizeof expected);
+  if (clv_yaml_node_is_null(s->node))
+    snprintf(got, sizeof got, "nothing");
+  else if (s->node->kind == CLV_YAML_SCALAR)
+    snprintf(got, sizeof got, s->node->plain ? "'%s'" : "the text '%s'",
+             clv_shown(s->node->text, shown));
+  else
+    snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s%s%s, got %s", s->shown,
+                              expected, list ? ", such as " : "", list ? s->row->sample : "", got);
+}
+
+/* ---- single values --------------------------------------------------------------------------- */
+
+static bool is_plain(const binding *s) {
+  return s->node->kind == CLV_YAML_SCALAR && s->node->plain && !clv_yaml_node_is_null(s->node);
+}
+
+static bool is_text(const binding *s) {
+  return s->node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(s->node);
+}
+
+static clv_code bind_bool(const clv_binder *b, const binding *s, clv_err *err) {
+  if (!is_plain(s)) return mismatch(b, s, err);
+  bool yes = strcmp(s->node->text, "true") == 0;
+  if (!yes && strcmp(s->node->text, "false") != 0) return mismatch(b, s, err);
+  *(bool *)s->at = yes;
+  return CLV_OK;
+}
+
+static bool read_word(const binding *s, uint64_t *ret) {
+  const char *const *names = clv_row_has_words(s->row) ? s->row->names : NULL;
+  for (uint64_t i = 0; names && names[i]; i++) {
+    if (strcmp(names[i], s->node->text) != 0) continue;
+    *ret = -i;
+    return true;
+  }
+  return false;
+}
+
+/* INT, SIZE and DURATION differ in their spelling only. Sizes and durations may be quoted. */
+static clv_code bind_whole(const clv_binder *b, const binding *s, clv_err *err) {
+  uint64_t value;
+  bool (*const read)(const char *, uint64_t *) = s->row->kind == CLV_ROW_INT ? clv_text_to_u64
+                                                 : s->row->kind == CLV_ROW_SIZE
+                                                     ? clv_text_to_size
+                                                     : clv_text_to_duration;
+  if (!(s->row->kind == CLV_ROW_INT ? is_plain(s) : is_text(s))) return mismatch(b, s, err);
+  if (read_word(s, (uint64_t *)s->at)) return CLV_OK;
+  if (!read(s->node->text, &value)) return mismatch(b, s, err);
+  if (value < s->row->min || value > s->row->max) return mismatch(b, s, err);
+  *(uint64_t *)s->at = value;
+  return CLV_OK;
+}
+
+static bool read_number(const binding *s, double *ret) {
+  double value;
+  if (!is_plain(s) || !clv_text_to_double(s->node->text, &value)) return false;
+  if (value < s->row->low || value > s->row->high) return false;
+  if (s->row->above && value <= s->row->low) return false;
+  *ret = value;
+  return true;
+}
+
+static clv_code bind_number(const clv_binder *b, const binding *s, clv_err *err) {
+  return read_number(s, (double *)s->at) ? CLV_OK : mismatch(b, s, err);
+}
+
+/* The index of a name among those of the row. */
+static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_err *err) {
+  const char *const *names = s->row->names;
+  size_t n = 0;
+  if (!is_text(s)) return mismatch(b, s, err);
+  for (; names[n]; n++) {
+    if (!*names[n] || strcmp(names[n], s->node->text) != 0) continue;
+    *ret = (int)n;
+    return CLV_OK;
+  }
+  char shown[CLV_SHOWN_MAX], expected[256];
+  const char *near = clv_did_you_mean(s->node->text, names, n);
+  clv_row_expects(s->row, expected, sizeof expected);
+  bool none = !near || !*near;
+  if (none && s->row->instead && s->node->text[0])
+    return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
+                                s->shown, expected, clv_shown(s->node->text, shown),
+                                s->row->instead);
+  if (none) return mismatch(b, s, err);
+  return clv_yaml_source_fail(b->source, s->node->pos, err,
+                              "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
+                              clv_shown(s->node->text, shown), near);
+}
+
+static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
+  return pick_name(b, s, (int *)s->at, err);
+}
+
+static clv_code bind_text(const clv_binder *b, const binding *s, clv_err *err) {
+  if (!is_text(s) || !clv_format_ok(s->row->format, s->node->text)) return mismatch(b, s, err);
+  return clv_strdup(s->node->text, (char **)(void *)s->at, err);
+}
+
+static clv_code bind_seed(const clv_binder *b, const binding *s, clv_err *err) {
+  if (!is_text(s) || !clv_seed_parse(s->node->text, (clv_seed *)(void *)s->at))
+    return mismatch(b, s, err);
+  return CLV_OK;
+}
+
+static clv_code bind_path(const clv_binder *b, const binding *s, clv_err *err) {
+  static const char credentials[] = "${CREDENTIALS_DIRECTORY}/";
+  if (!is_text(s) || !s->node->text[0]) return mismatch(b, s, err);
+  const char *folder = b->folder, *text = s->node->text;
+  if (strncmp(text, credentials, sizeof credentials - 1) == 0) {
+    folder = b->credentials;
+    text += sizeof credentials - 1;
+    if (!folder || !*text || *text == '/')
+      return clv_yaml_source_fail(
+          b->source, s->node->pos, err,
+          "'%s' names a credential, but there is no $CREDENTIALS_DIRECTORY: "
+          "systemd sets it for units with LoadCredential=",
+          s->shown);
+  }
+  if (!clv_path_fits(folder, text))
+    return clv_yaml_source_fail(b->source, s->node->pos, err,
+                                "'%s' makes a path of more than %d bytes", s->shown,
+                                CLV_CONFIG_MAX_TEXT);
+  return clv_path_join(folder, text, (char **)(void *)s->at, err);
+}
+
+/* One end of a range, a number or a name: `len` characters of text. A dot at the end of a name
+ * would be taken for one of the two between the ends. */
+static bool range_end(const char *text, size_t len, uint64_t *number, char *name) {
+  char end[CLV_LAYER_NAME_MAX];
+  if (len == 0 || len >= sizeof end) return false;
+  snprintf(end, sizeof end, "%.*s", (int)len, text);
+  if (strspn(end, "0123456789") == len)
+    return clv_text_to_u64(end, number) && *number < CLV_CONFIG_MAX_ENTRIES;
+  memcpy(name, end, len + 1);
+  return clv_format_ok(CLV_FORMAT_RUN, end) && end[len - 1] != '.';
+}
+
+bool clv_layer_range_read(const char *text, clv_layer_range *ret) {
+  clv_layer_range r = {.given = true};
+  const char *dots = strstr(text, "..");
+  const char *last = dots ? dots + 2 : text;
+  if (!range_end(text, dots ? (size_t)(dots - text) : strlen(text), &r.first, r.first_name) ||
+      !range_end(last, strlen(last), &r.last, r.last_name))
+    return false;
+  bool numbers = !r.first_name[0] && !r.last_name[0];
+  if (numbers && (!dots || r.first > r.last)) return false;
+  *ret = r;
+  return true;
+}
+
+static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) {
+  clv_layer_range *to = (clv_layer_range *)(void *)s->at;
+  return is_text(s) && clv_layer_range_read(s->node->text, to) ? CLV_OK : mismatch(b, s, err);
+}
+
+/* ---- several values -------------------------------------------------------------------------- */
+
+static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err) {
+  size_t n = s->node->n;
+  bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
+  if (wrong) return mismatch(b, s, err);
+  if (n >= s->row->min && (!s->row->max || n <= s->row->max)) return CLV_OK;
+  char expected[128];
+  clv_row_expects(s->row, expected, sizeof expected);
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %zu", s->shown,
+                              expected, n);
+}
+
+/* One of a list: a name, or a text with a form of its own. */
+static clv_code check_item(const clv_binder *b, const binding *item, clv_err *err) {
+  int index;
+  clv_row each = *item->row;
+  binding alone = *item;
+  each.kind = each.names ? CLV_ROW_ENUM : CLV_ROW_TEXT;
+  if (each.names || each.format != CLV_FORMAT_ANY) alone.row = &each;
+  if (each.names) return pick_name(b, &alone, &index, err);
+  bool ok = is_text(&alone) && clv_format_ok(each.format, alone.node->text);
+  return ok ? CLV_OK : mismatch(b, &alone, err);
+}
+
+static clv_code bind_texts(const clv_binder *b, const binding *s, clv_err *err) {
+  clv_text_list *list = (clv_text_list *)(void *)s->at;
+  CLV_TRY(check_count(b, s, err));
+  for (size_t i = 0; i < s->node->n; i++) {
+    binding item = *s;
+    item.node = s->node->items[i];
+    CLV_TRY(check_item(b, &item, err));
+    CLV_TRY(clv_text_list_add(list, item.node->text, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code bind_numbers(const clv_binder *b, const binding *s, clv_err *err) {
+  clv_number_list *list = (clv_number_list *)(void *)s->at;
+  CLV_TRY(check_count(b, s, err));
+  if (s->node->n == 0) return CLV_OK;
+  CLV_TRY(clv_alloc(s->node->n, sizeof(double), &list->items, err));
+  list->n = s->node->n;
+  for (size_t i = 0; i < list->n; i++) {
+    binding item = *s;
+    item.node = s->node->items[i];
+    if (!read_number(&item, &list->items[i])) return mismatch(b, &item, err);
+  }
+  return CLV_OK;
+}
+
+static clv_code bind_section(const clv_binder *b, const binding *s, clv_err *err) {
+  char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX];
+  if (s->node && s->node->kind != CLV_YAML_MAP) return mismatch(b, s, err);
+  clv_row_inner(s->row, inner);
+  snprintf(shown, sizeof shown, "%s.", s->shown);
+  return bind_map(b, s->node, inner, shown, s->base, err);
+}
+
+static clv_code no_mapping(const clv_binder *b, const binding *s, const clv_yaml_node *node,
+                           const char *shown, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
+  clv_row_inner_example(b->schema, s->row, &example);
+  return clv_yaml_source_fail(b->source, node->pos, err,
+                              "'%s' must be a mapping of keys, such as `%s`", shown,
+                              example.failed ? "..." : example.data);
+}
+
+/* LIST and MAP entries; both start with their place, those of a map go on with their name. */
+static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
+                           clv_err *err) {
+  char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_SHOWN_MAX];
+  const clv_yaml_node *node = s->node->items[i];
+  *(clv_config_pos *)(void *)entry = node->key ? node->key_pos : node->pos;
+  if (s->row->kind == CLV_ROW_MAP) {
+    if (!clv_format_ok(s->row->format, node->key))
+      return clv_yaml_source_fail(b->source, node->key_pos, err, "'%s.%s' must have %s", s->shown,
+                                  clv_shown(node->key, key), clv_format_noun(s->row->format));
+    CLV_TRY(clv_strdup(node->key, (char **)(void *)(entry + sizeof(clv_config_pos)), err));
+    snprintf(shown, sizeof shown, "%s.%s", s->shown, node->key);
+  } else {
+    snprintf(shown, sizeof shown, "%s.%zu", s->shown, i);
+  }
+  if (node->kind != CLV_YAML_MAP) return no_mapping(b, s, node, shown, err);
+  size_t n = strlen(shown);
+  snprintf(shown + n, sizeof shown - n, ".");
+  clv_row_inner(s->row, inner);
+  return bind_map(b, node, inner, shown, entry, err);
+}
+
+static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err) {
+  char *entries = NULL;
+  CLV_TRY(check_count(b, s, err));
+  if (s->node->n == 0) return CLV_OK;
+  CLV_TRY(clv_alloc(s->node->n, s->row->entry_bytes, &entries, err));
+  *(char **)(void *)s->at = entries;
+  *(size_t *)member(s, s->row->count) = s->node->n;
+  for (size_t i = 0; i < s->node->n; i++)
+    CLV_TRY(bind_entry(b, s, i, entries + i * s->row->entry_bytes, err));
+  return CLV_OK;
+}
+
+typedef clv_code bind_fn(const clv_binder *, const binding *, clv_err *);
+
+static bind_fn *const binders[CLV_ROW_KINDS] = {
+    [CLV_ROW_SECTION] = bind_section, [CLV_ROW_BOOL] = bind_bool,
+    [CLV_ROW_INT] = bind_whole,       [CLV_ROW_SIZE] = bind_whole,
+    [CLV_ROW_DURATION] = bind_whole,  [CLV_ROW_NUMBER] = bind_number,
+    [CLV_ROW_ENUM] = bind_enum,       [CLV_ROW_TEXT] = bind_text,
+    [CLV_ROW_PATH] = bind_path,       [CLV_ROW_TEXTS] = bind_texts,
+    [CLV_ROW_NUMBERS] = bind_numbers, [CLV_ROW_RANGE] = bind_range,
+    [CLV_ROW_LIST] = bind_entries,    [CLV_ROW_MAP] = bind_entries,
+    [CLV_ROW_SEED] = bind_seed,
+};
+
+/* ---- mappings -------------------------------------------------------------------------------- */
+
+/* A row elsewhere whose last part is `key`: "train.lr" -> "train.optimizer.lr". */
+static const char *elsewhere(const clv_schema *schema, const char *key) {
+  for (size_t i = 0; i < schema->n_rows; i++) {
+    const char *dot = strrchr(schema->rows[i].path, '.');
+    if (schema->rows[i].kind == CLV_ROW_ATTRS) continue;
+    if (strcmp(dot ? dot + 1 : schema->rows[i].path, key) == 0) return schema->rows[i].path;
+  }
+  return NULL;
+}
+
+/* Two sorts of files are easily taken for each other. */
+static const char *other_file(const clv_schema *schema, const char *key) {
+  bool session = schema == clv_session_schema();
+  const clv_schema *other = session ? clv_worker_schema() : clv_session_schema();
+  if (!clv_schema_has_key(other, "", key)) return NULL;
+  return session ? "a worker's configuration" : "a session file";
+}
+
+static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, const char *prefix,
+                            const char *shown, clv_err *err) {
+  const char *keys[64], *key;
+  char cut[CLV_SHOWN_MAX], known[256] = "";
+  size_t n = 0;
+  for (size_t i = 0; i < b->schema->n_rows && n < CLV_COUNT(keys); i++)
+    if ((key = clv_row_key(&b->schema->rows[i], prefix))) keys[n++] = key;
+  const char *near = clv_did_you_mean(entry->key, keys, n);
+  const char *other = near || prefix[0] ? NULL : other_file(b->schema, entry->key);
+  if (other)
+    return clv_yaml_source_fail(b->source, entry->key_pos, err,
+                                "unknown key '%s', which is one of %s; is this the right file?",
+                                entry->key, other);
+  if (!near) near = elsewhere(b->schema, entry->key);
+  clv_shown(entry->key, cut);
+  if (near)
+    return clv_yaml_source_fail(b->source, entry->key_pos, err,
+                                "unknown key '%s%s', did you mean '%s'?", shown, cut, near);
+  for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", keys[i]);
+  return clv_yaml_source_fail(b->source, entry->key_pos, err, "unknown key '%s%s', known here: %s",
+                              shown, cut, known);
+}
+
+static bool takes_attrs(const clv_schema *schema, const char *prefix) {
+  for (size_t i = 0; i < schema->n_rows; i++)
+    if (schema->rows[i].kind == CLV_ROW_ATTRS && clv_row_key(&schema->rows[i], prefix)) return true;
+  return false;
+}
+
+static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
+                           const char *shown, clv_err *err) {
+  if (takes_attrs(b->schema, prefix)) return CLV_OK;
+  for (size_t i = 0; i < map->n; i++)
+    if (!clv_schema_has_key(b->schema, prefix, map->items[i]->key))
+      return unknown_key(b, map->items[i], prefix, shown, err);
+  return CLV_OK;
+}
+
+static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
+  const char *initial = s->row->initial;
+  if (s->row->kind == CLV_ROW_SECTION) return bind_section(b, s, err);
+  if (!initial) return CLV_OK;
+  if (initial[0] == '[')
+    CLV_TRY(clv_yaml_read(b->source, initial, strlen(initial), 0, &node, err));
+  else
+    CLV_TRY(clv_yaml_node_new_scalar(initial, true, (clv_config_pos){0, 0}, &node, err));
+  s->node = node;
+  return binders[s->row->kind](b, s, err);
+}
+
+/* Of two rows for one key, a LIST and a RANGE, the form of the value picks one. */
+static bool is_other_form(const clv_schema *schema, const clv_row *row, const clv_yaml_node *node) {
+  const clv_row *end = schema->rows + schema->n_rows;
+  bool scalar = node && node->kind == CLV_YAML_SCALAR;
+  if (row->kind == CLV_ROW_RANGE) return !scalar;
+  return row->kind == CLV_ROW_LIST && scalar && row + 1 < end &&
+         strcmp(row[1].path, row->path) == 0;
+}
+
+static clv_code missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
+                            const char *path, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
+  clv_row_example(b->schema, row, &example);
+  return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
+                              "missing key '%s': %s For example: `%s`", path, row->doc,
+                              example.failed ? "..." : example.data);
+}
+
+static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
+                         const char *prefix, const char *shown, char *base, clv_err *err) {
+  char path[CLV_PATH_MAX];
+  const char *key = clv_row_key(row, prefix);
+  const clv_yaml_node *node = map ? clv_yaml_node_find(map, key) : NULL;
+  snprintf(path, sizeof path, "%s%s", shown, key);
+  binding s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
+  if (is_other_form(b->schema, row, node)) return CLV_OK;
+  if (!node && map && row->required) return missing_key(b, row, map, path, err);
+  if (!node) return bind_default(b, &s, err);
+  if (row->pos) {
+    bool by_key = node->kind != CLV_YAML_SCALAR && node->key;
+    *(clv_config_pos *)member(&s, row->pos) = by_key ? node->key_pos : node->pos;
+  }
+  return binders[row->kind](b, &s, err);
+}
+
+static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
+                         const char *shown, void *base, clv_err *err) {
+  if (map) CLV_TRY(check_keys(b, map, prefix, shown, err));
+  for (size_t i = 0; i < b->schema->n_rows; i++) {
+    const clv_row *row = &b->schema->rows[i];
+    if (!clv_row_key(row, prefix)) continue;
+    if (row->kind != CLV_ROW_ATTRS) {
+      CLV_TRY(bind_row(b, row, map, prefix, shown, base, err));
+    } else if (map) {
+      clv_attr_spec **attrs = (clv_attr_spec **)(void *)((char *)base + row->offset);
+      size_t *n = (size_t *)(void *)((char *)base + row->count);
+      CLV_TRY(clv_attrs_bind(b, map, prefix, shown, attrs, n, err));
+    }
+  }
+  return CLV_OK;
+}
+
+clv_code clv_schema_bind(const clv_binder *b, const clv_yaml_node *root, void *base, clv_err *err) {
+  if (root->kind != CLV_YAML_MAP)
+    return clv_yaml_source_fail(b->source, root->pos, err, "a %s is a mapping of keys",
+                                b->schema->title);
+  return bind_map(b, root, "", "", base, err);
+}
+
+/* ---- freeing --------------------------------------------------------------------------------- */
+
+static void free_map(const clv_schema *schema, const char *prefix, char *base);
+
+static void free_entries(const clv_schema *schema, const clv_row *row, char *base) {
+  char inner[CLV_PATH_MAX];
+  char *entries = *(char **)(void *)(base + row->offset);
+  size_t n = *(size_t *)(void *)(base + row->count);
+  clv_row_inner(row, inner);
+  for (size_t i = 0; i < n; i++) {
+    char *entry = entries + i * row->entry_bytes;
+    if (row->kind == CLV_ROW_MAP) free(*(char **)(void *)(entry + sizeof(clv_config_pos)));
+    free_map(schema, inner, entry);
+  }
+  free(entries);
+}
+
+static void free_row(const clv_schema *schema, const clv_row *row, char *base) {
+  char inner[CLV_PATH_MAX];
+  void *at = base + row->offset;
+  if (row->kind == CLV_ROW_TEXT || row->kind == CLV_ROW_PATH) free(*(char **)at);
+  if (row->kind == CLV_ROW_TEXTS) clv_text_list_done(at);
+  if (row->kind == CLV_ROW_NUMBERS) free(((clv_number_list *)at)->items);
+  if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) free_entries(schema, row, base);
+  if (row->kind == CLV_ROW_ATTRS)
+    clv_attrs_free(*(clv_attr_spec **)at, *(size_t *)(void *)(base + row->count));
+  if (row->kind == CLV_ROW_SECTION) {
+    clv_row_inner(row, inner);
+    free_map(schema, inner, base);
+  }
+}
+
+static void free_map(const clv_schema *schema, const char *prefix, char *base) {
+  for (size_t i = 0; i < schema->n_rows; i++)
+    if (clv_row_key(&schema->rows[i], prefix)) free_row(schema, &schema->rows[i], base);
+}
+
+void clv_schema_free_at(const clv_schema *schema, void *base) { free_map(schema, "", base); }

@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config: session.yaml, worker.yaml and egress.policy.yaml as plain structs. One schema table per
+ * file kind gives the keys, types, ranges, defaults and doc sentences; it also prints the effective
+ * config, a commented example and a JSON Schema.
+ *
+ * Precedence: defaults < file < environment (CLEAVE_TRAIN__BATCH=64) < sets ("train.batch=64").
+ * An override's value is literal text unless it starts with [ { " or ', which make it YAML.
+ * Every message is `file:line:column: text`, or starts with the override that caused it.
+ *
+ * Ownership: a config owns all its memory; free it with its _free. Threads: a loaded config is
+ * read-only and may be shared. The process keeps the "C" numeric locale.
+ * Absent optional texts are NULL; sizes are bytes, durations milliseconds; lists are never NULL
+ * when their count is above 0. Paths are absolute after loading: relative ones are taken from the
+ * config file's folder (data.train/test from data.root), those that start with
+ * ${CREDENTIALS_DIRECTORY}/ from the folder that systemd gives credentials in; run.dir,
+ * checkpoint.dir and log.tensorboard stay as written, relative to the working folder.
+ * Limits: 1 MiB a file, 16 levels, 65536 values of up to 4096 bytes; no anchors, aliases, tags.
+ */
+#ifndef CLEAVE_CONFIG_H
+#define CLEAVE_CONFIG_H
+
+#include "common/base/base.h"
+#include "common/base/settings/settings.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where a value stands: 1-based line and column of the file. Line 0 stands for "override number
+ * `column`" (1-based), and {0, 0} for nowhere in particular (a default). */
+typedef struct clv_config_pos {
+  uint32_t line, column;
+} clv_config_pos;
+
+typedef enum clv_config_kind {
+  CLV_CONFIG_SESSION,
+  CLV_CONFIG_WORKER,
+  CLV_CONFIG_POLICY
+} clv_config_kind;
+
+/* What stands above the file. Both parts may be empty. */
+typedef struct clv_config_overrides {
+  const char *const *env;  /* like environ, NULL-terminated; NULL = ignore the environment */
+  const char *const *sets; /* [n_sets] "a.b=value", the later one wins */
+  size_t n_sets;
+} clv_config_overrides;
+
+typedef struct clv_text_list {
+  size_t n;
+  char **items;
+} clv_text_list;
+typedef struct clv_number_list {
+  size_t n;
+  double *items;
+} clv_number_list;
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+typedef enum clv_attr_kind {
+  CLV_ATTR_INT,
+  CLV_ATTR_FLOAT,
+  CLV_ATTR_BOOL,
+  CLV_ATTR_TEXT,
+  CLV_ATTR_INTS, /* also the empty list */
+} clv_attr_kind;
+
+/* One `key: value` that the op table or the architecture judges, not this folder. */
+typedef struct clv_attr_spec {
+  clv_config_pos pos; /* of the key */
+  char *key;
+  clv_attr_kind kind;
+  int64_t integer; /* INT */
+  double number;   /* FLOAT and INT */
+  bool flag;       /* BOOL */
+  char *text;      /* TEXT, else NULL */
+  size_t n_ints;   /* INTS */
+  int64_t *ints;
+} clv_attr_spec;
+
+/* In the order of clv_parallel. */
+typedef enum clv_layer_parallel {
+  CLV_LAYER_WHOLE,
+  CLV_LAYER_COLUMNS,
+  CLV_LAYER_ROWS
+} clv_layer_parallel;
+
+typedef struct clv_layer_spec {
+  clv_config_pos pos, op_pos; /* of the layer's entry, of its op */
+  char *op;                   /* not checked against the op table here */
+  char *name;                 /* NULL = named by index */
+  clv_config_pos from_pos;
+  clv_text_list from; /* layers or inputs that it reads, by name; n = 0: the layer before it */
+  clv_config_pos parallel_pos, tied_pos;
+  clv_layer_parallel parallel;
+  char *tied; /* the earlier layer whose first parameter is this one's; NULL: none */
+  size_t n_attrs;
+  clv_attr_spec *attrs; /* in file order */
+} clv_layer_spec;
+
+enum { CLV_LAYER_NAME_MAX = 64 };
+
+/* "first..last", both included: numbers or names of layers or blocks. One name is both ends. */
+typedef struct clv_layer_range {
+  bool given;
+  uint64_t first, last;
+  char first_name[CLV_LAYER_NAME_MAX], last_name[CLV_LAYER_NAME_MAX]; /* "": the number */
+} clv_layer_range;
+
+/* Of a text such as the above; false: it is none. */
+bool clv_layer_range_read(const char *text, clv_layer_range *ret);
+
+/* ---- session.yaml ---------------------------------------------------------------------------- */
+
+typedef enum clv_data_format {
+  CLV_DATA_IDX,
+  CLV_DATA_NPY,
+  CLV_DATA_IMAGES,
+  CLV_DATA_TEXT,
+  CLV_DATA_DOCUMENTS
+} clv_data_format;
+typedef enum clv_objective_choice {
+  CLV_LABELS_OF_FILES,
+  CLV_LABELS_CAUSAL,
+  CLV_LABELS_MASKED
+} clv_objective_choice;
+typedef enum clv_labels_of { CLV_LABELS_OF_WORDS, CLV_LABELS_OF_PAGES } clv_labels_of;
+/* What becomes of accents in text: auto strips them where it becomes lower-case. */
+typedef enum clv_accent_choice {
+  CLV_ACCENT_AUTO,
+  CLV_ACCENT_KEEP,
+  CLV_ACCENT_STRIP
+} clv_accent_choice;
+/* Which records: of each class its share, any, the last (limits: the first), whole groups. */
+typedef enum clv_split_by { CLV_BY_CLASS, CLV_BY_CHANCE, CLV_BY_END, CLV_BY_GROUP } clv_split_by;
+typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
+typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
+typedef enum clv_train_crop {
+  CLV_TRAIN_CROP_CENTER,
+  CLV_TRAIN_CROP_RANDOM,
+  CLV_TRAIN_CROP_RANDOM_RESIZED,
+} clv_train_crop;
+typedef enum clv_transfer { CLV_TRANSFER_VIA_MASTER, CLV_TRANSFER_DIRECT } clv_transfer;
+typedef enum clv_loss_kind {
+  CLV_LOSS_CROSS_ENTROPY,
+  CLV_LOSS_NLL,
+  CLV_LOSS_MSE,
+  CLV_LOSS_BCE,
+  CLV_LOSS_BCE_WITH_LOGITS,
+  CLV_LOSS_COUNT
+} clv_loss_kind;
+/* In which convolutions compute; all else is f32. */
+typedef enum clv_compute { CLV_COMPUTE_F32, CLV_COMPUTE_BF16 } clv_compute;
+
+typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
+/* In the order of clv_sched_kind. */
+typedef enum clv_pipeline_kind {
+  CLV_PIPE_NAIVE,
+  CLV_PIPE_GPIPE,
+  CLV_PIPE_1F1B,
+  CLV_PIPE_INTERLEAVED,
+  CLV_PIPE_ZB_H1,
+  CLV_PIPE_PIPEDREAM,
+  CLV_PIPE_PIPEDREAM_2BW,
+  CLV_PIPE_CUSTOM,
+} clv_pipeline_kind;
+
+/* pipeline.micro_batches and pipeline.window, where they are words. */
+#define CLV_MICRO_AUTO ((uint64_t)0)
+#define CLV_WINDOW_AUTO ((uint64_t)0)
+#define CLV_WINDOW_TEXTBOOK (-(uint64_t)1)
+typedef enum clv_arch {
+  CLV_ARCH_NONE,
+  CLV_ARCH_MLP,
+  CLV_ARCH_CNN,
+  CLV_ARCH_LENET,
+  CLV_ARCH_RESNET18,
+  CLV_ARCH_RESNET34,
+  CLV_ARCH_RESNET50,
+} clv_arch;
+
+/* checkpoint.best, and which of two values is better. */
+typedef enum clv_best_metric {
+  CLV_BEST_NONE,
+  CLV_BEST_LOSS,     /* validation.loss */
+  CLV_BEST_ACCURACY, /* validation.accuracy */
+} clv_best_metric;
+typedef enum clv_best_mode { CLV_BEST_FITTING, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
+
+typedef struct clv_tls_config {
+  clv_config_pos pos;
+  char *ca, *cert, *key; /* PEM files; all NULL when the section is missing */
+  char *crl;             /* PEM file; NULL: no list of revoked certificates */
+} clv_tls_config;
+
+/* A port that shows numbers over plain HTTP. */
+typedef struct clv_metrics_config {
+  clv_config_pos listen_pos;
+  char *listen; /* "host:port"; NULL: no port */
+} clv_metrics_config;
+
+/* An entry of `workers:` (session) or `peers:` (worker). */
+typedef struct clv_remote_spec {
+  clv_config_pos pos;
+  char *name, *address; /* address: "host:port" */
+  char *identity;       /* the URI its certificate must carry */
+} clv_remote_spec;
+
+typedef struct clv_lora_config {
+  clv_config_pos pos, targets_pos, train_pos;
+  clv_text_list targets, train; /* n = 0: no adapters; modules that learn as a whole */
+  uint64_t r;
+  double alpha, dropout;
+  clv_compute base; /* what frozen weights of linear layers are kept in */
+  bool rslora;
+  char *from; /* a folder of peft's with first values, or NULL */
+} clv_lora_config;
+
+typedef struct clv_stage_spec {
+  clv_config_pos pos, at_pos, layers_pos, weights_pos, transfer_pos, cache_pos;
+  clv_config_pos tf32_pos, weights_new_pos, recompute_blocks_pos;
+  char *name;
+  char *at;   /* "master" or a worker's name */
+  int worker; /* index into workers, -1 = master */
+  uint64_t threads;
+  char *device; /* "cpu", "auto" */
+  bool tf32;
+  size_t n_layers; /* own layers; 0 when `range` is given */
+  clv_layer_spec *layers;
+  clv_layer_range range;  /* layers of `model`, when it has no own ones */
+  char *weights_file;     /* on the master's disk; at most one of file, folder, artifact is set */
+  char *weights_folder;   /* there, too */
+  char *weights_artifact; /* a name in the worker's worker.yaml */
+  char *weights_sha256;   /* 64 hex digits, or NULL */
+  bool weights_secret;    /* no worker has the file or folder */
+  clv_text_list weights_new; /* parameters that begin so start from the seed all the same */
+  bool freeze, cache;        /* cache: the worker behind it keeps its outputs, so long unused: */
+  uint64_t cache_ttl_ms;
+  clv_lora_config lora;
+  bool recompute;                 /* all of it */
+  clv_text_list recompute_blocks; /* parts of it: see clv_model_graph_over */
+  clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
+} clv_stage_spec;
+
+/* Whether the master has the stage's first weights, and sends them to wherever it is. */
+static inline bool clv_stage_pushes(const clv_stage_spec *s) {
+  return s->weights_file || s->weights_folder;
+}
+
+typedef struct clv_data_config {
+  clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos, packed_pos;
+  clv_config_pos objective_pos, group_pos;
+  clv_data_format format;
+  clv_non_finite non_finite; /* what becomes of records with values that are not finite */
+  clv_broken_choice broken;  /* what becomes of records that cannot be read */
+  char *root;
+  clv_text_list train; /* images, labels; or one folder of images, or one table of texts */
+  clv_text_list test;  /* the same; n = 0 when not given */
+  clv_objective_choice objective;
+  clv_text_list inputs;                 /* names of a record's inputs; n = 0: one, "input" */
+  double validation_fraction;           /* of the training set, 0..0.5 */
+  clv_split_by validation_by, limit_by; /* limit_by: never by group */
+  char *validation_group;    /* BY_GROUP: a column of texts, or a file beside arrays; or NULL */
+  clv_number_list mean, std; /* per channel; same length, n = 0 = no normalisation */
+  double scale;              /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
+  uint64_t limit_train, limit_test; /* samples, 0 = all */
+  bool flatten, packed;             /* packed: sequences without pads */
+  uint64_t threads;                 /* that read and decode images */
+  struct {
+    clv_config_pos pos;
+    uint64_t channels, resize, crop, pad, max_pixels; /* pixels; resize, crop 0 = not */
+    clv_train_crop train_crop;
+    clv_number_list area, ratio; /* always 2 */
+    double flip;
+  } images;
+  struct {
+    clv_config_pos pos;
+    char *column, *label;
+    uint64_t max_tokens;
+  } text;
+  struct {
+    clv_config_pos pos;
+    clv_labels_of labels_of;
+    clv_text_list labels; /* names of classes in their order; n = 0: all, sorted */
+    uint64_t max_tokens, stride, seconds, memory_mib;
+  } documents;
+  struct {
+    clv_config_pos pos;
+    char *file; /* NULL unless given */
+    bool lower_case, ends;
+    clv_accent_choice accents;
+    char *first, *last, *pad, *mask; /* NULL: those that the file usually has */
+  } tokenizer;
+} clv_data_config;
+
+/* How many inputs a record has. */
+size_t clv_data_inputs(const clv_data_config *d);
+
+/* In the order of clv_hf_head, behind NOT_GIVEN. */
+typedef enum clv_head_choice {
+  CLV_HEAD_NOT_GIVEN,
+  CLV_HEAD_NONE,
+  CLV_HEAD_SEQUENCE,
+  CLV_HEAD_TOKEN,
+  CLV_HEAD_MASKED,
+  CLV_HEAD_CAUSAL
+} clv_head_choice;
+
+typedef struct clv_model_config {
+  clv_config_pos pos, arch_pos, hf_pos, head_pos;
+  clv_arch arch; /* CLV_ARCH_NONE when given by layers, by hf, or not at all */
+  char *hf;      /* folder with a config.json, or NULL */
+  clv_head_choice head;
+  size_t n_attrs;
+  clv_attr_spec *attrs; /* of the architecture, or of hf */
+  size_t n_layers;
+  clv_layer_spec *layers;
+} clv_model_config;
+
+/* Whether there is a model that stages take ranges of. */
+bool clv_model_is_given(const clv_model_config *m);
+
+/* What weight decay is of: all that learns, or not biases and parameters of normalisations. */
+typedef enum clv_decayed { CLV_DECAYS_ALL, CLV_DECAYS_WEIGHTS } clv_decayed;
+
+/* The settings by their names in common/base/settings. */
+typedef struct clv_optimizer_config {
+  clv_config_pos pos, eps_pos;
+  clv_optim_kind kind;
+  CLV_OPTIM_FIELDS
+  clv_number_list betas; /* always 2: beta1, beta2 */
+  clv_decayed decay;
+} clv_optimizer_config;
+
+typedef struct clv_lr_config {
+  clv_config_pos pos;
+  clv_lr_kind kind;
+  uint64_t warmup_steps, step_size, total_steps; /* total_steps 0 = the run's length */
+  double gamma;
+  bool from_zero;
+} clv_lr_config;
+
+/* What random numbers follow from. given: by the file; drawn: not there, and drawn by a run, which
+ * keeps it. guessable: given, and below 128 bits: whoever has a key that was derived from it can
+ * try all such seeds, so that no layer's first values are secret. */
+typedef struct clv_seed {
+  clv_key key;
+  bool given, guessable, drawn;
+} clv_seed;
+
+/* 32 hexadecimal digits, or a decimal number below 2^64, which is guessable. */
+bool clv_seed_parse(const char *text, clv_seed *ret);
+
+/* Of a run, once it is one; zeros in a config as it was read. */
+typedef struct clv_attempt {
+  uint8_t session[16];
+  uint64_t epoch; /* 1, 2, ...; 0: this is no attempt of a run */
+  clv_sha256 config_digest;
+} clv_attempt;
+
+typedef struct clv_train_config {
+  clv_config_pos pos, freeze_pos, dtype_pos;
+  uint64_t epochs, max_steps; /* max_steps 0 = no limit */
+  uint64_t batch, eval_batch; /* samples */
+  clv_seed seed;
+  clv_compute dtype;
+  bool shuffle, drop_last;
+  clv_optimizer_config optimizer;
+  clv_lr_config schedule;
+  uint64_t accumulate;   /* micro-batches, one after another; 1: as the pipeline says */
+  double clip_grad_norm; /* 0 = off */
+  clv_text_list freeze;  /* globs of parameter names */
+} clv_train_config;
+
+typedef struct clv_session_config {
+  char *file;              /* as given to the loader, for messages */
+  clv_text_list overrides; /* those applied, for messages; clv_config_pos with line 0 points here */
+  clv_attempt attempt;     /* not of the file */
+  uint64_t version;        /* 1 */
+  char *name;
+  clv_tls_config tls;
+  size_t n_workers;
+  clv_remote_spec *workers;
+  clv_data_config data;
+  clv_model_config model;
+  size_t n_stages;
+  clv_stage_spec *stages;
+  struct {
+    clv_config_pos pos, at_pos, options_pos, ignore_pos;
+    clv_loss_kind kind;
+    clv_number_list weight; /* of each class; n 0: all alike */
+    double ignore_index;    /* a whole number */
+    double label_smoothing;
+    clv_config_pos scores_pos;
+    clv_text_list scores; /* what evaluations say beside the accuracy */
+    char *at;
+    int worker; /* index into workers, -1 = master */
+  } loss;
+  struct {
+    bool raw_input_leaves, tokens_readable, front_known, labels_readable, labels_leave;
+  } privacy;
+  clv_train_config train;
+  struct {
+    clv_config_pos pos;
+    uint64_t micro_batches; /* a number or CLV_MICRO_AUTO */
+    clv_pipeline_kind schedule;
+    uint64_t window;      /* of 1f1b: a number or one of CLV_WINDOW_ */
+    uint64_t flush_every; /* steps in a round of an asynchronous schedule */
+    char *file;           /* of the custom schedule */
+  } pipeline;
+  clv_transfer transfer;
+  struct {
+    uint64_t step_timeout_ms, connect_timeout_ms, peer_timeout_ms, reference_lease_ms, credit_bytes;
+  } limits;
+  struct {
+    uint64_t every; /* steps */
+    bool json;
+    char *tensorboard; /* folder of folders of event files; "true": the run folder; NULL: none */
+  } log;
+  struct {
+    char *dir;
+    uint64_t every_steps, keep;
+    clv_config_pos best_pos;
+    clv_best_metric best; /* of which validation a checkpoint is kept beside the newest */
+    clv_best_mode mode;   /* MIN or MAX, once it is loaded */
+  } checkpoint;
+  struct {
+    char *dir;
+  } run;
+  clv_metrics_config metrics;
+} clv_session_config;
+
+/* ---- worker.yaml ----------------------------------------------------------------------------- */
+
+typedef enum clv_role { CLV_ROLE_MASTER, CLV_ROLE_PEER, CLV_ROLE_OBSERVER } clv_role;
+
+typedef struct clv_allow_spec {
+  clv_config_pos pos;
+  char *identity;
+  clv_role role;
+  /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
+  uint64_t sessions, bytes, tensors, calls;
+  uint64_t connections;              /* 0 = limits.identity_connections */
+  uint64_t state_bytes, cache_bytes; /* of its files of state, its caches; 0: it keeps none */
+  uint64_t weight;                   /* of its share of the cores, at least 1 */
+} clv_allow_spec;
+
+/* Parameters of an artifact that a master may read: those that learn; all; none, and none learns */
+typedef enum clv_readable { CLV_READ_TRAINED, CLV_READ_ALL, CLV_READ_NONE } clv_readable;
+typedef struct clv_artifact_spec {
+  clv_config_pos pos;
+  char *name;
+  char *file, *folder; /* one of them */
+  char *sha256;        /* 64 hex digits: of the file, or of the folder's ARTIFACT.json */
+  bool shared;         /* frozen parameters are in memory once for all identities, not for each */
+  clv_readable readable;
+} clv_artifact_spec;
+
+/* memory_limit in words. */
+#define CLV_MEMORY_AUTO UINT64_C(0)
+#define CLV_MEMORY_NONE UINT64_MAX
+
+typedef struct clv_worker_config {
+  char *file;
+  clv_text_list overrides;
+  clv_config_pos listen_pos;
+  char *listen; /* "host:port" */
+  char *name;   /* NULL = not given */
+  clv_tls_config tls;
+  size_t n_allow; /* at least 1 */
+  clv_allow_spec *allow;
+  size_t n_peers;
+  clv_remote_spec *peers;
+  struct {
+    uint64_t sessions, tensors, session_bytes, message_bytes, concurrent_calls, connections;
+    uint64_t identity_connections;
+    clv_config_pos lease_pos;
+    uint64_t credit_bytes, lease_ms, peer_timeout_ms, reference_lease_ms, handshake_timeout_ms,
+        calls;
+  } limits;
+  char *device;
+  struct {
+    char *library; /* NULL = not given */
+    clv_text_list folders;
+    char *plans; /* NULL = not given */
+    bool graphs;
+  } cuda;
+  uint64_t cpu_devices, device_memory; /* bytes of each; 0: no limit */
+  uint64_t memory_limit; /* bytes, CLV_MEMORY_AUTO (until serve settles it) or CLV_MEMORY_NONE */
+  bool memory_found;     /* serve has settled it */
+  clv_config_pos cores_pos;
+  clv_number_list cores; /* that compute threads stay on; n = 0: wherever the system puts them */
+  size_t n_artifacts;
+  clv_artifact_spec *artifacts;
+  char *state_dir;       /* NULL = not given */
+  uint64_t cache_ttl_ms; /* that caches are kept unused, at most */
+  struct {
+    clv_log_level level;
+    bool json;
+    uint64_t lines; /* of opens, closes and loads of an identity, each, in a minute */
+  } log;
+  uint64_t drain_timeout_ms;
+  clv_metrics_config metrics;
+} clv_worker_config;
+
+/* ---- egress.policy.yaml ---------------------------------------------------------------------- */
+
+/* What may leave. Nothing else stands above the file: no environment and no sets. */
+typedef struct clv_policy_config {
+  char *file;
+  clv_text_list overrides; /* always empty */
+  uint64_t version;        /* 1 */
+  clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
+      min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos;
+  clv_text_list workers;                        /* identities, at least 1 */
+  clv_text_list kinds;                          /* "activation", "gradient", "weights" */
+  clv_number_list largest_shape;                /* whole numbers; the first is of samples */
+  clv_text_list dtypes;                         /* "f32", ... */
+  uint64_t bytes_per_epoch, min_layers_at_home; /* the second: hiding layers on each path */
+  bool pictures;                                /* what shows PICTURE may leave */
+  struct {
+    clv_config_pos pos; /* of the section */
+    clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
+    bool labels, labels_readable, raw, front_known, tokens;
+  } allow;
+  double max_read[3]; /* of pixels, tokens, labels: what a look may read; 1: anything */
+} clv_policy_config;
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+/* Read, override and check a file. `over` may be NULL. CLV_NOT_FOUND / CLV_EXHAUSTED for a missing
+ * or oversized file, CLV_INVALID for everything that is wrong in it. */
+clv_code clv_session_config_load(const char *path, const clv_config_overrides *over,
+                                 clv_session_config **ret_config, clv_err *err) CLV_USE_RESULT;
+clv_code clv_worker_config_load(const char *path, const clv_config_overrides *over,
+                                clv_worker_config **ret_config, clv_err *err) CLV_USE_RESULT;
+
+/* Parses text in memory; `path` names it in messages, relative paths start in its folder. */
+clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
+                                  const clv_config_overrides *over, clv_session_config **ret_config,
+                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
+                                 const clv_config_overrides *over, clv_worker_config **ret_config,
+                                 clv_err *err) CLV_USE_RESULT;
+
+/* A policy has no load: who may read it, and from where, is its caller's to judge. */
+clv_code clv_policy_config_parse(const char *path, const char *text, size_t len,
+                                 clv_policy_config **ret_config, clv_err *err) CLV_USE_RESULT;
+
+void clv_session_config_free(clv_session_config *config); /* NULL is fine */
+void clv_worker_config_free(clv_worker_config *config);
+void clv_session_config_freep(clv_session_config **config); /* for CLV_AUTO */
+void clv_worker_config_freep(clv_worker_config **config);
+void clv_policy_config_free(clv_policy_config *config);
+void clv_policy_config_freep(clv_policy_config **config);
+
+/* The effective config as YAML, appended to *ret: every key with its value, absolute paths, no
+ * secrets (configs hold none). Loading it again gives an equal config, to the bit. */
+clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret,
+                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+
+/* Writes the config, a line for each key ("train.batch: 12"), without the value of train.seed. */
+clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+
+/* A loadable example file: each key under its doc sentence, with its default or a sample value. */
+clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* JSON Schema (draft 2020-12) of a file kind, for editors. */
+clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* The manual page of a file kind, as man(7) text. */
+clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+
+/* Completions of --set: words "train.batch=", "log.json=true"; no keys inside lists and maps. */
+void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
+
+/* Fails with CLV_INVALID and `file:line:col: text`, or `--set a.b=c: text`, after loading. */
+clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
+                             const char *fmt, ...) CLV_PRINTF(4, 5);
+clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
+                            const char *fmt, ...) CLV_PRINTF(4, 5);
+clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
+                            const char *fmt, ...) CLV_PRINTF(4, 5);
+
+/* Lower-case names as in the files ("cross_entropy"), for messages and records. */
+const char *clv_best_name(clv_best_metric metric);
+const char *clv_loss_name(clv_loss_kind kind);
+const char *clv_compute_name(clv_compute dtype);
+const char *clv_pipeline_name(clv_pipeline_kind kind);
+const char *clv_arch_name(clv_arch arch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

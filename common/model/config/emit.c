@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Struct -> YAML that reads back to the same bits. What was not given and has no default is left
+ * out; everything else is written, defaults included.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/model/config/schema_int.h"
+
+enum { WRAP_COLUMN = 88 };
+
+typedef struct writer {
+  const clv_schema *schema;
+  clv_bytes *out;
+  int indent; /* spaces before the next key */
+  bool dash;  /* the next key opens a list entry */
+  bool flow;  /* inside {...} */
+  bool first; /* nothing written yet inside {...} or [...] */
+  bool lines; /* a line for each key: none is broken */
+} writer;
+
+static void write_map(writer *w, const char *prefix, const char *base);
+
+static size_t column(const writer *w) {
+  size_t n = 0;
+  while (n < w->out->len && w->out->data[w->out->len - 1 - n] != '\n') n++;
+  return n;
+}
+
+static void next_item(writer *w) {
+  if (!w->first) clv_bytes_puts(w->out, ",");
+  if (!w->first && !w->lines && column(w) > WRAP_COLUMN)
+    clv_bytes_printf(w->out, "\n%*s", w->indent + 4, "");
+  else if (!w->first)
+    clv_bytes_puts(w->out, " ");
+  w->first = false;
+}
+
+static void start_key(writer *w, const char *key) {
+  if (w->flow) {
+    next_item(w);
+  } else {
+    clv_bytes_printf(w->out, "%*s%s", w->dash ? w->indent - 2 : w->indent, "", w->dash ? "- " : "");
+    w->dash = false;
+  }
+  clv_bytes_printf(w->out, "%s:", key);
+}
+
+static void end_line(writer *w) {
+  if (!w->flow) clv_bytes_puts(w->out, "\n");
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Plain words stay bare; whatever YAML or a reader of ours could take for something else is quoted.
+ */
+static bool is_bare(const char *text) {
+  static const char *const taken[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
+  for (size_t i = 0; i < CLV_COUNT(taken); i++)
+    if (strcasecmp(text, taken[i]) == 0) return false;
+  const char *first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/";
+  if (!text[0] || !strchr(first, text[0])) return false;
+  for (; *text; text++)
+    if (!strchr(first, *text) && !strchr("0123456789._-", *text)) return false;
+  return true;
+}
+
+/* Bytes of the character at p that YAML readers may take for a line break or refuse, else 0:
+ * C1 controls, line and paragraph separators, the byte order mark, U+FFFE and U+FFFF. */
+static size_t awkward(const unsigned char *p, unsigned *ret_code) {
+  *ret_code = *p;
+  if (p[0] < 0x20 || p[0] == 0x7f) return 1;
+  *ret_code = p[1];
+  if (p[0] == 0xc2 && p[1] < 0xa0) return 2;
+  if ((p[0] != 0xe2 && p[0] != 0xef) || !p[1] || !p[2]) return 0;
+  unsigned code = (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+  *ret_code = code;
+  return code == 0x2028 || code == 0x2029 || code == 0xfeff || code >= 0xfffe ? 3 : 0;
+}
+
+static void write_text(clv_bytes *out, const char *text) {
+  unsigned code;
+  if (is_bare(text)) {
+    clv_bytes_puts(out, text);
+    return;
+  }
+  clv_bytes_puts(out, "\"");
+  for (const unsigned char *p = (const unsigned char *)text; *p;) {
+    size_t n = awkward(p, &code);
+    if (n)
+      clv_bytes_printf(out, "\\u%04x", code);
+    else if (*p == '"' || *p == '\\')
+      clv_bytes_printf(out, "\\%c", *p);
+    else
+      clv_bytes_add(out, p, 1);
+    p += n ? n : 1;
+  }
+  clv_bytes_puts(out, "\"");
+}
+
+static void write_number(clv_bytes *out, double value) {
+  char text[32];
+  clv_double_to_text(value, text);
+  clv_bytes_puts(out, text);
+}
+
+static void write_quantity(clv_bytes *out, clv_row_kind kind, uint64_t value) {
+  char text[32];
+  if (kind == CLV_ROW_INT) snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+  if (kind == CLV_ROW_SIZE) clv_size_to_text(value, text);
+  if (kind == CLV_ROW_DURATION) clv_duration_to_text(value, text);
+  clv_bytes_puts(out, text);
+}
+
+static void write_whole(clv_bytes *out, const clv_row *row, uint64_t value) {
+  const char *word = clv_row_word(row, value);
+  if (word)
+    clv_bytes_puts(out, word);
+  else
+    write_quantity(out, row->kind, value);
+}
+
+static void write_list(writer *w, const clv_row *row, const void *at) {
+  const clv_text_list *texts = at;
+  const clv_number_list *numbers = at;
+  bool outer = w->first;
+  w->first = true;
+  clv_bytes_puts(w->out, "[");
+  for (size_t i = 0; i < texts->n; i++) {
+    next_item(w);
+    if (row->kind == CLV_ROW_TEXTS)
+      write_text(w->out, texts->items[i]);
+    else
+      write_number(w->out, numbers->items[i]);
+  }
+  clv_bytes_puts(w->out, "]");
+  w->first = outer;
+}
+
+static void write_ints(writer *w, const clv_attr_spec *attr) {
+  bool outer = w->first;
+  w->first = true;
+  clv_bytes_puts(w->out, "[");
+  for (size_t i = 0; i < attr->n_ints; i++) {
+    next_item(w);
+    clv_bytes_printf(w->out, "%lld", (long long)attr->ints[i]);
+  }
+  clv_bytes_puts(w->out, "]");
+  w->first = outer;
+}
+
+static void write_attr(writer *w, const clv_attr_spec *a) {
+  if (a->kind == CLV_ATTR_INT) clv_bytes_printf(w->out, "%lld", (long long)a->integer);
+  if (a->kind == CLV_ATTR_FLOAT) write_number(w->out, a->number);
+  if (a->kind == CLV_ATTR_BOOL) clv_bytes_puts(w->out, a->flag ? "true" : "false");
+  if (a->kind == CLV_ATTR_TEXT) write_text(w->out, a->text);
+  if (a->kind == CLV_ATTR_INTS) write_ints(w, a);
+}
+
+static void write_attrs(writer *w, const clv_attr_spec *attrs, size_t n) {
+  for (const clv_attr_spec *a = attrs; a < attrs + n; a++) {
+    start_key(w, a->key);
+    clv_bytes_puts(w->out, " ");
+    write_attr(w, a);
+    end_line(w);
+  }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static bool is_given(const clv_row *row, const char *base) {
+  const void *at = base + row->offset;
+  switch (row->kind) {
+    case CLV_ROW_ENUM:
+      return row->names[*(const int *)at][0] != '\0';
+    case CLV_ROW_TEXT:
+    case CLV_ROW_PATH:
+      return *(char *const *)at != NULL;
+    case CLV_ROW_TEXTS:
+    case CLV_ROW_NUMBERS:
+      return row->required || ((const clv_text_list *)at)->n > 0;
+    case CLV_ROW_RANGE:
+      return ((const clv_layer_range *)at)->given;
+    case CLV_ROW_SEED:
+      return ((const clv_seed *)at)->given;
+    case CLV_ROW_LIST:
+    case CLV_ROW_MAP:
+    case CLV_ROW_ATTRS:
+      return *(const size_t *)(const void *)(base + row->count) > 0;
+    default:
+      return true;
+  }
+}
+
+static void write_range_end(clv_bytes *out, uint64_t number, const char *name) {
+  if (*name)
+    clv_bytes_puts(out, name);
+  else
+    clv_bytes_printf(out, "%llu", (unsigned long long)number);
+}
+
+static void write_seed(clv_bytes *out, const clv_seed *seed) {
+  char hex[33];
+  uint64_t number = 0;
+  for (int i = 8; i < 16; i++) number = number << 8 | seed->key.bytes[i];
+  clv_hex(seed->key.bytes, sizeof seed->key.bytes, hex);
+  if (seed->guessable)
+    clv_bytes_printf(out, "%llu", (unsigned long long)number);
+  else
+    clv_bytes_printf(out, "\"%s\"", hex);
+}
+
+static void write_value(writer *w, const clv_row *row, const void *at) {
+  const clv_layer_range *range = at;
+  switch (row->kind) {
+    case CLV_ROW_BOOL:
+      clv_bytes_puts(w->out, *(const bool *)at ? "true" : "false");
+      break;
+    case CLV_ROW_NUMBER:
+      write_number(w->out, *(const double *)at);
+      break;
+    case CLV_ROW_ENUM:
+      clv_bytes_puts(w->out, row->names[*(const int *)at]);
+      break;
+    case CLV_ROW_TEXT:
+    case CLV_ROW_PATH:
+      write_text(w->out, *(char *const *)at);
+      break;
+    case CLV_ROW_TEXTS:
+    case CLV_ROW_NUMBERS:
+      write_list(w, row, at);
+      break;
+    case CLV_ROW_RANGE:
+      write_range_end(w->out, range->first, range->first_name);
+      clv_bytes_puts(w->out, "..");
+      write_range_end(w->out, range->last, range->last_name);
+      break;
+    case CLV_ROW_SEED:
+      write_seed(w->out, at);
+      break;
+    default:
+      write_whole(w->out, row, *(const uint64_t *)at);
+      break;
+  }
+}
+
+/* A section with nothing given inside is taken back. */
+static void write_section(writer *w, const clv_row *row, const char *base) {
+  char inner[CLV_PATH_MAX];
+  clv_row_inner(row, inner);
+  clv_bytes_puts(w->out, "\n");
+  size_t after = w->out->len;
+  w->indent += 2;
+  write_map(w, inner, base);
+  w->indent -= 2;
+  if (w->out->failed || w->out->len > after) return;
+  while (after > 0 && w->out->data[after - 1] == '\n') after--;
+  while (after > 0 && w->out->data[after - 1] != '\n') after--;
+  w->out->len = after;
+  w->out->data[after] = '\0';
+}
+
+/* Layers read best on one line each; everything else gets a line per key. */
+static bool is_layers(const clv_row *row) {
+  const char *tail = strrchr(row->path, '.');
+  return tail && strcmp(tail, ".layers") == 0;
+}
+
+static void write_layer(writer *w, const char *inner, const char *entry) {
+  clv_bytes_printf(w->out, "%*s- {", w->indent + 2, "");
+  w->indent += 2;
+  w->flow = w->first = true;
+  write_map(w, inner, entry);
+  w->flow = w->first = false;
+  w->indent -= 2;
+  clv_bytes_puts(w->out, "}\n");
+}
+
+static void write_entries(writer *w, const clv_row *row, const char *base) {
+  char inner[CLV_PATH_MAX];
+  const char *entries = *(char *const *)(const void *)(base + row->offset);
+  size_t n = *(const size_t *)(const void *)(base + row->count);
+  clv_row_inner(row, inner);
+  clv_bytes_puts(w->out, "\n");
+  for (size_t i = 0; i < n; i++) {
+    const char *entry = entries + i * row->entry_bytes;
+    if (is_layers(row)) {
+      write_layer(w, inner, entry);
+      continue;
+    }
+    if (row->kind == CLV_ROW_MAP) {
+      clv_bytes_printf(w->out, "%*s", w->indent + 2, "");
+      write_text(w->out, *(char *const *)(const void *)(entry + sizeof(clv_config_pos)));
+      clv_bytes_puts(w->out, ":\n");
+    }
+    w->dash = row->kind == CLV_ROW_LIST;
+    w->indent += 4;
+    write_map(w, inner, entry);
+    w->indent -= 4;
+  }
+}
+
+/* Of a section that need not be there: is a list missing that it must have? */
+static bool is_absent(const writer *w, const clv_row *row, const char *base) {
+  char inner[CLV_PATH_MAX];
+  if (row->kind != CLV_ROW_SECTION || row->required) return false;
+  clv_row_inner(row, inner);
+  for (size_t i = 0; i < w->schema->n_rows; i++) {
+    const clv_row *in = &w->schema->rows[i];
+    if (!clv_row_key(in, inner) || !in->required || in->kind != CLV_ROW_TEXTS) continue;
+    if (!((const clv_text_list *)(const void *)(base + in->offset))->n) return true;
+  }
+  return false;
+}
+
+static void write_row(writer *w, const clv_row *row, const char *key, const char *base) {
+  if (!is_given(row, base) || is_absent(w, row, base)) return;
+  if (row->kind == CLV_ROW_ATTRS) {
+    write_attrs(w, *(clv_attr_spec *const *)(const void *)(base + row->offset),
+                *(const size_t *)(const void *)(base + row->count));
+    return;
+  }
+  start_key(w, key);
+  if (row->kind == CLV_ROW_SECTION) {
+    write_section(w, row, base);
+  } else if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
+    write_entries(w, row, base);
+  } else {
+    clv_bytes_puts(w->out, " ");
+    write_value(w, row, base + row->offset);
+    end_line(w);
+  }
+}
+
+static void write_map(writer *w, const char *prefix, const char *base) {
+  for (size_t i = 0; i < w->schema->n_rows; i++) {
+    const char *key = clv_row_key(&w->schema->rows[i], prefix);
+    if (key) write_row(w, &w->schema->rows[i], key, base);
+  }
+}
+
+void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret) {
+  writer w = {.schema = schema, .out = ret};
+  write_map(&w, "", base);
+}
+
+/* ---- a line a key ---------------------------------------------------------------------------- */
+
+static void list_map(writer *w, const char *prefix, const char *shown, const char *base);
+
+static void list_attrs(writer *w, const clv_row *row, const char *shown, const char *base) {
+  const clv_attr_spec *attrs = *(clv_attr_spec *const *)(const void *)(base + row->offset);
+  size_t n = *(const size_t *)(const void *)(base + row->count);
+  for (size_t i = 0; i < n; i++) {
+    clv_bytes_printf(w->out, "%s.%s: ", shown, attrs[i].key);
+    write_attr(w, &attrs[i]);
+    clv_bytes_puts(w->out, "\n");
+  }
+}
+
+static void list_entries(writer *w, const clv_row *row, const char *shown, const char *base) {
+  char inner[CLV_PATH_MAX];
+  const char *entries = *(char *const *)(const void *)(base + row->offset);
+  size_t n = *(const size_t *)(const void *)(base + row->count);
+  clv_row_inner(row, inner);
+  for (size_t i = 0; i < n; i++) {
+    const char *entry = entries + i * row->entry_bytes;
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    if (row->kind == CLV_ROW_MAP)
+      clv_bytes_printf(&path, "%s.%s", shown,
+                       *(char *const *)(const void *)(entry + sizeof(clv_config_pos)));
+    else
+      clv_bytes_printf(&path, "%s.%zu", shown, i);
+    w->out->failed |= path.failed;
+    if (!path.failed) list_map(w, inner, path.data, entry);
+  }
+}
+
+static void list_row(writer *w, const clv_row *row, const char *shown, const char *base) {
+  char inner[CLV_PATH_MAX];
+  if (!is_given(row, base) || is_absent(w, row, base)) return;
+  if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
+    list_entries(w, row, shown, base);
+  } else if (row->kind == CLV_ROW_SECTION) {
+    clv_row_inner(row, inner);
+    list_map(w, inner, shown, base);
+  } else {
+    clv_bytes_printf(w->out, "%s: ", shown);
+    if (row->kind == CLV_ROW_SEED)
+      clv_bytes_puts(w->out, "(secret)");
+    else
+      write_value(w, row, base + row->offset);
+    clv_bytes_puts(w->out, "\n");
+  }
+}
+
+static void list_map(writer *w, const char *prefix, const char *shown, const char *base) {
+  for (size_t i = 0; i < w->schema->n_rows; i++) {
+    const clv_row *row = &w->schema->rows[i];
+    const char *key = clv_row_key(row, prefix);
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    if (!key) continue;
+    clv_bytes_printf(&path, "%s%s%s", shown, *shown ? "." : "", key);
+    w->out->failed |= path.failed;
+    if (path.failed) continue;
+    if (row->kind == CLV_ROW_ATTRS)
+      list_attrs(w, row, shown, base);
+    else
+      list_row(w, row, path.data, base);
+  }
+}
+
+void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret) {
+  writer w = {.schema = schema, .out = ret, .lines = true};
+  list_map(&w, "", "", base);
+}

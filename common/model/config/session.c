@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * session.yaml: loading, and the rules that look at more than one key.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/config/schema_int.h"
+
+#define fail_at clv_session_fail_at
+
+clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
+                             const char *fmt, ...) {
+  va_list ap;
+  clv_yaml_source source = {config->file, &config->overrides};
+  va_start(ap, fmt);
+  clv_code code = clv_yaml_source_vfail(&source, pos, err, fmt, ap);
+  va_end(ap);
+  return code;
+}
+
+/* ---- who runs what --------------------------------------------------------------------------- */
+
+/* Index of the worker called `at`, -1 for the master. */
+static clv_code find_worker(const clv_session_config *c, const char *at, clv_config_pos pos,
+                            const char *key, int *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  *ret = -1;
+  if (strcmp(at, "master") == 0) return CLV_OK;
+  CLV_TRY(clv_alloc(c->n_workers + 1, sizeof(char *), &names, err));
+  for (size_t i = 0; i < c->n_workers; i++) {
+    names[i] = c->workers[i].name;
+    if (strcmp(at, names[i]) != 0) continue;
+    *ret = (int)i;
+    return CLV_OK;
+  }
+  names[c->n_workers] = "master";
+  const char *near = clv_did_you_mean(at, names, c->n_workers + 1);
+  if (near)
+    return fail_at(c, pos, err, "'%s' names the unknown worker '%s', did you mean '%s'?", key, at,
+                   near);
+  return fail_at(c, pos, err,
+                 "'%s' names the unknown worker '%s': use master or a name under workers", key, at);
+}
+
+static clv_code check_workers(const clv_session_config *c, clv_err *err) {
+  for (size_t i = 0; i < c->n_workers; i++)
+    if (strcmp(c->workers[i].name, "master") == 0)
+      return fail_at(c, c->workers[i].pos, err, "'master' cannot be the name of a worker");
+  return CLV_OK;
+}
+
+static clv_code needs_tls(const clv_session_config *c, clv_config_pos pos, const char *what,
+                          const char *at, clv_err *err) {
+  if (c->tls.ca) return CLV_OK;
+  return fail_at(c, pos, err, "%s runs at worker '%s', which needs tls: {ca, cert, key}", what, at);
+}
+
+/* What cross_entropy alone takes. */
+static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
+  bool given = c->loss.weight.n || c->loss.ignore_index != -100 || c->loss.label_smoothing != 0;
+  if (given && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
+    return fail_at(c, c->loss.pos, err,
+                   "loss.weight, loss.ignore_index and loss.label_smoothing go with cross_entropy");
+  if (c->loss.scores.n && c->loss.kind == CLV_LOSS_MSE)
+    return fail_at(c, c->loss.scores_pos, err, "loss.scores are of classes, and mse has none");
+  if (c->loss.ignore_index != floor(c->loss.ignore_index))
+    return fail_at(c, c->loss.ignore_pos, err, "'loss.ignore_index' must be a whole number");
+  for (size_t i = 0; i < c->loss.weight.n; i++)
+    if (c->loss.weight.items[i] > 0) return CLV_OK;
+  if (!c->loss.weight.n) return CLV_OK;
+  return fail_at(c, c->loss.options_pos, err, "'loss.weight' is 0 for every class");
+}
+
+static clv_code check_loss(clv_session_config *c, clv_err *err) {
+  clv_config_pos pos = c->loss.at_pos;
+  CLV_TRY(check_loss_options(c, err));
+  CLV_TRY(find_worker(c, c->loss.at, pos, "loss.at", &c->loss.worker, err));
+  if (c->loss.worker < 0) return CLV_OK;
+  if (!c->privacy.labels_leave)
+    return fail_at(
+        c, pos, err,
+        "the loss is at '%s', but labels must not leave the master: put it at master, or "
+        "set privacy.labels_leave: true",
+        c->loss.at);
+  return needs_tls(c, pos, "the loss", c->loss.at, err);
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+static clv_code check_weights(const clv_session_config *c, const clv_stage_spec *s, clv_err *err) {
+  const char *at_home = s->weights_folder ? s->weights_folder : s->weights_file;
+  if (!!s->weights_file + !!s->weights_folder + !!s->weights_artifact > 1)
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' takes its weights from a file, from a folder or from an "
+                   "artifact: give one of them",
+                   s->name);
+  if (s->weights_sha256 && !at_home && !s->weights_artifact)
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' gives a sha256, but neither file nor artifact", s->name);
+  if (s->weights_secret && !at_home)
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' says secret: true of no file: it belongs to weights.file", s->name);
+  if (s->weights_new.n && !s->weights_folder && !s->weights_artifact)
+    return fail_at(c, s->weights_new_pos, err,
+                   "stage '%s': 'new' goes with weights.folder or weights.artifact", s->name);
+  if (s->weights_artifact && s->worker < 0)
+    return fail_at(c, s->weights_pos, err,
+                   "stage '%s' is at master, which has no artifacts: use "
+                   "weights.file",
+                   s->name);
+  return CLV_OK;
+}
+
+/* A file is secret or it is not. */
+static clv_code check_secret(const clv_session_config *c, size_t i, clv_err *err) {
+  const clv_stage_spec *s = &c->stages[i];
+  const char *of = s->weights_folder ? s->weights_folder : s->weights_file;
+  for (size_t j = 0; of && j < i; j++) {
+    const clv_stage_spec *other = &c->stages[j];
+    const char *theirs = other->weights_folder ? other->weights_folder : other->weights_file;
+    if (!theirs || strcmp(theirs, of) != 0) continue;
+    if (other->weights_secret != s->weights_secret)
+      return fail_at(c, s->weights_pos, err,
+                     "stages '%s' and '%s' take their weights from one file, and only one of them "
+                     "says secret: true",
+                     other->name, s->name);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
+  clv_stage_spec *s = &c->stages[i];
+  CLV_AUTO(clv_bytes_done) clv_bytes what = {0};
+  clv_bytes_printf(&what, "stages.%zu.at", i);
+  if (what.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a message");
+  CLV_TRY(find_worker(c, s->at, s->at_pos, what.data, &s->worker, err));
+  for (size_t j = 0; j < i; j++)
+    if (strcmp(c->stages[j].name, s->name) == 0)
+      return fail_at(c, s->pos, err, "two stages are called '%s'", s->name);
+  if (!s->transfer_pos.line && !s->transfer_pos.column) s->transfer = c->transfer;
+  CLV_TRY(check_weights(c, s, err));
+  if (s->freeze && s->lora.targets.n)
+    return fail_at(c, s->lora.pos, err,
+                   "stage '%s' has freeze: true, and adapters that are to learn: leave freeze out, "
+                   "lora freezes the rest by itself",
+                   s->name);
+  CLV_TRY(check_secret(c, i, err));
+  if (s->recompute && s->recompute_blocks.n)
+    return fail_at(c, s->recompute_blocks_pos, err,
+                   "stage '%s' has recompute: true, which is all of it: leave that out, or "
+                   "recompute_blocks",
+                   s->name);
+  if (s->worker < 0) return CLV_OK;
+  if (i == 0 && !c->privacy.raw_input_leaves)
+    return fail_at(
+        c, s->at_pos, err,
+        "the first stage '%s' is at '%s', but raw input must not leave the master: put it "
+        "at master, or set privacy.raw_input_leaves: true",
+        s->name, s->at);
+  return needs_tls(c, s->at_pos, "this stage", s->at, err);
+}
+
+/* Ranges of numbers share out a list of layers in order. Where a name is, or an architecture, only
+ * the model can tell. */
+static clv_code check_ranges(const clv_session_config *c, clv_err *err) {
+  const clv_model_config *m = &c->model;
+  uint64_t next = 0;
+  for (size_t i = 0; m->n_layers && i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    if (s->range.first_name[0] || s->range.last_name[0]) return CLV_OK;
+    if (s->range.first != next)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' starts with layer %llu, but layer %llu is next", s->name,
+                     (unsigned long long)s->range.first, (unsigned long long)next);
+    next = s->range.last + 1;
+    if (next > m->n_layers)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' ends with layer %llu, but the model ends with "
+                     "%zu",
+                     s->name, (unsigned long long)s->range.last, m->n_layers - 1);
+  }
+  if (next != m->n_layers)
+    return fail_at(c, m->pos, err, "no stage has layer %llu of the model",
+                   (unsigned long long)next);
+  return CLV_OK;
+}
+
+/* Stages list their own layers, or share out the model's in order; never a mixture. */
+static clv_code check_layers(const clv_session_config *c, clv_err *err) {
+  bool has_model = clv_model_is_given(&c->model);
+  for (size_t i = 0; i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    if (s->range.given && !has_model)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' takes a range of layers, but there is no "
+                     "model",
+                     s->name);
+    if (!s->range.given && has_model)
+      return fail_at(c, s->layers_pos, err,
+                     "stage '%s' lists its own layers, but there is a model "
+                     "too: give a range such as 0..3",
+                     s->name);
+  }
+  return check_ranges(c, err);
+}
+
+bool clv_model_is_given(const clv_model_config *m) {
+  return m->arch != CLV_ARCH_NONE || m->n_layers > 0 || m->hf;
+}
+
+/* A head is of a model of Hugging Face. */
+static clv_code check_hf(const clv_session_config *c, clv_err *err) {
+  const clv_model_config *m = &c->model;
+  if (m->hf && m->head == CLV_HEAD_NOT_GIVEN)
+    return fail_at(c, m->hf_pos, err,
+                   "model.hf needs a head: none, sequence, token, masked or causal");
+  if (!m->hf && m->head != CLV_HEAD_NOT_GIVEN)
+    return fail_at(c, m->head_pos, err, "model.head belongs to model.hf");
+  return CLV_OK;
+}
+
+static clv_code check_model(const clv_session_config *c, clv_err *err) {
+  const clv_model_config *m = &c->model;
+  if ((m->arch != CLV_ARCH_NONE) + (m->n_layers > 0) + (m->hf != NULL) > 1)
+    return fail_at(c, m->pos, err, "a model has an arch, layers or hf, and no two of them");
+  CLV_TRY(check_hf(c, err));
+  if (m->pos.column && !clv_model_is_given(m))
+    return fail_at(c, m->pos, err, "a model needs an arch, layers or hf");
+  if (m->n_attrs && m->arch == CLV_ARCH_NONE && !m->hf)
+    return fail_at(c, m->attrs[0].pos, err, "unknown key 'model.%s': attributes belong to an arch",
+                   m->attrs[0].key);
+  return CLV_OK;
+}
+
+/* ---- numbers that depend on each other ------------------------------------------------------- */
+
+/* What its schedule asks of the rest. */
+static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
+  clv_pipeline_kind kind = c->pipeline.schedule;
+  bool async = kind == CLV_PIPE_PIPEDREAM || kind == CLV_PIPE_PIPEDREAM_2BW;
+  if ((kind == CLV_PIPE_CUSTOM) != (c->pipeline.file != NULL))
+    return fail_at(c, c->pipeline.pos, err,
+                   "pipeline.file belongs to schedule: custom, and is what it needs");
+  if (kind == CLV_PIPE_PIPEDREAM && c->pipeline.micro_batches > 1)
+    return fail_at(c, c->pipeline.pos, err,
+                   "pipedream takes a step after each batch: micro_batches is 1 (pipedream-2bw "
+                   "takes one after each micro_batches of them)");
+  if (c->pipeline.micro_batches == CLV_MICRO_AUTO && (async || kind == CLV_PIPE_CUSTOM))
+    return fail_at(
+        c, c->pipeline.pos, err,
+        "micro_batches: auto does not go with schedule: %s, whose number of them is part "
+        "of what it computes: give a number",
+        clv_pipeline_name(kind));
+  if (async && c->train.clip_grad_norm > 0)
+    return fail_at(c, c->pipeline.pos, err,
+                   "with %s each stage steps by itself, so there is no norm of all gradients for "
+                   "train.clip_grad_norm; take 1f1b or leave clipping out",
+                   clv_pipeline_name(kind));
+  return CLV_OK;
+}
+
+/* Settings that only some optimisers have, where they say something. */
+static clv_code check_read(const clv_session_config *c, const clv_optim_config *o, clv_err *err) {
+  static const clv_optim_config unset = {.alpha = 0.99};
+  const uint32_t shared = 1u << CLV_OPTIM_SET_lr | 1u << CLV_OPTIM_SET_beta1 |
+                          1u << CLV_OPTIM_SET_beta2 | 1u << CLV_OPTIM_SET_eps;
+  for (int i = 0; i < CLV_OPTIM_SETTINGS; i++) {
+    clv_optim_setting setting = (clv_optim_setting)i;
+    if ((clv_optimizer_row_of(o->kind)->reads | shared) >> i & 1) continue;
+    if (clv_optim_setting_value(o, setting) != clv_optim_setting_value(&unset, setting))
+      return fail_at(c, c->train.optimizer.pos, err, "%s has no train.optimizer.%s",
+                     clv_optimizer_row_of(o->kind)->name, clv_optim_setting_name(setting));
+  }
+  return CLV_OK;
+}
+
+static clv_code check_optimizer(clv_session_config *c, clv_err *err) {
+  clv_optimizer_config *o = &c->train.optimizer;
+  clv_optim_config settings = {.kind = o->kind};
+  o->beta1 = o->betas.items[0];
+  o->beta2 = o->betas.items[1];
+  const clv_optimizer_row *row = clv_optimizer_row_of(o->kind);
+  if (!o->eps_pos.column) o->eps = row->defaults.eps > 0 ? row->defaults.eps : 1e-8;
+  CLV_OPTIM_COPY(&settings, o);
+  CLV_TRY(check_read(c, &settings, err));
+  if (o->nesterov && !(o->momentum > 0))
+    return fail_at(c, o->pos, err, "train.optimizer.nesterov needs a momentum above 0");
+  if (!(o->beta1 < 1 && o->beta2 < 1))
+    return fail_at(c, o->pos, err, "train.optimizer.betas must be below 1");
+  if (!(o->alpha < 1)) return fail_at(c, o->pos, err, "train.optimizer.alpha must be below 1");
+  return CLV_OK;
+}
+
+/* Gradients that are accumulated are those of micro-batches, of which one is under way at once. */
+static clv_code set_accumulation(clv_session_config *c, clv_err *err) {
+  uint64_t parts = c->train.accumulate;
+  if (parts == 1) return CLV_OK;
+  if (c->pipeline.micro_batches != 1 && c->pipeline.micro_batches != parts)
+    return fail_at(c, c->pipeline.pos, err,
+                   "train.accumulate: %llu cuts a batch into as many micro-batches, and "
+                   "pipeline.micro_batches says otherwise: give one of them",
+                   (unsigned long long)parts);
+  c->pipeline.micro_batches = parts;
+  if (c->pipeline.window == CLV_WINDOW_AUTO) c->pipeline.window = 1;
+  return CLV_OK;
+}
+
+static clv_code check_train(clv_session_config *c, clv_err *err) {
+  clv_train_config *t = &c->train;
+  CLV_TRY(set_accumulation(c, err));
+  if (!t->eval_batch) t->eval_batch = t->batch;
+  CLV_TRY(check_optimizer(c, err));
+  if (t->schedule.kind == CLV_LR_STEP && !t->schedule.step_size)
+    return fail_at(c, t->schedule.pos, err, "a step schedule needs train.schedule.step_size");
+  if (t->schedule.from_zero && !t->schedule.warmup_steps)
+    return fail_at(c, t->schedule.pos, err,
+                   "train.schedule.from_zero is of the warm-up: it needs warmup_steps");
+  if (c->pipeline.micro_batches > t->batch)
+    return fail_at(c, c->pipeline.pos, err,
+                   "pipeline.micro_batches is %llu, more than the %llu records of train.batch",
+                   (unsigned long long)c->pipeline.micro_batches, (unsigned long long)t->batch);
+  return check_pipeline(c, err);
+}
+
+static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, clv_config_pos pos,
+                            clv_err *err) {
+  for (size_t i = 0; i < list->n; i++) {
+    char *path = NULL;
+    if (!clv_path_fits(c->data.root, list->items[i]))
+      return fail_at(c, pos, err, "data.root and a file name make a path of more than %d bytes",
+                     CLV_CONFIG_MAX_TEXT);
+    CLV_TRY(clv_path_join(c->data.root, list->items[i], &path, err));
+    free(list->items[i]);
+    list->items[i] = path;
+  }
+  return CLV_OK;
+}
+
+size_t clv_data_inputs(const clv_data_config *d) { return d->inputs.n ? d->inputs.n : 1; }
+
+/* What texts and documents can give; documents give all unless the file says less. */
+static clv_code check_token_inputs(clv_session_config *c, clv_err *err) {
+  static const char *const given[] = {"ids", "lengths", "boxes"};
+  clv_data_config *d = &c->data;
+  size_t most = d->format == CLV_DATA_DOCUMENTS ? 3 : 2;
+  if (d->format != CLV_DATA_TEXT && d->format != CLV_DATA_DOCUMENTS) return CLV_OK;
+  for (size_t i = 0, k; i < d->inputs.n; i++) {
+    for (k = 0; k < most && strcmp(given[k], d->inputs.items[i]) != 0;) k++;
+    if (k == most)
+      return fail_at(c, d->inputs_pos, err,
+                     "data.inputs: there is no '%s'; there are ids, lengths%s", d->inputs.items[i],
+                     most > 2 ? " and boxes" : "");
+  }
+  if (d->inputs.n || most < 3) return CLV_OK;
+  static const char *const all[] = {"ids", "boxes", "lengths"};
+  for (size_t i = 0; i < 3; i++) CLV_TRY(clv_text_list_add(&d->inputs, all[i], err));
+  return CLV_OK;
+}
+
+static clv_code check_inputs(clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  CLV_TRY(check_token_inputs(c, err));
+  if (d->inputs.n && d->format == CLV_DATA_IMAGES)
+    return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format images");
+  if (d->inputs.n && (d->mean.n || d->scale != 0 || d->flatten))
+    return fail_at(c, d->inputs_pos, err,
+                   "data.inputs are taken as they are: remove data.normalize, data.scale and "
+                   "data.flatten");
+  for (size_t i = 0; i < d->inputs.n; i++)
+    for (size_t k = 0; k < i; k++)
+      if (strcmp(d->inputs.items[i], d->inputs.items[k]) == 0)
+        return fail_at(c, d->inputs_pos, err, "data.inputs has '%s' twice", d->inputs.items[i]);
+  return CLV_OK;
+}
+
+static clv_code check_files(const clv_session_config *c, const char *key,
+                            const clv_text_list *files, clv_config_pos pos, clv_err *err) {
+  static const char *const wants[] = {
+      [CLV_DATA_IDX] = "'%s' must name two files, records and labels, got %zu",
+      [CLV_DATA_NPY] = "'%s' must name two files, records and labels, got %zu",
+      [CLV_DATA_IMAGES] = "'%s' must name one folder of images, as in [train], got %zu names",
+      [CLV_DATA_TEXT] = "'%s' must name one table of texts, as in [train.csv], got %zu names",
+      [CLV_DATA_DOCUMENTS] =
+          "'%s' must name one file of pages or one folder, as in [train.jsonl], got %zu names"};
+  bool one = c->data.format != CLV_DATA_IDX && c->data.format != CLV_DATA_NPY;
+  size_t inputs = one ? 1 : clv_data_inputs(&c->data);
+  bool inputs_alone = files == &c->data.test && files->n == inputs; /* to predict */
+  if (!files->n || files->n == (one ? 1 : inputs + 1) || inputs_alone) return CLV_OK;
+  if (c->data.inputs.n && !one)
+    return fail_at(c, pos, err,
+                   "'%s' must name %zu files, one per name of data.inputs and then the labels, got "
+                   "%zu",
+                   key, inputs + 1, files->n);
+  return fail_at(c, pos, err, wants[c->data.format], key, files->n);
+}
+
+static clv_code check_text(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  bool documents = d->format == CLV_DATA_DOCUMENTS;
+  if (d->format != CLV_DATA_TEXT && !documents) {
+    if (d->objective == CLV_LABELS_OF_FILES) return CLV_OK;
+    return fail_at(c, d->objective_pos, err,
+                   "data.objective goes with the formats text and documents");
+  }
+  if (!d->tokenizer.file)
+    return fail_at(c, d->pos, err,
+                   "data.format %s needs data.tokenizer.file, a vocab.txt or a tokenizer.json",
+                   documents ? "documents" : "text");
+  if (documents) return CLV_OK;
+  if (strcmp(d->text.column, d->text.label) == 0)
+    return fail_at(c, d->text.pos, err, "data.text: column and label are both '%s'",
+                   d->text.column);
+  return CLV_OK;
+}
+
+static clv_code check_images(const clv_session_config *c, clv_err *err) {
+  const char *what = NULL;
+  const clv_data_config *d = &c->data;
+  if (d->images.channels == 2) what = "channels must be 1 or 3";
+  if (d->images.train_crop != CLV_TRAIN_CROP_CENTER && !d->images.crop)
+    what = "train_crop needs the size: set data.images.crop";
+  if (d->images.pad && d->images.train_crop != CLV_TRAIN_CROP_RANDOM)
+    what = "pad belongs to train_crop: random";
+  if (d->images.area.items[0] > d->images.area.items[1]) what = "area is [least, greatest]";
+  if (d->images.ratio.items[0] > d->images.ratio.items[1]) what = "ratio is [least, greatest]";
+  return what ? fail_at(c, d->images.pos, err, "data.images: %s", what) : CLV_OK;
+}
+
+/* Groups are named where the records do not name them themselves. */
+static clv_code check_groups(clv_session_config *c, clv_err *err) {
+  clv_data_config *d = &c->data;
+  bool arrays = d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
+  bool by_key = arrays || d->format == CLV_DATA_TEXT;
+  char *path = NULL;
+  if (d->validation_group && d->validation_by != CLV_BY_GROUP)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.group goes with data.validation.by: group");
+  if (d->validation_group && !by_key)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.group goes with idx, npy and text: documents are grouped by "
+                   "their files, images by the folders below their classes");
+  if (d->validation_by == CLV_BY_GROUP && by_key && !d->validation_group)
+    return fail_at(c, d->group_pos, err,
+                   "data.validation.by: group needs data.validation.group, %s",
+                   arrays ? "a file with a whole number per record" : "the name of a column");
+  if (!arrays || !d->validation_group) return CLV_OK;
+  if (!clv_path_fits(d->root, d->validation_group))
+    return fail_at(c, d->group_pos, err,
+                   "data.root and data.validation.group make a path of more than %d bytes",
+                   CLV_CONFIG_MAX_TEXT);
+  CLV_TRY(clv_path_join(d->root, d->validation_group, &path, err));
+  free(d->validation_group);
+  d->validation_group = path;
+  return CLV_OK;
+}
+
+static clv_code check_data(clv_session_config *c, clv_err *err) {
+  clv_data_config *d = &c->data;
+  CLV_TRY(check_inputs(c, err));
+  CLV_TRY(check_files(c, "data.train", &d->train, d->train_pos, err));
+  CLV_TRY(check_files(c, "data.test", &d->test, d->test_pos, err));
+  CLV_TRY(check_images(c, err));
+  CLV_TRY(check_text(c, err));
+  CLV_TRY(check_groups(c, err));
+  if (d->mean.n != d->std.n)
+    return fail_at(c, d->normalize_pos, err,
+                   "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);
+  CLV_TRY(resolve_all(c, &d->train, d->train_pos, err));
+  return resolve_all(c, &d->test, d->test_pos, err);
+}
+
+static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
+  if (c->checkpoint.dir) return CLV_OK;
+  if (!clv_path_fits(c->run.dir, c->name))
+    return clv_fail(err, CLV_INVALID,
+                    "%s: run.dir and the run's name make a path of more than %d bytes", c->file,
+                    CLV_CONFIG_MAX_TEXT);
+  return clv_path_join(c->run.dir, c->name, &c->checkpoint.dir, err);
+}
+
+static clv_code check_best(clv_session_config *c, clv_err *err) {
+  bool accuracy = c->checkpoint.best == CLV_BEST_ACCURACY;
+  clv_best_mode fitting = accuracy ? CLV_BEST_MAX : CLV_BEST_MIN;
+  clv_config_pos pos = c->checkpoint.best_pos;
+  if (c->checkpoint.best == CLV_BEST_NONE) return CLV_OK;
+  if (!(c->data.validation_fraction > 0))
+    return fail_at(c, pos, err,
+                   "checkpoint.best needs validations: set data.validation.fraction, as in 0.1");
+  if (accuracy && c->loss.kind == CLV_LOSS_MSE)
+    return fail_at(c, pos, err, "mse has no accuracy: set checkpoint.best: validation.loss");
+  if (c->checkpoint.mode != CLV_BEST_FITTING && c->checkpoint.mode != fitting)
+    return fail_at(c, pos, err, "the best %s is the %s: set checkpoint.mode: %s, or leave it out",
+                   clv_best_name(c->checkpoint.best), accuracy ? "largest" : "smallest",
+                   accuracy ? "max" : "min");
+  c->checkpoint.mode = fitting;
+  return CLV_OK;
+}
+
+static void settle_tensorboard(clv_session_config *c) {
+  if (strcmp(c->log.tensorboard, "false") != 0) return;
+  free(c->log.tensorboard);
+  c->log.tensorboard = NULL;
+}
+
+static clv_code finish(clv_session_config *c, clv_err *err) {
+  CLV_TRY(check_workers(c, err));
+  CLV_TRY(check_data(c, err));
+  CLV_TRY(check_model(c, err));
+  for (size_t i = 0; i < c->n_stages; i++) CLV_TRY(check_stage(c, i, err));
+  CLV_TRY(check_layers(c, err));
+  CLV_TRY(check_loss(c, err));
+  CLV_TRY(check_train(c, err));
+  CLV_TRY(check_best(c, err));
+  settle_tensorboard(c);
+  return default_checkpoint_dir(c, err);
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+void clv_session_config_free(clv_session_config *config) {
+  if (!config) return;
+  clv_schema_free_at(clv_session_schema(), config);
+  clv_text_list_done(&config->overrides);
+  free(config->file);
+  free(config);
+}
+
+void clv_session_config_freep(clv_session_config **config) { clv_session_config_free(*config); }
+
+clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
+                                  const clv_config_overrides *over, clv_session_config **ret_config,
+                                  clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  CLV_TRY(clv_strdup(path, &c->file, err));
+  clv_yaml_source source = {c->file, &c->overrides};
+  CLV_TRY(clv_config_build(clv_session_schema(), &source, text, len, over, &c->overrides, c, err));
+  CLV_TRY(finish(c, err));
+  *ret_config = clv_steal(&c);
+  return CLV_OK;
+}
+
+clv_code clv_session_config_load(const char *path, const clv_config_overrides *over,
+                                 clv_session_config **ret_config, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_code code = clv_file_read(path, CLV_CONFIG_MAX_BYTES, &text, err);
+  if (code == CLV_NOT_FOUND && err)
+    return clv_fail(err, code, "%s; `cleave-master init` writes a first session.yaml", err->text);
+  CLV_TRY(code);
+  return clv_session_config_parse(path, text.data, text.len, over, ret_config, err);
+}

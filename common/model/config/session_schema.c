@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every key of session.yaml.
+ */
+#include "common/model/config/schema_int.h"
+
+#define AT(member) offsetof(clv_session_config, member)
+#define REMOTE(member) offsetof(clv_remote_spec, member)
+#define STAGE(member) offsetof(clv_stage_spec, member)
+#define LAYER(member) offsetof(clv_layer_spec, member)
+
+enum { MAX_STEPS = 1000000000 };
+
+static const char *const format_names[] = {"idx", "npy", "images", "text", "documents", NULL};
+static const char *const objective_names[] = {"labels", "causal", "masked", NULL};
+static const char *const labels_of_names[] = {"words", "pages", NULL};
+static const char *const split_names[] = {"stratified", "random", "last", "group", NULL};
+static const char *const limit_names[] = {"stratified", "random", "first", NULL};
+static const char *const non_finite_names[] = {"refuse", "skip", NULL};
+static const char *const broken_names[] = {"refuse", "skip", NULL};
+static const char *const accent_names[] = {"auto", "keep", "strip", NULL};
+static const char *const crop_names[] = {"center", "random", "random_resized", NULL};
+static const char *const arch_names[] = {"",         "mlp",      "cnn",      "lenet",
+                                         "resnet18", "resnet34", "resnet50", NULL};
+static const char *const head_names[] = {"", "none", "sequence", "token", "masked", "causal", NULL};
+static const char *const parallel_names[] = {"", "columns", "rows", NULL};
+static const char *const transfer_names[] = {"via_master", "direct", NULL};
+static const char *const score_names[] = {"f1", "auc", "confusion", "perplexity", NULL};
+static const char *const decay_names[] = {"all", "weights", NULL};
+static const char *const loss_names[] = {"cross_entropy",   "nll", "mse", "bce",
+                                         "bce_with_logits", NULL};
+static const char *const optimizer_names[] = {
+#define CLV_OPTIMIZER(NAME, name, ...) #name,
+#include "common/base/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+    NULL};
+static const char *const compute_names[] = {"f32", "bf16", NULL};
+static const char *const lr_names[] = {"constant", "step", "cosine", "linear", NULL};
+static const char *const pipeline_names[] = {
+    "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "pipedream-2bw", "custom", NULL};
+static const char *const best_names[] = {"", "validation.loss", "validation.accuracy", NULL};
+static const char *const mode_names[] = {"", "min", "max", NULL};
+static const char *const micro_words[] = {"auto", NULL};
+static const char *const window_words[] = {"auto", "textbook", NULL};
+
+_Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
+_Static_assert(sizeof loss_names / sizeof loss_names[0] == CLV_LOSS_COUNT + 1, "each has a name");
+_Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
+
+/* The same keys under model.layers and stages[].layers. */
+/* A key is a row, its fields in reading order. */
+/* clang-format off */
+#define LAYER_ROWS(list)                                                                         \
+  {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos = LAYER(op_pos),        \
+   .format = CLV_FORMAT_OP, .required = true, .sample = "linear",                                \
+   .doc = "The operation, such as conv2d or relu; cleave-ops(7) has all of them."},              \
+  {.path = list "[].name", .kind = CLV_ROW_TEXT, .offset = LAYER(name),                          \
+   .format = CLV_FORMAT_RUN, .sample = "fc1",                                                    \
+   .doc = "Prefix of its parameters' names; its index in the uncut model unless given."},        \
+  {.path = list "[].from", .kind = CLV_ROW_TEXTS, .offset = LAYER(from), .pos = LAYER(from_pos), \
+   .min = 1, .max = 8, .format = CLV_FORMAT_RUN, .sample = "[fc1, input]",                       \
+   .doc = "What it reads: names of earlier layers of the model, or input, which is the data. "   \
+          "The layer before it unless given."},                                                  \
+  {.path = list "[].tied", .kind = CLV_ROW_TEXT, .offset = LAYER(tied), .pos = LAYER(tied_pos),  \
+   .format = CLV_FORMAT_RUN, .sample = "words",                                                  \
+   .doc = "An earlier layer whose weight is this one's as well, as a decoder has the table of "  \
+          "an embedding: one parameter, under that layer's name."},                              \
+  {.path = list "[].parallel", .kind = CLV_ROW_ENUM, .offset = LAYER(parallel),                  \
+   .pos = LAYER(parallel_pos), .names = parallel_names, .sample = "columns",                     \
+   .doc = "A linear layer divided over several nodes, by its outputs (columns) or its inputs "   \
+          "(rows). For programs (cleave_parallel_load): a stage has one node."},                 \
+  {.path = list "[].*", .kind = CLV_ROW_ATTRS, .offset = LAYER(attrs), .count = LAYER(n_attrs),  \
+   .doc = "Further keys are the operation's attributes, such as out or kernel; cleave-ops(7) has " \
+          "those of each operation."}
+
+static const clv_row rows[] = {
+    {.path = "version", .kind = CLV_ROW_INT, .offset = AT(version), .min = 1, .max = 1,
+     .required = true, .sample = "1", .doc = "Version of this file's format."},
+    {.path = "name", .kind = CLV_ROW_TEXT, .offset = AT(name), .format = CLV_FORMAT_RUN,
+     .required = true, .sample = "my-session",
+     .doc = "Name of the session; its run folder is called after it."},
+
+    {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos),
+     .doc = "The master's credentials; needed as soon as a worker is used."},
+    {.path = "tls.ca", .kind = CLV_ROW_PATH, .offset = AT(tls.ca), .required = true,
+     .sample = "certs/ca.pem", .doc = "Certificate authorities that workers must be signed by."},
+    {.path = "tls.cert", .kind = CLV_ROW_PATH, .offset = AT(tls.cert), .required = true,
+     .sample = "certs/master.pem", .doc = "The master's certificate chain."},
+    {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
+     .sample = "certs/master.key", .doc = "The master's private key."},
+    {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
+     .doc = "Lists of revoked certificates, one of each CA, read at the start; with an ended list nobody passes."},
+
+    {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count = AT(n_workers),
+     .entry_bytes = sizeof(clv_remote_spec), .format = CLV_FORMAT_NAME, .sample = "worker-1",
+     .doc = "Worker daemons by the name that stages call them."},
+    {.path = "workers{}.address", .kind = CLV_ROW_TEXT, .offset = REMOTE(address),
+     .format = CLV_FORMAT_ADDRESS, .required = true, .sample = "worker-1.example.net:7443",
+     .doc = "Where the daemon listens."},
+    {.path = "workers{}.identity", .kind = CLV_ROW_TEXT, .offset = REMOTE(identity),
+     .format = CLV_FORMAT_URI, .required = true, .sample = "spiffe://example.net/worker/worker-1",
+     .doc = "The one URI its certificate must carry; nothing is sent to anybody else."},
+
+    {.path = "data", .kind = CLV_ROW_SECTION, .pos = AT(data.pos), .required = true,
+     .doc = "The records; they are read by the master and stay there."},
+    {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
+     .names = format_names, .required = true, .sample = "idx",
+     .instead = "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+                "delimiter=\",\", dtype=\"f4\"))",
+     .doc = "Format of the files; images is a folder with a folder of PNG and JPEG per class, text a table of "
+            "texts with their classes, documents words and boxes of pages."},
+    {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
+     .initial = ".", .doc = "Folder of the data files, from this file's folder."},
+    {.path = "data.train", .kind = CLV_ROW_TEXTS, .offset = AT(data.train),
+     .pos = AT(data.train_pos), .min = 1, .max = 9, .required = true,
+     .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
+     .doc = "Training records and labels; for images the one folder, as in [train], for text the one table, for "
+            "documents the one file of pages or folder."},
+    {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
+     .min = 1, .max = 9, .shown = true,
+     .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
+     .doc = "Test records and labels; for images the one folder. For predict, records alone do."},
+    {.path = "data.inputs", .kind = CLV_ROW_TEXTS, .offset = AT(data.inputs),
+     .pos = AT(data.inputs_pos), .max = 8, .format = CLV_FORMAT_NAME, .commented = true,
+     .sample = "[ids, boxes]",
+     .doc = "Names of a record's inputs. idx and npy: train and test then name a file for each, and the labels. "
+            "text: of ids and lengths; documents: of ids, boxes and lengths, which is all unless given."},
+    {.path = "data.objective", .kind = CLV_ROW_ENUM, .offset = AT(data.objective), .pos = AT(data.objective_pos),
+     .names = objective_names, .initial = "labels",
+     .doc = "text and documents, what the labels are: those of the files, of each token the next one (causal), or "
+            "BERT's masked tokens."},
+    {.path = "data.validation", .kind = CLV_ROW_SECTION,
+     .doc = "Validation during training, on records held back from the training set."},
+    {.path = "data.validation.fraction", .kind = CLV_ROW_NUMBER, .offset = AT(data.validation_fraction), .high = 0.5,
+     .initial = "0", .doc = "Share of the training set that is held back, one record at least."},
+    {.path = "data.validation.by", .kind = CLV_ROW_ENUM, .offset = AT(data.validation_by), .pos = AT(data.group_pos),
+     .names = split_names, .initial = "stratified",
+     .doc = "By the seed each class's share (stratified), any records (random) or whole groups; or the files' end (last)."},
+    {.path = "data.validation.group", .kind = CLV_ROW_TEXT, .offset = AT(data.validation_group),
+     .pos = AT(data.group_pos), .commented = true, .sample = "patient",
+     .doc = "by group: of text the column that names a record's group, of idx and npy a file with a whole number each."},
+    {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos = AT(data.normalize_pos), .commented = true,
+     .doc = "(value * scale - mean) / std, per channel; none unless given."},
+    {.path = "data.normalize.mean", .kind = CLV_ROW_NUMBERS, .offset = AT(data.mean),
+     .low = -1e300, .high = 1e300, .sample = "[0.2860]", .doc = "Mean of each channel."},
+    {.path = "data.normalize.std", .kind = CLV_ROW_NUMBERS, .offset = AT(data.std), .above = true,
+     .high = 1e300, .sample = "[0.3530]", .doc = "Standard deviation of each channel."},
+    {.path = "data.scale", .kind = CLV_ROW_NUMBER, .offset = AT(data.scale), .high = 1e300, .initial = "0",
+     .doc = "Factor on raw values; 0 is automatic: 1/255 for bytes, 1 for the rest."},
+    {.path = "data.limit_train", .kind = CLV_ROW_INT, .offset = AT(data.limit_train), .max = UINT32_MAX,
+     .initial = "0", .doc = "Use only so many training records; 0 is all."},
+    {.path = "data.limit_test", .kind = CLV_ROW_INT, .offset = AT(data.limit_test),
+     .max = UINT32_MAX, .initial = "0", .doc = "Use only so many test records; 0 is all."},
+    {.path = "data.limit_by", .kind = CLV_ROW_ENUM, .offset = AT(data.limit_by), .names = limit_names,
+     .initial = "stratified", .doc = "Which records a limit leaves, as validation.by; predict takes the first."},
+    {.path = "data.flatten", .kind = CLV_ROW_BOOL, .offset = AT(data.flatten), .initial = "false",
+     .doc = "Hand each record to the model as one row of numbers."},
+    {.path = "data.packed", .kind = CLV_ROW_BOOL, .offset = AT(data.packed),
+     .pos = AT(data.packed_pos), .initial = "false",
+     .doc = "Sequences lie one behind the other, by the input lengths: no pads are computed or sent. "
+            "How long they are then shows."},
+    {.path = "data.threads", .kind = CLV_ROW_INT, .offset = AT(data.threads), .min = 1, .max = 64,
+     .initial = "2", .doc = "Threads that read and decode images; any number gives the same bits."},
+    {.path = "data.non_finite", .kind = CLV_ROW_ENUM, .offset = AT(data.non_finite),
+     .names = non_finite_names, .initial = "refuse",
+     .doc = "Records with a value that is not finite: refuse ends the command, skip leaves them out and "
+            "counts them."},
+    {.path = "data.broken", .kind = CLV_ROW_ENUM, .offset = AT(data.broken),
+     .names = broken_names, .initial = "refuse",
+     .doc = "Images, texts, pages that cannot be read: refuse lists them, skip leaves them out."},
+    {.path = "data.images", .kind = CLV_ROW_SECTION, .pos = AT(data.images.pos), .commented = true,
+     .doc = "format images: what a record shows of its image, as torchvision's transforms do it."},
+    {.path = "data.images.channels", .kind = CLV_ROW_INT, .offset = AT(data.images.channels),
+     .min = 1, .max = 3, .initial = "3", .doc = "3 for colour, 1 for grey; images are converted."},
+    {.path = "data.images.resize", .kind = CLV_ROW_INT, .offset = AT(data.images.resize),
+     .max = 16384, .initial = "0",
+     .doc = "Resize: pixels of the shorter side, bilinear with antialiasing; 0 leaves the size."},
+    {.path = "data.images.crop", .kind = CLV_ROW_INT, .offset = AT(data.images.crop), .max = 16384,
+     .initial = "0", .doc = "Side of the square that is cut out; 0 needs images of one size."},
+    {.path = "data.images.train_crop", .kind = CLV_ROW_ENUM, .offset = AT(data.images.train_crop),
+     .names = crop_names, .initial = "center",
+     .doc = "Where it is cut in training: CenterCrop, RandomCrop, or RandomResizedCrop instead of "
+            "resize; evaluations use the center."},
+    {.path = "data.images.pad", .kind = CLV_ROW_INT, .offset = AT(data.images.pad), .max = 16384,
+     .initial = "0", .doc = "random: black border added first."},
+    {.path = "data.images.area", .kind = CLV_ROW_NUMBERS, .offset = AT(data.images.area), .min = 2,
+     .max = 2, .above = true, .high = 1, .initial = "[0.08, 1]",
+     .doc = "random_resized: least and greatest share of the image."},
+    {.path = "data.images.ratio", .kind = CLV_ROW_NUMBERS, .offset = AT(data.images.ratio),
+     .min = 2, .max = 2, .above = true, .high = 1000, .initial = "[0.75, 1.3333333333333333]",
+     .doc = "random_resized: least and greatest width by height."},
+    {.path = "data.images.flip", .kind = CLV_ROW_NUMBER, .offset = AT(data.images.flip), .high = 1,
+     .initial = "0", .doc = "Probability of a horizontal flip in training."},
+    {.path = "data.images.max_pixels", .kind = CLV_ROW_INT, .offset = AT(data.images.max_pixels),
+     .min = 1, .max = 1ull << 31, .initial = "67108864",
+     .doc = "An image that declares more is refused before memory is taken for it."},
+
+    {.path = "data.text", .kind = CLV_ROW_SECTION, .pos = AT(data.text.pos), .commented = true,
+     .doc = "format text: a CSV with a header, or JSON lines with an object each (.csv, .jsonl, also .gz)."},
+    {.path = "data.text.column", .kind = CLV_ROW_TEXT, .offset = AT(data.text.column),
+     .initial = "text", .doc = "Name of the column, or key, that has the text."},
+    {.path = "data.text.label", .kind = CLV_ROW_TEXT, .offset = AT(data.text.label),
+     .initial = "label", .doc = "Name of the column, or key, that has the class; classes are numbered by name."},
+    {.path = "data.text.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.text.max_tokens),
+     .min = 1, .max = 65536, .initial = "128",
+     .doc = "Tokens of a record: longer texts are cut, shorter ones filled."},
+    {.path = "data.documents", .kind = CLV_ROW_SECTION, .pos = AT(data.documents.pos), .commented = true,
+     .doc = "format documents: pages as lines of JSON, as cleave-master words prints them, or PDFs and images."},
+    {.path = "data.documents.labels_of", .kind = CLV_ROW_ENUM, .offset = AT(data.documents.labels_of),
+     .names = labels_of_names, .initial = "words",
+     .doc = "words: each line has labels, a text or null per word. pages: label, one for the page."},
+    {.path = "data.documents.labels", .kind = CLV_ROW_TEXTS, .offset = AT(data.documents.labels),
+     .sample = "[other, name, total]", .commented = true,
+     .doc = "The classes in the order of their numbers; unless given, all that there are, sorted."},
+    {.path = "data.documents.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.documents.max_tokens),
+     .min = 1, .max = 65536, .initial = "512",
+     .doc = "Tokens of a record: longer pages become several."},
+    {.path = "data.documents.stride", .kind = CLV_ROW_INT, .offset = AT(data.documents.stride),
+     .max = 65535, .initial = "0",
+     .doc = "Tokens of such a record that come again in the next one."},
+    {.path = "data.documents.seconds", .kind = CLV_ROW_INT, .offset = AT(data.documents.seconds),
+     .min = 1, .max = 86400, .initial = "60",
+     .doc = "Processor time of what reads a PDF or an image."},
+    {.path = "data.documents.memory_mib", .kind = CLV_ROW_INT, .offset = AT(data.documents.memory_mib),
+     .min = 16, .max = 1048576, .initial = "1024", .doc = "Its memory."},
+    {.path = "data.tokenizer", .kind = CLV_ROW_SECTION, .pos = AT(data.tokenizer.pos), .commented = true,
+     .doc = "format text and documents: what makes tokens of them, as Hugging Face's tokenizers do."},
+    {.path = "data.tokenizer.file", .kind = CLV_ROW_PATH, .offset = AT(data.tokenizer.file),
+     .sample = "vocab.txt",
+     .doc = "WordPiece of a vocab.txt (BERT), or byte-level BPE of a tokenizer.json (GPT-2, RoBERTa, Llama 3, Qwen2)."},
+    {.path = "data.tokenizer.lower_case", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.lower_case),
+     .initial = "true", .doc = "WordPiece: text becomes lower-case."},
+    {.path = "data.tokenizer.accents", .kind = CLV_ROW_ENUM, .offset = AT(data.tokenizer.accents),
+     .names = accent_names, .initial = "auto",
+     .doc = "WordPiece: keep or strip accents; auto strips them where text becomes lower-case."},
+    {.path = "data.tokenizer.ends", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.ends), .initial = "true",
+     .doc = "Put the tokens first and last at the ends of a text."},
+    {.path = "data.tokenizer.first", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.first), .sample = "\"[CLS]\"",
+     .doc = "The token before a text; unless given [CLS] of a vocab.txt, of a tokenizer.json that of its post_processor."},
+    {.path = "data.tokenizer.last", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.last), .sample = "\"[SEP]\"",
+     .doc = "The token after it; unless given [SEP] of a vocab.txt, of a tokenizer.json that of its post_processor."},
+    {.path = "data.tokenizer.pad", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.pad), .sample = "\"[PAD]\"",
+     .doc = "The token that fills a row; unless given [PAD] of a vocab.txt, of a tokenizer.json that of its padding."},
+    {.path = "data.tokenizer.mask", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.mask), .sample = "\"[MASK]\"",
+     .doc = "objective masked: the token that hides others; [MASK] of a vocab.txt unless given."},
+
+    {.path = "model", .kind = CLV_ROW_SECTION, .pos = AT(model.pos), .commented = true,
+     .doc = "The whole model, for stages that take a range of its layers."},
+    {.path = "model.arch", .kind = CLV_ROW_ENUM, .offset = AT(model.arch), .names = arch_names,
+     .pos = AT(model.arch_pos), .sample = "mlp", .doc = "A named architecture, instead of layers."},
+    {.path = "model.hf", .kind = CLV_ROW_PATH, .offset = AT(model.hf), .pos = AT(model.hf_pos),
+     .sample = "layoutlm-base", .doc = "Folder with a config.json as Hugging Face writes it (bert, roberta, layoutlm, vit, gpt2, "
+            "llama, qwen2), instead of layers."},
+    {.path = "model.head", .kind = CLV_ROW_ENUM, .offset = AT(model.head), .pos = AT(model.head_pos),
+     .names = head_names, .sample = "token",
+     .doc = "hf: what stands on the last block: classes of the sample (sequence) or of each token, tokens that "
+            "were hidden (masked) or come next (causal), or none."},
+    {.path = "model.layers", .kind = CLV_ROW_LIST, .offset = AT(model.layers),
+     .count = AT(model.n_layers), .entry_bytes = sizeof(clv_layer_spec), .min = 1,
+     .doc = "The layers, first to last."},
+    LAYER_ROWS("model.layers"),
+    {.path = "model.*", .kind = CLV_ROW_ATTRS, .offset = AT(model.attrs),
+     .count = AT(model.n_attrs),
+     .doc = "Further keys are attributes of the architecture, such as hidden: [256, 128] or "
+            "classes: 10; of hf labels, the classes of its head."},
+
+    {.path = "stages", .kind = CLV_ROW_LIST, .offset = AT(stages), .count = AT(n_stages),
+     .entry_bytes = sizeof(clv_stage_spec), .min = 1, .required = true,
+     .sample = "  - name: front\n"
+               "    at: master\n"
+               "    layers: [{op: flatten}, {op: linear, out: 128}, {op: relu}]\n"
+               "  - name: middle\n"
+               "    at: worker-1\n"
+               "    layers: [{op: linear, out: 64}, {op: relu}]\n"
+               "  - name: head\n"
+               "    at: master\n"
+               "    layers: [{op: linear, out: 10}]\n",
+     .doc = "What runs where, in the order of the model. In U shape the first and last layers are at master."},
+    {.path = "stages[].name", .kind = CLV_ROW_TEXT, .offset = STAGE(name),
+     .format = CLV_FORMAT_NAME, .required = true, .sample = "front",
+     .doc = "Name of the stage, used once."},
+    {.path = "stages[].at", .kind = CLV_ROW_TEXT, .offset = STAGE(at), .pos = STAGE(at_pos),
+     .format = CLV_FORMAT_NAME, .required = true, .sample = "master",
+     .doc = "Who runs it: master or a worker's name."},
+    {.path = "stages[].threads", .kind = CLV_ROW_INT, .offset = STAGE(threads), .min = 1,
+     .max = 256, .initial = "1", .doc = "Compute threads; part of what makes a run repeatable."},
+    {.path = "stages[].device", .kind = CLV_ROW_TEXT, .offset = STAGE(device),
+     .format = CLV_FORMAT_DEVICE, .initial = "auto",
+     .doc = "Device that computes it: auto is what its node computes on."},
+    {.path = "stages[].tf32", .kind = CLV_ROW_BOOL, .offset = STAGE(tf32), .pos = STAGE(tf32_pos),
+     .initial = "false",
+     .doc = "On a device of NVIDIA of capability 8.0 or above, products and convolutions may round "
+            "their factors to TF32: faster, with 10 bits of each. Refused elsewhere."},
+    {.path = "stages[].layers", .kind = CLV_ROW_LIST, .offset = STAGE(layers),
+     .count = STAGE(n_layers), .pos = STAGE(layers_pos), .entry_bytes = sizeof(clv_layer_spec),
+     .min = 1, .required = true, .example = "[{op: linear, out: 10}]",
+     .doc = "Its layers, first to last, or a range (below)."},
+    {.path = "stages[].layers", .kind = CLV_ROW_RANGE, .offset = STAGE(range),
+     .pos = STAGE(layers_pos), .sample = "0..3",
+     .doc = "Or the layers it takes of the model, first and last included: numbers, or names of "
+            "layers or blocks, such as conv1..layer2."},
+    LAYER_ROWS("stages[].layers"),
+    {.path = "stages[].weights", .kind = CLV_ROW_SECTION, .pos = STAGE(weights_pos),
+     .commented = true, .doc = "Initial weights; from the seed unless given."},
+    {.path = "stages[].weights.file", .kind = CLV_ROW_PATH, .offset = STAGE(weights_file),
+     .sample = "front.safetensors", .doc = "A safetensors file on the master, which pushes it."},
+    {.path = "stages[].weights.folder", .kind = CLV_ROW_PATH, .offset = STAGE(weights_folder),
+     .commented = true, .sample = "bert-base-uncased",
+     .doc = "Or a folder on the master with model.safetensors or model.safetensors.index.json, as "
+            "Hugging Face's save_pretrained writes it."},
+    {.path = "stages[].weights.artifact", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_artifact),
+     .format = CLV_FORMAT_RUN, .sample = "front-v1",
+     .doc = "Or a name in the worker's own worker.yaml."},
+    {.path = "stages[].weights.sha256", .kind = CLV_ROW_TEXT, .offset = STAGE(weights_sha256),
+     .format = CLV_FORMAT_SHA256,
+     .sample = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+     .doc = "What the file must hash to; of a folder its ARTIFACT.json (cleave-master artifact)."},
+    {.path = "stages[].weights.new", .kind = CLV_ROW_TEXTS, .offset = STAGE(weights_new),
+     .pos = STAGE(weights_new_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
+     .doc = "Parameters that begin with these names start from the seed, whatever the weights have. "
+            "All others must be there."},
+    {.path = "stages[].weights.secret", .kind = CLV_ROW_BOOL, .offset = STAGE(weights_secret),
+     .initial = "false",
+     .doc = "No worker has this file: its layers count as secret (see privacy). A worker that offers "
+            "it as an artifact is refused."},
+    {.path = "stages[].recompute", .kind = CLV_ROW_BOOL, .offset = STAGE(recompute),
+     .initial = "false",
+     .doc = "Keep inputs alone for backward and run forward again: less memory, more time."},
+    {.path = "stages[].recompute_blocks", .kind = CLV_ROW_TEXTS, .offset = STAGE(recompute_blocks),
+     .pos = STAGE(recompute_blocks_pos), .format = CLV_FORMAT_RUN, .min = 1,
+     .sample = "[encoder.layer]",
+     .doc = "The same block by block, which needs room for one block at a time: names of layers or "
+            "blocks, or ranges. Of encoder.layer each of encoder.layer.0, encoder.layer.1... is a block."},
+    {.path = "stages[].freeze", .kind = CLV_ROW_BOOL, .offset = STAGE(freeze), .initial = "false",
+     .doc = "Leave all its parameters as they are."},
+    {.path = "stages[].cache", .kind = CLV_ROW_BOOL, .offset = STAGE(cache), .pos = STAGE(cache_pos),
+     .initial = "false",
+     .doc = "Of a frozen first stage at the master: the worker behind it keeps its outputs on its disk, "
+            "so that they are computed and sent once. It runs as in evaluations, without dropout."},
+    {.path = "stages[].cache_ttl", .kind = CLV_ROW_DURATION, .offset = STAGE(cache_ttl_ms),
+     .min = 1000, .max = 365ull * 86400000, .initial = "24h",
+     .doc = "What nobody has used for so long is deleted there."},
+    {.path = "stages[].lora", .kind = CLV_ROW_SECTION, .pos = STAGE(lora.pos), .commented = true,
+     .doc = "Train low-rank adapters beside some of its linear layers, and leave the rest as it is."},
+    {.path = "stages[].lora.targets", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.targets),
+     .pos = STAGE(lora.targets_pos), .format = CLV_FORMAT_RUN, .min = 1, .required = true,
+     .sample = "[query, value]",
+     .doc = "Linear layers that get adapters, by the ends of their names: query is every layer whose "
+            "name is query or ends in .query."},
+    {.path = "stages[].lora.r", .kind = CLV_ROW_INT, .offset = STAGE(lora.r), .min = 1,
+     .max = 65536, .initial = "8", .doc = "Rank of the adapters."},
+    {.path = "stages[].lora.alpha", .kind = CLV_ROW_NUMBER, .offset = STAGE(lora.alpha),
+     .above = true, .high = 1e6, .initial = "8",
+     .doc = "What an adapter adds is scaled by alpha / r."},
+    {.path = "stages[].lora.dropout", .kind = CLV_ROW_NUMBER, .offset = STAGE(lora.dropout),
+     .high = 0.99, .initial = "0", .doc = "Dropout of what an adapter reads, in training."},
+    {.path = "stages[].lora.rslora", .kind = CLV_ROW_BOOL, .offset = STAGE(lora.rslora),
+     .initial = "false", .doc = "Scale by alpha / sqrt(r)."},
+    {.path = "stages[].lora.base", .kind = CLV_ROW_ENUM, .offset = STAGE(lora.base),
+     .names = compute_names, .initial = "f32",
+     .doc = "How the frozen weights of linear layers are kept: bf16 takes half of their memory, and "
+            "rounds what comes in f32."},
+    {.path = "stages[].lora.from", .kind = CLV_ROW_PATH, .offset = STAGE(lora.from),
+     .sample = "adapters", .doc = "Begin with the adapters of this folder, which peft or export wrote."},
+    {.path = "stages[].lora.train", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.train),
+     .pos = STAGE(lora.train_pos), .format = CLV_FORMAT_RUN, .sample = "[classifier]",
+     .doc = "Layers or blocks that learn as a whole, such as a new head (peft: modules_to_save)."},
+    {.path = "stages[].transfer", .kind = CLV_ROW_ENUM, .offset = STAGE(transfer),
+     .pos = STAGE(transfer_pos), .names = transfer_names, .sample = "direct",
+     .doc = "How its output reaches the next stage; as `transfer` below unless given."},
+
+    {.path = "loss", .kind = CLV_ROW_SECTION, .pos = AT(loss.pos), .required = true,
+     .doc = "The loss; labels stay where it is computed."},
+    {.path = "loss.kind", .kind = CLV_ROW_ENUM, .offset = AT(loss.kind), .names = loss_names,
+     .required = true, .sample = "cross_entropy", .doc = "Its formula, as in PyTorch."},
+    {.path = "loss.weight", .kind = CLV_ROW_NUMBERS, .offset = AT(loss.weight),
+     .pos = AT(loss.options_pos), .max = 128, .high = 1e30, .commented = true, .sample = "[1, 2.5]",
+     .doc = "cross_entropy: a weight for each class; all alike unless given."},
+    {.path = "loss.ignore_index", .kind = CLV_ROW_NUMBER, .offset = AT(loss.ignore_index),
+     .pos = AT(loss.ignore_pos), .low = -2147483647, .high = 2147483647, .initial = "-100",
+     .doc = "cross_entropy: places with this label count for nothing."},
+    {.path = "loss.label_smoothing", .kind = CLV_ROW_NUMBER, .offset = AT(loss.label_smoothing),
+     .high = 1, .initial = "0",
+     .doc = "cross_entropy: the share of a label that all classes have alike."},
+    {.path = "loss.scores", .kind = CLV_ROW_TEXTS, .offset = AT(loss.scores),
+     .pos = AT(loss.scores_pos), .max = 4, .names = score_names, .commented = true,
+     .sample = "[f1, auc]",
+     .doc = "What evaluations say beside loss and accuracy; scikit-learn's definitions."},
+    {.path = "loss.at", .kind = CLV_ROW_TEXT, .offset = AT(loss.at), .pos = AT(loss.at_pos),
+     .format = CLV_FORMAT_NAME, .initial = "master",
+     .doc = "Who computes it; a worker only with privacy.labels_leave: true."},
+
+    {.path = "privacy", .kind = CLV_ROW_SECTION,
+     .doc = "What may leave the master besides activations and gradients of cuts that a layer with "
+            "secret first values has mixed; plan prints what is true of a session."},
+    {.path = "privacy.raw_input_leaves", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.raw_input_leaves), .initial = "false",
+     .doc = "Allow the first stage, and so the records themselves, on a worker, or behind layers of "
+            "which none sums two places."},
+    {.path = "privacy.tokens_readable", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.tokens_readable), .initial = "false",
+     .doc = "Allow embeddings to leave, one vector per token, which can be told apart, or values made "
+            "of fewer than half of the tokens."},
+    {.path = "privacy.front_known", .kind = CLV_ROW_BOOL, .offset = AT(privacy.front_known),
+     .initial = "false",
+     .doc = "Allow records to be mixed only by layers whose weights a worker can know, such as a "
+            "public front."},
+    {.path = "privacy.labels_readable", .kind = CLV_ROW_BOOL,
+     .offset = AT(privacy.labels_readable), .initial = "false",
+     .doc = "Allow a worker to be sent gradients that labels can be read from, such as those of the "
+            "last stage's outputs."},
+    {.path = "privacy.labels_leave", .kind = CLV_ROW_BOOL, .offset = AT(privacy.labels_leave),
+     .initial = "false", .doc = "Allow the loss, and so the labels, on a worker."},
+
+    {.path = "train", .kind = CLV_ROW_SECTION, .pos = AT(train.pos), .required = true,
+     .doc = "The training loop."},
+    {.path = "train.epochs", .kind = CLV_ROW_INT, .offset = AT(train.epochs), .min = 1,
+     .max = 1000000, .initial = "1", .doc = "Passes over the training set."},
+    {.path = "train.max_steps", .kind = CLV_ROW_INT, .offset = AT(train.max_steps),
+     .max = MAX_STEPS, .initial = "0", .doc = "Stop after so many steps; 0 is no limit."},
+    {.path = "train.batch", .kind = CLV_ROW_INT, .offset = AT(train.batch), .min = 1,
+     .max = 1048576, .required = true, .sample = "128", .doc = "Records per step."},
+    {.path = "train.eval_batch", .kind = CLV_ROW_INT, .offset = AT(train.eval_batch), .min = 1,
+     .max = 1048576, .sample = "128", .doc = "Records per evaluation step; as batch unless given. Another number may change the last bits."},
+    {.path = "train.seed", .kind = CLV_ROW_SEED, .offset = AT(train.seed), .commented = true,
+     .sample = "00112233445566778899aabbccddeeff",
+     .doc = "For equal bits in every run: 32 hexadecimal digits that nobody else knows. Weights, "
+            "dropout, shuffling and splits follow from it; a worker gets keys of its own layers. A "
+            "number below 2^64 can be guessed from these, and every layer then counts as known. "
+            "Without it a run draws 128 bits and keeps them in its folder."},
+    {.path = "train.dtype", .kind = CLV_ROW_ENUM, .offset = AT(train.dtype),
+     .pos = AT(train.dtype_pos), .names = compute_names, .initial = "f32",
+     .doc = "What conv2d and linear compute in, on every stage: bf16 is faster where the processor has "
+            "AVX512-BF16, or NVIDIA's device capability 8.0, and refused elsewhere. Weights, "
+            "optimiser and what travels are f32 either way, and on processors all other ops."},
+    {.path = "train.shuffle", .kind = CLV_ROW_BOOL, .offset = AT(train.shuffle), .initial = "true",
+     .doc = "A new order of the records in every epoch."},
+    {.path = "train.drop_last", .kind = CLV_ROW_BOOL, .offset = AT(train.drop_last),
+     .initial = "false", .doc = "Skip the last batch of an epoch when it is short."},
+    {.path = "train.optimizer", .kind = CLV_ROW_SECTION, .pos = AT(train.optimizer.pos),
+     .required = true, .doc = "The optimiser, the same on every stage; formulas as in PyTorch."},
+    {.path = "train.optimizer.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.kind),
+     .names = optimizer_names, .required = true, .sample = "adam", .doc = "Its rule."},
+    {.path = "train.optimizer.lr", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.lr),
+     .above = true, .high = 1e300, .required = true, .sample = "0.001", .doc = "Learning rate."},
+    {.path = "train.optimizer.momentum", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.momentum), .high = 1, .initial = "0", .doc = "sgd, rmsprop: momentum."},
+    {.path = "train.optimizer.nesterov", .kind = CLV_ROW_BOOL,
+     .offset = AT(train.optimizer.nesterov), .initial = "false",
+     .doc = "sgd: Nesterov's momentum."},
+    {.path = "train.optimizer.weight_decay", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.weight_decay), .high = 1e300, .initial = "0",
+     .doc = "Weight decay; adamw takes it from the weights, the others add it to the gradient."},
+    {.path = "train.optimizer.decay", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.decay),
+     .names = decay_names, .initial = "all",
+     .doc = "What decays: all, or weights, which leaves out biases and normalisations (as Hugging "
+            "Face's Trainer)."},
+    {.path = "train.optimizer.betas", .kind = CLV_ROW_NUMBERS, .offset = AT(train.optimizer.betas),
+     .min = 2, .max = 2, .high = 1, .initial = "[0.9, 0.999]",
+     .doc = "adam, adamw, adamax: decay of both averages, each below 1."},
+    {.path = "train.optimizer.eps", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.eps),
+     .pos = AT(train.optimizer.eps_pos), .high = 1, .sample = "1.0e-8",
+     .doc = "All but sgd: added to the denominator; 1.0e-8 unless given, for adagrad 1.0e-10."},
+    {.path = "train.optimizer.alpha", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.alpha),
+     .high = 1, .initial = "0.99", .doc = "rmsprop: decay of its averages, below 1."},
+    {.path = "train.optimizer.centered", .kind = CLV_ROW_BOOL,
+     .offset = AT(train.optimizer.centered), .initial = "false",
+     .doc = "rmsprop: divide by the variance, not by the mean of squares."},
+    {.path = "train.optimizer.lr_decay", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.lr_decay), .high = 1e300, .initial = "0",
+     .doc = "adagrad: step t = 1, 2, ... has the rate lr / (1 + (t - 1) lr_decay)."},
+    {.path = "train.optimizer.initial_accumulator_value", .kind = CLV_ROW_NUMBER,
+     .offset = AT(train.optimizer.initial_accumulator_value), .high = 1e300, .initial = "0",
+     .doc = "adagrad: what the sum of squares begins with."},
+    {.path = "train.schedule", .kind = CLV_ROW_SECTION, .pos = AT(train.schedule.pos),
+     .doc = "The learning rate over time."},
+    {.path = "train.schedule.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.schedule.kind),
+     .names = lr_names, .initial = "constant", .doc = "Its curve after the warm-up."},
+    {.path = "train.schedule.warmup_steps", .kind = CLV_ROW_INT,
+     .offset = AT(train.schedule.warmup_steps), .max = MAX_STEPS, .initial = "0",
+     .doc = "Steps over which the rate rises from 0."},
+    {.path = "train.schedule.from_zero", .kind = CLV_ROW_BOOL,
+     .offset = AT(train.schedule.from_zero), .initial = "false",
+     .doc = "The first step's rate is 0, as in Hugging Face's schedules; else it is lr / warmup_steps."},
+    {.path = "train.schedule.step_size", .kind = CLV_ROW_INT,
+     .offset = AT(train.schedule.step_size), .max = MAX_STEPS, .initial = "0",
+     .doc = "step: steps between two falls."},
+    {.path = "train.schedule.gamma", .kind = CLV_ROW_NUMBER, .offset = AT(train.schedule.gamma),
+     .above = true, .high = 1, .initial = "0.1", .doc = "step: factor of each fall."},
+    {.path = "train.schedule.total_steps", .kind = CLV_ROW_INT,
+     .offset = AT(train.schedule.total_steps), .max = MAX_STEPS, .initial = "0",
+     .doc = "cosine, linear: steps until the rate is 0; 0 is the length of the run."},
+    {.path = "train.accumulate", .kind = CLV_ROW_INT, .offset = AT(train.accumulate), .min = 1,
+     .max = 4096, .initial = "1",
+     .doc = "Gradient accumulation: a batch goes through in so many parts, one after another, and is one "
+            "step. The same as pipeline: {micro_batches, window: 1}."},
+    {.path = "train.clip_grad_norm", .kind = CLV_ROW_NUMBER, .offset = AT(train.clip_grad_norm),
+     .high = 1e300, .initial = "0",
+     .doc = "Clip gradients to this norm over all stages; 0 is off."},
+    {.path = "train.freeze", .kind = CLV_ROW_TEXTS, .offset = AT(train.freeze),
+     .pos = AT(train.freeze_pos), .sample = "[\"0.*\"]",
+     .doc = "Patterns of parameter names that are left as they are."},
+
+    {.path = "pipeline", .kind = CLV_ROW_SECTION, .pos = AT(pipeline.pos),
+     .doc = "How a batch moves through the stages."},
+    {.path = "pipeline.micro_batches", .kind = CLV_ROW_INT, .offset = AT(pipeline.micro_batches),
+     .names = micro_words, .min = 1, .max = 4096, .initial = "1",
+     .doc = "Parts of a batch that are under way at once; auto is chosen when a run begins, by trial steps."},
+    {.path = "pipeline.schedule", .kind = CLV_ROW_ENUM, .offset = AT(pipeline.schedule),
+     .names = pipeline_names, .initial = "1f1b",
+     .doc = "Order of forwards and backwards. All but the pipedreams give the same bits."},
+    {.path = "pipeline.window", .kind = CLV_ROW_INT, .offset = AT(pipeline.window),
+     .names = window_words, .min = 1, .max = 4096, .initial = "auto",
+     .doc = "1f1b: micro-batches in flight; auto follows the measured links, textbook is the number of stages."},
+    {.path = "pipeline.flush_every", .kind = CLV_ROW_INT, .offset = AT(pipeline.flush_every),
+     .min = 1, .max = 4096, .initial = "32",
+     .doc = "pipedream: steps after which the stages wait for each other."},
+    {.path = "pipeline.file", .kind = CLV_ROW_PATH, .offset = AT(pipeline.file),
+     .sample = "my.sched", .commented = true,
+     .doc = "custom: the instructions of each rank, as plan --schedule --output FILE writes them."},
+    {.path = "transfer", .kind = CLV_ROW_ENUM, .offset = AT(transfer), .names = transfer_names,
+     .initial = "via_master",
+     .doc = "How activations go between workers: through the master, or from one to the next."},
+
+    {.path = "limits", .kind = CLV_ROW_SECTION, .doc = "Timeouts and memory."},
+    {.path = "limits.step_timeout", .kind = CLV_ROW_DURATION, .offset = AT(limits.step_timeout_ms),
+     .min = 1, .max = 86400000, .initial = "60s", .doc = "A step that takes longer has failed."},
+    {.path = "limits.connect_timeout", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.connect_timeout_ms), .min = 1, .max = 3600000, .initial = "10s",
+     .doc = "Time for reaching a worker and agreeing on TLS."},
+    {.path = "limits.peer_timeout", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.peer_timeout_ms), .min = 1000, .max = 3600000, .initial = "60s",
+     .doc = "A worker that is silent for so long is given up; the worker's own counts if it is shorter."},
+    {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
+     .offset = AT(limits.reference_lease_ms), .min = 1000, .max = 86400000, .initial = "300s",
+     .doc = "libcleave: what is kept (cleave_keep) for a node that is silent for so long is let go; has "
+            "to be longer than any single call computes."},
+    {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
+     .min = 65536, .max = 1ull << 40, .initial = "64MiB",
+     .doc = "Bytes that may be on their way to one worker."},
+
+    {.path = "log", .kind = CLV_ROW_SECTION, .doc = "What is printed."},
+    {.path = "log.every", .kind = CLV_ROW_INT, .offset = AT(log.every), .min = 1, .max = MAX_STEPS,
+     .initial = "20", .doc = "Steps between two lines."},
+    {.path = "log.json", .kind = CLV_ROW_BOOL, .offset = AT(log.json), .initial = "false",
+     .doc = "Progress, and lines on standard error, as JSON objects, one a line; --log-format is stronger."},
+    {.path = "log.tensorboard", .kind = CLV_ROW_TEXT, .offset = AT(log.tensorboard),
+     .format = CLV_FORMAT_FOLDER, .initial = "false",
+     .doc = "Event files for TensorBoard: in a folder of the session's name below this one, from the "
+            "working folder; true is `tensorboard` in the run folder."},
+    {.path = "checkpoint", .kind = CLV_ROW_SECTION, .doc = "What a run leaves for --resume."},
+    {.path = "checkpoint.dir", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.dir),
+     .sample = "runs/my-session",
+     .doc = "Folder of the checkpoints, from the working folder; run.dir/name unless given."},
+    {.path = "checkpoint.every_steps", .kind = CLV_ROW_INT, .offset = AT(checkpoint.every_steps),
+     .min = 1, .max = MAX_STEPS, .initial = "500", .doc = "Steps between two checkpoints; pipedream: and the rest of the round."},
+    {.path = "checkpoint.keep", .kind = CLV_ROW_INT, .offset = AT(checkpoint.keep), .min = 1,
+     .max = 1000000, .initial = "3", .doc = "Checkpoints that are kept, the newest ones."},
+    {.path = "checkpoint.best", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.best),
+     .pos = AT(checkpoint.best_pos), .names = best_names, .sample = "validation.loss",
+     .commented = true,
+     .doc = "Keep the checkpoint with the best validation too, for --checkpoint best; needs "
+            "data.validation."},
+    {.path = "checkpoint.mode", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.mode),
+     .names = mode_names, .sample = "min", .commented = true,
+     .doc = "What is best: min for validation.loss, max for validation.accuracy, which is how it is "
+            "unless given."},
+    {.path = "run", .kind = CLV_ROW_SECTION, .doc = "The run folder."},
+    {.path = "run.dir", .kind = CLV_ROW_TEXT, .offset = AT(run.dir), .initial = "runs",
+     .doc = "Where run folders are made, from the working folder."},
+    {.path = "metrics", .kind = CLV_ROW_SECTION, .commented = true,
+     .doc = "Numbers of a run over plain HTTP while it trains, at /metrics for Prometheus. Nothing "
+            "listens on the master unless this is given."},
+    {.path = "metrics.listen", .kind = CLV_ROW_TEXT, .offset = AT(metrics.listen),
+     .pos = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
+     .sample = "127.0.0.1:9102", .doc = "Loopback, unless others are to see them."},
+};
+/* clang-format on */
+
+const clv_schema *clv_session_schema(void) {
+  static const clv_schema schema = {
+      .rows = rows,
+      .n_rows = CLV_COUNT(rows),
+      .title = "session.yaml",
+      .subject = "a training session",
+      .doc =
+          "One training session: data, model, who runs which part, and how it is trained. Paths "
+          "start at the folder of this file. Every key can be overridden, as in "
+          "CLEAVE_TRAIN__BATCH=64 or --set train.batch=64.",
+  };
+  return &schema;
+}
+
+const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }
+const char *clv_best_name(clv_best_metric metric) { return best_names[metric]; }
+const char *clv_compute_name(clv_compute dtype) { return compute_names[dtype]; }
+
+const char *clv_pipeline_name(clv_pipeline_kind kind) { return pipeline_names[kind]; }
+const char *clv_arch_name(clv_arch arch) { return arch_names[arch]; }

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libfyaml's events -> our tree. Events rather than its documents, because anchors, aliases, tags
+ * and deep nesting are then refused before anything is built from them, and a duplicate key can
+ * name the place of the first one. The library's own messages are collected, never printed.
+ */
+#include <libfyaml.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/config/tree_int.h"
+
+enum { MAX_QUOTES = 8, MAX_LINE = 65536 };
+
+typedef struct reader {
+  const clv_yaml_source *source;
+  uint32_t override;
+  const char *text, *end; /* the document */
+  struct fy_diag *diag;
+  struct fy_parser *parser;
+  size_t n_nodes;
+  clv_config_pos last; /* of the newest event that has a place */
+} reader;
+
+typedef struct held_event {
+  struct fy_parser *parser;
+  struct fy_event *event;
+} held_event;
+
+static void held_event_done(held_event *held) {
+  if (held->event) fy_parser_event_free(held->parser, held->event);
+}
+
+static void reader_done(reader *r) {
+  if (r->parser) fy_parser_destroy(r->parser);
+  if (r->diag) fy_diag_destroy(r->diag);
+}
+
+static clv_config_pos place(const reader *r, int line, int column) {
+  if (r->override) return (clv_config_pos){0, r->override};
+  return (clv_config_pos){(uint32_t)CLV_MAX(line, 0) + 1, (uint32_t)CLV_MAX(column, 0) + 1};
+}
+
+static bool is_quoted(struct fy_event *event) {
+  if (event->type != FYET_SCALAR || !event->scalar.value) return false;
+  enum fy_scalar_style style = fy_token_scalar_style(event->scalar.value);
+  return style == FYSS_SINGLE_QUOTED || style == FYSS_DOUBLE_QUOTED;
+}
+
+/* A value left empty has no place of its own and takes its key's; the library's place of a quoted
+ * text is behind the quote. */
+static clv_config_pos event_pos(reader *r, struct fy_event *event) {
+  const struct fy_mark *mark = fy_event_start_mark(event);
+  if (mark) r->last = place(r, mark->line, mark->column - is_quoted(event));
+  return r->last;
+}
+
+/* The last tab that indents a line, up to the one behind `line` (0: any); false where there is
+ * none. The library names it in some forms only, and else where the value around it begins or
+ * ends. */
+static bool indenting_tab(const reader *r, int line, int *ret_line, int *ret_column) {
+  bool found = false;
+  const char *at = r->text;
+  for (int n = 0; at < r->end && (!line || n <= line); n++) {
+    const char *end = memchr(at, '\n', (size_t)(r->end - at)), *first = at;
+    if (!end) end = r->end;
+    while (first < end && *first == ' ') first++;
+    if (first < end && *first == '\t') {
+      *ret_line = n;
+      *ret_column = (int)(first - at);
+      found = true;
+    }
+    at = end + 1;
+  }
+  return found;
+}
+
+/* The first message is the reason, later ones are its consequences. */
+static clv_code syntax_error(reader *r, clv_err *err) {
+  void *iter = NULL;
+  char shown[CLV_SHOWN_MAX];
+  int line, column;
+  const struct fy_diag_error *e = fy_diag_errors_iterate(r->diag, &iter);
+  if (indenting_tab(r, e ? e->line : 0, &line, &column))
+    return clv_yaml_source_fail(r->source, place(r, line, column), err,
+                                "a tab in the indentation: YAML wants spaces there");
+  if (!e || !e->msg) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
+  return clv_yaml_source_fail(r->source, place(r, e->line - 1, e->column - 1), err,
+                              "not valid YAML: %s", clv_shown(e->msg, shown));
+}
+
+static clv_code next_event(reader *r, held_event *ret, clv_err *err) {
+  struct fy_event *event = fy_parser_parse(r->parser);
+  if (!event) return syntax_error(r, err);
+  *ret = (held_event){r->parser, event};
+  return CLV_OK;
+}
+
+/* Anchors and tags of the three kinds of value; an alias is refused where it stands. The library's
+ * places of anchors and aliases are behind their sign. */
+static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
+  struct fy_token *anchor = NULL, *tag = NULL;
+  if (e->type == FYET_SCALAR) anchor = e->scalar.anchor, tag = e->scalar.tag;
+  if (e->type == FYET_MAPPING_START) anchor = e->mapping_start.anchor, tag = e->mapping_start.tag;
+  if (e->type == FYET_SEQUENCE_START)
+    anchor = e->sequence_start.anchor, tag = e->sequence_start.tag;
+  if (e->type == FYET_ALIAS) anchor = e->alias.anchor;
+  if (!anchor && !tag) return CLV_OK;
+  const struct fy_mark *mark = fy_token_start_mark(anchor ? anchor : tag);
+  clv_config_pos pos = mark ? place(r, mark->line, mark->column - (anchor != NULL)) : r->last;
+  return clv_yaml_source_fail(
+      r->source, pos, err, "%s",
+      anchor ? "anchors (&x) and aliases (*x) are not supported: write the value out"
+             : "tags (!x) are not supported: write the plain value");
+}
+
+/* libfyaml 0.7.12 lets bad UTF-8 and control bytes pass as empty values, spends seconds on endless
+ * lines, and leaks on long runs of quotes. None of them belongs into a config. */
+clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
+                             uint32_t override, clv_err *err) {
+  const reader r = {.override = override};
+  int line = 0, column = 0, quotes = 0;
+  size_t line_start = 0;
+  uint32_t point;
+  const char *encoding = clv_foreign_encoding(text, len);
+  if (encoding)
+    return clv_yaml_source_fail(source, place(&r, 0, 0), err,
+                                "its text is %s, and UTF-8 is expected", encoding);
+  for (size_t i = 0, n; i < len; i += n, column++) {
+    const char *wrong = NULL;
+    unsigned char c = (unsigned char)text[i];
+    n = clv_utf8(text + i, len - i, &point);
+    quotes = c == '\'' ? quotes + 1 : 0;
+    if (n == 0)
+      wrong = "not valid UTF-8";
+    else if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f)
+      wrong = "a control character";
+    else if (quotes > MAX_QUOTES)
+      wrong = "more than 8 quotes in a row";
+    else if (i - line_start >= MAX_LINE)
+      wrong = "a line longer than 65536 bytes";
+    if (wrong) return clv_yaml_source_fail(source, place(&r, line, column), err, "%s", wrong);
+    if (c == '\n') line++, column = -1, line_start = i + 1;
+  }
+  return CLV_OK;
+}
+
+static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, clv_err *err) {
+  size_t len = 0;
+  struct fy_token *token = e->scalar.value;
+  const char *text = token ? fy_token_get_text(token, &len) : "";
+  if (!text) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a value");
+  if (memchr(text, '\0', len))
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value holds a NUL character");
+  if (len > CLV_CONFIG_MAX_TEXT)
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+                                "a value of %zu bytes, the limit is %d", len, CLV_CONFIG_MAX_TEXT);
+  uint32_t point; /* escapes may have made what the file itself must not hold */
+  for (size_t i = 0, n; i < len; i += n)
+    if (!(n = clv_utf8(text + i, len - i, &point)))
+      return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
+  bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
+  CLV_AUTO(clv_freep) char *copy = NULL;
+  CLV_TRY(clv_alloc(len + 1, 1, &copy, err));
+  memcpy(copy, text, len);
+  return clv_yaml_node_new_scalar(copy, plain, event_pos(r, e), ret, err);
+}
+
+static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
+                          clv_err *err);
+
+static clv_code check_growth(reader *r, const clv_yaml_node *node, struct fy_event *e,
+                             clv_err *err) {
+  if (node->n < CLV_CONFIG_MAX_ENTRIES) return CLV_OK;
+  return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d entries in one %s",
+                              CLV_CONFIG_MAX_ENTRIES,
+                              node->kind == CLV_YAML_MAP ? "mapping" : "list");
+}
+
+static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_node *key,
+                          clv_err *err) {
+  char shown[CLV_SHOWN_MAX];
+  if (key->kind != CLV_YAML_SCALAR)
+    return clv_yaml_source_fail(r->source, key->pos, err, "a key must be a single word");
+  if (key->plain && strcmp(key->text, "<<") == 0)
+    return clv_yaml_source_fail(r->source, key->pos, err,
+                                "merge keys (<<) are not supported: write the keys out");
+  const clv_yaml_node *first = clv_yaml_node_find(map, key->text);
+  if (!first) return CLV_OK;
+  if (!first->key_pos.line)
+    return clv_yaml_source_fail(r->source, key->pos, err, "duplicate key '%s'",
+                                clv_shown(key->text, shown));
+  return clv_yaml_source_fail(r->source, key->pos, err,
+                              "duplicate key '%s', first given at line %u",
+                              clv_shown(key->text, shown), first->key_pos.line);
+}
+
+static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth,
+                           clv_yaml_node *map, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *key = NULL;
+  CLV_TRY(read_node(r, key_event, depth, &key, err));
+  CLV_TRY(check_key(r, map, key, err));
+  CLV_AUTO(held_event_done) held_event held = {0};
+  CLV_TRY(next_event(r, &held, err));
+  clv_yaml_node *value = NULL;
+  CLV_TRY(read_node(r, held.event, depth, &value, err));
+  value->key = clv_steal(&key->text);
+  value->key_pos = key->pos;
+  return clv_yaml_node_add(map, value, err);
+}
+
+static clv_code read_items(reader *r, unsigned depth, clv_yaml_node *node, clv_err *err) {
+  enum fy_event_type end = node->kind == CLV_YAML_MAP ? FYET_MAPPING_END : FYET_SEQUENCE_END;
+  for (;;) {
+    CLV_AUTO(held_event_done) held_event held = {0};
+    CLV_TRY(next_event(r, &held, err));
+    if (held.event->type == end) return CLV_OK;
+    CLV_TRY(check_growth(r, node, held.event, err));
+    if (node->kind == CLV_YAML_MAP) {
+      CLV_TRY(read_entry(r, held.event, depth, node, err));
+      continue;
+    }
+    clv_yaml_node *item = NULL;
+    CLV_TRY(read_node(r, held.event, depth, &item, err));
+    CLV_TRY(clv_yaml_node_add(node, item, err));
+  }
+}
+
+static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
+                          clv_err *err) {
+  CLV_TRY(refuse_extras(r, e, err));
+  if (++r->n_nodes > CLV_CONFIG_MAX_NODES)
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d values in one file",
+                                CLV_CONFIG_MAX_NODES);
+  if (e->type == FYET_SCALAR) return read_scalar(r, e, ret, err);
+  if (e->type != FYET_MAPPING_START && e->type != FYET_SEQUENCE_START)
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err,
+                                "not valid YAML: a value is missing");
+  if (depth >= CLV_CONFIG_MAX_DEPTH)
+    return clv_yaml_source_fail(r->source, event_pos(r, e), err, "nested more than %d levels deep",
+                                CLV_CONFIG_MAX_DEPTH);
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
+  CLV_TRY(clv_tree_new(e->type == FYET_MAPPING_START ? CLV_YAML_MAP : CLV_YAML_LIST,
+                       event_pos(r, e), &node, err));
+  CLV_TRY(read_items(r, depth + 1, node, err));
+  *ret = clv_steal(&node);
+  return CLV_OK;
+}
+
+/* Stream start, one document, stream end: a second document would be silently lost otherwise. */
+static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
+  CLV_AUTO(clv_tree_freep) clv_yaml_node *root = NULL;
+  for (;;) {
+    CLV_AUTO(held_event_done) held_event held = {0};
+    CLV_TRY(next_event(r, &held, err));
+    enum fy_event_type type = held.event->type;
+    if (type == FYET_STREAM_END) break;
+    if (type == FYET_STREAM_START || type == FYET_DOCUMENT_END) continue;
+    if (type != FYET_DOCUMENT_START) {
+      CLV_TRY(read_node(r, held.event, 0, &root, err));
+    } else if (root) {
+      return clv_yaml_source_fail(r->source, event_pos(r, held.event), err,
+                                  "a second document in one file");
+    }
+  }
+  if (!root) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "the file is empty");
+  *ret = clv_steal(&root);
+  return CLV_OK;
+}
+
+clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t len,
+                       uint32_t override, clv_yaml_node **ret, clv_err *err) {
+  CLV_AUTO(reader_done)
+  reader r = {.source = source, .override = override, .text = text, .end = text + len};
+  if (len > CLV_CONFIG_MAX_BYTES)
+    return clv_yaml_source_fail(source, (clv_config_pos){0, override}, err,
+                                "%zu bytes, the limit is %d", len, CLV_CONFIG_MAX_BYTES);
+  r.last = place(&r, 0, 0);
+  CLV_TRY(clv_yaml_text_check(source, text, len, override, err));
+  struct fy_diag_cfg diag_cfg;
+  fy_diag_cfg_default(&diag_cfg);
+  diag_cfg.fp = NULL;
+  r.diag = fy_diag_create(&diag_cfg);
+  if (!r.diag) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the YAML reader");
+  fy_diag_set_collect_errors(r.diag, true);
+  struct fy_parse_cfg cfg = {.search_path = "", .diag = r.diag, .flags = FYPCF_QUIET};
+  r.parser = fy_parser_create(&cfg);
+  if (!r.parser || fy_parser_set_string(r.parser, text, len))
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for the YAML reader");
+  return read_document(&r, ret, err);
+}

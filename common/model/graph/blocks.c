@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which nodes backward computes again together. What is called by one name is a block, unless it is
+ * numbered: then each number is one ("encoder.layer" is "encoder.layer.0", "encoder.layer.1"...).
+ */
+#include <ctype.h>
+#include <string.h>
+
+#include "common/model/graph/graph_int.h"
+
+static const char *name_of(const clv_graph *g, int node) {
+  const char *name = g->nodes[node].name;
+  size_t prefix = strlen(g->prefix);
+  return prefix && strncmp(name, g->prefix, prefix) == 0 ? name + prefix : name;
+}
+
+clv_code clv_graph_block(clv_graph *g, int first, int last, uint32_t number, clv_err *err) {
+  for (int i = first; i <= last; i++) {
+    if (g->nodes[i].op == CLV_OP_INPUT) continue;
+    if (g->nodes[i].recompute)
+      return clv_fail(err, CLV_EXISTS, "layer '%s' is in another block already", name_of(g, i));
+    g->nodes[i].recompute = number;
+  }
+  return CLV_OK;
+}
+
+/* The number behind `name` and a dot, as text; 0: there is none. */
+static size_t number_after(const char *node, size_t name, const char **ret) {
+  size_t n = 0;
+  *ret = node + name + 1;
+  if (node[name] != '.') return 0;
+  while (isdigit((unsigned char)(*ret)[n])) n++;
+  return (*ret)[n] == '.' || !(*ret)[n] ? n : 0;
+}
+
+static bool is_numbered(const clv_graph *g, size_t name, int first, int last) {
+  const char *unused;
+  for (int i = first; i <= last; i++)
+    if (!number_after(name_of(g, i), name, &unused)) return false;
+  return true;
+}
+
+/* The last node that has the number of node `at`, up to `last`. */
+static int end_of(const clv_graph *g, size_t name, int at, int last) {
+  const char *number, *other;
+  size_t n = number_after(name_of(g, at), name, &number);
+  while (at < last) {
+    size_t len = number_after(name_of(g, at + 1), name, &other);
+    if (len != n || memcmp(number, other, n)) break;
+    at++;
+  }
+  return at;
+}
+
+clv_code clv_graph_blocks(clv_graph *g, const char *name, int first, int last, uint32_t *n_blocks,
+                          clv_err *err) {
+  size_t prefix = strlen(g->prefix), len = strlen(name);
+  if (prefix && strncmp(name, g->prefix, prefix) == 0) len -= prefix;
+  bool numbered = is_numbered(g, len, first, last);
+  for (int i = first, end; i <= last; i = end + 1) {
+    end = numbered ? end_of(g, len, i, last) : last;
+    CLV_TRY(clv_graph_block(g, i, end, ++*n_blocks, err));
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-rank adapters beside linear layers, under the names that peft gives their parameters. The
+ * scale stands between A and B, where there are r values of a row and not as many as go out.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/graph/graph_int.h"
+
+typedef struct rewrite {
+  const clv_graph *from;
+  uint32_t first, last;
+  const clv_lora *lora;
+  clv_graph *to;
+  int *place; /* [from->n_nodes]: whose value stands for that of a node */
+} rewrite;
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+bool clv_lora_is_adapter(const char *name) {
+  const char *at = strstr(name, ".lora_");
+  return at && (at[6] == 'A' || at[6] == 'B') && (at[7] == '\0' || at[7] == '.');
+}
+
+bool clv_lora_is_inside(const char *name, const char *path) {
+  size_t len = strlen(path);
+  for (const char *at = name; at; at = strchr(at, '.')) {
+    at += at != name;
+    if (strncmp(at, path, len) == 0 && (at[len] == '\0' || at[len] == '.')) return true;
+  }
+  return false;
+}
+
+static bool is_target(const char *name, const char *target) {
+  size_t n = strlen(name), len = strlen(target);
+  if (n < len || strcmp(name + n - len, target) != 0) return false;
+  return n == len || name[n - len - 1] == '.';
+}
+
+static bool is_meant(const rewrite *w, const clv_node *n) {
+  return n->op != CLV_OP_INPUT && n->layer >= w->first && n->layer <= w->last;
+}
+
+static bool is_targeted(const rewrite *w, const clv_node *n) {
+  bool any = false;
+  for (size_t i = 0; i < w->lora->n_targets; i++) any |= is_target(n->name, w->lora->targets[i]);
+  return any && is_meant(w, n);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static const char *last_part(const char *name) {
+  const char *dot = strrchr(name, '.');
+  return dot ? dot + 1 : name;
+}
+
+static bool is_listed(const char *const *list, size_t n, const char *name) {
+  for (size_t i = 0; i < n; i++)
+    if (strcmp(list[i], name) == 0) return true;
+  return false;
+}
+
+enum { SHOWN_NAMES = 8 };
+
+static clv_code unknown_target(const rewrite *w, const char *target, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes list = {0};
+  size_t n = 0;
+  CLV_TRY(clv_alloc((size_t)w->from->n_nodes, sizeof *names, &names, err));
+  for (int i = 0; i < w->from->n_nodes; i++) {
+    const clv_node *node = &w->from->nodes[i];
+    const char *name = last_part(node->name);
+    if (!is_meant(w, node) || node->op != CLV_OP_LINEAR || is_listed(names, n, name)) continue;
+    if (n < SHOWN_NAMES) clv_bytes_printf(&list, "%s%s", n ? ", " : "", name);
+    if (n == SHOWN_NAMES) clv_bytes_puts(&list, "...");
+    names[n++] = name;
+  }
+  const char *near = clv_did_you_mean(target, names, n);
+  if (near)
+    return clv_fail(err, CLV_NOT_FOUND, "no layer here is called '%.64s', did you mean '%s'?",
+                    target, near);
+  if (!n)
+    return clv_fail(err, CLV_NOT_FOUND, "no layer here is called '%.64s', and none is a linear",
+                    target);
+  return clv_fail(err, CLV_NOT_FOUND, "no layer here is called '%.64s'; the linear ones are %s",
+                  target, list.failed ? "others" : (const char *)list.data);
+}
+
+static clv_code check_target(const rewrite *w, const char *target, clv_err *err) {
+  bool found = false;
+  for (int i = 0; i < w->from->n_nodes; i++) {
+    const clv_node *n = &w->from->nodes[i];
+    if (!is_meant(w, n) || !is_target(n->name, target)) continue;
+    if (n->op != CLV_OP_LINEAR)
+      return clv_fail(err, CLV_INVALID, "'%s' is of op %s: adapters belong to linear layers",
+                      n->name, clv_op_name(n->op));
+    found = true;
+  }
+  return found ? CLV_OK : unknown_target(w, target, err);
+}
+
+static clv_code check(const rewrite *w, clv_err *err) {
+  for (size_t i = 0; i < w->lora->n_targets; i++)
+    CLV_TRY(check_target(w, w->lora->targets[i], err));
+  return CLV_OK;
+}
+
+/* ---- rewriting ------------------------------------------------------------------------------- */
+
+static clv_attr_value whole(clv_attr_key key, int64_t v) {
+  return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
+}
+
+static clv_attr_value real(clv_attr_key key, double v) {
+  return (clv_attr_value){.key = key, .is_number = true, .number = v};
+}
+
+/* A node called NAME.suffix beside the linear `n`; *at is its input, and then the node. */
+static clv_code beside(rewrite *w, const clv_node *n, clv_op op, const char *suffix,
+                       const clv_attr_value *values, int n_values, int *at, clv_err *err) {
+  char name[2 * CLV_NAME_MAX];
+  clv_attrs attrs;
+  snprintf(name, sizeof name, "%s.%s", n->name, suffix);
+  CLV_TRY(clv_attrs_from(op, values, n_values, &attrs, err));
+  CLV_TRY(clv_graph_add(w->to, op, &attrs, name, n->layer, at, 1, at, err));
+  w->to->nodes[*at].recompute = n->recompute;
+  return CLV_OK;
+}
+
+static clv_code low_rank(rewrite *w, const clv_node *n, int *at, clv_err *err) {
+  const clv_lora *l = w->lora;
+  double scale = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
+  clv_attr_value p = real(CLV_ATTR_P, l->dropout), factor = real(CLV_ATTR_FACTOR, scale);
+  clv_attr_value a[] = {whole(CLV_ATTR_OUT, l->r), whole(CLV_ATTR_BIAS, 0)};
+  clv_attr_value b[] = {whole(CLV_ATTR_OUT, n->attrs.out), whole(CLV_ATTR_BIAS, 0),
+                        whole(CLV_ATTR_INIT_ZERO, 1)};
+  if (l->dropout > 0) CLV_TRY(beside(w, n, CLV_OP_DROPOUT, "lora_dropout", &p, 1, at, err));
+  CLV_TRY(beside(w, n, CLV_OP_LINEAR, "lora_A", a, CLV_COUNT(a), at, err));
+  if (scale != 1) CLV_TRY(beside(w, n, CLV_OP_SCALE, "lora_scale", &factor, 1, at, err));
+  return beside(w, n, CLV_OP_LINEAR, "lora_B", b, CLV_COUNT(b), at, err);
+}
+
+/* *node: the linear, and then the sum. */
+static clv_code adapt(rewrite *w, const clv_node *n, int input, int *node, clv_err *err) {
+  char name[2 * CLV_NAME_MAX];
+  clv_attrs none = {0};
+  int in[2] = {*node, input};
+  CLV_TRY(low_rank(w, n, &in[1], err));
+  snprintf(name, sizeof name, "%s.lora_sum", n->name);
+  CLV_TRY(clv_graph_add(w->to, CLV_OP_ADD, &none, name, n->layer, in, 2, node, err));
+  w->to->nodes[*node].recompute = n->recompute;
+  return CLV_OK;
+}
+
+static clv_code copy_node(rewrite *w, int i, clv_err *err) {
+  const clv_node *n = &w->from->nodes[i];
+  int in[CLV_MAX_IN], *at = &w->place[i];
+  if (n->op == CLV_OP_INPUT)
+    return clv_graph_add_input(w->to, n->name, n->dtype, &n->shape, at, err);
+  for (int k = 0; k < n->n_in; k++) in[k] = w->place[n->in[k]];
+  CLV_TRY(clv_graph_add(w->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, at, err));
+  w->to->nodes[*at].key = n->key;
+  w->to->nodes[*at].recompute = n->recompute;
+  memcpy(w->to->nodes[*at].tied, n->tied, sizeof n->tied);
+  w->to->nodes[*at].tied_outside = n->tied_outside;
+  return is_targeted(w, n) ? adapt(w, n, in[0], at, err) : CLV_OK;
+}
+
+clv_code clv_graph_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
+                        const clv_lora *lora, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *to = NULL;
+  CLV_AUTO(clv_freep) int *place = NULL;
+  rewrite w = {.from = g, .first = first_layer, .last = last_layer, .lora = lora};
+  CLV_TRY(check(&w, err));
+  CLV_TRY(clv_graph_new(&to, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *place, &place, err));
+  w.to = to;
+  w.place = place;
+  to->dtype = g->dtype;
+  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(copy_node(&w, i, err));
+  to->output = place[g->output];
+  *ret = clv_steal(&to);
+  return CLV_OK;
+}

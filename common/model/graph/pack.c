@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A graph over padded sequences becomes one over packed ones: [N, S, ...] becomes [T, ...], node by
+ * node. Whatever would meet another place without knowing where its sequence ends is refused.
+ */
+#include <string.h>
+
+#include "common/model/graph/graph_int.h"
+
+typedef struct packer {
+  const clv_graph *from;
+  clv_graph *to;
+  int lengths; /* the node, in both graphs: they have the same ones */
+  int64_t steps, sequences;
+} packer;
+
+static bool is_packed(const packer *p, int node) { return p->to->nodes[node].places; }
+
+static const clv_shape *shape_of(const packer *p, int node) { return &p->from->nodes[node].shape; }
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static clv_code find_lengths(packer *p, clv_err *err) {
+  p->lengths = -1;
+  for (int i = 0; i < p->from->n_nodes; i++) {
+    int64_t steps = p->from->nodes[i].op == CLV_OP_INPUT ? clv_graph_lengths(p->from, i) : 0;
+    if (!steps) continue;
+    if (p->lengths >= 0)
+      return clv_fail(err, CLV_INVALID, "'%s' and '%s' are both lengths of sequences",
+                      p->from->nodes[p->lengths].name, p->from->nodes[i].name);
+    p->lengths = i;
+    p->steps = steps;
+    p->sequences = p->from->nodes[i].shape.dim[0];
+  }
+  if (p->lengths >= 0) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "no layer reads the lengths of sequences");
+}
+
+static clv_code add_input(packer *p, int i, clv_err *err) {
+  const clv_node *n = &p->from->nodes[i];
+  clv_shape shape = n->shape;
+  bool packed = shape.rank > 1 && shape.dim[1] == p->steps;
+  if (packed) {
+    memmove(shape.dim + 1, shape.dim + 2, (size_t)(--shape.rank - 1) * sizeof *shape.dim);
+    shape.dim[0] *= p->steps; /* extents are below 2^31 */
+  }
+  CLV_TRY(clv_graph_add_input(p->to, n->name, n->dtype, &shape, NULL, err));
+  p->to->nodes[i].places = packed ? p->steps : 0;
+  return CLV_OK;
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+static bool takes(const clv_op_def *def, clv_attr_key key) {
+  for (const clv_attr_row *row = def->attrs; row->key; row++)
+    if (row->key == key) return true;
+  return false;
+}
+
+static clv_code refuse(const clv_node *n, const char *why, clv_err *err) {
+  return clv_fail(err, CLV_INVALID, "layer %s: %s takes no packed sequences: %s", n->name,
+                  clv_op_name(n->op), why);
+}
+
+/* Attributes that name dimensions name those that are left. */
+static clv_code move_dims(const packer *p, const clv_node *n, clv_attrs *attrs, clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(n->op);
+  const clv_shape *in = shape_of(p, n->in[0]);
+  bool last = n->op == CLV_OP_EMBEDDING ? n->attrs.column >= 0 : !def->elementwise;
+  if (last && in->rank < 3) return refuse(n, "it would go along their places", err);
+  if (n->op == CLV_OP_RESHAPE) {
+    if (n->shape.rank < 3 || n->shape.dim[1] != p->steps)
+      return refuse(n, "it would move their places", err);
+    attrs->shape = (clv_shape){.rank = n->shape.rank - 2};
+    memcpy(attrs->shape.dim, n->shape.dim + 2, (size_t)attrs->shape.rank * sizeof *in->dim);
+  } else if (takes(def, CLV_ATTR_SHAPE) && n->attrs.shape.rank > in->rank - 2) {
+    return refuse(n, "it would go along their places", err);
+  }
+  if (!takes(def, CLV_ATTR_DIM)) return CLV_OK;
+  int axis = clv_axis_of(&n->attrs, in);
+  if (axis < 2) return refuse(n, "it would go along their places", err);
+  attrs->dim = axis - 1;
+  return CLV_OK;
+}
+
+static clv_code check_all_packed(const packer *p, const clv_node *n, int n_in, clv_err *err) {
+  for (int k = 0; k < n_in; k++)
+    if (!is_packed(p, n->in[k]))
+      return refuse(n, "it reads them beside a value that has no places", err);
+  return CLV_OK;
+}
+
+/* Those that read lengths already read these. */
+static clv_code give_lengths(const packer *p, const clv_node *n, clv_attrs *attrs,
+                             int in[CLV_MAX_IN], int *n_in, clv_err *err) {
+  int at = clv_op_def_of(n->op)->max_in - 1;
+  CLV_TRY(check_all_packed(p, n, at, err));
+  if (clv_op_def_of(n->op)->n_in > 1 && (n->n_in <= at || n->in[at] != p->lengths))
+    return refuse(n, "it reads none of their lengths", err);
+  attrs->packed = p->steps;
+  in[at] = p->lengths;
+  *n_in = at + 1;
+  return CLV_OK;
+}
+
+static clv_code pack_node(const packer *p, const clv_node *n, clv_attrs *attrs, int in[CLV_MAX_IN],
+                          int *n_in, clv_err *err) {
+  switch (clv_op_def_of(n->op)->packs) {
+    case CLV_PACKS_PLACES:
+      CLV_TRY(check_all_packed(p, n, n->n_in, err));
+      return move_dims(p, n, attrs, err);
+    case CLV_PACKS_LENGTHS:
+    case CLV_PACKS_ENDS:
+      return give_lengths(p, n, attrs, in, n_in, err);
+    default:
+      return refuse(n, "it does not tell one sequence from the next", err);
+  }
+}
+
+/* A slice of the first place, which flatten makes [N, F]: what poolers begin with. */
+static bool takes_first(const packer *p, int i) {
+  const clv_node *n = &p->from->nodes[i];
+  int64_t stop;
+  if (n->op != CLV_OP_SLICE || !is_packed(p, n->in[0])) return false;
+  if (clv_axis_of(&n->attrs, shape_of(p, n->in[0])) != 1) return false;
+  for (int k = i + 1; k < p->from->n_nodes; k++)
+    for (int j = 0; j < p->from->nodes[k].n_in; j++)
+      if (p->from->nodes[k].in[j] == i && p->from->nodes[k].op != CLV_OP_FLATTEN) return false;
+  return clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 && i != p->from->output;
+}
+
+static clv_code add_first(packer *p, int i, clv_err *err) {
+  const clv_node *n = &p->from->nodes[i];
+  const clv_attrs attrs = {.packed = p->steps, .first = true};
+  const int in[] = {n->in[0], p->lengths};
+  CLV_TRY(clv_graph_add(p->to, CLV_OP_LAST, &attrs, n->name, n->layer, in, 2, NULL, err));
+  p->to->nodes[i].recompute = n->recompute;
+  return CLV_OK;
+}
+
+static clv_code add_node(packer *p, int i, clv_err *err) {
+  const clv_node *n = &p->from->nodes[i];
+  clv_attrs attrs = n->attrs;
+  int in[CLV_MAX_IN], n_in = n->n_in;
+  bool any = false;
+  if (takes_first(p, i)) return add_first(p, i, err);
+  memcpy(in, n->in, sizeof in);
+  for (int k = 0; k < n->n_in; k++) any |= is_packed(p, n->in[k]);
+  if (any) CLV_TRY(pack_node(p, n, &attrs, in, &n_in, err));
+  CLV_TRY(clv_graph_add(p->to, n->op, &attrs, n->name, n->layer, in, n_in, NULL, err));
+  clv_node *made = &p->to->nodes[i];
+  made->key = n->key;
+  made->recompute = n->recompute;
+  memcpy(made->tied, n->tied, sizeof made->tied);
+  made->tied_outside = n->tied_outside;
+  made->places = any && clv_op_def_of(n->op)->packs != CLV_PACKS_ENDS ? p->steps : 0;
+  return CLV_OK;
+}
+
+clv_code clv_graph_pack(const clv_graph *g, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *to = NULL;
+  packer p = {.from = g};
+  CLV_TRY(find_lengths(&p, err));
+  CLV_TRY(clv_graph_new(&to, err));
+  p.to = to;
+  to->dtype = g->dtype;
+  for (int i = 0; i < g->n_nodes; i++)
+    CLV_TRY((g->nodes[i].op == CLV_OP_INPUT ? add_input : add_node)(&p, i, err));
+  to->output = g->output;
+  *ret = clv_steal(&to);
+  return CLV_OK;
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The named layout of a module's parameter block and its default initialisation.
+ */
+#include "common/model/graph/graph_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARAM_ALIGN = 64 };
+
+clv_params *clv_params_free(clv_params *p) {
+  if (p) free(p->list);
+  if (p) free(p->ties);
+  free(p);
+  return NULL;
+}
+
+void clv_params_freep(clv_params **p) { *p = clv_params_free(*p); }
+
+static clv_code describe_slot(const clv_node *node, int index, int slot, const clv_slot *s,
+                              clv_param *ret, clv_err *err) {
+  *ret = (clv_param){.node = index,
+                     .slot = slot,
+                     .shape = s->shape,
+                     .dtype = s->i64 ? CLV_I64 : node->dtype,
+                     .trainable = !s->buffer};
+  snprintf(ret->name, sizeof ret->name, "%s%s%s", node->name, s->bare ? "" : ".",
+           s->bare ? "" : s->suffix);
+  CLV_TRY(clv_shape_numel(&s->shape, &ret->n, err));
+  return clv_shape_bytes(&s->shape, ret->dtype, &ret->bytes, err);
+}
+
+/* "a.weight" may be a layer whose parameter is called as it is, and the weight of a layer "a". */
+static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *err) {
+  for (int i = 0; i < p->n; i++) {
+    const clv_param *q = &p->list[i];
+    if (strcmp(q->name, g->nodes[q->node].name) != 0) continue;
+    for (int j = 0; j < p->n; j++)
+      if (j != i && strcmp(p->list[j].name, q->name) == 0)
+        return clv_fail(err, CLV_INVALID, "two layers have a parameter '%s': rename one of them",
+                        q->name);
+  }
+  return CLV_OK;
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Offsets of the trainable ones first, of the buffers behind. */
+static clv_code place(clv_params *p, bool trainable, size_t *end, clv_err *err) {
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    if (q->trainable != trainable) continue;
+    q->offset = q->gradient = *end;
+    if (!clv_add_size(*end, clv_align_up(q->bytes, PARAM_ALIGN), end) || *end > SIZE_MAX / 4)
+      return clv_fail(err, CLV_EXHAUSTED, "the parameters overflow at '%s'", q->name);
+    if (trainable) p->n_values += q->n;
+  }
+  return CLV_OK;
+}
+
+void clv_params_follow(clv_params *p) {
+  p->gradient_bytes = p->trainable_bytes;
+  for (int i = 0; i < p->n_ties; i++) {
+    clv_param *q = &p->ties[i].param;
+    const clv_param *owner = p->ties[i].of < 0 ? q : &p->list[p->ties[i].of];
+    q->frozen = owner->frozen;
+    q->fixed = owner->fixed;
+    q->lent = owner->lent;
+    q->index = p->ties[i].of;
+    if (p->ties[i].of >= 0) q->offset = owner->offset;
+    q->gradient = p->gradient_bytes;
+    if (!q->fixed) p->gradient_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
+  }
+}
+
+/* ---- what a graph has ------------------------------------------------------------------------ */
+
+static clv_code describe_node(const clv_graph *g, int node, clv_params *p, clv_err *err) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  const clv_node *n = &g->nodes[node];
+  int n_slots = clv_node_slots(g, n, slots);
+  for (int s = 0; s < n_slots; s++) {
+    bool tied = n->tied[0] && s == 0;
+    clv_param *to = tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
+    CLV_TRY(describe_slot(n, node, s, &slots[s], to, err));
+    to->index = p->n - 1; /* of what is tied it is found later */
+  }
+  return CLV_OK;
+}
+
+/* Nodes come in an order, but an owner may stand anywhere. */
+static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
+  size_t all;
+  for (int i = 0; i < p->n_ties; i++) {
+    clv_tie *t = &p->ties[i];
+    const clv_node *n = &g->nodes[t->param.node];
+    const clv_param *owner = n->tied_outside ? NULL : clv_params_first(g, p, n->tied);
+    if (!owner && !n->tied_outside)
+      return clv_fail(err, CLV_INVALID, "'%s' is tied to '%s', which is not here", t->param.name,
+                      n->tied);
+    t->of = owner ? (int)(owner - p->list) : -1;
+    if (owner && !clv_shape_equal(&owner->shape, &t->param.shape))
+      return clv_fail(err, CLV_INVALID, "'%s' and '%s' are one parameter of two shapes",
+                      t->param.name, owner->name);
+  }
+  clv_params_follow(p);
+  return clv_add_size(p->gradient_bytes, p->total_bytes, &all) && all <= SIZE_MAX / 4
+             ? CLV_OK
+             : clv_fail(err, CLV_EXHAUSTED, "the parameters overflow");
+}
+
+clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
+  CLV_AUTO(clv_params_freep) clv_params *p = NULL;
+  clv_slot slots[CLV_MAX_PARAMS];
+  size_t n = 0, n_ties = 0;
+  for (int i = 0; i < g->n_nodes; i++) n += (size_t)clv_node_slots(g, &g->nodes[i], slots);
+  for (int i = 0; i < g->n_nodes; i++) n_ties += g->nodes[i].tied[0] != '\0';
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  CLV_TRY(clv_alloc(n, sizeof *p->list, &p->list, err));
+  CLV_TRY(clv_alloc(n_ties, sizeof *p->ties, &p->ties, err));
+  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(describe_node(g, i, p, err));
+  CLV_TRY(check_names(p, g, err));
+  CLV_TRY(place(p, true, &p->trainable_bytes, err));
+  p->total_bytes = p->buffer_offset = p->trainable_bytes;
+  CLV_TRY(place(p, false, &p->total_bytes, err));
+  CLV_TRY(find_owners(g, p, err));
+  *ret = clv_steal(&p);
+  return CLV_OK;
+}
+
+/* Those that are alike in being fixed; sizes have been checked. */
+static void put(clv_params *p, bool trainable, bool fixed, size_t *end) {
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    if (q->trainable != trainable || q->fixed != fixed || q->lent) continue;
+    q->offset = q->gradient = *end;
+    *end += clv_align_up(q->bytes, PARAM_ALIGN);
+  }
+}
+
+void clv_params_fix(clv_params *p) {
+  size_t at = 0;
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    q->fixed = q->trainable && q->frozen;
+    q->lent &= q->fixed;
+    if (q->lent) p->lent_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
+  }
+  put(p, true, false, &at);
+  p->trainable_bytes = at;
+  put(p, true, true, &at);
+  p->buffer_offset = at;
+  put(p, false, false, &at);
+  p->total_bytes = at;
+  clv_params_follow(p);
+}
+
+const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node) {
+  for (int i = 0; i < p->n; i++)
+    if (!p->list[i].slot && strcmp(g->nodes[p->list[i].node].name, node) == 0) return &p->list[i];
+  return NULL;
+}
+
+static bool has_tie(const clv_params *p, int index) {
+  for (int i = 0; i < p->n_ties; i++)
+    if (p->ties[i].of == index) return true;
+  return false;
+}
+
+void clv_params_narrow(const clv_graph *g, clv_params *p) {
+  for (int i = 0; i < p->n; i++) {
+    clv_param *q = &p->list[i];
+    bool weight = g->nodes[q->node].op == CLV_OP_LINEAR && q->slot == CLV_SLOT_WEIGHT;
+    if (!weight || !q->frozen || q->dtype != CLV_F32 || has_tie(p, i)) continue;
+    q->dtype = CLV_BF16;
+    q->bytes = q->n * clv_dtype_size(CLV_BF16);
+  }
+}
+
+const clv_param *clv_params_find(const clv_params *p, const char *name) {
+  for (int i = 0; i < p->n; i++)
+    if (strcmp(p->list[i].name, name) == 0) return &p->list[i];
+  return NULL;
+}
+
+/* Random numbers are f32, drawn into the upper half of a block of f64 ... */
+static float *drawn_at(const clv_param *p, char *dst) {
+  return (float *)(void *)(p->dtype == CLV_F64 ? dst + p->n * sizeof(float) : dst);
+}
+
+/* ... and widened there from front to back: double i ends before float i + 1 begins. */
+static void widen(const clv_param *p, char *dst) {
+  for (size_t i = 0; p->dtype == CLV_F64 && i < p->n; i++) {
+    float narrow;
+    memcpy(&narrow, dst + (p->n + i) * sizeof narrow, sizeof narrow);
+    double wide = narrow;
+    memcpy(dst + i * sizeof wide, &wide, sizeof wide);
+  }
+}
+
+static void ones(const clv_param *p, char *dst) {
+  for (size_t i = 0; i < p->n; i++)
+    if (p->dtype == CLV_F64)
+      memcpy(dst + i * 8, &(double){1}, 8);
+    else
+      memcpy(dst + i * 4, &(float){1}, 4);
+}
+
+/* 1 / sqrt(fan_in), fan_in counted on the weight for weight and bias alike: this is what
+ * kaiming_uniform_(a=sqrt(5)) and the bias rule of nn.Linear and nn.Conv2d come to. */
+static float fan_in_bound(const clv_shape *weight) {
+  double fan_in = 1;
+  for (int i = 1; i < weight->rank; i++) fan_in *= (double)weight->dim[i];
+  return (float)(1 / sqrt(fan_in));
+}
+
+/* kaiming_normal_(mode="fan_out", nonlinearity="relu"): torch counts the output channels of all
+ * groups. */
+static float fan_out_deviation(const clv_shape *weight) {
+  double fan_out = (double)weight->dim[0];
+  for (int i = 2; i < weight->rank; i++) fan_out *= (double)weight->dim[i];
+  return (float)sqrt(2 / fan_out);
+}
+
+enum { DRAW_AT_ONCE = 4 << 20 }; /* numbers, a twentieth of a second of them */
+
+typedef struct drawing {
+  const clv_waiter *waiter;
+  clv_rng_key key;
+  bool normal;
+  float spread; /* the deviation, or the bound on both sides of 0 */
+} drawing;
+
+static clv_code draw(const drawing *d, float *dst, size_t n, clv_err *err) {
+  for (size_t at = 0; at < n; at += DRAW_AT_ONCE) {
+    size_t some = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
+    CLV_TRY(clv_waiter_check(d->waiter, err));
+    if (d->normal)
+      clv_rng_normal_from(&d->key, at, 0, d->spread, dst + at, some);
+    else
+      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, dst + at, some);
+  }
+  return CLV_OK;
+}
+
+/* How slot `s` of `slots` is drawn; false: it is constant. */
+static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
+  const clv_slot *s = &slots[q->slot];
+  d->normal = s->init == CLV_INIT_NORMAL || s->init == CLV_INIT_FAN_OUT;
+  if (s->init == CLV_INIT_NORMAL) d->spread = s->bound > 0 ? (float)s->bound : 1;
+  if (s->init == CLV_INIT_FAN_OUT) d->spread = fan_out_deviation(&q->shape);
+  if (s->init == CLV_INIT_UNIFORM) d->spread = (float)s->bound;
+  if (s->init == CLV_INIT_FAN_IN) d->spread = fan_in_bound(&slots[CLV_SLOT_WEIGHT].shape);
+  return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE;
+}
+
+/* The same numbers, rounded. */
+static clv_code draw_narrow(const drawing *d, uint16_t *dst, size_t n, clv_err *err) {
+  float some[4096];
+  for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
+    size_t count = CLV_MIN(n - at, CLV_COUNT(some));
+    if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_waiter_check(d->waiter, err));
+    if (d->normal)
+      clv_rng_normal_from(&d->key, at, 0, d->spread, some, count);
+    else
+      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, some, count);
+    for (size_t i = 0; i < count; i++) dst[at + i] = clv_bf16_of(some[i]);
+  }
+  return CLV_OK;
+}
+
+/* Clears the padding row of a table, as torch.nn.Embedding does. */
+static void zero_row(const clv_param *q, const clv_slot *s, float *dst) {
+  size_t row = s->zero_row ? q->n / (size_t)q->shape.dim[0] : 0;
+  if (row) memset(dst + (size_t)(s->zero_row - 1) * row, 0, row * sizeof *dst);
+}
+
+static clv_code init_one(const clv_waiter *waiter, const clv_param *q, const clv_slot *slots,
+                         clv_rng_key key, char *dst, clv_err *err) {
+  drawing d = {.waiter = waiter, .key = key};
+  if (slots[q->slot].init == CLV_INIT_ONE) ones(q, dst);
+  if (!is_drawn(q, slots, &d)) return CLV_OK;
+  if (q->dtype == CLV_BF16) return draw_narrow(&d, (uint16_t *)(void *)dst, q->n, err);
+  CLV_TRY(draw(&d, drawn_at(q, dst), q->n, err));
+  zero_row(q, &slots[q->slot], drawn_at(q, dst));
+  widen(q, dst);
+  return CLV_OK;
+}
+
+/* The key has 4 bits for the slot; an lstm's further slots are told apart where initialisation has
+ * no micro-batch. */
+static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
+  clv_rng_key key = clv_rng_key_of(&node->key);
+  key.layer = node->layer << 4 | (slot & 15);
+  key.micro_batch = slot >> 4;
+  return key;
+}
+
+clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, const clv_params *p,
+                               void *block, clv_err *err) {
+  CLV_TRY(clv_zero_while(waiter, block, p->total_bytes, err));
+  for (int i = 0; i < p->n; i++) {
+    const clv_param *q = &p->list[i];
+    const clv_node *node = &g->nodes[q->node];
+    clv_slot slots[CLV_MAX_PARAMS];
+    if (q->lent) continue;
+    clv_node_slots(g, node, slots);
+    CLV_TRY(init_one(waiter, q, slots, slot_key(node, (uint32_t)q->slot), (char *)block + q->offset,
+                     err));
+  }
+  return CLV_OK;
+}
+
+void clv_params_init(const clv_graph *g, const clv_params *p, void *block) {
+  clv_err never;
+  if (clv_params_init_while(NULL, g, p, block, &never) != CLV_OK) memset(block, 0, p->total_bytes);
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Making a plan: what is alive and what needs a gradient, then the steps, then the memory.
+ */
+#include "common/model/graph/plan_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- buffers and steps ----------------------------------------------------------------------- */
+
+static clv_code grow(void *array_pp, int n, int *cap, size_t item, clv_err *err) {
+  void *old, *more;
+  if (n < *cap) return CLV_OK;
+  int cap_new = *cap ? *cap * 2 : 64; /* 4096 nodes make far fewer than 2^30 of anything */
+  memcpy(&old, array_pp, sizeof old);
+  CLV_TRY(clv_alloc((size_t)cap_new, item, &more, err));
+  if (n) memcpy(more, old, (size_t)n * item);
+  free(old);
+  memcpy(array_pp, &more, sizeof more);
+  *cap = cap_new;
+  return CLV_OK;
+}
+
+clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret, clv_err *err) {
+  CLV_TRY(grow(&p->bufs, p->n_bufs, &p->cap_bufs, sizeof *p->bufs, err));
+  p->bufs[p->n_bufs] = (clv_plan_buf){
+      .space = space, .root = p->n_bufs, .first = p->n_steps, .last = p->n_steps, .bytes = bytes};
+  *ret = p->n_bufs++;
+  return CLV_OK;
+}
+
+void clv_plan_use(clv_plan *p, int buf) {
+  if (buf >= 0) p->bufs[buf].last = CLV_MAX(p->bufs[buf].last, p->n_steps);
+}
+
+clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) {
+  CLV_TRY(grow(&p->steps, p->n_steps, &p->cap_steps, sizeof *p->steps, err));
+  p->steps[p->n_steps++] = *step;
+  return CLV_OK;
+}
+
+clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node) {
+  clv_plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
+  s.scratch = s.cache = s.recompute = s.out = s.saved = -1;
+  for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = s.in[i] = -1;
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) s.spare[i] = -1;
+  return s;
+}
+
+clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+  size_t bytes = p->nodes[node].kernel->scratch_bytes;
+  if (bytes) CLV_TRY(clv_plan_buf_new(p, bytes, SPACE_SCRATCH, &step->scratch, err));
+  return CLV_OK;
+}
+
+clv_code clv_plan_cache_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+  const clv_kernel *k = p->nodes[node].kernel;
+  if (!p->options.transient_weights || !k->refresh || !k->cache_bytes) return CLV_OK;
+  return clv_plan_buf_new(p, k->cache_bytes, SPACE_SCRATCH, &step->cache, err);
+}
+
+int clv_plan_block(const clv_shape *shape, int block) { return shape->rank == 4 ? block : 1; }
+
+clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  size_t size = clv_layout_is_bf16(block) ? sizeof(uint16_t) : clv_dtype_size(n->dtype);
+  size_t bytes = clv_layout_numel(&n->shape, block) * size;
+  return clv_plan_buf_new(p, bytes, SPACE_SCRATCH, ret, err);
+}
+
+/* The layout between two of which one is in bf16, and in another block. */
+static bool between(int from, int to, int *ret_block) {
+  *ret_block = clv_layout_f32(clv_layout_is_bf16(from) ? from : to);
+  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) && !clv_layout_is_last(from | to) &&
+         clv_layout_block(from) != clv_layout_block(to);
+}
+
+clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to, clv_err *err) {
+  clv_plan_rep way;
+  if (between(from.block, to.block, &way.block)) {
+    CLV_TRY(clv_plan_value_buf(p, node, way.block, &way.buf, err));
+    CLV_TRY(clv_plan_move(p, node, from, way, err));
+    from = way;
+  }
+  bool copy = from.block == to.block;
+  clv_plan_step s = clv_plan_step_of(copy ? clv_plan_run_copy : clv_plan_run_reorder,
+                                     copy ? "copy" : "reorder", node);
+  s.src = from.buf;
+  s.dst = to.buf;
+  s.src_block = from.block;
+  s.dst_block = to.block;
+  s.n = p->bufs[from.buf].bytes;
+  clv_plan_use(p, from.buf);
+  clv_plan_use(p, to.buf);
+  return clv_plan_push(p, &s, err);
+}
+
+/* ---- what the graph needs -------------------------------------------------------------------- */
+
+static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err) {
+  size_t n = (size_t)params->n, n_ties = (size_t)params->n_ties;
+  CLV_TRY(clv_alloc(1, sizeof *p->params, &p->params, err));
+  *p->params = *params;
+  p->params->list = NULL;
+  p->params->ties = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *params->list, &p->params->list, err));
+  CLV_TRY(clv_alloc(n_ties, sizeof *params->ties, &p->params->ties, err));
+  if (n) memcpy(p->params->list, params->list, n * sizeof *params->list);
+  if (n_ties) memcpy(p->params->ties, params->ties, n_ties * sizeof *params->ties);
+  return CLV_OK;
+}
+
+static bool has_type(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
+  const clv_node *n = &p->graph->nodes[q->node];
+  bool narrow = q->dtype == CLV_BF16 && q->frozen && n->op == CLV_OP_LINEAR &&
+                q->slot == CLV_SLOT_WEIGHT && !slot->i64;
+  return narrow || q->dtype == (slot->i64 ? CLV_I64 : n->dtype);
+}
+
+static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  int n = q->node >= 0 && q->node < p->graph->n_nodes
+              ? clv_node_slots(p->graph, &p->graph->nodes[q->node], slots)
+              : 0;
+  if (q->slot < 0 || q->slot >= n || !clv_shape_equal(&q->shape, &slots[q->slot].shape) ||
+      !has_type(p, q, &slots[q->slot]))
+    return clv_fail(err, CLV_INVALID, "parameter '%s' is not one of this graph", q->name);
+  p->nodes[q->node].param[q->slot] = q;
+  p->nodes[q->node].learns |= p->options.training && q->trainable && !q->frozen;
+  return CLV_OK;
+}
+
+static clv_code bind_params(clv_plan *p, const clv_params *params, clv_err *err) {
+  clv_slot slots[CLV_MAX_PARAMS];
+  CLV_TRY(copy_params(p, params, err));
+  for (int i = 0; i < params->n; i++) CLV_TRY(bind_param(p, &p->params->list[i], err));
+  for (int i = 0; i < params->n_ties; i++) CLV_TRY(bind_param(p, &p->params->ties[i].param, err));
+  for (int i = 0; i < p->graph->n_nodes; i++) {
+    int n = clv_node_slots(p->graph, &p->graph->nodes[i], slots);
+    for (int s = 0; s < n; s++)
+      if (!p->nodes[i].param[s])
+        return clv_fail(err, CLV_INVALID, "parameter '%s.%s' is missing", p->graph->nodes[i].name,
+                        slots[s].suffix);
+  }
+  return CLV_OK;
+}
+
+static clv_code add_input(clv_plan *p, int node, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
+  int i = p->n_inputs++;
+  q->input = i;
+  q->needs_grad = p->options.training && p->options.need_input_grad[i];
+  p->input_node[i] = node;
+  p->keep[i] = -1;
+  if (n->dtype == CLV_I64 && q->needs_grad)
+    return clv_fail(err, CLV_INVALID, "input '%s' holds integers and has no gradient", n->name);
+  if (n->dtype != CLV_I64 && n->dtype != p->options.dtype)
+    return clv_fail(err, CLV_INVALID, "input '%s' is %s in a plan for %s", n->name,
+                    clv_dtype_name(n->dtype), clv_dtype_name(p->options.dtype));
+  return clv_shape_bytes(&n->shape, n->dtype, &p->input_bytes[i], err);
+}
+
+static clv_code check_training(const clv_graph *g, int node, clv_err *err) {
+  const clv_node *n = &g->nodes[node];
+  const clv_op_def *def = clv_op_def_of(n->op);
+  clv_op_site site;
+  if (!def || !def->check_training) return CLV_OK;
+  clv_node_site(g, n, &site);
+  if (def->check_training(&site, err) != CLV_OK)
+    return clv_err_prefix(err, "layer %s (%s)", n->name, def->name);
+  return CLV_OK;
+}
+
+clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) {
+  for (int i = 0; i < g->n_nodes; i++) CLV_TRY(check_training(g, i, err));
+  return CLV_OK;
+}
+
+/* Liveness from the output back, then gradients needed from the inputs on. */
+static clv_code analyse(clv_plan *p, clv_err *err) {
+  const clv_graph *g = p->graph;
+  p->nodes[g->output].live = true;
+  for (int i = g->output; i >= 0; i--)
+    for (int j = 0; p->nodes[i].live && j < g->nodes[i].n_in; j++)
+      p->nodes[g->nodes[i].in[j]].live = true;
+  for (int i = 0; i < g->n_nodes; i++) {
+    clv_plan_node *q = &p->nodes[i];
+    q->saved = q->input = q->grad.buf = -1;
+    for (int j = 0; j < CLV_MAX_IN; j++) q->in[j] = -1;
+    if (g->nodes[i].op == CLV_OP_INPUT) {
+      CLV_TRY(add_input(p, i, err));
+      continue;
+    }
+    const clv_op_def *def = clv_op_def_of(g->nodes[i].op);
+    q->alias = def->alias || (def->identity_in_eval && !p->options.training);
+    q->needs_grad = q->learns;
+    for (int j = 0; j < g->nodes[i].n_in; j++)
+      q->needs_grad |= p->nodes[g->nodes[i].in[j]].needs_grad;
+    if (q->live && p->options.training) CLV_TRY(check_training(p->graph, i, err));
+    if (g->nodes[i].dtype != p->options.dtype)
+      return clv_fail(err, CLV_INVALID, "layer %s is %s in a plan for %s", g->nodes[i].name,
+                      clv_dtype_name(g->nodes[i].dtype), clv_dtype_name(p->options.dtype));
+  }
+  return CLV_OK;
+}
+
+/* ---- outcome --------------------------------------------------------------------------------- */
+
+static bool is_written(const clv_plan *p, const clv_param *q) {
+  return p->options.training && q->trainable && !q->frozen && p->nodes[q->node].live;
+}
+
+/* What is between the last that a kernel writes and `start`. */
+static void leave_out(clv_plan *p, size_t *at, size_t start) {
+  if (start > *at) p->unwritten[p->n_unwritten++] = (clv_plan_range){*at, start - *at};
+}
+
+/* The parts of the gradient block that no kernel writes. Parameters are in order of offset, and
+ * those that are tied behind them. */
+static clv_code find_unwritten(clv_plan *p, clv_err *err) {
+  size_t at = 0, n = (size_t)p->params->n, all = n + (size_t)p->params->n_ties;
+  CLV_TRY(clv_alloc(all + 1, sizeof *p->unwritten, &p->unwritten, err));
+  for (size_t i = 0; i < all; i++) {
+    const clv_param *q = i < n ? &p->params->list[i] : &p->params->ties[i - n].param;
+    if (!is_written(p, q)) continue;
+    leave_out(p, &at, q->gradient);
+    at = q->gradient + q->bytes;
+  }
+  leave_out(p, &at, p->params->gradient_bytes);
+  return CLV_OK;
+}
+
+static void drop_elided(clv_plan *p) {
+  int n = 0, phase = 0;
+  for (int i = 0; i <= p->n_steps; i++) {
+    for (; phase < PHASES && p->phase_end[phase] == i; phase++) p->phase_end[phase] = n;
+    if (i < p->n_steps && !p->steps[i].elided) p->steps[n++] = p->steps[i];
+  }
+  p->n_steps = n;
+}
+
+/* oneDNN keeps 22 KiB of a convolution and its gradients; of others less. */
+enum { KERNEL_BYTES = 22 << 10 };
+
+static void count(clv_plan *p) {
+  clv_plan_info *info = &p->info;
+  for (int i = 0; i < p->n_steps; i++) {
+    bool forward = i < p->phase_end[PHASE_FORWARD];
+    clv_plan_step_fn *run = p->steps[i].run;
+    bool reads = run == clv_plan_run_backward_input || run == clv_plan_run_recompute ||
+                 (run == clv_plan_run_forward && !forward);
+    if (reads && p->nodes[p->steps[i].node].param[0]) info->backward_reads_params = true;
+    if (p->steps[i].run == clv_plan_run_reorder)
+      ++*(forward ? &info->reorders_forward : &info->reorders_backward);
+  }
+  for (int i = 0; i < p->graph->n_nodes; i++) {
+    const clv_kernel *k = p->nodes[i].kernel;
+    if (!k) continue;
+    info->kernel_bytes += KERNEL_BYTES;
+    info->reorders_refresh += k->refresh ? k->reorders_refresh : 0;
+    info->reorders_forward += k->reorders_forward;
+    info->reorders_backward += p->nodes[i].needs_grad ? k->reorders_backward : 0;
+  }
+  info->n_steps_forward = p->phase_end[PHASE_FORWARD];
+  info->n_steps_backward = p->n_steps - info->n_steps_forward;
+}
+
+/* Of no samples: there is nothing to compute, parameters get gradients of zeros, and a scalar,
+ * which is a mean over samples, is not a number. Running statistics have nothing to move by. */
+static clv_code build_empty(clv_plan *p, clv_err *err) {
+  for (int i = 0; i < p->params->n && p->options.training; i++) {
+    const clv_param *q = &p->params->list[i];
+    if (q->trainable) continue;
+    const clv_node *n = &p->graph->nodes[q->node];
+    return clv_fail(err, CLV_INVALID, "layer %s (%s): no batch of 0 samples in training", n->name,
+                    clv_op_name(n->op));
+  }
+  clv_shape *out = &p->graph->nodes[p->graph->output].shape;
+  p->scalar_is_nan = !out->rank;
+  if (out->rank) out->dim[0] = 0;
+  return find_unwritten(p, err);
+}
+
+static bool is_empty(const clv_plan *p) { return !p->graph->joins && !p->options.batch; }
+
+static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params, clv_err *err) {
+  CLV_TRY(clv_graph_clone(g, &p->graph, err));
+  if (g->joins)
+    CLV_TRY(clv_graph_set_batches(p->graph, p->options.batches, err));
+  else if (!is_empty(p))
+    CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
+  CLV_TRY(bind_params(p, params, err));
+  if (is_empty(p)) return build_empty(p, err);
+  CLV_TRY(analyse(p, err));
+  clv_plan_fuse(p);
+  clv_plan_chain(p);
+  clv_plan_fuse_forward(p);
+  CLV_TRY(clv_plan_write_forward(p, err));
+  CLV_TRY(clv_plan_write_backward(p, err));
+  CLV_TRY(clv_plan_place(p, err));
+  drop_elided(p);
+  CLV_TRY(find_unwritten(p, err));
+  count(p);
+  return CLV_OK;
+}
+
+clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
+                      clv_plan **ret, clv_err *err) {
+  CLV_AUTO(clv_plan_freep) clv_plan *p = NULL;
+  if (g->output < 0 || g->output >= g->n_nodes)
+    return clv_fail(err, CLV_INVALID, "the graph has no output node %d", g->output);
+  if (!options->backend || options->backend->abi != CLV_KERNELS_ABI ||
+      options->backend->size < sizeof(clv_backend))
+    return clv_fail(err, CLV_PRECONDITION, "the backend is of another version");
+  if (options->dtype != CLV_F32 && options->dtype != CLV_F64)
+    return clv_fail(err, CLV_INVALID, "plans compute in f32 or f64, not %s",
+                    clv_dtype_name(options->dtype));
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  p->options = *options;
+  p->options.threads = CLV_MAX(options->threads, 1);
+  if (options->bf16 && options->backend->check_bf16)
+    CLV_TRY(options->backend->check_bf16(options->backend, err));
+  if (options->tf32) CLV_TRY(clv_backend_check_tf32(options->backend, err));
+  p->backend = options->dtype == CLV_F64 ? clv_backend_ref() : options->backend;
+  if (p->backend != options->backend) p->options.records = NULL;
+  p->backend->set_threads(p->options.threads);
+  CLV_TRY(build(p, g, params, err));
+  *ret = clv_steal(&p);
+  return CLV_OK;
+}
+
+clv_plan *clv_plan_free(clv_plan *p) {
+  if (!p) return NULL;
+  clv_recorder_forget(p->options.records, p);
+  for (clv_call *c = p->calls, *next; c; c = next) {
+    next = c->next;
+    clv_backend_give(p->backend, c->block);
+    free(c);
+  }
+  for (int i = 0; p->nodes && i < p->graph->n_nodes; i++)
+    if (p->nodes[i].kernel) p->nodes[i].kernel->free(p->nodes[i].kernel);
+  clv_params_free(p->params);
+  clv_graph_free(p->graph);
+  free(p->nodes);
+  free(p->bufs);
+  free(p->steps);
+  free(p->unwritten);
+  clv_backend_give(p->backend, p->scratch);
+  clv_backend_give(p->backend, p->cache);
+  free(p);
+  return NULL;
+}
+
+void clv_plan_freep(clv_plan **p) { *p = clv_plan_free(*p); }
+
+const clv_plan_info *clv_plan_get_info(const clv_plan *p) { return &p->info; }
+const clv_shape *clv_plan_output(const clv_plan *p) {
+  return &p->graph->nodes[p->graph->output].shape;
+}

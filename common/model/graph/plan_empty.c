@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel of a node that has nothing to read: some extent of an input is 0. What it makes has no
+ * values either, or is a mean over none, which is not a number. Gradients of parameters are zeros.
+ * So every backend agrees, and none has to think of it.
+ */
+#include "common/model/graph/plan_int.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct empty_kernel {
+  clv_kernel base; /* the first member */
+  const clv_backend *backend;
+  clv_node_desc d;
+  size_t n_out;
+} empty_kernel;
+
+static void kernel_free(clv_kernel *k) { free(k); }
+
+static clv_code not_a_number(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const empty_kernel *k = (const empty_kernel *)base;
+  const float single = NAN;
+  const double twice = NAN;
+  bool wide = k->d.dtype == CLV_F64;
+  size_t size = wide ? sizeof twice : sizeof single;
+  for (size_t i = 0; i < k->n_out; i++)
+    CLV_TRY(clv_backend_put(k->backend, (char *)a->out + i * size,
+                            wide ? (const void *)&twice : &single, size, err));
+  return CLV_OK;
+}
+
+static clv_code nothing(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  (void)base, (void)a, (void)err;
+  return CLV_OK;
+}
+
+static clv_code zeros(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const empty_kernel *k = (const empty_kernel *)base;
+  for (int i = 0; i < k->d.n_params && !a->accumulate; i++) {
+    size_t bytes;
+    CLV_TRY(clv_shape_bytes(&k->d.param[i], k->d.dtype, &bytes, err));
+    if (a->dparam[i]) CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err));
+  }
+  return CLV_OK;
+}
+
+static bool is_empty(const clv_shape *s) {
+  for (int i = 0; i < s->rank; i++)
+    if (!s->dim[i]) return true;
+  return false;
+}
+
+bool clv_plan_reads_nothing(const clv_node_desc *d) {
+  if (d->op == CLV_OP_CONCAT) return is_empty(&d->out); /* one of its inputs may have values */
+  for (int i = 0; i < d->n_in; i++)
+    if (is_empty(&d->in[i])) return true;
+  return false;
+}
+
+clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backend, clv_kernel **ret,
+                               clv_err *err) {
+  empty_kernel *k;
+  size_t n_out;
+  if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "nothing to read, and a tail");
+  CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
+  CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  k->backend = backend;
+  k->d = *d;
+  k->n_out = n_out;
+  k->base = (clv_kernel){.forward = not_a_number,
+                         .backward_input = nothing,
+                         .backward_weight = d->need_dw ? zeros : NULL,
+                         .free = kernel_free,
+                         .out_block = 1,
+                         .impl = "nothing"};
+  for (int i = 0; i < CLV_MAX_IN; i++) k->base.in_block[i] = 1;
+  *ret = &k->base;
+  return CLV_OK;
+}

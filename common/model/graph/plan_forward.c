@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward program: one kernel step per node, with a named reorder in front where a kernel
+ * computes in another layout than its input has.
+ */
+#include "common/model/graph/plan_int.h"
+
+#include <string.h>
+
+/* The value of `node` in a layout: what there is already, or a reorder step from what the node
+ * itself makes. */
+static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err *err) {
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_rep to = {.block = block};
+  for (int i = 0; i < q->n_reps; i++)
+    if (q->reps[i].block == block) {
+      *ret_buf = q->reps[i].buf;
+      return CLV_OK;
+    }
+  CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
+  CLV_TRY(clv_plan_move(p, node, q->reps[0], to, err));
+  if (q->n_reps < PLAN_MAX_REPS) q->reps[q->n_reps++] = to;
+  *ret_buf = to.buf;
+  return CLV_OK;
+}
+
+static int wanted_din(const clv_plan *p, int node) {
+  return p->nodes[node].kernel && clv_plan_one_reader(p, node) ? clv_plan_grad_block(p, node) : 0;
+}
+
+static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
+  const clv_node *nodes = p->graph->nodes;
+  const clv_plan_node *q = &p->nodes[node];
+  *d = (clv_node_desc){.op = nodes[q->fused_from].op,
+                       .attrs = nodes[q->fused_from].attrs,
+                       .dtype = p->options.dtype,
+                       .n_in = q->n_src,
+                       .out = nodes[node].shape,
+                       .training = p->options.training,
+                       .need_dw = q->learns,
+                       .threads = p->options.threads,
+                       .tail = q->fused_after,
+                       .bf16 = p->options.bf16,
+                       .tf32 = p->options.tf32};
+  if (q->n_joined && !q->fused_after)
+    for (; d->n_links < q->n_joined; d->n_links++)
+      d->link[d->n_links] = clv_plan_link(p, q->joined[d->n_links]);
+  for (int i = 0; i < q->n_src; i++) {
+    d->in[i] = nodes[q->src[i]].shape;
+    d->in_dtype[i] = nodes[q->src[i]].dtype;
+    d->offered_block[i] = p->nodes[q->src[i]].reps[0].block;
+    d->need_dx[i] = p->nodes[q->src[i]].needs_grad;
+    d->wanted_din[i] = wanted_din(p, q->src[i]);
+  }
+  for (; d->n_params < CLV_MAX_PARAMS && q->param[d->n_params]; d->n_params++)
+    d->param[d->n_params] = q->param[d->n_params]->shape;
+  d->bf16_weight = d->n_params && q->param[CLV_SLOT_WEIGHT]->dtype == CLV_BF16;
+}
+
+static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const clv_kernel *k,
+                             clv_err *err) {
+  bool dx = false;
+  for (int i = 0; i < d->n_in; i++) dx |= d->need_dx[i];
+  if (!k->forward || (dx && !k->backward_input) ||
+      (d->need_dw && !(k->fused_grads ? k->backward_input : k->backward_weight)))
+    return clv_fail(err, CLV_INTERNAL, "the %s kernel of %s lacks a function", k->impl,
+                    clv_op_name(d->op));
+  if (p->info.cache_bytes > CLV_VALUE_BYTES_MAX || k->cache_bytes > CLV_VALUE_BYTES_MAX ||
+      k->saved_bytes > CLV_VALUE_BYTES_MAX || k->scratch_bytes > CLV_VALUE_BYTES_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "the kernel of %s needs more than 1 TiB",
+                    clv_op_name(d->op));
+  return CLV_OK;
+}
+
+static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err);
+
+static clv_code prepare(clv_plan *p, int node, clv_err *err) {
+  clv_plan_node *q = &p->nodes[node];
+  clv_node_desc d;
+  if (q->kernel) return CLV_OK; /* a node before it asked */
+  describe_node(p, node, &d);
+  if (d.bf16 && clv_op_def_of(d.op)->bf16_out) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
+  bool empty = clv_plan_reads_nothing(&d);
+  clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
+                        : p->backend->prepare(p->backend, &d, &q->kernel, err);
+  if (code == CLV_UNIMPLEMENTED && d.tail & CLV_TAIL_RELU_FORWARD) {
+    clv_plan_unforward(p, node);
+    return prepare(p, node, err);
+  }
+  if (code == CLV_UNIMPLEMENTED && q->n_joined) return code;
+  if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)
+    code = clv_backend_ref()->prepare(clv_backend_ref(), &d, &q->kernel, err);
+  if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
+  if (code != CLV_OK)
+    return clv_err_prefix(err, "layer %s (%s)", p->graph->nodes[node].name, clv_op_name(d.op));
+  if (p->options.transient_weights) return CLV_OK;
+  q->cache_offset = p->info.cache_bytes;
+  p->info.cache_bytes +=
+      clv_align_up(q->kernel->cache_bytes, p->backend->memory ? DEVICE_ALIGN : 64);
+  return CLV_OK;
+}
+
+/* The layout in which all readers of node's value compute, if they are convolutions, which do not
+ * look at what they are offered; else 0. */
+static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
+  const clv_graph *g = p->graph;
+  int wanted = 0, readers = g->output == node ? 2 : 0, agree = 0;
+  for (int i = node + 1; i < g->n_nodes; i++) {
+    if (!p->nodes[i].live) continue;
+    for (int j = 0; j < g->nodes[i].n_in; j++) {
+      if (g->nodes[i].in[j] != node) continue;
+      readers++;
+      if (!clv_op_def_of(g->nodes[i].op)->bf16_in) continue;
+      CLV_TRY(prepare(p, i, err));
+      if (!wanted) wanted = p->nodes[i].kernel->in_block[0];
+      agree += wanted == p->nodes[i].kernel->in_block[0];
+    }
+  }
+  *ret = agree == readers ? wanted : 0;
+  return CLV_OK;
+}
+
+void clv_plan_bind(const clv_plan *p, clv_plan_step *step) {
+  const clv_plan_node *q = &p->nodes[step->node];
+  for (int i = 0; i < q->n_src; i++) step->in[i] = q->in[i];
+  step->out = q->reps[0].buf;
+  step->saved = q->saved;
+}
+
+clv_code clv_plan_bind_inputs(clv_plan *p, int node, clv_err *err) {
+  clv_plan_node *q = &p->nodes[node];
+  for (int i = 0; i < q->n_src; i++) {
+    int block = clv_plan_block(&p->graph->nodes[q->src[i]].shape, q->kernel->in_block[i]);
+    CLV_TRY(get_rep(p, q->src[i], block, &q->in[i], err));
+  }
+  return CLV_OK;
+}
+
+/* A forward that is repeated moves no running statistics: it moves these instead. */
+static clv_code spare_statistics(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) {
+    const clv_param *q = p->nodes[node].param[i];
+    if (!q || q->trainable) continue;
+    clv_plan_step zero = clv_plan_step_of(clv_plan_run_zero, "zero", node);
+    zero.n = q->bytes;
+    CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->spare[i], err));
+    zero.dst = step->spare[i];
+    CLV_TRY(clv_plan_push(p, &zero, err));
+  }
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_use(p, step->spare[i]);
+  return CLV_OK;
+}
+
+static clv_code write_step(clv_plan *p, int node, bool again, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_step s =
+      clv_plan_step_of(clv_plan_run_forward, again ? "forward again" : "forward", node);
+  CLV_TRY(clv_plan_bind_inputs(p, node, err));
+  if (again) CLV_TRY(spare_statistics(p, node, &s, err));
+  /* Inputs count as used from here on: a reorder for the second one must not end the first. */
+  for (int i = 0; i < q->n_src; i++) clv_plan_use(p, q->in[i]);
+  clv_plan_rep out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
+  CLV_TRY(clv_plan_value_buf(p, node, out.block, &out.buf, err));
+  q->reps[0] = out;
+  q->n_reps = 1;
+  if (q->kernel->saved_bytes)
+    CLV_TRY(clv_plan_buf_new(p, q->kernel->saved_bytes, SPACE_SCRATCH, &q->saved, err));
+  CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
+  CLV_TRY(clv_plan_cache_of(p, node, &s, err));
+  clv_plan_bind(p, &s);
+  return clv_plan_push(p, &s, err);
+}
+
+/* The value is there; backward has a step. */
+static clv_code write_forwarded(clv_plan *p, int node, clv_err *err) {
+  clv_plan_node *q = &p->nodes[node];
+  const clv_plan_node *from = &p->nodes[q->src[0]];
+  bool alike = clv_plan_grad_block(p, node) == from->reps[0].block;
+  if (!alike || q->kernel->saves & ~CLV_SAVE_OUT || from->kernel->saves & CLV_SAVE_OUT)
+    return clv_fail(err, CLV_INTERNAL, "layer %s and the one before cannot share a value",
+                    p->graph->nodes[node].name);
+  q->in[0] = from->reps[0].buf;
+  q->reps[0] = from->reps[0];
+  q->n_reps = 1;
+  return CLV_OK;
+}
+
+static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
+  CLV_TRY(prepare(p, node, err));
+  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, false, err);
+}
+
+/* A backend without a kernel for several ops is asked for each alone. */
+static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
+  const clv_plan_node q = p->nodes[node];
+  if (q.absorbed) return CLV_OK;
+  clv_code code = prepare(p, node, err);
+  if (code == CLV_OK) return write_alone(p, node, err);
+  if (code != CLV_UNIMPLEMENTED || !q.n_joined) return code;
+  clv_plan_unfuse(p, node);
+  for (int i = 0; i < q.n_joined; i++) CLV_TRY(write_alone(p, q.joined[i], err));
+  return CLV_OK;
+}
+
+/* An alias has its input's buffers; flatten and reshape those in row-major order only. */
+static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
+  const clv_node *n = &p->graph->nodes[node];
+  clv_plan_node *q = &p->nodes[node];
+  clv_plan_rep rep = p->nodes[n->in[0]].reps[0];
+  if (clv_op_def_of(n->op)->alias) rep.block = 1;
+  CLV_TRY(get_rep(p, n->in[0], rep.block, &rep.buf, err));
+  q->reps[0] = rep;
+  q->n_reps = 1;
+  return CLV_OK;
+}
+
+static clv_code write_input(clv_plan *p, int node, clv_err *err) {
+  clv_plan_node *q = &p->nodes[node];
+  q->reps[0].block = 1;
+  q->n_reps = 1;
+  return clv_plan_buf_new(p, p->input_bytes[q->input], SPACE_IN + q->input, &q->reps[0].buf, err);
+}
+
+clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) {
+  if (p->nodes[node].alias) return write_alias(p, node, err);
+  if (!again) return write_kernel(p, node, err);
+  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, true, err);
+}
+
+clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
+  int output = p->graph->output;
+  clv_plan_rep out = {.block = 1};
+  for (int i = 0; i < p->graph->n_nodes; i++) {
+    if (!p->nodes[i].live) continue;
+    if (p->nodes[i].input >= 0)
+      CLV_TRY(write_input(p, i, err));
+    else
+      CLV_TRY(clv_plan_write_value(p, i, false, err));
+  }
+  clv_plan_rep from = p->nodes[output].reps[0];
+  CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));
+  p->bufs[out.buf].space = SPACE_OUT;
+  p->out_bytes = p->bufs[out.buf].bytes;
+  for (int i = 0; i < p->nodes[output].n_reps; i++)
+    if (p->nodes[output].reps[i].block == 1) from = p->nodes[output].reps[i];
+  CLV_TRY(clv_plan_move(p, output, from, out, err));
+  p->phase_end[PHASE_FORWARD] = p->n_steps;
+  return CLV_OK;
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which buffers share memory: kernels that work in place, values that can be computed straight into
+ * the caller's memory, and reuse of the blocks by lifetime.
+ */
+#include "common/model/graph/plan_int.h"
+
+#include <stdlib.h>
+
+static clv_plan_buf *root_of(const clv_plan *p, int buf) {
+  while (p->bufs[buf].root != buf) buf = p->bufs[buf].root;
+  return &p->bufs[buf];
+}
+
+static int phase_of(const clv_plan *p, int step) {
+  int phase = 0;
+  while (phase < PHASES - 1 && step >= p->phase_end[phase]) phase++;
+  return phase;
+}
+
+/* Step `at` runs an in-place kernel whose first input nobody reads afterwards: its output takes
+ * the input's memory. */
+static void merge_in_place(clv_plan *p, int at) {
+  const clv_plan_node *q = &p->nodes[p->steps[at].node];
+  if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
+  const clv_plan_step *s = &p->steps[at];
+  clv_plan_buf *in = root_of(p, s->in[0]), *out = &p->bufs[s->out];
+  bool twice = false;
+  for (int i = 1; i < CLV_MAX_IN; i++) twice |= s->in[i] >= 0 && root_of(p, s->in[i]) == in;
+  if (in->space != SPACE_SCRATCH || in->last != at || in->bytes != out->bytes || twice) return;
+  out->root = in->root;
+  in->last = out->last;
+}
+
+/* Step `at` runs a kernel that may put the gradient of an input where that of its output stands,
+ * which nobody reads afterwards. The caller's memory is only lent for reading. */
+static void merge_gradients(clv_plan *p, int at) {
+  const clv_plan_step *s = &p->steps[at];
+  const clv_plan_node *q = &p->nodes[s->node];
+  for (int i = 0; i < q->n_src; i++) {
+    if (!(q->kernel->din_in_place >> i & 1) || s->din[i] < 0 ||
+        clv_plan_din_block(p, s->node, i) != q->grad.block)
+      continue;
+    clv_plan_buf *dout = root_of(p, q->grad.buf), *din = &p->bufs[s->din[i]];
+    if (dout->space != SPACE_SCRATCH || dout->last != at || dout->bytes != din->bytes) continue;
+    din->root = dout->root;
+    dout->last = din->last;
+    return;
+  }
+}
+
+/* Step `at` copies a whole value into the caller's memory: compute it there in the first place if
+ * nothing outside this phase touches it. */
+static void bind_to_caller(clv_plan *p, int at) {
+  clv_plan_step *s = &p->steps[at];
+  if (s->run != clv_plan_run_copy) return;
+  int to = p->bufs[s->dst].space;
+  clv_plan_buf *src = root_of(p, s->src);
+  if (to == SPACE_SCRATCH || src->space != SPACE_SCRATCH ||
+      phase_of(p, src->first) != phase_of(p, at) || phase_of(p, src->last) != phase_of(p, at))
+    return;
+  src->space = to;
+  s->elided = true;
+}
+
+/* Inputs that backward reads get room for a copy, used when the caller takes its memory back. */
+static clv_code keep_inputs(clv_plan *p, clv_err *err) {
+  for (int i = 0; i < p->n_inputs; i++) {
+    const clv_plan_node *q = &p->nodes[p->input_node[i]];
+    if (!q->live) continue;
+    int last = p->bufs[q->reps[0].buf].last;
+    if (last < p->phase_end[PHASE_FORWARD]) continue;
+    CLV_TRY(clv_plan_buf_new(p, p->input_bytes[i], SPACE_SCRATCH, &p->keep[i], err));
+    p->bufs[p->keep[i]].first = 0;
+    p->bufs[p->keep[i]].last = last;
+  }
+  return CLV_OK;
+}
+
+/* ---- placing --------------------------------------------------------------------------------- */
+
+static int larger_first(const void *a, const void *b) {
+  const clv_plan_buf *x = *(clv_plan_buf *const *)a, *y = *(clv_plan_buf *const *)b;
+  if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+  return x->root < y->root ? -1 : 1;
+}
+
+/* Large buffers are a page's multiple long; a few lines between them keep the walks through several
+ * at once out of each other's way in the cache. */
+enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
+
+static size_t room_of(const clv_plan *p, const clv_plan_buf *b) {
+  if (p->backend->memory) return clv_align_up(b->bytes, DEVICE_ALIGN);
+  return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);
+}
+
+/* First fit at the lowest offset that no buffer alive at the same time holds. placed: sorted by
+ * offset. */
+static clv_code place_one(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **placed, int *n_placed,
+                          size_t *extent, clv_err *err) {
+  size_t at = 0, end, need = room_of(p, b);
+  for (int i = 0; i < *n_placed; i++) {
+    const clv_plan_buf *o = placed[i];
+    if (o->last < b->first || o->first > b->last) continue;
+    if (o->offset >= at + need) break;
+    at = CLV_MAX(at, o->offset + room_of(p, o));
+  }
+  if (!clv_add_size(at, need, &end) || end > SIZE_MAX / 4)
+    return clv_fail(err, CLV_EXHAUSTED, "the activations overflow");
+  b->offset = at;
+  *extent = CLV_MAX(*extent, end);
+  int i = (*n_placed)++;
+  for (; i > 0 && placed[i - 1]->offset > at; i--) placed[i] = placed[i - 1];
+  placed[i] = b;
+  return CLV_OK;
+}
+
+static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_plan_buf **list = NULL;
+  CLV_AUTO(clv_freep) clv_plan_buf **placed = NULL;
+  int n = 0, n_placed = 0;
+  CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *list, &list, err));
+  CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *placed, &placed, err));
+  for (int i = 0; i < p->n_bufs; i++)
+    if (p->bufs[i].root == i && p->bufs[i].space == space) list[n++] = &p->bufs[i];
+  qsort(list, (size_t)n, sizeof(clv_plan_buf *), larger_first);
+  for (int i = 0; i < n; i++) CLV_TRY(place_one(p, list[i], placed, &n_placed, ret_extent, err));
+  return CLV_OK;
+}
+
+/* Room for copies of the caller's buffers, and behind all of them for the occasion, behind the
+ * scratch. Those of a forward and of a backward are not there at once, and inputs that backward
+ * reads have theirs in the call. */
+static void place_copies(clv_plan *p) {
+  size_t bytes[SPACE_COUNT] = {0}, end[2] = {p->info.scratch_bytes, p->info.scratch_bytes};
+  for (int i = 0; i < p->n_bufs; i++)
+    bytes[p->bufs[i].space] = CLV_MAX(bytes[p->bufs[i].space], p->bufs[i].bytes);
+  for (int i = 0; i < p->n_inputs; i++)
+    if (p->keep[i] >= 0) bytes[SPACE_IN + i] = 0;
+  for (int space = SPACE_OUT; space < SPACE_COUNT; space++) {
+    bool backward = space == SPACE_DOUT || space >= SPACE_DIN;
+    p->copy[space] = end[backward];
+    end[backward] += clv_align_up(bytes[space], 64);
+  }
+  for (int i = 0; i < p->graph->n_nodes; i++)
+    p->draws |= p->nodes[i].kernel && p->nodes[i].kernel->reads_occasion;
+  p->occasion = CLV_MAX(end[0], end[1]);
+  p->info.scratch_bytes = p->occasion + (p->draws ? clv_align_up(sizeof(clv_occasion), 64) : 0);
+}
+
+clv_code clv_plan_place(clv_plan *p, clv_err *err) {
+  CLV_TRY(keep_inputs(p, err));
+  for (int i = 0; i < p->n_steps; i++)
+    if (p->steps[i].run == clv_plan_run_forward) merge_in_place(p, i);
+  for (int i = 0; i < p->n_steps; i++)
+    if (p->steps[i].run == clv_plan_run_backward_input) merge_gradients(p, i);
+  for (int i = 0; i < p->n_steps; i++) bind_to_caller(p, i);
+  for (int i = 0; i < p->n_bufs; i++) {
+    clv_plan_buf *b = &p->bufs[i];
+    if (b->root == i && b->space == SPACE_SCRATCH && phase_of(p, b->first) != phase_of(p, b->last))
+      b->space = SPACE_CALL;
+  }
+  CLV_TRY(place_space(p, SPACE_SCRATCH, &p->info.scratch_bytes, err));
+  CLV_TRY(place_space(p, SPACE_CALL, &p->info.call_bytes, err));
+  if (p->backend->memory) place_copies(p);
+  for (int i = 0; i < p->n_bufs; i++) {
+    p->bufs[i].space = root_of(p, i)->space;
+    p->bufs[i].offset = root_of(p, i)->offset;
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is read of parameters and inputs, told from the graph alone: whoever keeps the tape has no
+ * plan.
+ */
+#include <stdlib.h>
+
+#include "common/model/graph/graph_int.h"
+
+typedef struct node_facts {
+  bool live, learns, has_params, needs_grad;
+} node_facts;
+
+static void take_param(const clv_param *p, node_facts *nodes) {
+  nodes[p->node].has_params = true;
+  nodes[p->node].learns |= p->trainable && !p->frozen;
+}
+
+static void find_params(const clv_params *params, node_facts *nodes) {
+  for (int i = 0; i < params->n; i++) take_param(&params->list[i], nodes);
+  for (int i = 0; i < params->n_ties; i++) take_param(&params->ties[i].param, nodes);
+}
+
+static void find_live(const clv_graph *g, node_facts *nodes) {
+  nodes[g->output].live = true;
+  for (int i = g->output; i >= 0; i--)
+    for (int k = 0; nodes[i].live && k < g->nodes[i].n_in; k++)
+      nodes[g->nodes[i].in[k]].live = true;
+}
+
+/* Of some backend: one may compute all gradients of an op together where another need not. */
+static bool may_be_fused(const clv_op_def *def) { return def->fused || def->uses_batch_statistics; }
+
+/* An op reads its parameters for the gradients of its inputs, and for its own where they are
+ * computed together. */
+static bool reads(const clv_graph *g, node_facts *nodes, int i) {
+  const clv_node *n = &g->nodes[i];
+  bool any = nodes[i].learns && may_be_fused(clv_op_def_of(n->op));
+  nodes[i].needs_grad = nodes[i].learns;
+  for (int k = 0; k < n->n_in; k++) {
+    any |= nodes[n->in[k]].needs_grad;
+    nodes[i].needs_grad |= nodes[n->in[k]].needs_grad;
+  }
+  return any && nodes[i].live && nodes[i].has_params;
+}
+
+/* What is computed again for backward reads parameters once more. */
+static bool repeats(const clv_graph *g, const node_facts *nodes) {
+  bool reads = false, needed = false;
+  for (int i = 0; i < g->n_nodes; i++) {
+    if (!g->nodes[i].recompute || !nodes[i].live) continue;
+    reads |= nodes[i].has_params;
+    needed |= nodes[i].needs_grad;
+  }
+  return reads && needed;
+}
+
+bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
+                                     uint32_t input_grads) {
+  clv_err ignored;
+  node_facts *nodes;
+  bool any = false;
+  int input = 0;
+  if (clv_alloc((size_t)g->n_nodes, sizeof *nodes, &nodes, &ignored) != CLV_OK) return false;
+  find_params(params, nodes);
+  find_live(g, nodes);
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT)
+      nodes[i].needs_grad = input_grads >> input++ & 1;
+    else
+      any |= reads(g, nodes, i);
+  any |= repeats(g, nodes);
+  free(nodes);
+  return any;
+}
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+static bool takes_lengths(const clv_node *n, int slot) {
+  const clv_op_def *def = clv_op_def_of(n->op);
+  return def->lengths && slot == def->max_in - 1;
+}
+
+int64_t clv_graph_lengths(const clv_graph *g, int node) {
+  int64_t steps = 0;
+  for (int i = node + 1; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i].n_in; k++) {
+      const clv_shape *of = &g->nodes[g->nodes[i].in[0]].shape;
+      int64_t packed = g->nodes[i].attrs.packed, own = packed ? packed : of->dim[1];
+      if (g->nodes[i].in[k] != node) continue;
+      if (!takes_lengths(&g->nodes[i], k) || of->rank < 2) return 0;
+      steps = steps ? CLV_MIN(steps, own) : own;
+    }
+  return steps;
+}

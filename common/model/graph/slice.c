@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cutting a run of layers out of a graph. One tensor crosses each cut. Where several values do, it
+ * is these beside each other, a row for each record: the layers before the cut end with joining
+ * them, and those behind it begin with taking them apart. A value that is needed further behind
+ * goes through the layers between. So its gradient comes as the sum of all later readers', to which
+ * those of these layers are added in the order of the uncut graph: the bits are the same.
+ */
+#include "common/model/graph/graph_int.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct slicer {
+  const clv_graph *g;
+  uint32_t first, last; /* layers */
+  clv_graph *to;
+  int *place;          /* in `to`, of a node of g */
+  int *before, *after; /* nodes that cross in front of the layers, and behind them */
+  int n_before, n_after;
+} slicer;
+
+static bool inside(const slicer *s, int node) {
+  const clv_node *n = &s->g->nodes[node];
+  return n->op != CLV_OP_INPUT && n->layer >= s->first && n->layer <= s->last;
+}
+
+/* ---- what crosses ---------------------------------------------------------------------------- */
+
+/* Made by the first `layers` layers, and read behind them. */
+static bool crosses(const clv_graph *g, const bool *read, int node, uint32_t layers) {
+  const clv_node *n = &g->nodes[node];
+  return n->op != CLV_OP_INPUT && n->layer < layers && (read[node] || node == g->output);
+}
+
+static int find_crossing(const clv_graph *g, uint32_t layers, int *ret_nodes) {
+  bool read[CLV_MAX_NODES] = {false};
+  int n = 0;
+  for (int i = 0; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i].n_in; k++)
+      read[g->nodes[i].in[k]] |= g->nodes[i].layer >= layers;
+  for (int i = 0; i < g->n_nodes; i++)
+    if (crosses(g, read, i, layers)) ret_nodes[n++] = i;
+  return n;
+}
+
+int clv_graph_crossing(const clv_graph *g, uint32_t layer, int *ret_nodes) {
+  return find_crossing(g, layer + 1, ret_nodes);
+}
+
+/* Values of a record, beside each other. */
+static int64_t width_of(const clv_node *n) {
+  int64_t width = 1; /* no value has more elements than fit */
+  for (int i = 1; i < n->shape.rank; i++) width *= n->shape.dim[i];
+  return width;
+}
+
+static clv_code check_joined(const clv_graph *g, const int *nodes, int n, clv_err *err) {
+  char shape[160];
+  for (int i = 0; n > 1 && i < n; i++) {
+    const clv_node *v = &g->nodes[nodes[i]];
+    if (v->dtype == CLV_I64 || v->shape.rank < 2)
+      return clv_fail(err, CLV_INVALID,
+                      "%d values cross, and that of layer '%s', %s of %s, cannot go with others", n,
+                      v->name, clv_shape_format(&v->shape, shape, sizeof shape),
+                      clv_dtype_name(v->dtype));
+    if (v->shape.dim[0] != g->nodes[nodes[0]].shape.dim[0])
+      return clv_fail(err, CLV_INVALID, "'%s' and '%s' cross with other numbers of records",
+                      g->nodes[nodes[0]].name, v->name);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) {
+  int nodes[CLV_MAX_NODES] = {0};
+  return check_joined(g, nodes, clv_graph_crossing(g, layer, nodes), err);
+}
+
+/* ---- glue ------------------------------------------------------------------------------------ */
+
+/* No layer of a model, so that no node gets a key or a name of one. */
+static clv_code glue(clv_graph *g, clv_op op, const clv_attrs *attrs, const int *in, int n_in,
+                     int *ret, clv_err *err) {
+  char name[32];
+  snprintf(name, sizeof name, "-.%s%d", clv_op_name(op), g->n_nodes);
+  return clv_graph_add(g, op, attrs, name, CLV_GLUE_LAYER, in, n_in, ret, err);
+}
+
+static clv_code reshape(clv_graph *g, int node, const clv_shape *want, int *ret, clv_err *err) {
+  clv_attrs attrs = {.shape = {.rank = want->rank - 1}};
+  memcpy(attrs.shape.dim, want->dim + 1, (size_t)attrs.shape.rank * sizeof *want->dim);
+  if (want->rank == g->nodes[node].shape.rank) return *ret = node, CLV_OK;
+  return glue(g, CLV_OP_RESHAPE, &attrs, &node, 1, ret, err);
+}
+
+/* Several values beside each other, as many at once as the op takes. */
+static clv_code join(slicer *s, clv_err *err) {
+  const clv_attrs beside = {.dim = 1};
+  int in[CLV_MAX_IN] = {0}, n = 0;
+  for (int i = 0; i < s->n_after; i++) {
+    const clv_node *v = &s->g->nodes[s->after[i]];
+    const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], width_of(v)}};
+    CLV_TRY(reshape(s->to, s->place[s->after[i]], &flat, &in[n++], err));
+    if (n < CLV_MAX_IN && i + 1 < s->n_after) continue;
+    CLV_TRY(glue(s->to, CLV_OP_CONCAT, &beside, in, n, &in[0], err));
+    n = 1;
+  }
+  s->to->output = in[0];
+  s->to->nodes[in[0]].places = s->g->nodes[s->after[0]].places;
+  return CLV_OK;
+}
+
+static clv_code take_apart(slicer *s, int joined, clv_err *err) {
+  clv_attrs part = {.dim = 1};
+  for (int i = 0; i < s->n_before; i++) {
+    const clv_node *v = &s->g->nodes[s->before[i]];
+    int at;
+    part.stop = part.start + width_of(v);
+    CLV_TRY(glue(s->to, CLV_OP_SLICE, &part, &joined, 1, &at, err));
+    CLV_TRY(reshape(s->to, at, &v->shape, &s->place[s->before[i]], err));
+    part.start = part.stop;
+  }
+  return CLV_OK;
+}
+
+/* ---- the layers ------------------------------------------------------------------------------ */
+
+static bool is_read(const slicer *s, int input) {
+  for (int i = 0; i < s->g->n_nodes; i++)
+    for (int k = 0; inside(s, i) && k < s->g->nodes[i].n_in; k++)
+      if (s->g->nodes[i].in[k] == input) return true;
+  return false;
+}
+
+/* Its name, unless an input of the uncut graph that is read as well is called so. */
+static const char *name_of_cut(const slicer *s) {
+  for (int i = 0; i < s->g->n_nodes; i++)
+    if (s->g->nodes[i].op == CLV_OP_INPUT && strcmp(s->g->nodes[i].name, "input") == 0 &&
+        is_read(s, i))
+      return "-.cut";
+  return "input";
+}
+
+static clv_code add_cut(slicer *s, clv_err *err) {
+  clv_shape shape = {.rank = 2};
+  int joined;
+  if (!s->n_before) return CLV_OK;
+  const clv_node *v = &s->g->nodes[s->before[0]];
+  if (s->n_before == 1) {
+    CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &v->shape, &s->place[s->before[0]],
+                                err));
+    s->to->nodes[s->place[s->before[0]]].places = v->places;
+    return CLV_OK;
+  }
+  shape.dim[0] = v->shape.dim[0];
+  for (int i = 0; i < s->n_before; i++) shape.dim[1] += width_of(&s->g->nodes[s->before[i]]);
+  CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &shape, &joined, err));
+  s->to->nodes[joined].places = v->places;
+  return CLV_OK;
+}
+
+static clv_code add_inputs(slicer *s, clv_err *err) {
+  CLV_TRY(add_cut(s, err));
+  for (int i = 0; i < s->g->n_nodes; i++) {
+    const clv_node *n = &s->g->nodes[i];
+    if (n->op != CLV_OP_INPUT || !is_read(s, i)) continue;
+    CLV_TRY(clv_graph_add_input(s->to, n->name, n->dtype, &n->shape, &s->place[i], err));
+    s->to->nodes[s->place[i]].places = n->places;
+  }
+  return s->n_before > 1 ? take_apart(s, 0, err) : CLV_OK;
+}
+
+/* The owner may be among the layers or not. */
+static void keep_tie(const slicer *s, const clv_node *n, clv_node *to) {
+  bool here = false;
+  for (int i = 0; n->tied[0] && i < s->g->n_nodes; i++)
+    here |= inside(s, i) && strcmp(s->g->nodes[i].name, n->tied) == 0;
+  memcpy(to->tied, n->tied, sizeof n->tied);
+  to->tied_outside = n->tied[0] && (n->tied_outside || !here);
+}
+
+static clv_code add_layers(slicer *s, clv_err *err) {
+  for (int i = 0; i < s->g->n_nodes; i++) {
+    const clv_node *n = &s->g->nodes[i];
+    int in[CLV_MAX_IN] = {0};
+    if (!inside(s, i)) continue;
+    for (int j = 0; j < n->n_in; j++) in[j] = s->place[n->in[j]];
+    CLV_TRY(
+        clv_graph_add(s->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &s->place[i], err));
+    s->to->nodes[s->place[i]].key = n->key;
+    s->to->nodes[s->place[i]].recompute = n->recompute;
+    keep_tie(s, n, &s->to->nodes[s->place[i]]);
+    s->to->nodes[s->place[i]].places = n->places;
+  }
+  if (s->n_after > 1) return join(s, err);
+  s->to->output = s->place[s->after[0]];
+  return CLV_OK;
+}
+
+static clv_code find_edges(slicer *s, clv_err *err) {
+  const clv_graph *g = s->g;
+  int last = -1;
+  for (int i = 0; i < g->n_nodes; i++)
+    if (inside(s, i)) last = i;
+  if (last < 0)
+    return clv_fail(err, CLV_INVALID, "there is no layer in %" PRIu32 "..%" PRIu32, s->first,
+                    s->last);
+  s->n_before = find_crossing(g, s->first, s->before);
+  s->n_after = find_crossing(g, s->last + 1, s->after);
+  if (!s->n_after) s->after[s->n_after++] = last;
+  CLV_TRY(check_joined(g, s->before, s->n_before, err));
+  return check_joined(g, s->after, s->n_after, err);
+}
+
+clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
+                         clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
+  CLV_AUTO(clv_freep) int *nodes = NULL;
+  size_t n = (size_t)g->n_nodes;
+  if (g->output < 0 || g->output >= g->n_nodes)
+    return clv_fail(err, CLV_INVALID, "the graph has no output node %d", g->output);
+  CLV_TRY(clv_alloc(3 * n, sizeof *nodes, &nodes, err));
+  CLV_TRY(clv_graph_new(&part, err));
+  part->dtype = g->dtype;
+  slicer s = {.g = g,
+              .first = first_layer,
+              .last = last_layer,
+              .to = part,
+              .place = nodes,
+              .before = nodes + n,
+              .after = nodes + 2 * n};
+  CLV_TRY(find_edges(&s, err));
+  CLV_TRY(add_inputs(&s, err));
+  CLV_TRY(add_layers(&s, err));
+  *ret = clv_steal(&part);
+  return CLV_OK;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * GPT-2 (Radford et al., 2019). Norms stand before what they feed, and what it makes is added:
+ *
+ *   a = h + dropout(P attention(QKV LN(h))),   h' = a + dropout(C act(F LN(a)))
+ *
+ * Its files keep projections as [in, out]; queries, keys and values are one of them.
+ */
+#include <math.h>
+
+#include "common/model/hf/hf_int.h"
+
+/* One that ends a half of a block begins smaller, by the square root of all such. */
+static clv_code project(hf_builder *b, const char *name, int64_t out, bool ends, int *x,
+                        clv_err *err) {
+  double halves = 2 * (double)b->c->layers;
+  hf_linear l = {.out = out,
+                 .bias = true,
+                 .transposed = true,
+                 .deviation = ends ? b->c->deviation / sqrt(halves) : b->c->deviation};
+  return clv_hf_linear(b, name, &l, x, err);
+}
+
+/* The third number `at` of the columns. */
+static clv_code third(hf_builder *b, const char *name, int64_t at, int *x, clv_err *err) {
+  int64_t width = b->c->hidden;
+  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_DIM, -1), clv_hf_whole(CLV_ATTR_START, at * width),
+                        clv_hf_whole(CLV_ATTR_STOP, (at + 1) * width)};
+  return clv_hf_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err);
+}
+
+static clv_code attend(hf_builder *b, int *x, clv_err *err) {
+  CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_1", x, err));
+  CLV_TRY(project(b, "attn.c_attn", 3 * b->c->hidden, false, x, err));
+  int key = *x, value = key;
+  CLV_TRY(third(b, "attn.query", 0, x, err));
+  CLV_TRY(third(b, "attn.key", 1, &key, err));
+  CLV_TRY(third(b, "attn.value", 2, &value, err));
+  CLV_TRY(clv_hf_attention(b, "attn.attention", true, key, value, x, err));
+  CLV_TRY(project(b, "attn.c_proj", b->c->hidden, true, x, err));
+  return clv_hf_dropout(b, "attn.resid_dropout", b->c->hidden_dropout, x, err);
+}
+
+static clv_code feed(hf_builder *b, int *x, clv_err *err) {
+  CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_2", x, err));
+  CLV_TRY(project(b, "mlp.c_fc", b->c->inner, false, x, err));
+  CLV_TRY(clv_hf_node(b, b->c->activation, "mlp.act", NULL, 0, x, err));
+  CLV_TRY(project(b, "mlp.c_proj", b->c->hidden, true, x, err));
+  return clv_hf_dropout(b, "mlp.dropout", b->c->hidden_dropout, x, err);
+}
+
+static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
+  int before = *x;
+  clv_hf_at(b, "%sh.%d.", clv_hf_prefix(b->c, b->head), (int)number);
+  CLV_TRY(attend(b, x, err));
+  CLV_TRY(clv_hf_join(b, CLV_OP_ADD, "attn.add", x, before, err));
+  before = *x;
+  CLV_TRY(feed(b, x, err));
+  return clv_hf_join(b, CLV_OP_ADD, "mlp.add", x, before, err);
+}
+
+static clv_code head(hf_builder *b, int *x, clv_err *err) {
+  clv_hf_at(b, "%s", "");
+  switch (b->head) {
+    case CLV_HF_SEQUENCE:
+      CLV_TRY(clv_hf_last_place(b, "last", x, err));
+      return clv_hf_dense(b, "score", b->labels, false, x, err);
+    case CLV_HF_TOKEN:
+      CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
+      return clv_hf_dense(b, "classifier", b->labels, true, x, err);
+    case CLV_HF_CAUSAL:
+      return clv_hf_decode(b, "lm_head", false, x, err);
+    default:
+      return CLV_OK;
+  }
+}
+
+clv_code clv_hf_gpt2(hf_builder *b, int *x, clv_err *err) {
+  const clv_hf_config *c = b->c;
+  hf_positions places = {.rows = c->positions};
+  clv_hf_at(b, "%s", clv_hf_prefix(c, b->head));
+  CLV_TRY(clv_hf_words(b, "wte", x, err));
+  CLV_TRY(clv_hf_positions(b, "wpe", &places, x, err));
+  CLV_TRY(clv_hf_dropout(b, "drop", c->embedding_dropout, x, err));
+  for (int64_t i = 0; i < c->layers; i++) CLV_TRY(block(b, i, x, err));
+  clv_hf_at(b, "%s", clv_hf_prefix(c, b->head));
+  CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_f", x, err));
+  return head(b, x, err);
+}

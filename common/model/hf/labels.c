@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The names that a config.json gives to classes: those of id2label, or of label2id without it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/hf/hf_int.h"
+#include "common/base/json/json.h"
+
+enum { MOST_NAMES = 4096 };
+
+void clv_hf_labels_done(clv_hf_labels *l) {
+  if (!l) return;
+  for (size_t i = 0; i < l->n; i++) free(l->names[i]);
+  free(l->names);
+  *l = (clv_hf_labels){0};
+}
+
+/* A number of the list and its name; without effect where another has that number. */
+static clv_code put(clv_hf_labels *to, int64_t number, const clv_bytes *name, clv_err *err) {
+  if (number < 0 || number >= MOST_NAMES || !name->len || to->names[number]) return CLV_OK;
+  to->names[number] = strdup(name->data);
+  return to->names[number] ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "out of memory");
+}
+
+/* "12", and nothing else; -1: another text. */
+static int64_t whole_number(const clv_bytes *text) {
+  int64_t n = 0;
+  for (size_t i = 0; i < text->len; i++) {
+    char digit = text->data[i];
+    if (digit < '0' || digit > '9' || n >= MOST_NAMES) return -1;
+    n = 10 * n + (digit - '0');
+  }
+  return text->len ? n : -1;
+}
+
+/* {"0": "name"}, or {"name": 0}; a value that is neither names nothing. */
+static clv_code read_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes key = {0}, text = {0};
+  int64_t number;
+  clv_json_kind kind;
+  CLV_TRY(clv_json_key(j, &key, err));
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != (by_number ? CLV_JSON_TEXT : CLV_JSON_NUMERAL)) return clv_json_skip(j, err);
+  if (by_number) {
+    CLV_TRY(clv_json_text(j, &text, err));
+    return put(to, whole_number(&key), &text, err);
+  }
+  CLV_TRY(clv_json_integer(j, INT64_MIN, INT64_MAX, &number, err));
+  return put(to, number, &key, err);
+}
+
+static clv_code read_names(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
+  clv_hf_labels l = {.n = MOST_NAMES};
+  clv_code code = CLV_OK;
+  clv_json_kind kind;
+  bool more = true;
+  CLV_TRY(clv_json_peek(j, &kind, err));
+  if (kind != CLV_JSON_OBJECT) return clv_json_skip(j, err);
+  CLV_TRY(clv_alloc(l.n, sizeof *l.names, &l.names, err));
+  code = clv_json_open(j, CLV_JSON_OBJECT, err);
+  for (size_t k = 0; code == CLV_OK && more; k++) {
+    code = clv_json_next(j, CLV_JSON_OBJECT, k, &more, err);
+    if (code == CLV_OK && more) code = read_pair(j, by_number, &l, err);
+  }
+  size_t n = 0;
+  while (n < MOST_NAMES && l.names[n]) n++;
+  for (size_t i = n; i < MOST_NAMES; i++) free(l.names[i]);
+  l.n = n;
+  if (code == CLV_OK) {
+    clv_hf_labels_done(to);
+    *to = l;
+    l = (clv_hf_labels){0};
+  }
+  clv_hf_labels_done(&l);
+  return code;
+}
+
+clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, clv_hf_labels *ret,
+                             clv_err *err) {
+  clv_json j = {.label = label, .text = text, .len = len};
+  CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
+  CLV_AUTO(clv_hf_labels_done) clv_hf_labels numbered = {0}, named = {0};
+  bool more = true;
+  CLV_TRY(clv_json_open(&j, CLV_JSON_OBJECT, err));
+  for (size_t k = 0; more; k++) {
+    CLV_TRY(clv_json_next(&j, CLV_JSON_OBJECT, k, &more, err));
+    if (!more) break;
+    CLV_TRY(clv_json_key(&j, &key, err));
+    const char *name = key.len ? key.data : "";
+    if (strcmp(name, "id2label") == 0)
+      CLV_TRY(read_names(&j, true, &numbered, err));
+    else if (strcmp(name, "label2id") == 0)
+      CLV_TRY(read_names(&j, false, &named, err));
+    else
+      CLV_TRY(clv_json_skip(&j, err));
+  }
+  clv_hf_labels *best = numbered.n ? &numbered : &named;
+  *ret = *best;
+  *best = (clv_hf_labels){0};
+  return CLV_OK;
+}
+
+clv_code clv_hf_labels_read(const char *folder, clv_hf_labels *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
+  CLV_TRY(clv_hf_config_text(folder, &path, &text, err));
+  return clv_hf_labels_parse(path.data, text.data ? text.data : "", text.len, ret, err);
+}

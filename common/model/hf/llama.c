@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Llama (Touvron et al., 2023) and Qwen2 (Yang et al., 2024), which has biases at queries, keys and
+ * values:
+ *
+ *   a = h + O attention(rotary(Q n), rotary(K n), V n),  n = RMSNorm(h)
+ *   h' = a + D (act(G m) * (U m)),                       m = RMSNorm(a)
+ */
+#include "common/model/hf/hf_int.h"
+
+static clv_code rotate(hf_builder *b, const char *name, int64_t heads, int *x, clv_err *err) {
+  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_HEADS, heads),
+                        clv_hf_real(CLV_ATTR_BASE, b->c->base)};
+  return clv_hf_node(b, CLV_OP_ROTARY, name, v, CLV_COUNT(v), x, err);
+}
+
+static clv_code attend(hf_builder *b, int *x, clv_err *err) {
+  const clv_hf_config *c = b->c;
+  int64_t width = clv_hf_head_width(c), kv = c->kv_heads ? c->kv_heads : c->heads;
+  CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "input_layernorm", x, err));
+  int key = *x;
+  int value = key;
+  CLV_TRY(clv_hf_dense(b, "self_attn.q_proj", c->heads * width, c->qkv_bias, x, err));
+  CLV_TRY(clv_hf_dense(b, "self_attn.k_proj", kv * width, c->qkv_bias, &key, err));
+  CLV_TRY(clv_hf_dense(b, "self_attn.v_proj", kv * width, c->qkv_bias, &value, err));
+  CLV_TRY(rotate(b, "self_attn.rotary_q", c->heads, x, err));
+  CLV_TRY(rotate(b, "self_attn.rotary_k", kv, &key, err));
+  CLV_TRY(clv_hf_attention(b, "self_attn.attention", true, key, value, x, err));
+  return clv_hf_dense(b, "self_attn.o_proj", c->hidden, c->out_bias, x, err);
+}
+
+static clv_code feed(hf_builder *b, int *x, clv_err *err) {
+  const clv_hf_config *c = b->c;
+  CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "post_attention_layernorm", x, err));
+  int up = *x;
+  CLV_TRY(clv_hf_dense(b, "mlp.gate_proj", c->inner, c->inner_bias, x, err));
+  CLV_TRY(clv_hf_node(b, c->activation, "mlp.act_fn", NULL, 0, x, err));
+  CLV_TRY(clv_hf_dense(b, "mlp.up_proj", c->inner, c->inner_bias, &up, err));
+  CLV_TRY(clv_hf_join(b, CLV_OP_MUL, "mlp.mul", x, up, err));
+  return clv_hf_dense(b, "mlp.down_proj", c->hidden, c->inner_bias, x, err);
+}
+
+static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
+  int before = *x;
+  clv_hf_at(b, "%slayers.%d.", clv_hf_prefix(b->c, b->head), (int)number);
+  CLV_TRY(attend(b, x, err));
+  CLV_TRY(clv_hf_join(b, CLV_OP_ADD, "self_attn.add", x, before, err));
+  before = *x;
+  CLV_TRY(feed(b, x, err));
+  return clv_hf_join(b, CLV_OP_ADD, "mlp.add", x, before, err);
+}
+
+/* Classes are scored without a bias of the last place, with one of every place. */
+static clv_code head(hf_builder *b, int *x, clv_err *err) {
+  clv_hf_at(b, "%s", "");
+  if (b->head == CLV_HF_CAUSAL) return clv_hf_decode(b, "lm_head", false, x, err);
+  if (b->head == CLV_HF_SEQUENCE) CLV_TRY(clv_hf_last_place(b, "last", x, err));
+  if (b->head == CLV_HF_TOKEN) CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
+  return b->head == CLV_HF_NO_HEAD
+             ? CLV_OK
+             : clv_hf_dense(b, "score", b->labels, b->head == CLV_HF_TOKEN, x, err);
+}
+
+clv_code clv_hf_llama(hf_builder *b, int *x, clv_err *err) {
+  clv_hf_at(b, "%s", clv_hf_prefix(b->c, b->head));
+  CLV_TRY(clv_hf_words(b, "embed_tokens", x, err));
+  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(block(b, i, x, err));
+  clv_hf_at(b, "%s", clv_hf_prefix(b->c, b->head));
+  CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "norm", x, err));
+  return head(b, x, err);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The families and their heads, by the names that transformers has for them.
+ */
+#include "common/model/hf/hf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+  const char *name, *prefix;
+  const char *classes[CLV_HF_HEADS];
+} families[CLV_HF_FAMILIES] = {
+    [CLV_HF_BERT] = {"bert",
+                     "bert.",
+                     {[CLV_HF_NO_HEAD] = "BertModel",
+                      [CLV_HF_SEQUENCE] = "BertForSequenceClassification",
+                      [CLV_HF_TOKEN] = "BertForTokenClassification",
+                      [CLV_HF_MASKED] = "BertForMaskedLM"}},
+    [CLV_HF_ROBERTA] = {"roberta",
+                        "roberta.",
+                        {[CLV_HF_NO_HEAD] = "RobertaModel",
+                         [CLV_HF_SEQUENCE] = "RobertaForSequenceClassification",
+                         [CLV_HF_TOKEN] = "RobertaForTokenClassification",
+                         [CLV_HF_MASKED] = "RobertaForMaskedLM"}},
+    [CLV_HF_LAYOUTLM] = {"layoutlm",
+                         "layoutlm.",
+                         {[CLV_HF_NO_HEAD] = "LayoutLMModel",
+                          [CLV_HF_SEQUENCE] = "LayoutLMForSequenceClassification",
+                          [CLV_HF_TOKEN] = "LayoutLMForTokenClassification",
+                          [CLV_HF_MASKED] = "LayoutLMForMaskedLM"}},
+    [CLV_HF_VIT] =
+        {"vit",
+         "vit.",
+         {[CLV_HF_NO_HEAD] = "ViTModel", [CLV_HF_SEQUENCE] = "ViTForImageClassification"}},
+    [CLV_HF_GPT2] = {"gpt2",
+                     "transformer.",
+                     {[CLV_HF_NO_HEAD] = "GPT2Model",
+                      [CLV_HF_SEQUENCE] = "GPT2ForSequenceClassification",
+                      [CLV_HF_TOKEN] = "GPT2ForTokenClassification",
+                      [CLV_HF_CAUSAL] = "GPT2LMHeadModel"}},
+    [CLV_HF_LLAMA] = {"llama",
+                      "model.",
+                      {[CLV_HF_NO_HEAD] = "LlamaModel",
+                       [CLV_HF_SEQUENCE] = "LlamaForSequenceClassification",
+                       [CLV_HF_TOKEN] = "LlamaForTokenClassification",
+                       [CLV_HF_CAUSAL] = "LlamaForCausalLM"}},
+    [CLV_HF_QWEN2] = {"qwen2",
+                      "model.",
+                      {[CLV_HF_NO_HEAD] = "Qwen2Model",
+                       [CLV_HF_SEQUENCE] = "Qwen2ForSequenceClassification",
+                       [CLV_HF_TOKEN] = "Qwen2ForTokenClassification",
+                       [CLV_HF_CAUSAL] = "Qwen2ForCausalLM"}},
+};
+
+static const char *const head_names[CLV_HF_HEADS] = {"none", "sequence", "token", "masked",
+                                                     "causal"};
+
+const char *clv_hf_family_name(clv_hf_family family) { return families[family].name; }
+const char *clv_hf_head_name(clv_hf_head head) { return head_names[head]; }
+
+const char *clv_hf_class(clv_hf_family family, clv_hf_head head) {
+  return families[family].classes[head];
+}
+
+/* A model without a head is saved without it. */
+const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head) {
+  return head == CLV_HF_NO_HEAD ? "" : families[c->family].prefix;
+}
+
+/* ---- names in memory ------------------------------------------------------------------------- */
+
+static const struct {
+  const char *file, *memory;
+} vit_names[] = {{"encoder.layer.", "layers."},
+                 {"attention.attention.query", "attention.q_proj"},
+                 {"attention.attention.key", "attention.k_proj"},
+                 {"attention.attention.value", "attention.v_proj"},
+                 {"attention.output.dense", "attention.o_proj"},
+                 {"intermediate.dense", "mlp.fc1"},
+                 {"output.dense", "mlp.fc2"}};
+
+const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]) {
+  bool block = family == CLV_HF_VIT && strstr(name, vit_names[0].file);
+  snprintf(ret, CLV_HF_NAME, "%s", name);
+  for (size_t i = 0; block && i < CLV_COUNT(vit_names); i++) {
+    char *at = strstr(ret, vit_names[i].file);
+    if (!at) continue;
+    size_t from = strlen(vit_names[i].file), to = strlen(vit_names[i].memory);
+    memmove(at + to, at + from, strlen(at + from) + 1);
+    memcpy(at, vit_names[i].memory, to);
+  }
+  return ret;
+}
+
+bool clv_hf_takes_tokens(const clv_hf_config *c) { return c->family != CLV_HF_VIT; }
+bool clv_hf_is_decoder(const clv_hf_config *c) { return c->family >= CLV_HF_GPT2; }
+bool clv_hf_takes_boxes(const clv_hf_config *c) { return c->family == CLV_HF_LAYOUTLM; }

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stages[].recompute_blocks: which layers are computed again for backward together. An entry is a
+ * range, which is a block, or a name, for which see common/model/graph/blocks.c.
+ */
+#include <string.h>
+
+#include "common/model/models/models_int.h"
+
+typedef struct marker {
+  const clv_session_config *c;
+  clv_graph *g;
+  const clv_stage_spec *stage;
+  uint32_t first, last; /* layers of the stage */
+  uint32_t n_blocks;    /* so far, of all stages */
+} marker;
+
+/* Layers first..last, for which `entry` stands: a range, which is one block, or a name. */
+static clv_code mark(marker *m, const char *entry, bool range, uint32_t first, uint32_t last,
+                     clv_err *err) {
+  int at = (int)clv_model_n_inputs(m->g), begin = (int)first + at, end = (int)last + at;
+  clv_err why;
+  clv_code code = range ? clv_graph_block(m->g, begin, end, ++m->n_blocks, &why)
+                        : clv_graph_blocks(m->g, entry, begin, end, &m->n_blocks, &why);
+  if (code == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(m->c, m->stage->recompute_blocks_pos, err,
+                             "stage '%s': recompute_blocks: '%s': %s", m->stage->name, entry,
+                             why.text);
+}
+
+static clv_code outside(const marker *m, const char *entry, clv_err *err) {
+  return clv_session_fail_at(m->c, m->stage->recompute_blocks_pos, err,
+                             "stage '%s': recompute_blocks: '%s' is not within the stage, whose "
+                             "layers are '%s' to '%s'",
+                             m->stage->name, entry, clv_layer_name(m->g, m->first),
+                             clv_layer_name(m->g, m->last));
+}
+
+/* A numbered name stands for those of its blocks that the stage has. */
+static clv_code mark_entry(marker *m, const char *entry, clv_err *err) {
+  clv_layer_range range;
+  uint32_t first, last;
+  if (!clv_layer_range_read(entry, &range))
+    return clv_session_fail_at(m->c, m->stage->recompute_blocks_pos, err,
+                               "stage '%s': recompute_blocks: '%s' is neither a layer or block nor "
+                               "a range such as 0..3",
+                               m->stage->name, entry);
+  CLV_TRY(clv_stage_find(m->c, m->g, m->stage, m->stage->recompute_blocks_pos, &range, &first,
+                         &last, err));
+  if (strstr(entry, "..")) {
+    if (first < m->first || last > m->last) return outside(m, entry, err);
+    return mark(m, entry, true, first, last, err);
+  }
+  first = CLV_MAX(first, m->first);
+  last = CLV_MIN(last, m->last);
+  return first > last ? outside(m, entry, err) : mark(m, entry, false, first, last, err);
+}
+
+clv_code clv_stage_blocks(const clv_session_config *c, clv_graph *g, const uint32_t *first,
+                          const uint32_t *last, clv_err *err) {
+  marker m = {.c = c, .g = g};
+  for (size_t i = 0; i < c->n_stages; i++) {
+    m.stage = &c->stages[i];
+    m.first = first[i];
+    m.last = last[i];
+    for (size_t k = 0; k < m.stage->recompute_blocks.n; k++)
+      CLV_TRY(mark_entry(&m, m.stage->recompute_blocks.items[k], err));
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a layer of a session file reads. Names are those of the whole model, whatever stage a layer
+ * is in; a layer without a name is called by its number, and the data by the names of
+ * data.inputs, or input.
+ */
+#include <string.h>
+
+#include "common/model/models/models_int.h"
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static int node_called(const clv_graph *g, const char *name) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (strcmp(g->nodes[i].name, name) == 0) return i;
+  return -1;
+}
+
+/* Layer i of the file, counted over all stages; NULL behind the last one. */
+static const clv_layer_spec *spec_of(const clv_session_config *c, size_t i) {
+  if (i < c->model.n_layers) return &c->model.layers[i];
+  for (size_t s = 0; !c->model.n_layers && s < c->n_stages; i -= c->stages[s++].n_layers)
+    if (i < c->stages[s].n_layers) return &c->stages[s].layers[i];
+  return NULL;
+}
+
+static bool comes_later(const clv_session_config *c, const char *name) {
+  const clv_layer_spec *spec;
+  for (size_t i = 0; (spec = spec_of(c, i)) != NULL; i++)
+    if (spec->name && strcmp(spec->name, name) == 0) return true;
+  return false;
+}
+
+static clv_code unknown(const clv_session_config *c, const clv_layer_spec *spec, const clv_graph *g,
+                        const char *name, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  if (comes_later(c, name))
+    return clv_session_fail_at(c, spec->from_pos, err,
+                               "from: layer '%.64s' does not come before this one; a layer reads "
+                               "earlier ones",
+                               name);
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *names, &names, err));
+  for (int i = 0; i < g->n_nodes; i++) names[i] = g->nodes[i].name;
+  const char *near = clv_did_you_mean(name, names, (size_t)g->n_nodes);
+  return clv_session_fail_at(
+      c, spec->from_pos, err,
+      "from: no earlier layer is called '%.64s'%s%s%s; the one before this is "
+      "'%s', and the data begin with '%s'",
+      name, near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "",
+      g->nodes[g->n_nodes - 1].name, g->nodes[0].name);
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spec, clv_op op,
+                          const clv_graph *g, int in[CLV_MAX_IN], int *n_in, clv_err *err) {
+  const clv_op_def *def = clv_op_def_of(op);
+  int most = CLV_MAX(def->max_in, def->n_in), n = (int)spec->from.n;
+  if (!n && def->n_in > 1)
+    return clv_session_fail_at(c, spec->op_pos, err,
+                               "%s reads %d values: name them, as in from: [%s, %s]", spec->op,
+                               def->n_in, g->nodes[in[0]].name, g->nodes[0].name);
+  if (!n) return CLV_OK;
+  if (n < def->n_in || n > most)
+    return clv_session_fail_at(c, spec->from_pos, err, "from: %s reads %d%s%.0d value%s, not %d",
+                               spec->op, def->n_in, most > def->n_in ? " to " : "",
+                               most > def->n_in ? most : 0, CLV_S((unsigned)most), n);
+  for (int i = 0; i < n; i++)
+    if ((in[i] = node_called(g, spec->from.items[i])) < 0)
+      return unknown(c, spec, g, spec->from.items[i], err);
+  *n_in = n;
+  return CLV_OK;
+}
+
+clv_code clv_layer_keeps_records(const clv_session_config *c, const clv_layer_spec *spec,
+                                 const clv_graph *g, int node, clv_err *err) {
+  if (!g->joins) return CLV_OK;
+  return clv_session_fail_at(c, spec->pos, err,
+                             "layer %s would join the records of a batch: dimension 0 counts them; "
+                             "take another dim",
+                             g->nodes[node].name);
+}
+
+/* ---- readers --------------------------------------------------------------------------------- */
+
+static bool is_read(const clv_graph *g, int node) {
+  for (int k = node + 1; k < g->n_nodes; k++)
+    for (int i = 0; i < g->nodes[k].n_in; i++)
+      if (g->nodes[k].in[i] == node) return true;
+  return node == g->output;
+}
+
+clv_code clv_layers_are_read(const clv_session_config *c, const clv_graph *g, clv_err *err) {
+  for (int k = 0; k < g->n_nodes; k++) {
+    const clv_node *n = &g->nodes[k];
+    const clv_layer_spec *spec = n->op == CLV_OP_INPUT ? NULL : spec_of(c, n->layer);
+    if (!spec || is_read(g, k)) continue;
+    return clv_session_fail_at(c, spec->pos, err,
+                               "no layer reads layer '%s': name it in the from: of a later one, or "
+                               "leave it out",
+                               n->name);
+  }
+  return CLV_OK;
+}

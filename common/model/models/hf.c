@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model of a session file by a config.json. What is wrong in that file is said with its place
+ * there, behind the place of model.hf.
+ */
+#include "common/model/hf/hf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/model/models/models_int.h"
+
+_Static_assert((int)CLV_HEAD_NONE == CLV_HF_NO_HEAD + 1 &&
+                   (int)CLV_HEAD_CAUSAL == CLV_HF_CAUSAL + 1,
+               "one order");
+
+static clv_code fail(const clv_session_config *c, const clv_err *why, clv_err *err) {
+  return clv_session_fail_at(c, c->model.hf_pos, err, "model.hf: %s", why->text);
+}
+
+bool clv_hf_model_takes_tokens(const clv_session_config *c) {
+  clv_hf_config model;
+  clv_err unused;
+  return clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK || clv_hf_takes_tokens(&model);
+}
+
+clv_model_pads clv_model_pads_of(const clv_session_config *c) {
+  clv_model_pads ret = {.token = -1};
+  clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
+  clv_hf_config model;
+  clv_err unused;
+  if (!c->model.hf || clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK) return ret;
+  ret.token = model.padding;
+  ret.numbers_places = model.family == CLV_HF_ROBERTA;
+  ret.scores_last_token = head == CLV_HF_SEQUENCE && clv_hf_is_decoder(&model);
+  ret.shifts_labels = head == CLV_HF_CAUSAL;
+  return ret;
+}
+
+_Static_assert((int)CLV_PEFT_PARAM == CLV_HF_NAME, "one length");
+
+clv_code clv_model_check(const clv_session_config *c, clv_err *err) {
+  clv_hf_config model;
+  clv_err why;
+  bool good = !c->model.hf || clv_hf_config_read(c->model.hf, &model, &why) == CLV_OK;
+  return good ? CLV_OK : fail(c, &why, err);
+}
+
+int clv_model_family(const clv_session_config *c) {
+  clv_hf_config model;
+  clv_err unused;
+  bool read = c->model.hf && clv_hf_config_read(c->model.hf, &model, &unused) == CLV_OK;
+  return read ? (int)model.family : -1;
+}
+
+const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]) {
+  if (family >= 0) return clv_hf_memory_name((clv_hf_family)family, name, ret);
+  snprintf(ret, CLV_PEFT_PARAM, "%s", name);
+  return ret;
+}
+
+enum { MOST_LABELS = 1 << 20 };
+
+/* The one attribute that there is; 0: not given. */
+static clv_code labels_of(const clv_session_config *c, int64_t *ret, clv_err *err) {
+  *ret = 0;
+  for (size_t i = 0; i < c->model.n_attrs; i++) {
+    const clv_attr_spec *a = &c->model.attrs[i];
+    if (strcmp(a->key, "labels") != 0)
+      return clv_session_fail_at(c, a->pos, err, "a model by hf has no '%s', only labels", a->key);
+    if (a->kind != CLV_ATTR_INT || a->integer < 1 || a->integer > MOST_LABELS)
+      return clv_session_fail_at(c, a->pos, err, "labels is a whole number from 1 to %d",
+                                 MOST_LABELS);
+    *ret = a->integer;
+  }
+  return CLV_OK;
+}
+
+static int input_called(const clv_graph *g, const char *name, int fallback) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op == CLV_OP_INPUT && strcmp(g->nodes[i].name, name) == 0) return i;
+  return fallback;
+}
+
+clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
+                             clv_err *err) {
+  clv_hf_config model;
+  clv_hf_inputs in = {.records = input_called(g, "ids", *last),
+                      .boxes = input_called(g, "boxes", -1),
+                      .lengths = input_called(g, "lengths", -1)};
+  clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
+  int64_t labels;
+  clv_err why;
+  CLV_TRY(labels_of(c, &labels, err));
+  if (clv_hf_config_read(c->model.hf, &model, &why) != CLV_OK) return fail(c, &why, err);
+  if (c->data.packed && !clv_hf_takes_tokens(&model))
+    return clv_session_fail_at(c, c->data.packed_pos, err,
+                               "data.packed: a %s takes images of one size, which have no pads: "
+                               "leave data.packed out",
+                               clv_hf_family_name(model.family));
+  if (clv_hf_layers(&model, head, labels, &in, g, layer, last, &why) != CLV_OK)
+    return fail(c, &why, err);
+  return CLV_OK;
+}

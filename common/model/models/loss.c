@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The graph of a loss, which is one node behind predictions and targets.
+ */
+#include "common/model/models/models.h"
+
+#include <string.h>
+
+bool clv_loss_has_labels(const char *kind) {
+  clv_op op;
+  return clv_op_find(kind, &op, NULL) == CLV_OK && clv_op_def_of(op)->labels;
+}
+
+static clv_code add_loss(clv_graph *g, clv_op op, const clv_attrs *attrs, clv_shape pred,
+                         clv_err *err) {
+  bool classes = clv_op_def_of(op)->labels;
+  clv_shape target = pred;
+  int in[2];
+  if (classes)
+    target = pred.rank == 3 ? CLV_SHAPE(pred.dim[0], pred.dim[1]) : CLV_SHAPE(pred.dim[0]);
+  CLV_TRY(clv_graph_add_input(g, "prediction", CLV_F32, &pred, &in[0], err));
+  CLV_TRY(clv_graph_add_input(g, "target", classes ? CLV_I64 : CLV_F32, &target, &in[1], err));
+  return clv_graph_add(g, op, attrs, "loss", 0, in, 2, NULL, err);
+}
+
+static clv_code loss_graph(const char *kind, const clv_attr_value *values, int n,
+                           const clv_shape *pred, int64_t batch, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_op op;
+  clv_attrs attrs;
+  CLV_TRY(clv_op_find(kind, &op, err));
+  if (!clv_op_is_loss(op)) return clv_fail(err, CLV_INVALID, "'%s' is not a loss", kind);
+  CLV_TRY(clv_attrs_from(op, values, n, &attrs, err));
+  clv_shape p = *pred;
+  if (p.rank > 0)
+    p.dim[0] = batch;
+  else
+    p = CLV_SHAPE(batch);
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(add_loss(g, op, &attrs, p, err));
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
+                        clv_err *err) {
+  return loss_graph(kind, NULL, 0, pred, batch, ret, err);
+}
+
+clv_code clv_session_loss_graph(const clv_session_config *config, const clv_shape *pred,
+                                int64_t batch, clv_graph **ret, clv_err *err) {
+  const char *kind = clv_loss_name(config->loss.kind);
+  float weight[CLV_MAX_CLASS_WEIGHTS];
+  int n = 0, weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(weight));
+  clv_attr_value values[3];
+  if (config->loss.kind == CLV_LOSS_CROSS_ENTROPY) {
+    values[n++] = (clv_attr_value){
+        .key = CLV_ATTR_IGNORE_INDEX, .n_ints = 1, .ints = {(int64_t)config->loss.ignore_index}};
+    values[n++] = (clv_attr_value){
+        .key = CLV_ATTR_LABEL_SMOOTHING, .is_number = true, .number = config->loss.label_smoothing};
+  }
+  for (int i = 0; i < weights; i++) weight[i] = (float)config->loss.weight.items[i];
+  if (weights)
+    values[n++] =
+        (clv_attr_value){.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = weights, .numbers = weight};
+  return loss_graph(kind, values, n, pred, batch, ret, err);
+}

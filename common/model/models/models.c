@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The layers of a session file as one uncut graph. Whatever the op table refuses is said again with
+ * the place in the file: at the attribute, at the op's name, or at the layer where shapes meet.
+ */
+#include "common/model/models/models_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
+                           clv_attr_value *ret, clv_err *err) {
+  clv_err why;
+  clv_attr_value v = {0};
+  if (clv_op_attr_find(op, a->key, &v.key, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
+  switch (a->kind) {
+    case CLV_ATTR_INT:
+      v.n_ints = 1, v.ints[0] = a->integer;
+      break;
+    case CLV_ATTR_BOOL:
+      v.n_ints = 1, v.ints[0] = a->flag;
+      break;
+    case CLV_ATTR_FLOAT:
+      v.is_number = true, v.number = a->number;
+      break;
+    case CLV_ATTR_TEXT:
+      return clv_session_fail_at(c, a->pos, err, "%s: '%s' is neither a number nor true or false",
+                                 a->key, a->text);
+    case CLV_ATTR_INTS:
+      if (a->n_ints > CLV_MAX_RANK)
+        return clv_session_fail_at(c, a->pos, err, "%s: %zu numbers, at most %d", a->key, a->n_ints,
+                                   CLV_MAX_RANK);
+      v.n_ints = (int)a->n_ints;
+      if (a->n_ints) memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
+      break;
+  }
+  if (clv_op_attr_check(op, &v, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
+  *ret = v;
+  return CLV_OK;
+}
+
+static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spec, uint32_t layer,
+                          clv_graph *g, int *last, clv_err *err) {
+  clv_op op;
+  clv_attrs attrs;
+  clv_attr_value values[32];
+  clv_err why;
+  int in[CLV_MAX_IN] = {*last}, n_in = 1;
+  if (clv_op_find(spec->op, &op, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
+  if (spec->parallel != CLV_LAYER_WHOLE)
+    return clv_session_fail_at(c, spec->parallel_pos, err,
+                               "parallel: a stage has one node, and a layer is divided over "
+                               "several: a program on libcleave names them (cleave_parallel_load)");
+  if (clv_op_is_loss(op))
+    return clv_session_fail_at(c, spec->op_pos, err, "%s is a loss: write it as `loss: {kind: %s}`",
+                               spec->op, spec->op);
+  if (spec->n_attrs > CLV_COUNT(values))
+    return clv_session_fail_at(c, spec->pos, err, "%zu attributes", spec->n_attrs);
+  for (size_t i = 0; i < spec->n_attrs; i++)
+    CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
+  CLV_TRY(clv_layer_inputs(c, spec, op, g, in, &n_in, err));
+  clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
+  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, in, n_in, last, &why);
+  if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
+  if (spec->tied && clv_graph_tie(g, *last, spec->tied, false, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
+  return clv_layer_keeps_records(c, spec, g, *last, err);
+}
+
+/* ---- the uncut graph ------------------------------------------------------------------------- */
+
+static clv_code add_list(const clv_session_config *c, const clv_layer_spec *layers, size_t n,
+                         clv_graph *g, uint32_t *layer, int *last, clv_err *err) {
+  for (size_t i = 0; i < n; i++) CLV_TRY(add_layer(c, &layers[i], (*layer)++, g, last, err));
+  return CLV_OK;
+}
+
+/* All of `model:`, however it is given. */
+static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, clv_err *err) {
+  uint32_t n = 0;
+  if (c->model.arch != CLV_ARCH_NONE)
+    CLV_TRY(clv_arch_layers(c, g, &n, last, err));
+  else if (c->model.hf)
+    CLV_TRY(clv_hf_model_layers(c, g, &n, last, err));
+  else
+    CLV_TRY(add_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
+  return clv_layers_are_read(c, g, err);
+}
+
+static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
+                           uint32_t *final, clv_err *err) {
+  CLV_TRY(add_model(c, g, last, err));
+  return clv_stage_ranges(c, g, first, final, err);
+}
+
+static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
+                            uint32_t *final, clv_err *err) {
+  uint32_t layer = 0;
+  for (size_t i = 0; i < c->n_stages; i++) {
+    const clv_stage_spec *s = &c->stages[i];
+    if (!s->n_layers)
+      return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
+    first[i] = layer;
+    CLV_TRY(add_list(c, s->layers, s->n_layers, g, &layer, last, err));
+    final[i] = layer - 1;
+  }
+  CLV_TRY(clv_layers_are_read(c, g, err));
+  return clv_stage_cuts_check(c, g, final, err);
+}
+
+/* The first layer of a list of layers; NULL: the model has a name. */
+static const clv_layer_spec *first_layer(const clv_session_config *c) {
+  if (c->model.hf || c->model.arch != CLV_ARCH_NONE) return NULL;
+  if (c->model.n_layers) return &c->model.layers[0];
+  return c->n_stages && c->stages[0].n_layers ? &c->stages[0].layers[0] : NULL;
+}
+
+static bool is_one_of(const clv_layer_spec *l, const char *const *ops) {
+  while (l && *ops)
+    if (strcmp(l->op, *ops++) == 0) return true;
+  return false;
+}
+
+bool clv_model_takes_tokens(const clv_session_config *c) {
+  static const char *const ops[] = {"embedding", NULL};
+  return c->model.hf ? clv_hf_model_takes_tokens(c) : is_one_of(first_layer(c), ops);
+}
+
+bool clv_model_takes_sequences(const clv_session_config *c) {
+  static const char *const ops[] = {"lstm",   "conv1d",    "conv_transpose1d", "attention",
+                                    "rotary", "positions", "prepend",          NULL};
+  return is_one_of(first_layer(c), ops);
+}
+
+bool clv_model_takes_anything(const clv_session_config *c) {
+  static const char *const ops[] = {"conv2d",    "conv_transpose2d", "maxpool", "avgpool",
+                                    "batchnorm", "globalavgpool",    "flatten", NULL};
+  const clv_layer_spec *first = first_layer(c);
+  return first && !is_one_of(first, ops);
+}
+
+clv_model_inputs clv_model_one_input(const clv_session_config *c, const clv_shape *shape) {
+  clv_model_inputs ret = {.n = 1};
+  memcpy(ret.list[0].name, "input", sizeof "input");
+  ret.list[0].dtype = clv_model_takes_tokens(c) ? CLV_I64 : CLV_F32;
+  ret.list[0].shape = *shape;
+  return ret;
+}
+
+static clv_code add_inputs(const clv_model_inputs *inputs, clv_graph *g, int *ret_first,
+                           clv_err *err) {
+  for (size_t i = 0; i < inputs->n; i++)
+    CLV_TRY(clv_graph_add_input(g, inputs->list[i].name, inputs->list[i].dtype,
+                                &inputs->list[i].shape, i ? NULL : ret_first, err));
+  return CLV_OK;
+}
+
+clv_code clv_model_graph_over(const clv_session_config *config, const clv_model_inputs *inputs,
+                              clv_graph **ret_whole, uint32_t *ret_first_layer,
+                              uint32_t *ret_last_layer, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  int last = 0;
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(add_inputs(inputs, g, &last, err));
+  CLV_TRY((clv_model_is_given(&config->model) ? from_model : from_stages)(
+      config, g, &last, ret_first_layer, ret_last_layer, err));
+  CLV_TRY(clv_stage_blocks(config, g, ret_first_layer, ret_last_layer, err));
+  *ret_whole = clv_steal(&g);
+  return CLV_OK;
+}
+
+clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
+                         clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
+                         clv_err *err) {
+  const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
+  return clv_model_graph_over(config, &inputs, ret_whole, ret_first_layer, ret_last_layer, err);
+}
+
+clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
+                         clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
+  int last = 0;
+  CLV_TRY(clv_graph_new(&g, err));
+  CLV_TRY(add_inputs(&inputs, g, &last, err));
+  CLV_TRY(add_model(config, g, &last, err));
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}
+
+clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
+                        clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *whole = NULL;
+  uint32_t first, last;
+  CLV_TRY(clv_model_whole(config, input_sample, &whole, err));
+  CLV_TRY(clv_stage_range(config, whole, 0, &first, &last, err));
+  if (first) CLV_TRY(clv_stage_lone_check(config, whole, 0, first - 1, err));
+  CLV_TRY(clv_stage_lone_check(config, whole, 0, last, err));
+  return clv_graph_slice(whole, first, last, ret, err);
+}

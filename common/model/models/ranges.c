@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The stages' ranges into the model. An end is a layer's number or a name: of a layer, or of a
+ * block, whose layers have names that go on behind a dot ("layer3" is all of "layer3.0.conv1" to
+ * "layer3.5.relu"). In the graph of a model the inputs come first, and then a node for each layer.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/models/models_int.h"
+
+uint32_t clv_model_n_inputs(const clv_graph *g) {
+  uint32_t n = 0;
+  while (n < (uint32_t)g->n_nodes && g->nodes[n].op == CLV_OP_INPUT) n++;
+  return n;
+}
+
+static uint32_t n_layers(const clv_graph *g) {
+  return (uint32_t)g->n_nodes - clv_model_n_inputs(g);
+}
+
+static const char *without_prefix(const clv_graph *g, const char *name) {
+  size_t len = strlen(g->prefix);
+  return name + (strncmp(name, g->prefix, len) == 0 ? len : 0);
+}
+
+const char *clv_layer_name(const clv_graph *g, uint32_t layer) {
+  return without_prefix(g, g->nodes[layer + clv_model_n_inputs(g)].name);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static bool belongs(const char *layer, const char *block, size_t len) {
+  return strncmp(layer, block, len) == 0 && (layer[len] == '\0' || layer[len] == '.');
+}
+
+bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
+                     uint32_t *ret_last) {
+  bool found = false;
+  block = without_prefix(g, block);
+  for (uint32_t i = 0; i < n_layers(g); i++) {
+    if (!belongs(clv_layer_name(g, i), block, strlen(block))) continue;
+    if (!found) *ret_first = i;
+    *ret_last = i;
+    found = true;
+  }
+  return found;
+}
+
+/* The length of the longest name that belongs to both layers; 0: no block has them both. */
+static size_t common_block(const clv_graph *g, uint32_t a, uint32_t b) {
+  const char *name = clv_layer_name(g, a);
+  for (size_t len = strlen(name); len > 0; len--)
+    if (name[len] == '.' && belongs(clv_layer_name(g, b), name, len)) return len;
+  return 0;
+}
+
+/* The largest block that ends (step 1) or begins (step -1) with this layer, as a name. */
+static const char *block_at(const clv_graph *g, uint32_t layer, int step, char *buf, size_t size) {
+  const char *name = clv_layer_name(g, layer);
+  int64_t next = (int64_t)layer + step;
+  bool inner = next >= 0 && next < n_layers(g);
+  size_t shared = inner ? common_block(g, layer, (uint32_t)next) : 0;
+  size_t len = shared ? shared + 1 : 0; /* the name goes on behind the shared block's dot */
+  while (name[len] && name[len] != '.') len++;
+  snprintf(buf, size, "%.*s", (int)len, name);
+  return buf;
+}
+
+/* "layer 82 ('layer3')"; without the name where it is the number. */
+static const char *describe(const clv_graph *g, uint32_t layer, int step, char *buf, size_t size) {
+  char name[CLV_NAME_MAX], number[16];
+  snprintf(number, sizeof number, "%" PRIu32, layer);
+  bool named = strcmp(block_at(g, layer, step, name, sizeof name), number) != 0;
+  snprintf(buf, size, named ? "layer %s ('%s')" : "layer %s", number, name);
+  return buf;
+}
+
+/* ---- names that are not there ---------------------------------------------------------------- */
+
+/* Of all layers and blocks, the name that looks most like `name`. */
+static clv_code suggest(const clv_graph *g, const char *name, char *ret, size_t size,
+                        clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_AUTO(clv_freep) char *texts = NULL;
+  size_t n = 0, most = (size_t)n_layers(g) * (CLV_NAME_MAX / 2);
+  CLV_TRY(clv_alloc(most, sizeof *names, &names, err));
+  CLV_TRY(clv_alloc(most, CLV_NAME_MAX, &texts, err));
+  for (uint32_t i = 0; i < n_layers(g); i++)
+    for (const char *full = clv_layer_name(g, i), *dot = full; dot; dot = strchr(dot + 1, '.')) {
+      size_t len = strchr(dot + 1, '.') ? (size_t)(strchr(dot + 1, '.') - full) : strlen(full);
+      if (i && belongs(clv_layer_name(g, i - 1), full, len)) continue;
+      names[n] = texts + n * CLV_NAME_MAX;
+      snprintf(texts + n++ * CLV_NAME_MAX, CLV_NAME_MAX, "%.*s", (int)len, full);
+    }
+  const char *near = clv_did_you_mean(name, names, n);
+  snprintf(ret, size, "%s", near ? near : "");
+  return CLV_OK;
+}
+
+/* "conv1, bn1, ... layer4, fc": the largest blocks, as far as there is room. */
+static void list_parts(const clv_graph *g, char *ret, size_t size) {
+  char name[CLV_NAME_MAX];
+  size_t used = 0;
+  uint32_t first, last = 0;
+  ret[0] = '\0';
+  for (uint32_t i = 0; i < n_layers(g); i = last + 1) {
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(clv_layer_name(g, i), "."),
+             clv_layer_name(g, i));
+    if (!clv_find_layers(g, name, &first, &last) || used + strlen(name) + 8 > size) {
+      snprintf(ret + used, size - used, ", ...");
+      return;
+    }
+    used += (size_t)snprintf(ret + used, size - used, "%s%s", used ? ", " : "", name);
+  }
+}
+
+static clv_code unknown(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                        clv_config_pos pos, const char *name, clv_err *err) {
+  char near[CLV_NAME_MAX], parts[160];
+  CLV_TRY(suggest(g, name, near, sizeof near, err));
+  list_parts(g, parts, sizeof parts);
+  return clv_session_fail_at(
+      c, pos, err, "stage '%.64s': the model has no layer or block '%s'%s%s%s; it has %s", s->name,
+      name, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "", parts);
+}
+
+/* ---- where a stage ends ---------------------------------------------------------------------- */
+
+/* The nearest end of a layer in this direction where one value crosses, outside the block that is
+ * cut; -1 if there is none. */
+static int64_t near_end(const clv_graph *g, uint32_t layer, int step, size_t block) {
+  int64_t at = (int64_t)layer + step;
+  int unused[CLV_MAX_NODES];
+  for (; at >= 0 && at + 1 < n_layers(g); at += step)
+    if (clv_graph_crossing(g, (uint32_t)at, unused) == 1 &&
+        common_block(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block, 1))
+      return at;
+  return -1;
+}
+
+static clv_code no_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                       uint32_t layer, const int crossing[2], clv_err *err) {
+  char where[96], before[CLV_NAME_MAX] = "", after[CLV_NAME_MAX] = "";
+  size_t block = common_block(g, layer, layer + 1);
+  int64_t up = near_end(g, layer, -1, block), down = near_end(g, layer, 1, block);
+  snprintf(where, sizeof where, block ? "inside block '%.*s'" : "where branches are open%.*s",
+           (int)block, block ? clv_layer_name(g, layer) : "");
+  if (up >= 0) block_at(g, (uint32_t)up, 1, before, sizeof before);
+  if (down >= 0) block_at(g, (uint32_t)down, 1, after, sizeof after);
+  return clv_session_fail_at(
+      c, s->layers_pos, err,
+      "stage '%.64s' ends %s, where two values would cross, of '%s' and '%s'; end it with %s%s%s",
+      s->name, where, g->nodes[crossing[0]].name, g->nodes[crossing[1]].name, before,
+      before[0] && after[0] ? " or " : "", after);
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+static clv_code find_end(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                         clv_config_pos pos, const char *name, uint64_t number, bool last,
+                         uint64_t *ret, clv_err *err) {
+  uint32_t begin = 0, end = 0;
+  *ret = number;
+  if (!name[0]) return CLV_OK;
+  if (!clv_find_layers(g, name, &begin, &end)) return unknown(c, g, s, pos, name, err);
+  *ret = last ? end : begin;
+  return CLV_OK;
+}
+
+/* Numbers that no layer has; where layers have names, what these are. */
+static clv_code beyond(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                       clv_config_pos pos, uint64_t first, uint64_t last, clv_err *err) {
+  char parts[160];
+  bool named = strcmp(clv_layer_name(g, 0), "0") != 0;
+  list_parts(g, parts, sizeof parts);
+  return clv_session_fail_at(
+      c, pos, err,
+      "stage '%.64s': layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32
+      "%s%s; up to its end it is %" PRIu64 "..%" PRIu32,
+      s->name, first, last, n_layers(g) - 1, named ? ", by name " : "", named ? parts : "",
+      first < n_layers(g) ? first : UINT64_C(0), n_layers(g) - 1);
+}
+
+clv_code clv_stage_find(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                        clv_config_pos pos, const clv_layer_range *range, uint32_t *ret_first,
+                        uint32_t *ret_last, clv_err *err) {
+  char begin[96], end[96];
+  uint64_t first, last;
+  CLV_TRY(find_end(c, g, s, pos, range->first_name, range->first, false, &first, err));
+  CLV_TRY(find_end(c, g, s, pos, range->last_name, range->last, true, &last, err));
+  if (first >= n_layers(g) || last >= n_layers(g)) return beyond(c, g, s, pos, first, last, err);
+  if (last < first)
+    return clv_session_fail_at(c, pos, err, "stage '%s' ends before it begins: %s to %s", s->name,
+                               describe(g, (uint32_t)first, -1, begin, sizeof begin),
+                               describe(g, (uint32_t)last, 1, end, sizeof end));
+  *ret_first = (uint32_t)first;
+  *ret_last = (uint32_t)last;
+  return CLV_OK;
+}
+
+clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
+                         uint32_t *ret_first, uint32_t *ret_last, clv_err *err) {
+  const clv_stage_spec *s = &c->stages[stage];
+  if (!s->range.given)
+    return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
+  return clv_stage_find(c, g, s, s->layers_pos, &s->range, ret_first, ret_last, err);
+}
+
+/* Ranges follow each other without a gap. */
+static clv_code check_next(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                           uint32_t first, uint32_t at, clv_err *err) {
+  char begin[96], next[96];
+  if (first == at) return CLV_OK;
+  if (at == n_layers(g))
+    return clv_session_fail_at(c, s->layers_pos, err,
+                               "stage '%s' comes behind the end of the model", s->name);
+  return clv_session_fail_at(c, s->layers_pos, err, "stage '%s' starts with %s, but %s is next",
+                             s->name, describe(g, first, -1, begin, sizeof begin),
+                             describe(g, at, -1, next, sizeof next));
+}
+
+/* A value may cross a cut alone, or beside others that are like it. */
+static clv_code check_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
+                          uint32_t last, clv_err *err) {
+  clv_err why;
+  if (last + 1 == n_layers(g) || clv_graph_cut_check(g, last, &why) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(c, s->layers_pos, err, "stage '%.64s': behind it %s", s->name,
+                             why.text);
+}
+
+clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, const uint32_t *last,
+                              clv_err *err) {
+  for (size_t i = 0; i < c->n_stages; i++) CLV_TRY(check_cut(c, g, &c->stages[i], last[i], err));
+  return CLV_OK;
+}
+
+clv_code clv_stage_lone_check(const clv_session_config *c, const clv_graph *g, size_t stage,
+                              uint32_t last, clv_err *err) {
+  int crossing[CLV_MAX_NODES];
+  if (last + 1 < n_layers(g) && clv_graph_crossing(g, last, crossing) != 1)
+    return no_cut(c, g, &c->stages[stage], last, crossing, err);
+  return CLV_OK;
+}
+
+clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,
+                          uint32_t *ret_last, clv_err *err) {
+  char end[96], model_end[96];
+  uint32_t at = 0;
+  for (size_t i = 0; i < c->n_stages; i++) {
+    CLV_TRY(clv_stage_range(c, g, i, &ret_first[i], &ret_last[i], err));
+    CLV_TRY(check_next(c, g, &c->stages[i], ret_first[i], at, err));
+    at = ret_last[i] + 1;
+  }
+  if (at == n_layers(g)) return clv_stage_cuts_check(c, g, ret_last, err);
+  return clv_session_fail_at(c, c->model.pos, err, "the stages end with %s, the model with %s",
+                             describe(g, at - 1, 1, end, sizeof end),
+                             describe(g, n_layers(g) - 1, 1, model_end, sizeof model_end));
+}

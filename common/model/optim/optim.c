@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/model/optim/optim.h"
+#include "kernels/steps/steps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct clv_optim {
+  clv_optim_config groups[CLV_OPTIM_MAX_GROUPS];
+  size_t n_groups;
+  const clv_backend *backend;
+  clv_extent *runs; /* the spans, group by group */
+  size_t n_runs[CLV_OPTIM_MAX_GROUPS];
+  uint32_t moments;                     /* set of those of the kind's row that any group has */
+  float *moment[CLV_OPTIM_MAX_MOMENTS]; /* by their place in the row; NULL: not in the set */
+  int64_t step;
+};
+
+/* ---- settings ----------------------------------------------------------------------------------
+ */
+
+static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *err) {
+  if (!n || n > CLV_OPTIM_MAX_GROUPS)
+    return clv_fail(err, CLV_INVALID, "an optimizer with %zu groups; 1 to %d belong here", n,
+                    CLV_OPTIM_MAX_GROUPS);
+  for (size_t i = 0; i < n; i++) {
+    CLV_TRY(clv_optim_check(&groups[i], err));
+    if (groups[i].kind != groups[0].kind)
+      return clv_fail(err, CLV_INVALID, "optimizer group %zu is of kind %d, group 0 of kind %d", i,
+                      (int)groups[i].kind, (int)groups[0].kind);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_span(const clv_optim_span *span, size_t n_groups, size_t block_bytes,
+                           clv_err *err) {
+  size_t bytes, end;
+  if (span->group >= n_groups)
+    return clv_fail(err, CLV_INVALID, "optimizer span in group %zu of %zu", span->group, n_groups);
+  if (span->offset % sizeof(float) == 0 && clv_mul_size(span->n, sizeof(float), &bytes) &&
+      clv_add_size(span->offset, bytes, &end) && end <= block_bytes)
+    return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "optimizer span of %zu values at byte %zu of a block of %zu",
+                  span->n, span->offset, block_bytes);
+}
+
+/* ---- life --------------------------------------------------------------------------------------
+ */
+
+static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans) {
+  clv_extent *next = o->runs;
+  for (size_t g = 0; g < o->n_groups; g++) {
+    clv_extent *first = next;
+    for (size_t i = 0; i < n_spans; i++)
+      if (spans[i].group == g) *next++ = (clv_extent){spans[i].offset / sizeof(float), spans[i].n};
+    o->n_runs[g] = (size_t)(next - first);
+  }
+}
+
+static clv_code take_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
+                            size_t n_spans, clv_err *err) {
+  CLV_TRY(clv_alloc(n_spans, sizeof *o->runs, &o->runs, err));
+  sort_spans(o, spans, n_spans);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
+    if (!(o->moments >> i & 1)) continue;
+    CLV_TRY(clv_backend_take(o->backend, block_bytes, &o->moment[i], err));
+    CLV_TRY(clv_backend_fill(o->backend, o->moment[i], 0, block_bytes, err));
+  }
+  return CLV_OK;
+}
+
+/* What a sum begins with. */
+static clv_code begin_sums(clv_optim *o, size_t block_bytes, clv_err *err) {
+  CLV_AUTO(clv_freep) float *sums = NULL;
+  const clv_extent *r = o->runs;
+  if (o->groups[0].kind != CLV_OPTIM_ADAGRAD) return CLV_OK;
+  CLV_TRY(clv_alloc(block_bytes, 1, &sums, err));
+  for (size_t g = 0; g < o->n_groups; g++)
+    for (const clv_extent *end = r + o->n_runs[g]; r < end; r++)
+      for (size_t k = 0; k < r->n; k++)
+        sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;
+  return clv_backend_put(o->backend, o->moment[0], sums, block_bytes, err);
+}
+
+clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
+                       const clv_optim_span *spans, size_t n_spans, const clv_backend *backend,
+                       clv_optim **ret, clv_err *err) {
+  CLV_AUTO(clv_optim_freep) clv_optim *o = NULL;
+  CLV_TRY(check_groups(groups, n_groups, err));
+  for (size_t i = 0; i < n_spans; i++) CLV_TRY(check_span(&spans[i], n_groups, block_bytes, err));
+  CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
+  memcpy(o->groups, groups, n_groups * sizeof *groups);
+  o->n_groups = n_groups;
+  o->backend = backend;
+  for (size_t i = 0; i < n_groups; i++) o->moments |= clv_optim_moments_of(&groups[i]);
+  CLV_TRY(take_memory(o, block_bytes, spans, n_spans, err));
+  CLV_TRY(begin_sums(o, block_bytes, err));
+  CLV_TRY(clv_backend_finish(backend, err));
+  *ret = clv_steal(&o);
+  return CLV_OK;
+}
+
+clv_optim *clv_optim_free(clv_optim *o) {
+  if (!o) return NULL;
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) clv_backend_give(o->backend, o->moment[i]);
+  free(o->runs);
+  free(o);
+  return NULL;
+}
+
+void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
+
+/* ---- a step ------------------------------------------------------------------------------------
+ */
+
+void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
+                    double grad_scale) {
+  const clv_extent *runs = o->runs;
+  o->step++;
+  for (size_t g = 0; g < o->n_groups; runs += o->n_runs[g++]) {
+    uint32_t has = clv_optim_moments_of(&o->groups[g]);
+    float *moments[CLV_OPTIM_MAX_MOMENTS];
+    clv_step_args a;
+    clv_step_prepare(&o->groups[g], o->step, lr[g], grad_scale, &a);
+    for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++) moments[k] = has >> k & 1 ? o->moment[k] : NULL;
+    o->backend->step(o->backend, &a, params, grads, moments, runs, o->n_runs[g]);
+  }
+}
+
+size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
+
+/* ---- state -------------------------------------------------------------------------------------
+ */
+
+int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moments); }
+
+/* The place in the row of the moment with number i; -1: there is no such. */
+static int place_of(const clv_optim *o, int i) {
+  for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS && i >= 0; k++)
+    if ((o->moments >> k & 1) && i-- == 0) return k;
+  return -1;
+}
+
+const char *clv_optim_moment_name(const clv_optim *o, int i) {
+  int place = place_of(o, i);
+  return place < 0 ? NULL : clv_optimizer_row_of(o->groups[0].kind)->moments[place].name;
+}
+
+float *clv_optim_moment(clv_optim *o, int i) {
+  int place = place_of(o, i);
+  return place < 0 ? NULL : o->moment[place];
+}
+
+int64_t *clv_optim_step_count(clv_optim *o) { return &o->step; }

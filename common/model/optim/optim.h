@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * optim: the local optimiser of one module, learning-rate schedules and the clipping factor.
+ *
+ * An optimiser steps over the parts ("spans") of a module's parameter block that learn. Each
+ * belongs to a group, with settings and a rate of its own (torch's param_groups); all groups take a
+ * step together and are of one kind. Moments are one allocation each, with the parameter block's
+ * offsets, so that a moment of a parameter is found under the parameter's own offset. Whether, with
+ * which rates and with which gradient factor a step is taken is decided by the caller, who sees all
+ * modules (global norm, refusal of NaN).
+ *
+ * Kinds, settings, defaults and names of moments are those of common/base/settings. With
+ * g' = grad_scale * g the formulas are those of torch.optim (without amsgrad, dampening, maximize),
+ * t counting steps from 1. wd of weight_decay; but for adamw, g' += wd p comes first:
+ *   sgd      m = g' at t = 1, else momentum m + g';  d = nesterov ? g' + momentum m : m
+ *            (d = g' without momentum);  p -= lr d
+ *   adam     m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
+ *            p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *            (Kingma & Ba, ICLR 2015, algorithm 1)
+ *   adamw    p *= 1 - lr wd, then as adam with wd = 0 (Loshchilov & Hutter, ICLR 2019, algorithm 2)
+ *   adagrad  s += g'^2;  p -= lr / (1 + (t - 1) lr_decay) * g' / (sqrt(s) + eps), where s begins
+ *            with initial_accumulator_value (Duchi, Hazan & Singer, JMLR 12, 2011)
+ *   rmsprop  s = alpha s + (1 - alpha) g'^2;  a = sqrt(s) + eps, and with centered
+ *            c = alpha c + (1 - alpha) g';  a = sqrt(s - c^2) + eps (Hinton's lecture 6e;
+ *            centered: Graves, arXiv:1308.0850)
+ *            p -= lr g' / a, or with momentum b = momentum b + g' / a;  p -= lr b
+ *   adamax   m = beta1 m + (1 - beta1) g';  u = max(beta2 u, |g'| + eps)
+ *            p -= lr / (1 - beta1^t) * m / u (Kingma & Ba, algorithm 2)
+ *
+ * Threads: an optimiser belongs to one thread at a time. Schedules and clv_clip_scale are pure.
+ */
+#ifndef CLEAVE_OPTIM_H
+#define CLEAVE_OPTIM_H
+
+#include "common/base/settings/settings.h"
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A run of n f32 values that starts `offset` bytes into the block. */
+typedef struct clv_optim_span {
+  size_t offset, n;
+  size_t group; /* whose settings it follows */
+} clv_optim_span;
+
+typedef struct clv_optim clv_optim;
+
+enum { CLV_OPTIM_MAX_GROUPS = 16 };
+
+/* An optimiser over a block of block_bytes. Groups and spans are copied; 1 to CLV_OPTIM_MAX_GROUPS
+ * groups of one kind, each span within the block, on a multiple of 4 bytes. A group may be without
+ * spans. Moments start at zero, but adagrad's at initial_accumulator_value. CLV_INVALID: a setting,
+ * a group or a span is out of range (the text quotes it); CLV_EXHAUSTED: no memory. `backend` must
+ * outlive the optimiser. */
+clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
+                       const clv_optim_span *spans, size_t n_spans, const clv_backend *backend,
+                       clv_optim **ret, clv_err *err) CLV_USE_RESULT;
+clv_optim *clv_optim_free(clv_optim *o); /* takes NULL, returns NULL */
+void clv_optim_freep(clv_optim **o);     /* for CLV_AUTO */
+
+/* One step: params (block_bytes) from grads (same offsets), moments updated, step counter + 1.
+ * lr: [clv_optim_n_groups] the rates of this step; grad_scale: factor on every gradient (clipping),
+ * 1 for none. params and grads are in the backend's memory; where that is its own, what fails is
+ * said by clv_backend_finish, and else nothing can. Takes no memory. Values outside the spans are
+ * neither read nor written. */
+void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
+                    double grad_scale);
+size_t clv_optim_n_groups(const clv_optim *o);
+
+/* State, for checkpoints. Moments: those of the kind's row that the settings of any group have;
+ * those of values outside the spans, or in a group without them, stay zero. A moment's name is
+ * PyTorch's; its block has block_bytes of the backend's memory and is borrowed, for reading and
+ * writing. The counter holds the steps taken. i outside the moments gives NULL. */
+int clv_optim_n_moments(const clv_optim *o);
+const char *clv_optim_moment_name(const clv_optim *o, int i);
+float *clv_optim_moment(clv_optim *o, int i);
+int64_t *clv_optim_step_count(clv_optim *o);
+
+/* ---- learning-rate schedules -------------------------------------------------------------------
+ */
+
+typedef enum clv_lr_curve {
+  CLV_LR_CURVE_CONSTANT = 0,
+  CLV_LR_CURVE_STEP = 1,
+  CLV_LR_CURVE_COSINE = 2,
+  CLV_LR_CURVE_LINEAR = 3,
+} clv_lr_curve;
+
+typedef struct clv_lr_schedule {
+  clv_lr_curve curve;    /* after the warm-up */
+  uint64_t warmup_steps; /* W; 0 = none */
+  uint64_t step_size;    /* step: steps between two falls; 0 = never falls */
+  uint64_t total_steps;  /* T, cosine and linear: steps until 0, warm-up included; 0 = stays */
+  double gamma;          /* step: factor of a fall */
+  bool from_zero;        /* the warm-up begins at 0 */
+} clv_lr_schedule;
+
+/* The rate of step t = 0, 1, ... For t < W: base (t + 1) / W, which is torch's
+ * LinearLR(start_factor = 1/W, total_iters = W - 1); with from_zero base t / W, as Hugging Face's
+ * get_linear_schedule_with_warmup (transformers/optimization.py; its cosine as well). From then on,
+ * with s = t - W and S = T - W:
+ *   constant  base
+ *   step      base gamma^floor(s / step_size)                       (StepLR)
+ *   cosine    base (1 + cos(pi min(s, S) / S)) / 2                  (CosineAnnealingLR, eta_min 0,
+ *                                                     held at 0 after S, where torch's rises again)
+ *   linear    base (1 - min(s, S) / S)                              (LinearLR from 1 to 0)
+ * The closed forms of torch.optim.lr_scheduler, chained as by SequentialLR(milestones = [W]). */
+double clv_lr_at(const clv_lr_schedule *schedule, double base_lr, uint64_t step);
+
+/* min(1, max_norm / (sqrt(total_norm_sq) + 1e-6)) as torch.nn.utils.clip_grad_norm_; 1 when
+ * max_norm <= 0 (clipping is off). NaN stays NaN: the caller refuses such a step beforehand. */
+double clv_clip_scale(double total_norm_sq, double max_norm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

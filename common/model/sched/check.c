@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gate before a schedule runs. First each rank's list alone: all a stage does is at one rank,
+ * so order, completeness, versions of weights and memory are questions about one list. Then all
+ * lists together, walked without time: with every receive matched by a send, what cannot end is a
+ * cycle of waits, and the walk stops there.
+ */
+#include "common/model/sched/sched_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct stage_state {
+  uint32_t f, i, w, steps; /* done: forwards, input gradients, weight gradients, steps */
+  uint32_t distinct;       /* versions among the micro-batches that are live */
+  uint32_t sent[4];        /* of SEND_F, RECV_F, SEND_B, RECV_B */
+} stage_state;
+
+typedef struct checker {
+  const clv_sched *s;
+  clv_sched_report *report;
+  clv_err *err;
+  uint32_t per_step;
+  uint8_t *moved;    /* [stage][micro]: bit of each SEND_F.. RECV_B that was seen */
+  uint32_t *version; /* [stage][micro]: steps before the weights of its F; asynchronous alone */
+  uint32_t rank, at; /* where we are */
+  const clv_instr *instr;
+  stage_state stage[CLV_SCHED_STAGES];
+} checker;
+
+static void checker_done(checker *c) {
+  free(c->moved);
+  free(c->version);
+}
+
+CLV_PRINTF(2, 3) static clv_code refuse(const checker *c, const char *fmt, ...) {
+  char text[256], name[SCHED_INSTR_TEXT];
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  return clv_fail(c->err, CLV_INVALID, "rank %u, instruction %u (%s of stage %u): %s", c->rank,
+                  c->at, clv_instr_text(c->instr, name), c->instr->stage, text);
+}
+
+static size_t cell(const checker *c, uint32_t stage, uint32_t micro) {
+  return (size_t)stage * c->s->shape.n_micro + micro;
+}
+
+static bool has_moved(const checker *c, uint32_t stage, uint32_t micro, clv_instr_kind kind) {
+  return c->moved[cell(c, stage, micro)] >> (kind - CLV_INSTR_SEND_F) & 1;
+}
+
+/* Each stage's instructions of a kind come as 0, 1, 2, ...; `done` of them have. */
+static clv_code in_order(const checker *c, const char *kind, uint32_t done) {
+  if (c->instr->micro == done) return CLV_OK;
+  if (c->instr->micro < done) return refuse(c, "has run before");
+  return refuse(c, "%s%u has to come first", kind, done);
+}
+
+static clv_code must_learn(const checker *c) {
+  if (sched_learns(&c->s->shape, c->instr->stage)) return CLV_OK;
+  return refuse(c, "the stage has forwards alone (the first that goes back is %u)",
+                c->s->shape.first_backward);
+}
+
+/* ---- versions of weights and memory ---------------------------------------------------------- */
+
+static clv_code forward_version(checker *c, stage_state *st, uint32_t *ret) {
+  const clv_instr *i = c->instr;
+  bool age_allowed = c->s->kind == CLV_SCHED_PIPEDREAM_2BW;
+  uint32_t step = c->per_step ? i->micro / c->per_step : 0;
+  uint32_t want = step ? step - 1 : 0;
+  if (i->weights_age > st->steps || (i->weights_age && !age_allowed))
+    return refuse(c, "there are no weights of %u steps ago to run on", i->weights_age);
+  *ret = st->steps - i->weights_age;
+  if (!age_allowed || *ret == want) return CLV_OK;
+  return refuse(c, "runs on the weights after %u steps, and all of step %u run on those after %u",
+                *ret, step, want);
+}
+
+/* A micro-batch becomes live at a learning stage. Micro-batches come and go in order and versions
+ * never fall, so equal ones are neighbours. */
+static clv_code enter(checker *c, stage_state *st) {
+  uint32_t s = c->instr->stage, k = c->instr->micro, version = 0, *all = c->version;
+  CLV_TRY(forward_version(c, st, &version));
+  if (all) {
+    all[cell(c, s, k)] = version;
+    if (st->w == k || all[cell(c, s, k) - 1] != version) st->distinct++;
+  }
+  uint32_t live = k + 1 - st->w;
+  c->report->live[s] = CLV_MAX(c->report->live[s], live);
+  return CLV_OK;
+}
+
+static void leave(checker *c, stage_state *st) {
+  uint32_t s = c->instr->stage, k = c->instr->micro, *all = c->version;
+  if (all && (st->f == k + 1 || all[cell(c, s, k) + 1] != all[cell(c, s, k)])) st->distinct--;
+}
+
+/* Versions alive now: those of live micro-batches and the newest. */
+static void count_versions(checker *c, uint32_t s) {
+  const stage_state *st = &c->stage[s];
+  uint32_t n = 1;
+  if (c->version) {
+    bool newest_live = st->w < st->f && c->version[cell(c, s, st->f - 1)] == st->steps;
+    n = st->distinct + !newest_live;
+  }
+  c->report->versions[s] = CLV_MAX(c->report->versions[s], n);
+}
+
+static void count_staleness(checker *c) {
+  uint32_t s = c->instr->stage;
+  if (!c->version) return;
+  uint32_t age = c->stage[s].steps - c->version[cell(c, s, c->instr->micro)];
+  c->report->staleness[s] = CLV_MAX(c->report->staleness[s], age);
+}
+
+/* ---- the rules, one per instruction ---------------------------------------------------------- */
+
+static clv_code rule_forward(checker *c, stage_state *st) {
+  const clv_instr *i = c->instr;
+  uint32_t s = i->stage, k = i->micro;
+  CLV_TRY(in_order(c, "F", st->f));
+  if (s > 0 && sched_crosses(&c->s->shape, s - 1) && !has_moved(c, s, k, CLV_INSTR_RECV_F))
+    return refuse(c, "its input was not received before (rf%u)", k);
+  if (s > 0 && !sched_crosses(&c->s->shape, s - 1) && c->stage[s - 1].f <= k)
+    return refuse(c, "F%u of stage %u has to come first", k, s - 1);
+  if (sched_learns(&c->s->shape, s)) {
+    CLV_TRY(enter(c, st));
+  } else if (i->weights_age) {
+    return refuse(c, "a stage that takes no steps has no older weights");
+  }
+  st->f++;
+  return CLV_OK;
+}
+
+static clv_code gradient_there(const checker *c, const stage_state *st) {
+  uint32_t s = c->instr->stage, k = c->instr->micro;
+  if (st->f <= k) return refuse(c, "F%u has to come first", k);
+  if (s + 1 == c->s->shape.n_stages) return CLV_OK;
+  if (sched_crosses(&c->s->shape, s) && !has_moved(c, s, k, CLV_INSTR_RECV_B))
+    return refuse(c, "its gradient was not received before (rb%u)", k);
+  if (!sched_crosses(&c->s->shape, s) && c->stage[s + 1].i <= k)
+    return refuse(c, "the gradient of micro-batch %u of stage %u has to come first", k, s + 1);
+  return CLV_OK;
+}
+
+static clv_code rule_input(checker *c, stage_state *st) {
+  CLV_TRY(must_learn(c));
+  CLV_TRY(in_order(c, "I", st->i));
+  CLV_TRY(gradient_there(c, st));
+  st->i++;
+  return CLV_OK;
+}
+
+static clv_code rule_weight(checker *c, stage_state *st) {
+  CLV_TRY(must_learn(c));
+  CLV_TRY(in_order(c, "W", st->w));
+  if (st->i <= c->instr->micro) return refuse(c, "I%u has to come first", c->instr->micro);
+  if (c->per_step && c->instr->micro / c->per_step != st->steps)
+    return refuse(c, "belongs to step %u, and S%u has to come first", c->instr->micro / c->per_step,
+                  st->steps);
+  count_staleness(c);
+  leave(c, st);
+  st->w++;
+  return CLV_OK;
+}
+
+static clv_code rule_backward(checker *c, stage_state *st) {
+  CLV_TRY(must_learn(c));
+  CLV_TRY(in_order(c, "B", st->i));
+  CLV_TRY(rule_input(c, st));
+  return rule_weight(c, st);
+}
+
+static clv_code rule_move(checker *c, stage_state *st) {
+  const clv_instr *i = c->instr;
+  const clv_sched_shape *shape = &c->s->shape;
+  bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
+  bool above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
+  bool crosses = (i->stage > 0 || !above) &&
+                 (back ? sched_crosses_back : sched_crosses)(shape, i->stage - (uint32_t)above);
+  if (!crosses) return refuse(c, "nothing crosses between ranks there");
+  if (has_moved(c, i->stage, i->micro, i->kind)) return refuse(c, "has run before");
+  if (i->kind == CLV_INSTR_SEND_F && st->f <= i->micro)
+    return refuse(c, "F%u has to come first", i->micro);
+  if (i->kind == CLV_INSTR_SEND_B && st->i <= i->micro)
+    return refuse(c, "the gradient of micro-batch %u has to come first", i->micro);
+  c->moved[cell(c, i->stage, i->micro)] |= (uint8_t)(1u << (i->kind - CLV_INSTR_SEND_F));
+  st->sent[i->kind - CLV_INSTR_SEND_F]++;
+  return CLV_OK;
+}
+
+static clv_code rule_step(checker *c, stage_state *st) {
+  CLV_TRY(must_learn(c));
+  if (!c->per_step)
+    return refuse(c, "the step of a %s schedule comes after the round", clv_sched_name(c->s->kind));
+  CLV_TRY(in_order(c, "S", st->steps));
+  uint64_t due = ((uint64_t)st->steps + 1) * c->per_step;
+  if (st->w != due)
+    return refuse(c, "%u of its %llu gradients are there", st->w, (unsigned long long)due);
+  st->steps++;
+  return CLV_OK;
+}
+
+static clv_code check_instr(checker *c) {
+  static clv_code (*const rules[CLV_INSTR_KINDS])(checker *, stage_state *) = {
+      [CLV_INSTR_FORWARD] = rule_forward, [CLV_INSTR_BACKWARD] = rule_backward,
+      [CLV_INSTR_INPUT] = rule_input,     [CLV_INSTR_WEIGHT] = rule_weight,
+      [CLV_INSTR_SEND_F] = rule_move,     [CLV_INSTR_RECV_F] = rule_move,
+      [CLV_INSTR_SEND_B] = rule_move,     [CLV_INSTR_RECV_B] = rule_move,
+      [CLV_INSTR_STEP] = rule_step,
+  };
+  const clv_instr *i = c->instr;
+  const clv_sched_shape *shape = &c->s->shape;
+  if (i->kind >= CLV_INSTR_KINDS) return refuse(c, "there is no instruction %u", i->kind);
+  if (i->stage >= shape->n_stages) return refuse(c, "there are %u stages", shape->n_stages);
+  if (shape->rank[i->stage] != c->rank)
+    return refuse(c, "the stage is at rank %u", shape->rank[i->stage]);
+  if (i->micro >= shape->n_micro) return refuse(c, "there are %u micro-batches", shape->n_micro);
+  if (i->weights_age && i->kind != CLV_INSTR_FORWARD)
+    return refuse(c, "forwards alone choose their weights");
+  CLV_TRY(rules[i->kind](c, &c->stage[i->stage]));
+  if (sched_learns(shape, i->stage)) count_versions(c, i->stage);
+  return CLV_OK;
+}
+
+/* ---- what must be there at the end ----------------------------------------------------------- */
+
+static clv_code complete(const checker *c, uint32_t s, clv_instr_kind kind, uint32_t done,
+                         uint32_t want) {
+  uint32_t missing = done, rank = c->s->shape.rank[s];
+  if (done >= want) return CLV_OK;
+  if (kind >= CLV_INSTR_SEND_F && kind <= CLV_INSTR_RECV_B)
+    for (missing = 0; has_moved(c, s, missing, kind);) missing++;
+  return clv_fail(c->err, CLV_INVALID,
+                  "rank %u, instruction %u (the end): %s%u of stage %u is missing", rank,
+                  c->s->n[rank], clv_instr_names[kind], missing, s);
+}
+
+static clv_code check_complete(const checker *c) {
+  const clv_sched_shape *shape = &c->s->shape;
+  for (uint32_t s = 0; s < shape->n_stages; s++) {
+    const stage_state *st = &c->stage[s];
+    uint32_t m = shape->n_micro, back = sched_learns(shape, s) ? m : 0;
+    uint32_t steps = c->per_step ? back / c->per_step : 0;
+    uint32_t above = s > 0 ? s - 1 : shape->n_stages; /* no edge: nothing crosses */
+    const uint32_t moves[4] = {sched_crosses(shape, s) * m, sched_crosses(shape, above) * m,
+                               sched_crosses_back(shape, above) * m,
+                               sched_crosses_back(shape, s) * m};
+    CLV_TRY(complete(c, s, CLV_INSTR_FORWARD, st->f, m));
+    CLV_TRY(complete(c, s, CLV_INSTR_BACKWARD, st->i, back));
+    CLV_TRY(complete(c, s, CLV_INSTR_WEIGHT, st->w, back));
+    CLV_TRY(complete(c, s, CLV_INSTR_STEP, st->steps, steps));
+    for (uint32_t i = 0; i < 4; i++)
+      CLV_TRY(complete(c, s, CLV_INSTR_SEND_F + i, st->sent[i], moves[i]));
+  }
+  return CLV_OK;
+}
+
+/* ---- the gate -------------------------------------------------------------------------------- */
+
+/* Sizes first: what is allocated after this is at most a few bytes per instruction allowed. */
+static clv_code check_sizes(const clv_sched *s, clv_err *err) {
+  const clv_sched_shape *shape = &s->shape;
+  uint64_t total = 0, forwards = (uint64_t)shape->n_stages * shape->n_micro;
+  if ((unsigned)s->kind >= CLV_SCHED_KINDS)
+    return clv_fail(err, CLV_INVALID, "there is no kind %d of schedule", (int)s->kind);
+  for (uint32_t r = 0; r < shape->n_ranks; r++) total += s->n[r];
+  total = CLV_MAX(total, forwards);
+  if (total > CLV_SCHED_INSTRUCTIONS)
+    return clv_fail(err, CLV_INVALID, "%llu instructions: the limit is %d",
+                    (unsigned long long)total, CLV_SCHED_INSTRUCTIONS);
+  bool by_steps = s->kind == CLV_SCHED_PIPEDREAM_2BW;
+  bool whole = shape->n_accumulate && shape->n_micro % shape->n_accumulate == 0;
+  if (by_steps ? !whole : shape->n_accumulate != 0)
+    return clv_fail(err, CLV_INVALID, "%s: %u micro-batches in steps of %u",
+                    clv_sched_name(s->kind), shape->n_micro, shape->n_accumulate);
+  return CLV_OK;
+}
+
+static clv_code check_rank(checker *c, uint32_t rank) {
+  c->rank = rank;
+  for (uint32_t i = 0; i < c->s->n[rank]; i++) {
+    c->at = i;
+    c->instr = &c->s->list[rank][i];
+    CLV_TRY(check_instr(c));
+  }
+  return CLV_OK;
+}
+
+static clv_code bubble(const clv_sched *s, double *ret, clv_err *err) {
+  clv_sched_costs equal;
+  clv_sched_run run = {0};
+  clv_sched_costs_equal(&equal, 1, 1, 1);
+  CLV_TRY(clv_sched_walk(s, &equal, false, &run, err));
+  *ret = run.bubble;
+  return CLV_OK;
+}
+
+clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err) {
+  clv_sched_report report = {0};
+  CLV_AUTO(checker_done) checker c = {.s = s, .report = &report, .err = err};
+  CLV_TRY(clv_sched_shape_check(&s->shape, err));
+  CLV_TRY(check_sizes(s, err));
+  size_t cells = (size_t)s->shape.n_stages * s->shape.n_micro;
+  c.per_step = clv_sched_per_step(s->kind, &s->shape);
+  CLV_TRY(clv_alloc(cells, sizeof *c.moved, &c.moved, err));
+  if (c.per_step) CLV_TRY(clv_alloc(cells, sizeof *c.version, &c.version, err));
+  for (uint32_t r = 0; r < s->shape.n_ranks; r++) CLV_TRY(check_rank(&c, r));
+  CLV_TRY(check_complete(&c));
+  CLV_TRY(clv_sched_walk(s, NULL, false, NULL, err));
+  if (!ret) return CLV_OK;
+  CLV_TRY(bubble(s, &report.bubble, err));
+  *ret = report;
+  return CLV_OK;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Each kind is a policy of the greedy generator. The textbook's kinds are strict: a stage runs its
+ * forwards up to its limit, then backward and forward in turn, whatever things cost; costs then
+ * decide alone how the stages of one rank mix. Windowed ones take what comes first, and every stage
+ * has the window as its limit: backwards come before forwards, so that later stages hold fewer.
+ *
+ *   naive        limit 1                      gpipe        limit: all
+ *   1f1b         limit: stages from s on      interleaved  the order of Megatron-LM
+ *   zb-h1        as 1f1b, split; stage s puts off the weight gradients of s micro-batches, so that
+ *                it holds as many as the first stage does (Qi et al. 2023: p M_B at every worker)
+ *   pipedream    as 1f1b, a step after every backward (Narayanan et al. 2019)
+ *   -2bw         as 1f1b, forwards of step t wait for step t-2 (Narayanan et al. 2021)
+ */
+#include "common/model/sched/sched_int.h"
+
+typedef clv_code make_fn(const clv_sched_options *o, sched_policy *p, clv_err *err);
+
+static void set_limits(const clv_sched_options *o, sched_policy *p, uint32_t limit) {
+  for (uint32_t s = 0; s < o->shape.n_stages; s++) p->limit[s] = limit;
+}
+
+static clv_code make_naive(const clv_sched_options *o, sched_policy *p, clv_err *err) {
+  (void)err;
+  set_limits(o, p, 1);
+  return CLV_OK;
+}
+
+static clv_code make_gpipe(const clv_sched_options *o, sched_policy *p, clv_err *err) {
+  (void)err;
+  set_limits(o, p, o->shape.n_micro);
+  return CLV_OK;
+}
+
+static clv_code make_1f1b(const clv_sched_options *o, sched_policy *p, clv_err *err) {
+  (void)err;
+  for (uint32_t s = 0; s < o->shape.n_stages; s++)
+    p->limit[s] = clv_sched_depth(&o->shape, p->free_stages, s);
+  if (o->window) set_limits(o, p, o->window);
+  p->strict = o->window == 0;
+  return CLV_OK;
+}
+
+static clv_code make_zb_h1(const clv_sched_options *o, sched_policy *p, clv_err *err) {
+  CLV_TRY(make_1f1b(o, p, err));
+  p->split = true;
+  p->held = o->shape.first_backward < o->shape.n_stages ? p->limit[o->shape.first_backward] : 0;
+  return CLV_OK;
+}
+
+static clv_code make_2bw(const clv_sched_options *o, sched_policy *p, clv_err *err) {
+  p->two_versions = true;
+  return make_1f1b(o, p, err);
+}
+
+/* Stages with weight in round-robin: 0 1 .. p-1 0 1 .. p-1; those without come last. */
+static clv_code make_interleaved(const clv_sched_options *o, sched_policy *p, clv_err *err) {
+  const clv_sched_shape *shape = &o->shape;
+  uint32_t n = clv_sched_depth(shape, p->free_stages, 0), ring = 1;
+  while (ring < n && shape->rank[ring] != shape->rank[0]) ring++;
+  for (uint32_t s = 0; s < n; s++) {
+    if (p->free_stages[s])
+      return clv_fail(err, CLV_INVALID,
+                      "interleaved: stage %u takes no time and is not among the last", s);
+    if (s >= ring && shape->rank[s] != shape->rank[s % ring])
+      return clv_fail(err, CLV_INVALID,
+                      "interleaved: stages go round the ranks in one order, so stage %u belongs to "
+                      "rank %u as stage %u does, and is at rank %u",
+                      s, shape->rank[s % ring], s % ring, shape->rank[s]);
+    for (uint32_t e = 0; s < ring && e < s; e++)
+      if (shape->rank[e] == shape->rank[s])
+        return clv_fail(
+            err, CLV_INVALID,
+            "interleaved: stages %u and %u are both at rank %u before each rank has one", e, s,
+            shape->rank[s]);
+  }
+  if (n < 2 * ring || n % ring)
+    return clv_fail(err, CLV_INVALID,
+                    "interleaved: %u stages over %u ranks: each rank needs the same number of "
+                    "stages, two or more (%u or %u stages would do)",
+                    n, ring, 2 * ring, 3 * ring);
+  if (shape->n_micro % ring)
+    return clv_fail(err, CLV_INVALID,
+                    "interleaved: %u micro-batches are no multiple of the %u ranks (%u would be)",
+                    shape->n_micro, ring, (shape->n_micro / ring + 1) * ring);
+  p->ring = ring;
+  for (uint32_t s = n; s < shape->n_stages; s++) p->limit[s] = shape->n_micro;
+  p->strict = false;
+  return CLV_OK;
+}
+
+static const struct {
+  make_fn *make;
+  bool window;
+} rows[CLV_SCHED_KINDS] = {
+    [CLV_SCHED_NAIVE] = {make_naive, false},
+    [CLV_SCHED_GPIPE] = {make_gpipe, false},
+    [CLV_SCHED_1F1B] = {make_1f1b, true},
+    [CLV_SCHED_INTERLEAVED] = {make_interleaved, false},
+    [CLV_SCHED_ZB_H1] = {make_zb_h1, true},
+    [CLV_SCHED_PIPEDREAM] = {make_1f1b, true},
+    [CLV_SCHED_PIPEDREAM_2BW] = {make_2bw, true},
+};
+
+/* ---- what fits ------------------------------------------------------------------------------- */
+
+static clv_code check_steps(const clv_sched_options *o, clv_err *err) {
+  uint32_t each = o->shape.n_accumulate, n = o->shape.n_micro;
+  if (o->kind != CLV_SCHED_PIPEDREAM_2BW)
+    return each == 0 ? CLV_OK
+                     : clv_fail(err, CLV_INVALID,
+                                "%s takes no number of micro-batches per step (pipedream-2bw does)",
+                                clv_sched_name(o->kind));
+  if (each == 0 || n % each)
+    return clv_fail(err, CLV_INVALID,
+                    "pipedream-2bw: %u micro-batches in steps of %u: the steps must be whole", n,
+                    each);
+  return CLV_OK;
+}
+
+static clv_code check_size(const clv_sched_options *o, clv_err *err) {
+  const clv_sched_shape *shape = &o->shape;
+  uint64_t each = 0;
+  for (uint32_t s = 0; s < shape->n_stages; s++) {
+    each += 1 + 2 * sched_crosses(shape, s) + 2 * sched_crosses_back(shape, s);
+    if (sched_learns(shape, s)) each += 2;
+  }
+  if (each * shape->n_micro <= CLV_SCHED_INSTRUCTIONS) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%u stages and %u micro-batches make up to %llu instructions: the limit is %d",
+                  shape->n_stages, shape->n_micro, (unsigned long long)(each * shape->n_micro),
+                  CLV_SCHED_INSTRUCTIONS);
+}
+
+static clv_code check_options(const clv_sched_options *o, clv_err *err) {
+  CLV_TRY(clv_sched_shape_check(&o->shape, err));
+  if ((unsigned)o->kind >= CLV_SCHED_KINDS || !rows[o->kind].make)
+    return clv_fail(err, CLV_INVALID, "a %s schedule is not generated", clv_sched_name(o->kind));
+  if (o->costs) CLV_TRY(clv_sched_costs_check(&o->shape, o->costs, err));
+  if (o->window && !rows[o->kind].window)
+    return clv_fail(err, CLV_INVALID,
+                    "%s has no window (1f1b, zb-h1, pipedream and pipedream-2bw have)",
+                    clv_sched_name(o->kind));
+  CLV_TRY(check_steps(o, err));
+  return check_size(o, err);
+}
+
+clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *err) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  sched_policy policy = {.strict = true};
+  clv_sched_costs equal;
+  CLV_TRY(check_options(o, err));
+  clv_sched_costs_equal(&equal, 1, 1, 1);
+  const clv_sched_costs *costs = o->costs ? o->costs : &equal;
+  clv_sched_find_free_stages(&o->shape, costs, policy.free_stages);
+  policy.per_step = clv_sched_per_step(o->kind, &o->shape);
+  CLV_TRY(rows[o->kind].make(o, &policy, err));
+  CLV_TRY(clv_sched_new(o->kind, &o->shape, o->window, &s, err));
+  CLV_TRY(clv_sched_greedy(s, &policy, costs, err));
+  CLV_TRY(clv_sched_check(s, NULL, err));
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}

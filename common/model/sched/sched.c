@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kinds by name, shapes and costs, and lists as values.
+ */
+#include "common/model/sched/sched_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+  const char *name;
+  bool async;
+} kinds[CLV_SCHED_KINDS] = {
+    [CLV_SCHED_NAIVE] = {"naive", false},
+    [CLV_SCHED_GPIPE] = {"gpipe", false},
+    [CLV_SCHED_1F1B] = {"1f1b", false},
+    [CLV_SCHED_INTERLEAVED] = {"interleaved", false},
+    [CLV_SCHED_ZB_H1] = {"zb-h1", false},
+    [CLV_SCHED_PIPEDREAM] = {"pipedream", true},
+    [CLV_SCHED_PIPEDREAM_2BW] = {"pipedream-2bw", true},
+    [CLV_SCHED_CUSTOM] = {"custom", false},
+};
+
+const char *const clv_instr_names[CLV_INSTR_KINDS] = {
+    [CLV_INSTR_FORWARD] = "F", [CLV_INSTR_BACKWARD] = "B", [CLV_INSTR_INPUT] = "I",
+    [CLV_INSTR_WEIGHT] = "W",  [CLV_INSTR_SEND_F] = "sf",  [CLV_INSTR_RECV_F] = "rf",
+    [CLV_INSTR_SEND_B] = "sb", [CLV_INSTR_RECV_B] = "rb",  [CLV_INSTR_STEP] = "S",
+};
+
+const char *clv_sched_name(clv_sched_kind kind) {
+  return (unsigned)kind < CLV_SCHED_KINDS ? kinds[kind].name : "unknown";
+}
+
+bool clv_sched_is_async(clv_sched_kind kind) {
+  return (unsigned)kind < CLV_SCHED_KINDS && kinds[kind].async;
+}
+
+uint32_t clv_sched_per_step(clv_sched_kind kind, const clv_sched_shape *shape) {
+  if (!clv_sched_is_async(kind)) return 0;
+  return kind == CLV_SCHED_PIPEDREAM ? 1 : shape->n_accumulate;
+}
+
+const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]) {
+  const char *name = i->kind < CLV_INSTR_KINDS ? clv_instr_names[i->kind] : "?";
+  snprintf(buf, SCHED_INSTR_TEXT, "%s%u", name, (unsigned)i->micro);
+  return buf;
+}
+
+/* ---- shapes and costs ------------------------------------------------------------------------ */
+
+static clv_code range(const char *what, uint32_t value, uint32_t low, uint32_t high, clv_err *err) {
+  if (value >= low && value <= high) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%u %s: %u to %u are possible", value, what, low, high);
+}
+
+clv_code clv_sched_shape_check(const clv_sched_shape *shape, clv_err *err) {
+  CLV_TRY(range("stages", shape->n_stages, 1, CLV_SCHED_STAGES, err));
+  CLV_TRY(range("ranks", shape->n_ranks, 1, CLV_SCHED_RANKS, err));
+  CLV_TRY(range("micro-batches", shape->n_micro, 1, CLV_SCHED_MICROS, err));
+  CLV_TRY(
+      range("as the first stage that goes back", shape->first_backward, 0, shape->n_stages, err));
+  CLV_TRY(range("micro-batches per step", shape->n_accumulate, 0, shape->n_micro, err));
+  for (uint32_t s = 0; s < shape->n_stages; s++)
+    if (shape->rank[s] >= shape->n_ranks)
+      return clv_fail(err, CLV_INVALID, "stage %u is at rank %u, and there are %u ranks", s,
+                      shape->rank[s], shape->n_ranks);
+  return CLV_OK;
+}
+
+clv_code clv_sched_costs_check(const clv_sched_shape *shape, const clv_sched_costs *c,
+                               clv_err *err) {
+  const struct {
+    const char *name;
+    const double *value;
+  } all[] = {{"forward", c->forward},
+             {"input gradient", c->input},
+             {"weight gradient", c->weight},
+             {"step", c->step},
+             {"latency", c->latency},
+             {"time on the link", c->serialise_f},
+             {"time on the link back", c->serialise_b}};
+  for (size_t i = 0; i < CLV_COUNT(all); i++)
+    for (uint32_t s = 0; s < shape->n_stages; s++)
+      if (!(all[i].value[s] >= 0 && all[i].value[s] <= 1e9))
+        return clv_fail(err, CLV_INVALID, "the %s of stage %u is %g s: 0 to 1e9 are possible",
+                        all[i].name, s, all[i].value[s]);
+  return CLV_OK;
+}
+
+void clv_sched_costs_equal(clv_sched_costs *c, double forward, double input, double weight) {
+  memset(c, 0, sizeof *c);
+  for (size_t s = 0; s < CLV_SCHED_STAGES; s++) {
+    c->forward[s] = forward;
+    c->input[s] = input;
+    c->weight[s] = weight;
+  }
+}
+
+void clv_sched_find_free_stages(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret) {
+  bool all = true;
+  for (uint32_t s = 0; s < shape->n_stages; s++)
+    all &= ret[s] = c->forward[s] + c->input[s] + c->weight[s] <= 0;
+  if (all) memset(ret, 0, shape->n_stages * sizeof *ret);
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
+                       clv_sched **ret, clv_err *err) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->kind = kind;
+  s->shape = *shape;
+  s->window = window;
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *s->list, &s->list, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *s->n, &s->n, err));
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}
+
+void clv_sched_free(clv_sched *s) {
+  if (!s) return;
+  for (uint32_t r = 0; s->list && r < s->shape.n_ranks; r++) free(s->list[r]);
+  free(s->list);
+  free(s->n);
+  free(s);
+}
+
+void clv_sched_freep(clv_sched **s) { clv_sched_free(*s); }
+
+clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
+                        uint32_t micro, uint32_t weights_age, clv_err *err) {
+  /* A list's capacity is the power of two at or above its length, so none is kept. */
+  uint32_t n = s->n[rank];
+  if ((n & (n - 1)) == 0) {
+    clv_instr *grown = realloc(s->list[rank], (n ? 2 * (size_t)n : 1) * sizeof *grown);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for %u instructions", 2 * n);
+    s->list[rank] = grown;
+  }
+  s->list[rank][n] = (clv_instr){.kind = (uint8_t)kind,
+                                 .weights_age = (uint8_t)weights_age,
+                                 .stage = (uint16_t)stage,
+                                 .micro = micro};
+  s->n[rank] = n + 1;
+  return CLV_OK;
+}
+
+/* ---- the literature's numbers ---------------------------------------------------------------- */
+
+double clv_sched_bubble_formula(clv_sched_kind kind, uint32_t ranks, uint32_t per_rank,
+                                uint32_t n_micro, bool input_first) {
+  const double rounds[CLV_SCHED_KINDS] = {
+      [CLV_SCHED_GPIPE] = n_micro,
+      [CLV_SCHED_1F1B] = n_micro,
+      [CLV_SCHED_INTERLEAVED] = (double)per_rank * n_micro,
+      [CLV_SCHED_ZB_H1] = n_micro,
+      [CLV_SCHED_PIPEDREAM] = n_micro,
+      [CLV_SCHED_PIPEDREAM_2BW] = n_micro,
+  };
+  double others = ranks - 1.0, idle = input_first ? 2 * others : 3 * others;
+  if ((unsigned)kind >= CLV_SCHED_CUSTOM || ranks == 0) return NAN;
+  if (kind == CLV_SCHED_NAIVE) return input_first ? 2 * others / (2.0 * ranks + 1) : others / ranks;
+  if (kind == CLV_SCHED_ZB_H1) idle = others;
+  return rounds[kind] > 0 ? idle / (3 * rounds[kind] + idle) : NAN;
+}
+
+uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s) {
+  uint32_t n = 0;
+  for (; s < shape->n_stages; s++) n += !free_stages[s];
+  return CLV_MAX(n, 1);
+}

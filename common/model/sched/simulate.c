@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs lists in simulated time. A rank's time depends on its own last instruction and on arrivals
+ * alone, and a link carries the tensors of one rank in that rank's order: so ranks may be run one
+ * after another, each as far as it gets, and the numbers are those of running them together.
+ */
+#include "common/model/sched/sched_int.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- costs ----------------------------------------------------------------------------------- */
+
+clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) {
+  l->n_ranks = n_ranks;
+  return clv_alloc((size_t)n_ranks * n_ranks, sizeof *l->free_at, &l->free_at, err);
+}
+
+double clv_sched_links_send(sched_links *l, const clv_sched_shape *shape, const clv_sched_costs *c,
+                            uint32_t edge, bool back, double now) {
+  uint32_t from = shape->rank[edge + back], to = shape->rank[edge + !back];
+  double *free_at = &l->free_at[(size_t)from * l->n_ranks + to];
+  *free_at = fmax(*free_at, now) + (back ? c->serialise_b : c->serialise_f)[edge];
+  return *free_at + c->latency[edge];
+}
+
+double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage) {
+  const double cost[CLV_INSTR_KINDS] = {
+      [CLV_INSTR_FORWARD] = c->forward[stage],
+      [CLV_INSTR_BACKWARD] = c->input[stage] + c->weight[stage],
+      [CLV_INSTR_INPUT] = c->input[stage],
+      [CLV_INSTR_WEIGHT] = c->weight[stage],
+      [CLV_INSTR_STEP] = c->step[stage],
+  };
+  return cost[kind];
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+typedef struct walk {
+  const clv_sched *s;
+  const clv_sched_costs *c;
+  clv_sched_run *run;
+  sched_links links;
+  double *arrival[2]; /* [edge][micro] of tensors going down and back; < 0: not sent */
+  double *early;      /* [stage][micro] when the gradient of the input of a B is there */
+  double *now;        /* per rank */
+  uint32_t *pos;      /* per rank: the next instruction */
+  uint32_t *queue;    /* ranks that may go on: a ring, each at most once */
+  uint32_t head, waiting;
+  bool *queued;
+} walk;
+
+static void walk_done(walk *w) {
+  free(w->links.free_at);
+  free(w->arrival[0]);
+  free(w->arrival[1]);
+  free(w->early);
+  free(w->now);
+  free(w->pos);
+  free(w->queue);
+  free(w->queued);
+}
+
+static clv_code walk_init(walk *w, clv_err *err) {
+  const clv_sched_shape *shape = &w->s->shape;
+  size_t n = (size_t)shape->n_stages * shape->n_micro;
+  CLV_TRY(clv_sched_links_init(&w->links, shape->n_ranks, err));
+  for (int back = 0; back < 2; back++) {
+    CLV_TRY(clv_alloc(n, sizeof(double), &w->arrival[back], err));
+    for (size_t i = 0; i < n; i++) w->arrival[back][i] = -1;
+  }
+  CLV_TRY(clv_alloc(n, sizeof *w->early, &w->early, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->now, &w->now, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->pos, &w->pos, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->queue, &w->queue, err));
+  return clv_alloc(shape->n_ranks, sizeof *w->queued, &w->queued, err);
+}
+
+static void wake(walk *w, uint32_t rank) {
+  if (w->queued[rank]) return;
+  w->queued[rank] = true;
+  w->queue[(w->head + w->waiting++) % w->s->shape.n_ranks] = rank;
+}
+
+/* Where the arrival of a send's or receive's tensor is kept. */
+static double *message(walk *w, const clv_instr *i) {
+  bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
+  bool of_edge_above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
+  size_t edge = i->stage - (size_t)of_edge_above;
+  return &w->arrival[back][edge * w->s->shape.n_micro + i->micro];
+}
+
+static void send(walk *w, const clv_instr *i, double now) {
+  bool back = i->kind == CLV_INSTR_SEND_B;
+  uint32_t edge = i->stage - (uint32_t)back;
+  if (back && w->c->input_first)
+    now = fmin(now, w->early[(size_t)i->stage * w->s->shape.n_micro + i->micro]);
+  *message(w, i) = clv_sched_links_send(&w->links, &w->s->shape, w->c, edge, back, now);
+  wake(w, w->s->shape.rank[edge + !back]);
+}
+
+/* One instruction; false: what it waits for has not been sent. */
+static bool run_one(walk *w, uint32_t rank, const clv_instr *i) {
+  double begin = w->now[rank], end = begin;
+  if (i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_RECV_B) {
+    double arrival = *message(w, i);
+    if (arrival < 0) return false;
+    end = fmax(begin, arrival);
+  } else if (i->kind == CLV_INSTR_SEND_F || i->kind == CLV_INSTR_SEND_B) {
+    send(w, i, begin);
+  } else {
+    double cost = clv_sched_cost(w->c, i->kind, i->stage);
+    end = begin + cost;
+    if (i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_INPUT)
+      w->early[(size_t)i->stage * w->s->shape.n_micro + i->micro] = begin + w->c->input[i->stage];
+    if (w->run) w->run->busy[rank] += cost;
+  }
+  w->now[rank] = end;
+  if (w->run && w->run->span)
+    w->run->span[rank][w->pos[rank]] = (clv_sched_span){.begin = begin, .end = end};
+  return true;
+}
+
+static void run_all(walk *w) {
+  for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) wake(w, r);
+  while (w->waiting) {
+    uint32_t r = w->queue[w->head];
+    w->head = (w->head + 1) % w->s->shape.n_ranks;
+    w->waiting--;
+    w->queued[r] = false;
+    while (w->pos[r] < w->s->n[r] && run_one(w, r, &w->s->list[r][w->pos[r]])) w->pos[r]++;
+  }
+}
+
+/* Says who waits for what when nothing moves any more. */
+static clv_code stopped(const walk *w, uint32_t rank, clv_err *err) {
+  char text[SCHED_INSTR_TEXT], send_text[SCHED_INSTR_TEXT], other_text[SCHED_INSTR_TEXT];
+  const clv_sched *s = w->s;
+  const clv_instr *i = &s->list[rank][w->pos[rank]];
+  bool back = i->kind == CLV_INSTR_RECV_B;
+  clv_instr want = {.kind = back ? CLV_INSTR_SEND_B : CLV_INSTR_SEND_F,
+                    .stage = (uint16_t)(back ? i->stage + 1 : i->stage - 1),
+                    .micro = i->micro};
+  uint32_t peer = s->shape.rank[want.stage], at = w->pos[peer];
+  const clv_instr *other = &s->list[peer][at];
+  return clv_fail(
+      err, CLV_INVALID,
+      "rank %u, instruction %u (%s of stage %u): waits for %s of stage %u for ever: rank "
+      "%u, which sends it, waits at instruction %u (%s of stage %u) before it does",
+      rank, w->pos[rank], clv_instr_text(i, text), i->stage, clv_instr_text(&want, send_text),
+      want.stage, peer, at, clv_instr_text(other, other_text), other->stage);
+}
+
+static clv_code spans_init(const clv_sched *s, clv_sched_run *run, clv_err *err) {
+  CLV_TRY(clv_alloc(s->shape.n_ranks, sizeof *run->span, &run->span, err));
+  for (uint32_t r = 0; r < s->shape.n_ranks; r++)
+    CLV_TRY(clv_alloc(s->n[r], sizeof **run->span, &run->span[r], err));
+  return CLV_OK;
+}
+
+static void sum_up(const walk *w) {
+  double busy = 0;
+  uint32_t computing = 0;
+  for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) {
+    w->run->seconds = fmax(w->run->seconds, w->now[r]);
+    busy += w->run->busy[r];
+    computing += w->run->busy[r] > 0;
+  }
+  w->run->bubble = computing ? 1 - busy / (w->run->seconds * computing) : 0;
+}
+
+void clv_sched_run_done(clv_sched_run *r, const clv_sched *s) {
+  if (!r) return;
+  for (uint32_t i = 0; r->span && i < s->shape.n_ranks; i++) free(r->span[i]);
+  free(r->span);
+  memset(r, 0, sizeof *r);
+}
+
+clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans,
+                        clv_sched_run *ret, clv_err *err) {
+  static const clv_sched_costs nothing;
+  CLV_AUTO(walk_done) walk w = {.s = s, .c = c ? c : &nothing, .run = ret};
+  CLV_TRY(walk_init(&w, err));
+  if (spans) CLV_TRY(spans_init(s, ret, err));
+  run_all(&w);
+  for (uint32_t r = 0; r < s->shape.n_ranks; r++)
+    if (w.pos[r] < s->n[r]) return stopped(&w, r, err);
+  if (ret) sum_up(&w);
+  return CLV_OK;
+}

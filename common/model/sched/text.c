@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists as text and back. The text is lines of words:
+ *
+ *   schedule custom stages 2 ranks 2 micro-batches 4 first-backward 0 accumulate 0 window 0
+ *   stage 0 rank 0
+ *   stage 1 rank 1
+ *   rank 0: F0@0 sf0@0 F1@0 ...
+ *   rank 1: ...
+ *
+ * The last three numbers of the first line may be left out (0), every stage needs its line, a rank
+ * may have several (they follow one another), and # starts a comment.
+ */
+#include "common/model/sched/sched_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void clv_sched_text(const clv_sched *s, clv_bytes *out) {
+  const clv_sched_shape *shape = &s->shape;
+  char text[SCHED_INSTR_TEXT];
+  clv_bytes_printf(
+      out,
+      "schedule %s stages %u ranks %u micro-batches %u first-backward %u accumulate %u "
+      "window %u\n",
+      clv_sched_name(s->kind), shape->n_stages, shape->n_ranks, shape->n_micro,
+      shape->first_backward, shape->n_accumulate, s->window);
+  for (uint32_t i = 0; i < shape->n_stages; i++)
+    clv_bytes_printf(out, "stage %u rank %u\n", i, shape->rank[i]);
+  for (uint32_t r = 0; r < shape->n_ranks; r++) {
+    clv_bytes_printf(out, "rank %u:", r);
+    for (uint32_t k = 0; k < s->n[r]; k++) {
+      const clv_instr *i = &s->list[r][k];
+      clv_bytes_printf(out, " %s@%u", clv_instr_text(i, text), i->stage);
+      if (i->weights_age) clv_bytes_printf(out, "-%u", i->weights_age);
+    }
+    clv_bytes_puts(out, "\n");
+  }
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+typedef struct word {
+  const char *text; /* not terminated */
+  size_t n;
+} word;
+
+typedef struct sched_parser {
+  const char *name, *at, *end, *line_start;
+  unsigned line;
+  word word; /* the one read last; n 0: the end of the line */
+  clv_sched *s;
+  uint32_t total;
+  bool placed[CLV_SCHED_STAGES];
+  clv_err *err;
+} sched_parser;
+
+CLV_PRINTF(2, 3) static clv_code refuse(const sched_parser *p, const char *fmt, ...) {
+  char text[256];
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  return clv_fail(p->err, CLV_INVALID, "%s:%u:%u: %s", p->name, p->line,
+                  (unsigned)(p->word.text - p->line_start) + 1, text);
+}
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+/* A word for a message: cut, and with what does not print as '?'. */
+static const char *shown(const sched_parser *p, char buf[32]) {
+  size_t n = CLV_MIN(p->word.n, 31);
+  for (size_t i = 0; i < n; i++) {
+    char c = p->word.text[i];
+    buf[i] = c > ' ' && c <= '~' ? c : '?';
+  }
+  buf[n] = 0;
+  return p->word.n ? buf : "the end of the line";
+}
+
+static void next_word(sched_parser *p) {
+  while (p->at < p->end && is_blank(*p->at)) p->at++;
+  p->word.text = p->at;
+  if (p->at < p->end && *p->at == '#')
+    while (p->at < p->end && *p->at != '\n') p->at++;
+  const char *begin = p->at;
+  while (p->at < p->end && !is_blank(*p->at) && *p->at != '\n' && *p->at != '#') p->at++;
+  p->word.n = (size_t)(p->at - begin);
+}
+
+/* To the first word of the next line that has one; false at the end. */
+static bool next_line(sched_parser *p) {
+  for (;;) {
+    next_word(p);
+    if (p->word.n) return true;
+    if (p->at == p->end) return false;
+    p->line++;
+    p->line_start = ++p->at;
+  }
+}
+
+static bool word_is(const sched_parser *p, const char *text) {
+  return p->word.n == strlen(text) && !memcmp(p->word.text, text, p->word.n);
+}
+
+static clv_code end_of_line(sched_parser *p) {
+  char buf[32];
+  next_word(p);
+  return p->word.n ? refuse(p, "nothing may follow here, and %s does", shown(p, buf)) : CLV_OK;
+}
+
+/* Digits at *at, no more than fit; false where there are none or too many. */
+static bool digits(const char **at, const char *end, uint32_t *ret) {
+  uint64_t value = 0;
+  const char *begin = *at;
+  while (*at < end && **at >= '0' && **at <= '9' && value <= UINT32_MAX)
+    value = value * 10 + (uint64_t)(*(*at)++ - '0');
+  *ret = (uint32_t)value;
+  return *at > begin && value <= UINT32_MAX;
+}
+
+static clv_code number(sched_parser *p, const char *what, bool colon, uint32_t limit,
+                       uint32_t *ret) {
+  char buf[32];
+  next_word(p);
+  const char *at = p->word.text, *end = at + p->word.n;
+  if (colon && end > at && end[-1] == ':') {
+    end--;
+  } else if (colon) {
+    return refuse(p, "%s and a colon are expected, not %s", what, shown(p, buf));
+  }
+  if (!digits(&at, end, ret) || at != end)
+    return refuse(p, "%s is expected, not %s", what, shown(p, buf));
+  if (*ret >= limit) return refuse(p, "%s is %u: at most %u is possible", what, *ret, limit - 1);
+  return CLV_OK;
+}
+
+/* ---- the first line -------------------------------------------------------------------------- */
+
+static clv_code parse_kind(sched_parser *p, clv_sched_kind *ret) {
+  const char *names[CLV_SCHED_KINDS];
+  char buf[32];
+  next_word(p);
+  for (int k = 0; k < CLV_SCHED_KINDS; k++) {
+    *ret = (clv_sched_kind)k;
+    if (word_is(p, names[k] = clv_sched_name(*ret))) return CLV_OK;
+  }
+  const char *near = clv_did_you_mean(shown(p, buf), names, CLV_SCHED_KINDS);
+  return refuse(p, "%s is no kind of schedule%s%s%s", buf[0] ? shown(p, buf) : "nothing",
+                near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+}
+
+static clv_code parse_header(sched_parser *p) {
+  clv_sched_shape shape = {0};
+  uint32_t window = 0;
+  clv_sched_kind kind;
+  const struct {
+    const char *name;
+    uint32_t *value, limit;
+    bool needed;
+  } keys[] = {
+      {.name = "stages", .value = &shape.n_stages, .limit = CLV_SCHED_STAGES, .needed = true},
+      {.name = "ranks", .value = &shape.n_ranks, .limit = CLV_SCHED_RANKS, .needed = true},
+      {.name = "micro-batches", .value = &shape.n_micro, .limit = CLV_SCHED_MICROS, .needed = true},
+      {.name = "first-backward", .value = &shape.first_backward, .limit = CLV_SCHED_STAGES},
+      {.name = "accumulate", .value = &shape.n_accumulate, .limit = CLV_SCHED_MICROS},
+      {.name = "window", .value = &window, .limit = CLV_SCHED_MICROS + 1},
+  };
+  char buf[32];
+  if (!next_line(p) || !word_is(p, "schedule"))
+    return refuse(p, "a schedule starts with \"schedule KIND stages N ranks N micro-batches N\"");
+  CLV_TRY(parse_kind(p, &kind));
+  for (size_t k = 0; k < CLV_COUNT(keys); k++) {
+    next_word(p);
+    if (!p->word.n && !keys[k].needed) break;
+    if (!word_is(p, keys[k].name))
+      return refuse(p, "%s is expected, not %s", keys[k].name, shown(p, buf));
+    CLV_TRY(number(p, keys[k].name, false, keys[k].limit + 1, keys[k].value));
+  }
+  if (p->word.n) CLV_TRY(end_of_line(p));
+  if (!shape.n_stages || !shape.n_ranks || !shape.n_micro)
+    return refuse(p, "stages, ranks and micro-batches are at least 1");
+  return clv_sched_new(kind, &shape, window, &p->s, p->err);
+}
+
+/* ---- the other lines ------------------------------------------------------------------------- */
+
+static clv_code parse_stage(sched_parser *p) {
+  clv_sched_shape *shape = &p->s->shape;
+  uint32_t stage, rank;
+  char buf[32];
+  CLV_TRY(number(p, "a stage", false, shape->n_stages, &stage));
+  if (p->placed[stage]) return refuse(p, "stage %u has its rank already", stage);
+  next_word(p);
+  if (!word_is(p, "rank")) return refuse(p, "rank is expected, not %s", shown(p, buf));
+  CLV_TRY(number(p, "a rank", false, shape->n_ranks, &rank));
+  shape->rank[stage] = (uint16_t)rank;
+  p->placed[stage] = true;
+  return end_of_line(p);
+}
+
+/* The longest name first, so that "sf" is not read as nothing and "f". */
+static bool instr_kind(const char **at, const char *end, clv_instr_kind *ret) {
+  for (int k = CLV_INSTR_KINDS - 1; k >= 0; k--) {
+    size_t n = strlen(clv_instr_names[k]);
+    if ((size_t)(end - *at) < n || memcmp(*at, clv_instr_names[k], n)) continue;
+    *at += n;
+    *ret = (clv_instr_kind)k;
+    return true;
+  }
+  return false;
+}
+
+/* The word as kind, micro-batch, @stage and perhaps -steps ago. */
+static bool instr_of(const word *w, clv_instr_kind *kind, uint32_t *micro, uint32_t *stage,
+                     uint32_t *age) {
+  const char *at = w->text, *end = at + w->n;
+  *age = 0;
+  if (!instr_kind(&at, end, kind) || !digits(&at, end, micro)) return false;
+  if (at == end || *at++ != '@' || !digits(&at, end, stage)) return false;
+  if (at < end && (*at++ != '-' || !digits(&at, end, age) || *age == 0)) return false;
+  return at == end && *age <= UINT8_MAX;
+}
+
+static clv_code parse_rank(sched_parser *p) {
+  const clv_sched_shape *shape = &p->s->shape;
+  uint32_t rank, micro, stage, age;
+  clv_instr_kind kind;
+  char buf[32];
+  CLV_TRY(number(p, "a rank", true, shape->n_ranks, &rank));
+  for (next_word(p); p->word.n; next_word(p)) {
+    if (!instr_of(&p->word, &kind, &micro, &stage, &age))
+      return refuse(p, "%s is no instruction: F3@0 is the forward of micro-batch 3 of stage 0",
+                    shown(p, buf));
+    if (stage >= shape->n_stages)
+      return refuse(p, "%s: there are %u stages", shown(p, buf), shape->n_stages);
+    if (micro >= shape->n_micro)
+      return refuse(p, "%s: there are %u micro-batches", shown(p, buf), shape->n_micro);
+    if (p->total++ >= CLV_SCHED_INSTRUCTIONS)
+      return refuse(p, "more than %d instructions", CLV_SCHED_INSTRUCTIONS);
+    CLV_TRY(clv_sched_push(p->s, rank, kind, stage, micro, age, p->err));
+  }
+  return CLV_OK;
+}
+
+static clv_code parse_lines(sched_parser *p) {
+  char buf[32];
+  while (next_line(p)) {
+    if (word_is(p, "stage")) {
+      CLV_TRY(parse_stage(p));
+    } else if (word_is(p, "rank")) {
+      CLV_TRY(parse_rank(p));
+    } else {
+      return refuse(p, "a line starts with stage or rank, not %s", shown(p, buf));
+    }
+  }
+  for (uint32_t s = 0; s < p->s->shape.n_stages; s++)
+    if (!p->placed[s]) return refuse(p, "no line says which rank has stage %u", s);
+  return CLV_OK;
+}
+
+clv_code clv_sched_parse(const char *name, const char *text, size_t n, clv_sched **ret,
+                         clv_err *err) {
+  sched_parser p = {
+      .name = name, .at = text, .end = text + n, .line_start = text, .line = 1, .err = err};
+  clv_code code = parse_header(&p);
+  if (code == CLV_OK) code = parse_lines(&p);
+  if (code != CLV_OK) {
+    clv_sched_free(p.s);
+    return code;
+  }
+  *ret = p.s;
+  return CLV_OK;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How many micro-batches have to be in flight so that the slowest of ranks and links never waits:
+ * the time one needs to come back, over the time between two.
+ */
+#include "common/model/sched/sched_int.h"
+
+#include <math.h>
+#include <string.h>
+
+static double stage_time(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t s) {
+  return c->forward[s] + (sched_learns(shape, s) ? c->input[s] + c->weight[s] : 0);
+}
+
+/* Seconds that a micro-batch keeps the busiest rank, or link in one direction, busy. */
+static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c) {
+  double compute[CLV_SCHED_RANKS] = {0}, most = 0;
+  for (uint32_t s = 0; s < shape->n_stages; s++) {
+    double *at = &compute[shape->rank[s]], link[2] = {0};
+    most = fmax(most, *at += stage_time(shape, c, s));
+    /* Edges over the same pair of ranks share its link: those up to this one, by direction. */
+    for (uint32_t e = 0; e <= s && sched_crosses(shape, s); e++) {
+      if (!sched_crosses(shape, e)) continue;
+      bool same = shape->rank[e] == shape->rank[s] && shape->rank[e + 1] == shape->rank[s + 1];
+      bool turned = shape->rank[e] == shape->rank[s + 1] && shape->rank[e + 1] == shape->rank[s];
+      double back = sched_learns(shape, e) ? c->serialise_b[e] : 0;
+      link[0] += same * c->serialise_f[e] + turned * back;
+      link[1] += turned * c->serialise_f[e] + same * back;
+    }
+    most = fmax(most, fmax(link[0], link[1]));
+  }
+  return most;
+}
+
+uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
+                        const bool *free_stages) {
+  uint32_t first = CLV_MIN(shape->first_backward, shape->n_stages - 1);
+  double each = bottleneck(shape, c), away = 0;
+  for (uint32_t s = first; s < shape->n_stages; s++) {
+    if (s > first) away += stage_time(shape, c, s);
+    if (sched_crosses(shape, s)) away += 2 * c->latency[s] + c->serialise_f[s] + c->serialise_b[s];
+  }
+  /* A hair less, so that an exact ratio is not rounded up by its last bit. */
+  double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
+  n = fmax(n, clv_sched_depth(shape, free_stages, first));
+  return (uint32_t)fmin(n, shape->n_micro);
+}
+
+static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs *c,
+                             uint32_t window, double *ret, clv_err *err) {
+  CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
+  clv_sched_options o = {.kind = CLV_SCHED_1F1B, .shape = *shape, .window = window, .costs = c};
+  o.shape.n_accumulate = 0;
+  clv_sched_run run = {0};
+  CLV_TRY(clv_sched_make(&o, &s, err));
+  CLV_TRY(clv_sched_walk(s, c, false, &run, err));
+  *ret = run.seconds;
+  return CLV_OK;
+}
+
+/* The formula takes a steady stream for granted. Where stages of one rank get into each other's
+ * way, or two ranks are nearly as busy, a larger window smooths; but it costs memory, so the
+ * smallest that is as good as the best is taken. */
+clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
+                          clv_err *err) {
+  enum { TRIES = 20 };
+  static const double as_good = 1.02;
+  bool free_stages[CLV_SCHED_STAGES];
+  uint32_t window[TRIES], n = 0, i = 0;
+  double seconds[TRIES], best = INFINITY;
+  CLV_TRY(clv_sched_shape_check(shape, err));
+  CLV_TRY(clv_sched_costs_check(shape, c, err));
+  clv_sched_find_free_stages(shape, c, free_stages);
+  uint32_t w = clv_sched_need(shape, c, free_stages), last = CLV_MIN(4 * w, shape->n_micro);
+  for (uint32_t apart = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
+       w += n == 1 ? 1 : apart, n++) {
+    CLV_TRY(seconds_with(shape, c, w, &seconds[n], err));
+    window[n] = w;
+    best = fmin(best, seconds[n]);
+  }
+  while (seconds[i] > best * as_good) i++;
+  *ret = window[i];
+  return CLV_OK;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Folders of weights that are known by a digest: of their list of files, each with its own.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/weights/weights_int.h"
+
+enum { LABEL = 512 };
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static clv_code add_file(int dir, const char *name, clv_manifest_file *ret, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_TRY(clv_weights_fd_open(dir, name, name, &fd, err));
+  snprintf(ret->name, sizeof ret->name, "%s", name);
+  ret->bytes = fd.size;
+  return clv_sha256_fd(fd.fd, ret->bytes, NULL, name, &ret->sha256, err);
+}
+
+/* By name, as they are written. */
+static int compare_files(const void *a, const void *b) {
+  return strcmp(((const clv_manifest_file *)a)->name, ((const clv_manifest_file *)b)->name);
+}
+
+static clv_code list_files(int dir, const clv_weights_folder *f, clv_manifest *m, clv_err *err) {
+  const char *name;
+  CLV_TRY(clv_alloc(CLV_CHECKPOINT_MAX_FILES + 1, sizeof *m->files, &m->files, err));
+  for (size_t i = 0; (name = clv_weights_folder_file(f, i)); i++)
+    CLV_TRY(add_file(dir, name, &m->files[m->n_files++], err));
+  qsort(m->files, m->n_files, sizeof *m->files, compare_files);
+  return CLV_OK;
+}
+
+clv_code clv_artifact_make(const char *folder, clv_bytes *ret_text, clv_sha256 *ret_digest,
+                           clv_err *err) {
+  CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_AUTO(clv_weights_closefd) int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (dir < 0)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", folder,
+                    strerror(errno));
+  CLV_TRY(clv_weights_folder_open(folder, folder, (clv_weights_guard){0}, &f, err));
+  CLV_TRY(clv_weights_folder_all(f, err));
+  CLV_TRY(list_files(dir, f, &m, err));
+  CLV_TRY(clv_artifact_format(&m, &text, err));
+  CLV_TRY(clv_sha256_of(text.data, text.len, ret_digest, err));
+  clv_bytes_done(ret_text);
+  *ret_text = text;
+  text = (clv_bytes){0};
+  return CLV_OK;
+}
+
+clv_code clv_artifact_check(const clv_manifest *m, const char *name, int fd, clv_err *err) {
+  const clv_manifest_file *f = clv_manifest_find(m, name);
+  clv_sha256 found;
+  if (!f) return clv_fail(err, CLV_DATA_LOSS, "%s is not in %s", name, CLV_ARTIFACT_NAME);
+  CLV_TRY(clv_sha256_fd(fd, f->bytes, NULL, name, &found, err));
+  if (memcmp(&found, &f->sha256, sizeof found) == 0) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "%s has another SHA-256 than %s says", name,
+                  CLV_ARTIFACT_NAME);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+enum { MOST_TEXT = CLV_CHECKPOINT_MAX_FILES * 256 };
+
+clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *ret,
+                           clv_sha256 *ret_digest, clv_err *err) {
+  CLV_AUTO(clv_weights_closefd) int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char name[LABEL];
+  if (dir < 0)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", label,
+                    strerror(errno));
+  snprintf(name, sizeof name, "%.300s/%s", label, CLV_ARTIFACT_NAME);
+  CLV_TRY(clv_weights_fd_open(dir, CLV_ARTIFACT_NAME, name, &fd, err));
+  CLV_TRY(clv_weights_fd_slurp(&fd, MOST_TEXT, &text, err));
+  CLV_TRY(clv_sha256_of(text.data, text.len, ret_digest, err));
+  return clv_artifact_parse(text.data, text.len, name, ret, err);
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finding, checking and deleting checkpoints. A checkpoint is opened as a folder descriptor and all
+ * its files below that, by plain names and without following links; a file handed out is compared
+ * with the manifest on the very bytes handed out.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/model/weights/weights_int.h"
+
+enum { MAX_MANIFEST = 4 << 20, MAX_STATE = 16 << 20, SHOWN = 8 };
+
+struct clv_checkpoint {
+  char *path;
+  int dir;
+  clv_manifest manifest;
+  clv_trainer_state state;
+  json_t *state_root;
+  clv_kv *state_extra;
+};
+
+void clv_checkpoint_free(clv_checkpoint *c) {
+  if (!c) return;
+  clv_weights_closefd(&c->dir);
+  clv_manifest_done(&c->manifest);
+  json_decref(c->state_root);
+  free(c->state_extra);
+  free(c->path);
+  free(c);
+}
+
+void clv_checkpoint_freep(clv_checkpoint **c) {
+  clv_checkpoint_free(*c);
+  *c = NULL;
+}
+
+const char *clv_checkpoint_path(const clv_checkpoint *c) { return c->path; }
+const clv_manifest *clv_checkpoint_manifest(const clv_checkpoint *c) { return &c->manifest; }
+const clv_trainer_state *clv_checkpoint_state(const clv_checkpoint *c) { return &c->state; }
+
+/* ---- files of a checkpoint ------------------------------------------------------------------- */
+
+static void make_label(const clv_checkpoint *c, const char *name, char label[512]) {
+  snprintf(label, 512, "%.300s/%s", c->path, name);
+}
+
+static clv_code open_listed(const clv_checkpoint *c, const char *name, const char *label,
+                            clv_weights_fd *ret, const clv_manifest_file **ret_file, clv_err *err) {
+  const clv_manifest_file *f = clv_manifest_find(&c->manifest, name);
+  if (!f) return clv_fail(err, CLV_NOT_FOUND, "%s: is not in the manifest", label);
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  if (clv_weights_fd_open(c->dir, name, label, &fd, err) != CLV_OK)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but cannot be opened", label);
+  if (fd.size != f->bytes)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: %zu bytes, the manifest says %llu", label, fd.size,
+                    (unsigned long long)f->bytes);
+  *ret = fd;
+  *ret_file = f;
+  fd.fd = -1;
+  return CLV_OK;
+}
+
+static clv_code compare_digest(const clv_sha256 *found, const clv_manifest_file *f,
+                               const char *label, clv_err *err) {
+  if (memcmp(found, &f->sha256, sizeof *found) == 0) return CLV_OK;
+  char is[65], should[65];
+  clv_sha256_hex(found, is);
+  clv_sha256_hex(&f->sha256, should);
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...", label, is,
+                  should);
+}
+
+/* Without any of it in memory. */
+static clv_code verify_file(const clv_checkpoint *c, const char *name, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  const clv_manifest_file *f = NULL;
+  clv_sha256 digest;
+  char label[512];
+  make_label(c, name, label);
+  CLV_TRY(open_listed(c, name, label, &fd, &f, err));
+  CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));
+  return compare_digest(&digest, f, label, err);
+}
+
+clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
+                                  clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
+  const clv_manifest_file *f = NULL;
+  clv_sha256 digest;
+  char label[512];
+  make_label(c, name, label);
+  CLV_TRY(open_listed(c, name, label, &fd, &f, err));
+  CLV_TRY(clv_weights_fd_slurp(&fd, SIZE_MAX / 2, &data, err));
+  CLV_TRY(clv_sha256_of(data.data, data.len, &digest, err));
+  CLV_TRY(compare_digest(&digest, f, label, err));
+  clv_bytes_done(ret);
+  *ret = data;
+  data = (clv_bytes){0};
+  return CLV_OK;
+}
+
+static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t stage, bool parts,
+                           clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *w = NULL;
+  const clv_manifest_file *f = NULL;
+  char label[512], name[CLV_STAGE_NAME];
+  if (stage >= c->manifest.stages)
+    return clv_fail(err, CLV_INVALID, "%s: stage %u is outside 0..%u", c->path, stage,
+                    c->manifest.stages - 1);
+  make_label(c, clv_stage_file_name(kind, stage, c->manifest.stages, name), label);
+  CLV_TRY(open_listed(c, name, label, &fd, &f, err));
+  CLV_TRY(parts ? clv_weights_open_parts_fd(&fd, &w, err) : clv_weights_open_fd(&fd, 0, &w, err));
+  CLV_TRY(compare_digest(clv_weights_digest(w), f, label, err));
+  *ret = clv_steal(&w);
+  return CLV_OK;
+}
+
+clv_code clv_checkpoint_open_model(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
+                                   clv_err *err) {
+  return open_stage(c, "model", stage, false, ret, err);
+}
+
+clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
+                                       clv_weights_file **ret, clv_err *err) {
+  return open_stage(c, "optimizer", stage, false, ret, err);
+}
+
+clv_code clv_checkpoint_model_parts(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
+                                    clv_err *err) {
+  return open_stage(c, "model", stage, true, ret, err);
+}
+
+clv_code clv_checkpoint_optimizer_parts(const clv_checkpoint *c, uint32_t stage,
+                                        clv_weights_file **ret, clv_err *err) {
+  return open_stage(c, "optimizer", stage, true, ret, err);
+}
+
+/* ---- opening a folder ------------------------------------------------------------------------ */
+
+/* The step of a name "checkpoint-<step>" in its one spelling. */
+static bool parse_folder_name(const char *name, uint64_t *ret_step) {
+  static const char prefix[] = "checkpoint-";
+  char again[48];
+  if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
+  uint64_t step = strtoull(name + sizeof prefix - 1, NULL, 10);
+  snprintf(again, sizeof again, "%s%llu", prefix, (unsigned long long)step);
+  if (step > INT64_MAX || strcmp(name, again) != 0) return false;
+  *ret_step = step;
+  return true;
+}
+
+static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char label[512];
+  uint64_t step;
+  make_label(c, CLV_MANIFEST_NAME, label);
+  clv_code opened = clv_weights_fd_open(c->dir, CLV_MANIFEST_NAME, label, &fd, err);
+  if (opened == CLV_NOT_FOUND)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: has no %s: it was never finished", c->path,
+                    CLV_MANIFEST_NAME);
+  CLV_TRY(opened);
+  CLV_TRY(clv_weights_fd_slurp(&fd, MAX_MANIFEST, &text, err));
+  CLV_TRY(clv_manifest_parse(text.data, text.len, label, &c->manifest, err));
+  const char *slash = strrchr(c->path, '/');
+  if (parse_folder_name(slash ? slash + 1 : c->path, &step) && step != c->manifest.step)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest is of step %llu", c->path,
+                    (unsigned long long)c->manifest.step);
+  return CLV_OK;
+}
+
+/* Every stage's files and the state have to be listed; all that is listed has to be as listed. */
+static clv_code verify(const clv_checkpoint *c, clv_err *err) {
+  char name[CLV_STAGE_NAME];
+  static const char *const kinds[] = {"model", "optimizer"}, *const plain[] = {CLV_STATE_NAME,
+                                                                               CLV_INDEX_NAME};
+  for (uint32_t i = 0; i < c->manifest.stages * 2; i++)
+    if (!clv_manifest_find(&c->manifest,
+                           clv_stage_file_name(kinds[i % 2], i / 2, c->manifest.stages, name)))
+      return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, name);
+  for (size_t i = 0; i < CLV_COUNT(plain); i++)
+    if (!clv_manifest_find(&c->manifest, plain[i]))
+      return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, plain[i]);
+  for (size_t i = 0; i < c->manifest.n_files; i++)
+    CLV_TRY(verify_file(c, c->manifest.files[i].name, err));
+  return CLV_OK;
+}
+
+static clv_code read_state(clv_checkpoint *c, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char label[512];
+  make_label(c, CLV_STATE_NAME, label);
+  CLV_TRY(clv_checkpoint_read_file(c, CLV_STATE_NAME, &text, err));
+  if (text.len > MAX_STATE)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %d", label, text.len,
+                    MAX_STATE);
+  return clv_state_parse(text.data, text.len, label, &c->state, &c->state_root, &c->state_extra,
+                         err);
+}
+
+clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  c->dir = -1;
+  CLV_TRY(clv_strdup(path, &c->path, err));
+  for (size_t n = strlen(c->path); n > 1 && c->path[n - 1] == '/'; n--) c->path[n - 1] = '\0';
+  c->dir = open(c->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (c->dir < 0)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", c->path,
+                    strerror(errno));
+  CLV_TRY(read_manifest(c, err));
+  CLV_TRY(verify(c, err));
+  CLV_TRY(read_state(c, err));
+  *ret = clv_steal(&c);
+  return CLV_OK;
+}
+
+/* ---- the folders of a run -------------------------------------------------------------------- */
+
+typedef struct step_list {
+  uint64_t *steps; /* newest first */
+  size_t n;
+} step_list;
+
+static void steps_done(step_list *l) { free(l->steps); }
+
+static int newest_first(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void dir_closep(DIR **dir) {
+  if (*dir) closedir(*dir);
+}
+
+static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
+  CLV_AUTO(dir_closep) DIR *dir = opendir(run_dir);
+  CLV_AUTO(steps_done) step_list l = {0};
+  uint64_t step;
+  if (!dir)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "run folder %s: %s",
+                    run_dir, strerror(errno));
+  for (struct dirent *e; (e = readdir(dir));) {
+    if (!parse_folder_name(e->d_name, &step)) continue;
+    uint64_t *grown = reallocarray(l.steps, l.n + 1, sizeof *grown);
+    if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    l.steps = grown;
+    l.steps[l.n++] = step;
+  }
+  if (l.n) qsort(l.steps, l.n, sizeof *l.steps, newest_first);
+  *ret = l;
+  l = (step_list){0};
+  return CLV_OK;
+}
+
+static clv_code load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_checkpoint_load(path.data, ret, err);
+}
+
+clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
+                               clv_err *err) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
+  CLV_TRY(list_steps(run_dir, &l, err));
+  clv_code code = CLV_NOT_FOUND;
+  for (size_t i = 0; i < l.n && code != CLV_OK; i++) {
+    clv_err refused;
+    code = load_step(run_dir, l.steps[i], ret, &refused);
+    if (code != CLV_OK)
+      clv_bytes_printf(&why, "checkpoint-%llu refused: %s\n", (unsigned long long)l.steps[i],
+                       refused.text);
+  }
+  if (why.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (reasons && why.len) clv_bytes_add(reasons, why.data, why.len);
+  if (code == CLV_OK) return CLV_OK;
+  return clv_fail(err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint%s%s", run_dir,
+                  why.len ? ": " : "", why.len ? why.data : "");
+}
+
+clv_code clv_checkpoint_of_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
+                                clv_err *err) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes there = {0};
+  clv_code code = load_step(run_dir, step, ret, err);
+  if (code != CLV_NOT_FOUND) return code;
+  CLV_TRY(list_steps(run_dir, &l, err));
+  for (size_t i = 0; i < CLV_MIN(l.n, (size_t)SHOWN); i++)
+    clv_bytes_printf(&there, "%s%llu", i ? ", " : "", (unsigned long long)l.steps[i]);
+  return clv_fail(err, CLV_NOT_FOUND, "run folder %s: there is no checkpoint of step %llu; of %s%s",
+                  run_dir, (unsigned long long)step, there.len ? there.data : "none",
+                  l.n > SHOWN ? " and more" : "");
+}
+
+/* ---- retention ------------------------------------------------------------------------------- */
+
+static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_weights_clear_dir(path.data, err));
+  if (rmdir(path.data) != 0 && errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+  return CLV_OK;
+}
+
+clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared, clv_err *err) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_TRY(list_steps(run_dir, &l, err));
+  uint32_t kept = 0;
+#ifdef CLV_MUTATE_BEST_PRUNED
+  spared = CLV_CHECKPOINT_NONE;
+#endif
+  for (size_t i = 0; i < l.n; i++) {
+    CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+    bool wanted = kept < CLV_MAX(keep, 1u);
+    if (wanted && load_step(run_dir, l.steps[i], &c, NULL) == CLV_OK)
+      kept++;
+    else if (kept && l.steps[i] != spared)
+      CLV_TRY(remove_folder(run_dir, l.steps[i], err));
+  }
+  return CLV_OK;
+}
+
+bool clv_checkpoint_any(const char *run_dir) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  return list_steps(run_dir, &l, NULL) == CLV_OK && l.n > 0;
+}
+
+static bool is_written(const char *run_dir, uint64_t step) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/checkpoint-%llu/" CLV_MANIFEST_NAME, run_dir,
+                   (unsigned long long)step);
+  return path.failed || access(path.data, F_OK) == 0;
+}
+
+bool clv_checkpoint_any_written(const char *run_dir) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  bool any = false;
+  if (list_steps(run_dir, &l, NULL) != CLV_OK) return false;
+  for (size_t i = 0; i < l.n; i++) any |= is_written(run_dir, l.steps[i]);
+  return any;
+}
+
+size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  if (list_steps(run_dir, &l, NULL) != CLV_OK) return 0;
+  size_t n = CLV_MIN(l.n, most);
+  if (n) memcpy(ret_steps, l.steps, n * sizeof *ret_steps);
+  return n;
+}
+
+clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_TRY(list_steps(run_dir, &l, err));
+  for (size_t i = 0; i < l.n; i++) CLV_TRY(remove_folder(run_dir, l.steps[i], err));
+  return CLV_OK;
+}

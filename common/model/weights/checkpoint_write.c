@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing a checkpoint. Each file is made durable by itself, the manifest comes last: whenever the
+ * process or the machine stops, either the manifest is there and everything it lists is too, or
+ * the folder is not a checkpoint.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/model/weights/weights_int.h"
+
+/* Which file holds a parameter. */
+typedef struct placement {
+  char *name;
+  uint32_t stage;
+} placement;
+
+struct clv_checkpoint_writer {
+  char *run_dir, *path;
+  uint64_t step;
+  uint32_t stages, stages_done;
+  bool *stage_done; /* [stages] */
+  bool committed;
+  clv_manifest_file files[CLV_CHECKPOINT_MAX_FILES];
+  size_t n_files;
+  placement *placed;
+  size_t n_placed;
+  uint64_t total_bytes; /* of all parameters and buffers */
+  uint32_t part_of;     /* the stage whose files are being written, or NO_STAGE */
+  bool part_is_last;
+  char part_name[CLV_STAGE_NAME];
+};
+
+#define NO_STAGE UINT32_MAX
+
+void clv_checkpoint_writer_free(clv_checkpoint_writer *w) {
+  if (!w) return;
+  for (size_t i = 0; i < w->n_placed; i++) free(w->placed[i].name);
+  free(w->placed);
+  free(w->stage_done);
+  free(w->run_dir);
+  free(w->path);
+  free(w);
+}
+
+void clv_checkpoint_writer_freep(clv_checkpoint_writer **w) {
+  clv_checkpoint_writer_free(*w);
+  *w = NULL;
+}
+
+/* ---- beginning ------------------------------------------------------------------------------- */
+
+static clv_code make_folder(const clv_checkpoint_writer *w, clv_err *err) {
+  CLV_TRY(clv_mkdirs(w->run_dir, err));
+  if (mkdir(w->path, 0755) == 0) return clv_weights_sync_dir(w->run_dir, err);
+  if (errno != EEXIST) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", w->path, strerror(errno));
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *there = NULL;
+  if (clv_checkpoint_load(w->path, &there, NULL) == CLV_OK)
+    return clv_fail(err, CLV_EXISTS, "%s: is complete already: resume from it or remove it",
+                    w->path);
+  return clv_weights_clear_dir(w->path, err);
+}
+
+clv_code clv_checkpoint_begin(const char *run_dir, uint64_t step, uint32_t stages,
+                              clv_checkpoint_writer **ret, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  if (stages < 1 || stages > CLV_CHECKPOINT_MAX_STAGES)
+    return clv_fail(err, CLV_INVALID, "%u stages, expected 1..%d", stages,
+                    CLV_CHECKPOINT_MAX_STAGES);
+  if (step > INT64_MAX)
+    return clv_fail(err, CLV_INVALID, "step %llu is over 2^63 - 1", (unsigned long long)step);
+  CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
+  w->step = step;
+  w->stages = stages;
+  w->part_of = NO_STAGE;
+  CLV_TRY(clv_strdup(run_dir, &w->run_dir, err));
+  CLV_TRY(clv_alloc(stages, sizeof *w->stage_done, &w->stage_done, err));
+  clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  w->path = clv_steal(&path.data);
+  CLV_TRY(make_folder(w, err));
+  *ret = clv_steal(&w);
+  return CLV_OK;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static clv_code file_path(const clv_checkpoint_writer *w, const char *name, clv_bytes *ret,
+                          clv_err *err) {
+  clv_bytes_printf(ret, "%s/%s", w->path, name);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* May a file of this name be added? */
+static clv_code check_new_file(const clv_checkpoint_writer *w, const char *name, clv_err *err) {
+  if (w->committed)
+    return clv_fail(err, CLV_PRECONDITION, "%s: the checkpoint is committed", w->path);
+  if (!clv_weights_file_name_ok(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
+    return clv_fail(err, CLV_INVALID, "'%.140s' is not a plain file name of 1..%d of A-Za-z0-9._-",
+                    name, CLV_CHECKPOINT_MAX_NAME);
+  if (w->n_files == CLV_COUNT(w->files))
+    return clv_fail(err, CLV_EXHAUSTED, "a checkpoint holds at most %zu files",
+                    CLV_COUNT(w->files));
+  for (size_t i = 0; i < w->n_files; i++)
+    if (strcmp(w->files[i].name, name) == 0)
+      return clv_fail(err, CLV_EXISTS, "'%s' is in the checkpoint already", name);
+  return CLV_OK;
+}
+
+static void list_file(clv_checkpoint_writer *w, const char *name, uint64_t bytes,
+                      const clv_sha256 *digest) {
+  clv_manifest_file *f = &w->files[w->n_files++];
+  strcpy(f->name, name);
+  f->bytes = bytes;
+  f->sha256 = *digest;
+}
+
+clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, const void *data,
+                                 size_t len, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_sha256 digest;
+  CLV_TRY(check_new_file(w, name, err));
+  CLV_TRY(file_path(w, name, &path, err));
+  CLV_TRY(clv_sha256_of(data, len, &digest, err));
+  CLV_TRY(clv_file_write_durable(path.data, data, len, 0644, err));
+  list_file(w, name, len, &digest);
+  return CLV_OK;
+}
+
+clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_state *state,
+                                  clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_state_format(state, &text, err));
+  return clv_checkpoint_add_file(w, CLV_STATE_NAME, text.data, text.len, err);
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+static clv_code note_placements(clv_checkpoint_writer *w, uint32_t stage,
+                                const clv_weights_tensor *model, size_t n, clv_err *err) {
+  size_t total, bytes;
+  if (!clv_add_size(w->n_placed, n, &total) ||
+      !clv_mul_size(CLV_MAX(total, (size_t)1), sizeof *w->placed, &bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "too many tensors");
+  placement *grown = realloc(w->placed, bytes);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  w->placed = grown;
+  for (size_t i = 0; i < n; i++) {
+    CLV_TRY(clv_shape_bytes(&model[i].shape, model[i].dtype, &bytes, err));
+    CLV_TRY(clv_strdup(model[i].name, &w->placed[w->n_placed].name, err));
+    w->placed[w->n_placed++].stage = stage;
+    w->total_bytes += bytes;
+  }
+  return CLV_OK;
+}
+
+static clv_code check_stage(const clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                            clv_err *err) {
+  if (stage >= w->stages)
+    return clv_fail(err, CLV_INVALID, "stage %u is outside 0..%u", stage, w->stages - 1);
+  if (w->stage_done[stage])
+    return clv_fail(err, CLV_EXISTS, "stage %u is in the checkpoint already", stage);
+  if (w->part_of == (optimizer ? stage : NO_STAGE)) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "the %s of stage %u is not what comes next",
+                  optimizer ? "optimiser" : "model", stage);
+}
+
+clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                                   const clv_weights_tensor *tensors, size_t n,
+                                   clv_weights_writer **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char number[24];
+  CLV_TRY(check_stage(w, stage, optimizer, err));
+  clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->stages, w->part_name);
+  snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
+  CLV_TRY(check_new_file(w, w->part_name, err));
+  CLV_TRY(file_path(w, w->part_name, &path, err));
+  if (!optimizer) CLV_TRY(note_placements(w, stage, tensors, n, err));
+  CLV_TRY(clv_weights_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
+  w->part_of = stage;
+  w->part_is_last = optimizer;
+  return CLV_OK;
+}
+
+clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part, clv_err *err) {
+  CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *mine = part;
+  clv_sha256 digest;
+  uint64_t bytes;
+  CLV_TRY(clv_weights_finish(mine, &digest, &bytes, err));
+  list_file(w, w->part_name, bytes, &digest);
+  if (!w->part_is_last) return CLV_OK;
+  w->stage_done[w->part_of] = true;
+  w->stages_done++;
+  w->part_of = NO_STAGE;
+  return CLV_OK;
+}
+
+static clv_code add_tensors(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                            const clv_weights_tensor *tensors, size_t n, clv_err *err) {
+  clv_weights_writer *part;
+  clv_code code = CLV_OK;
+  CLV_TRY(clv_checkpoint_begin_part(w, stage, optimizer, tensors, n, &part, err));
+  for (size_t i = 0; i < n && code == CLV_OK; i++) {
+    size_t bytes;
+    code = clv_shape_bytes(&tensors[i].shape, tensors[i].dtype, &bytes, err);
+    if (code == CLV_OK) code = clv_weights_put(part, i, 0, tensors[i].data, bytes, err);
+  }
+  if (code == CLV_OK) return clv_checkpoint_end_part(w, part, err);
+  clv_weights_writer_free(part);
+  return code;
+}
+
+clv_code clv_checkpoint_add_stage(clv_checkpoint_writer *w, uint32_t stage,
+                                  const clv_weights_tensor *model, size_t n_model,
+                                  const clv_weights_tensor *optimizer, size_t n_optimizer,
+                                  clv_err *err) {
+  CLV_TRY(add_tensors(w, stage, false, model, n_model, err));
+  return add_tensors(w, stage, true, optimizer, n_optimizer, err);
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+static int compare_placements(const void *a, const void *b) {
+  return strcmp(((const placement *)a)->name, ((const placement *)b)->name);
+}
+
+static int compare_files(const void *a, const void *b) {
+  return strcmp(((const clv_manifest_file *)a)->name, ((const clv_manifest_file *)b)->name);
+}
+
+static clv_code add_index(clv_checkpoint_writer *w, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  char file[CLV_STAGE_NAME];
+  if (w->n_placed) qsort(w->placed, w->n_placed, sizeof *w->placed, compare_placements);
+  clv_bytes_printf(&out, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {",
+                   (unsigned long long)w->total_bytes);
+  for (size_t i = 0; i < w->n_placed; i++) {
+    if (i && strcmp(w->placed[i - 1].name, w->placed[i].name) == 0)
+      return clv_fail(err, CLV_INVALID, "tensor '%.100s' is in stage %u and in stage %u",
+                      w->placed[i].name, w->placed[i - 1].stage, w->placed[i].stage);
+    clv_bytes_puts(&out, i ? ",\n    " : "\n    ");
+    clv_bytes_json(&out, w->placed[i].name);
+    clv_bytes_printf(&out, ": \"%s\"",
+                     clv_stage_file_name("model", w->placed[i].stage, w->stages, file));
+  }
+  clv_bytes_puts(&out, "\n  }\n}\n");
+  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_checkpoint_add_file(w, CLV_INDEX_NAME, out.data, out.len, err);
+}
+
+static clv_code check_complete(const clv_checkpoint_writer *w, const char *config_hash,
+                               clv_err *err) {
+  clv_sha256 unused;
+  bool state = false;
+  for (size_t i = 0; i < w->n_files; i++) state |= strcmp(w->files[i].name, CLV_STATE_NAME) == 0;
+  if (w->stages_done != w->stages)
+    return clv_fail(err, CLV_PRECONDITION, "%s: %u of %u stages were added", w->path,
+                    w->stages_done, w->stages);
+  if (!state)
+    return clv_fail(err, CLV_PRECONDITION, "%s: the trainer's state was not added", w->path);
+  if (config_hash[0] && !clv_sha256_parse(config_hash, &unused))
+    return clv_fail(err, CLV_INVALID, "config hash '%.70s' is not 64 hex digits", config_hash);
+  return CLV_OK;
+}
+
+static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash,
+                               uint32_t protocol_version, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
+  clv_manifest m = {.step = w->step,
+                    .stages = w->stages,
+                    .protocol_version = protocol_version,
+                    .files = w->files,
+                    .n_files = w->n_files};
+  strcpy(m.config_hash, config_hash);
+  qsort(w->files, w->n_files, sizeof *w->files, compare_files);
+  CLV_TRY(clv_manifest_format(&m, &text, err));
+  CLV_TRY(file_path(w, CLV_MANIFEST_NAME, &path, err));
+  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+}
+
+clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,
+                               uint32_t protocol_version, char **ret_path, clv_err *err) {
+  CLV_AUTO(clv_freep) char *path = NULL;
+  CLV_TRY(check_complete(w, config_hash, err));
+  CLV_TRY(clv_strdup(w->path, &path, err));
+  CLV_TRY(add_index(w, err));
+  CLV_TRY(write_manifest(w, config_hash, protocol_version, err));
+  w->committed = true;
+  if (ret_path) *ret_path = clv_steal(&path);
+  return CLV_OK;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/model/weights/weights_int.h"
+
+/* ---- names of files -------------------------------------------------------------------------- */
+
+char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
+                          char buf[CLV_STAGE_NAME]) {
+  snprintf(buf, CLV_STAGE_NAME, "%.9s-%05u-of-%05u.safetensors", kind, stage + 1, stages);
+  return buf;
+}
+
+/* ---- element types and names ----------------------------------------------------------------- */
+
+static const clv_weights_type types[] = {
+    {.name = "F32", .bytes = 4, .dtype = CLV_F32},
+    {.name = "F64", .bytes = 8, .dtype = CLV_F64},
+    {.name = "F16", .bytes = 2, .dtype = CLV_F16},
+    {.name = "BF16", .bytes = 2, .dtype = CLV_BF16},
+    {.name = "I64", .bytes = 8, .dtype = CLV_I64},
+    {.name = "I32", .bytes = 4, .dtype = CLV_I32},
+    {.name = "U8", .bytes = 1, .dtype = CLV_U8},
+    {.name = "BOOL", .bytes = 1},
+    {.name = "I8", .bytes = 1},
+    {.name = "I16", .bytes = 2},
+    {.name = "U16", .bytes = 2},
+    {.name = "U32", .bytes = 4},
+    {.name = "U64", .bytes = 8},
+    {.name = "C64", .bytes = 8},
+    {.name = "F8_E4M3", .bytes = 1},
+    {.name = "F8_E5M2", .bytes = 1},
+    {.name = "F8_E8M0", .bytes = 1},
+    {.name = "F8_E4M3FNUZ", .bytes = 1},
+    {.name = "F8_E5M2FNUZ", .bytes = 1},
+    {.name = "F4"},
+    {.name = "F6_E2M3"},
+    {.name = "F6_E3M2"},
+};
+
+const clv_weights_type *clv_weights_type_find(const char *name) {
+  for (size_t i = 0; i < CLV_COUNT(types); i++)
+    if (strcmp(types[i].name, name) == 0) return &types[i];
+  return NULL;
+}
+
+const clv_weights_type *clv_weights_type_of(clv_dtype dtype) {
+  for (size_t i = 0; i < CLV_COUNT(types); i++)
+    if (dtype && types[i].dtype == dtype) return &types[i];
+  return NULL;
+}
+
+static bool text_ok(const char *text, bool allow_control) {
+  uint32_t point;
+  for (size_t n; *text; text += n) {
+    n = clv_utf8(text, SIZE_MAX, &point);
+    if (n == 0 || (!allow_control && clv_is_control(point))) return false;
+  }
+  return true;
+}
+
+bool clv_weights_text_ok(const char *text) { return text_ok(text, true); }
+bool clv_weights_line_ok(const char *text) { return text_ok(text, false); }
+
+bool clv_weights_name_ok(const char *name) {
+  size_t n = strnlen(name, CLV_WEIGHTS_MAX_NAME + 1);
+  return n >= 1 && n <= CLV_WEIGHTS_MAX_NAME && text_ok(name, false);
+}
+
+bool clv_weights_file_name_ok(const char *name) {
+  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  size_t n = strnlen(name, CLV_CHECKPOINT_MAX_NAME + 1);
+  return n >= 1 && n <= CLV_CHECKPOINT_MAX_NAME && strspn(name, allowed) == n &&
+         strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+void clv_weights_closefd(int *fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}
+
+void clv_weights_fd_done(clv_weights_fd *f) {
+  if (f) clv_weights_closefd(&f->fd);
+}
+
+clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, clv_weights_fd *ret,
+                             clv_err *err) {
+  /* O_NONBLOCK keeps a named pipe from holding us before its kind is known. */
+  CLV_AUTO(clv_weights_closefd)
+  int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0 && errno == ELOOP)
+    return clv_fail(err, CLV_INVALID, "%s: is a symbolic link, which is not followed", label);
+  if (fd < 0)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", label,
+                    strerror(errno));
+  struct stat st;
+  if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", label, strerror(errno));
+  if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", label);
+  *ret = (clv_weights_fd){.fd = fd, .size = (size_t)st.st_size, .label = label};
+  fd = -1;
+  return CLV_OK;
+}
+
+clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) {
+  for (size_t got = 0; got < n;) {
+    ssize_t r = read(f->fd, (char *)dst + got, n - got);
+    if (r < 0 && errno == EINTR) continue;
+    if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->label, strerror(errno));
+    if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: shrank while it was read", f->label);
+    got += (size_t)r;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_weights_fd_at(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
+                           clv_err *err) {
+  for (size_t got = 0; got < n;) {
+    ssize_t r = pread(f->fd, (char *)dst + got, n - got, (off_t)(at + got));
+    if (r < 0 && errno == EINTR) continue;
+    if (r < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->label, strerror(errno));
+    if (r == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: shrank while it was read", f->label);
+    got += (size_t)r;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_weights_see(int fd, const char *label, clv_weights_seen *ret, clv_err *err) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", label, strerror(errno));
+  *ret = (clv_weights_seen){st.st_size, st.st_mtim, st.st_ctim};
+  return CLV_OK;
+}
+
+static bool same_time(const struct timespec *a, const struct timespec *b) {
+  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+clv_code clv_weights_unchanged(int fd, const char *label, const clv_weights_seen *was,
+                               clv_err *err) {
+  clv_weights_seen now;
+  CLV_TRY(clv_weights_see(fd, label, &now, err));
+  if (now.size == was->size && same_time(&now.mtime, &was->mtime) &&
+      same_time(&now.ctime, &was->ctime))
+    return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "%s: was changed while it was read", label);
+}
+
+clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret, clv_err *err) {
+  if (f->size > max_bytes)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", f->label, f->size,
+                    max_bytes);
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  CLV_TRY(clv_alloc(f->size + 1, 1, &out.data, err));
+  out.len = f->size;
+  out.cap = f->size + 1;
+  CLV_TRY(clv_weights_fd_read(f, out.data, out.len, err));
+  clv_bytes_done(ret);
+  *ret = out;
+  out = (clv_bytes){0};
+  return CLV_OK;
+}
+
+/* The manifest goes first: a crash in the middle leaves an unfinished folder, not a damaged one. */
+static int clear_entries(DIR *dir) {
+  int failed = unlinkat(dirfd(dir), CLV_MANIFEST_NAME, 0) != 0 && errno != ENOENT ? errno : 0;
+  for (struct dirent *e; !failed && (e = readdir(dir));)
+    if (clv_weights_file_name_ok(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0) != 0 &&
+        errno != ENOENT && errno != EISDIR)
+      failed = errno;
+  return failed;
+}
+
+clv_code clv_weights_clear_dir(const char *path, clv_err *err) {
+  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0 && errno == ENOTDIR) return CLV_OK;
+  DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+  int failed = dir ? clear_entries(dir) : errno;
+  if (dir)
+    closedir(dir);
+  else
+    clv_weights_closefd(&fd);
+  if (failed)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: removing an old checkpoint's files: %s", path,
+                    strerror(failed));
+  return CLV_OK;
+}
+
+clv_code clv_weights_sync_dir(const char *path, clv_err *err) {
+  CLV_AUTO(clv_weights_closefd) int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 || fsync(fd) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", path, strerror(errno));
+  return CLV_OK;
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+void clv_weights_jsonp(json_t **root) {
+  json_decref(*root);
+  *root = NULL;
+}
+
+/* Every value follows a bracket, a comma or a colon, so counting these outside strings bounds what
+ * the parser will allocate before it starts. */
+static size_t count_tokens(const char *p, size_t len) {
+  size_t n = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < len; i++) {
+    if (quoted && p[i] == '\\') {
+      i++;
+    } else if (p[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      n += p[i] == '{' || p[i] == '[' || p[i] == ',' || p[i] == ':';
+    }
+  }
+  return n;
+}
+
+clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const char *label,
+                          json_t **ret, clv_err *err) {
+  const char *text = data;
+  json_error_t at;
+  if (len == 0 || text[0] != '{')
+    return clv_fail(err, CLV_DATA_LOSS, "%s: expected JSON that starts with '{'", label);
+  size_t tokens = count_tokens(text, len);
+  if (tokens > max_tokens)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: JSON of %zu tokens, the limit is %zu", label, tokens,
+                    max_tokens);
+  CLV_AUTO(clv_weights_jsonp)
+  json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &at);
+  if (!root)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: bad JSON at byte %d: %.200s", label, at.position,
+                    at.text);
+  for (size_t i = (size_t)at.position; i < len; i++)
+    if (text[i] != ' ' && text[i] != '\n')
+      return clv_fail(err, CLV_DATA_LOSS, "%s: byte 0x%02x after the end of the JSON", label,
+                      (unsigned char)text[i]);
+  *ret = clv_steal(&root);
+  return CLV_OK;
+}
+
+clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
+                               json_t **ret, clv_err *err) {
+  const char *text = data, *encoding = clv_foreign_encoding(data, len);
+  if (encoding)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: its text is %s, and UTF-8 is expected", label,
+                    encoding);
+  size_t mark = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+  return clv_weights_json(text + mark, len - mark, max_tokens, label, ret, err);
+}
+
+clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t most,
+                              const char *label, uint64_t *ret, clv_err *err) {
+  const json_t *v = json_object_get(object, key);
+  if (!json_is_integer(v))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is %s, expected an integer", label, key,
+                    v ? "not one" : "missing");
+  json_int_t n = json_integer_value(v);
+  if (n < 0 || (uint64_t)n > most)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is %lld, expected 0..%llu", label, key,
+                    (long long)n, (unsigned long long)most);
+  *ret = (uint64_t)n;
+  return CLV_OK;
+}
+
+clv_code clv_weights_json_text(const json_t *object, const char *key, const char *label,
+                               const char **ret, clv_err *err) {
+  const json_t *v = json_object_get(object, key);
+  if (!json_is_string(v))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is %s, expected a string", label, key,
+                    v ? "not one" : "missing");
+  *ret = json_string_value(v);
+  return CLV_OK;
+}
+
+clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t n,
+                               const char *label, clv_err *err) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(object, key, value) {
+    size_t i = 0;
+    while (i < n && strcmp(key, known[i]) != 0) i++;
+    if (i == n) return clv_fail(err, CLV_DATA_LOSS, "%s: unknown key '%.80s'", label, key);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_weights_json_format(const json_t *object, const char *format, int version,
+                                 const char *label, clv_err *err) {
+  const char *found = NULL;
+  uint64_t number = 0;
+  CLV_TRY(clv_weights_json_text(object, "format", label, &found, err));
+  CLV_TRY(clv_weights_json_u64(object, "version", INT64_MAX, label, &number, err));
+  if (strcmp(found, format) == 0 && number == (uint64_t)version) return CLV_OK;
+  return clv_fail(err, CLV_UNIMPLEMENTED, "%s: format '%.40s' version %llu, expected %s %d", label,
+                  found, (unsigned long long)number, format, version);
+}

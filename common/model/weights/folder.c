@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A folder of pretrained weights, of which a node reads its own tensors and no more. What the
+ * index says of a file is held against the file's own header when it is opened.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/model/weights/weights_int.h"
+
+static const char single_name[] = "model.safetensors";
+enum { LABEL = 512, LISTED_LEFT = 12, PART_BYTES = 1 << 16 };
+
+/* One file of tensors; until it is opened, only its name. */
+typedef struct part {
+  const char *name;
+  char label[LABEL];
+  clv_weights_fd fd;
+  clv_weights_seen was; /* when it was opened */
+  clv_weights_file *file;
+} part;
+
+struct clv_weights_folder {
+  char *label;
+  int dir; /* AT_FDCWD: of a file that stands alone */
+  clv_weights_guard guard;
+  bool indexed, alone;
+  clv_weights_index index; /* of a single file, made from its header */
+  part *parts;             /* [index.n_files] */
+};
+
+void clv_weights_folder_close(clv_weights_folder *f) {
+  if (!f) return;
+  for (size_t i = 0; f->parts && i < f->index.n_files; i++) {
+    clv_weights_fd_done(&f->parts[i].fd);
+    clv_weights_close(f->parts[i].file);
+  }
+  free(f->parts);
+  clv_weights_index_done(&f->index);
+  clv_weights_closefd(&f->dir);
+  free(f->label);
+  free(f);
+}
+
+void clv_weights_folder_closep(clv_weights_folder **f) {
+  clv_weights_folder_close(*f);
+  *f = NULL;
+}
+
+size_t clv_weights_folder_count(const clv_weights_folder *f) { return f->index.n; }
+
+const char *clv_weights_folder_name(const clv_weights_folder *f, size_t i) {
+  return f->index.names[i];
+}
+
+const char *clv_weights_folder_file_of(const clv_weights_folder *f, size_t i) {
+  return f->index.files[f->index.of[i]];
+}
+
+const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i) {
+  if (f->indexed && i == 0) return CLV_INDEX_NAME;
+  i -= f->indexed;
+  return i < f->index.n_files ? f->index.files[i] : NULL;
+}
+
+/* ---- opening files --------------------------------------------------------------------------- */
+
+/* The descriptor that the guard has seen is the one that is read. */
+static clv_code open_part(clv_weights_folder *f, part *p, clv_err *err) {
+  snprintf(p->label, sizeof p->label, f->alone ? "%.300s" : "%.300s/%.150s", f->label, p->name);
+  CLV_TRY(clv_weights_fd_open(f->dir, p->name, p->label, &p->fd, err));
+  CLV_TRY(clv_weights_see(p->fd.fd, p->label, &p->was, err));
+  if (f->guard.check) CLV_TRY(f->guard.check(f->guard.user, p->name, p->fd.fd, err));
+  CLV_TRY(clv_weights_open_header(&p->fd, &p->file, err));
+  return clv_weights_unchanged(p->fd.fd, p->label, &p->was, err);
+}
+
+static bool listed_there(const clv_weights_index *x, const char *name, size_t file) {
+  const char *const *at = bsearch(&name, x->names, x->n, sizeof *x->names, clv_weights_compare);
+  return at && x->of[at - x->names] == file;
+}
+
+/* The index and the file name the same tensors. */
+static clv_code check_part(const clv_weights_folder *f, size_t k, clv_err *err) {
+  const clv_weights_index *x = &f->index;
+  const part *p = &f->parts[k];
+  for (size_t i = 0; i < x->n; i++)
+    if (x->of[i] == k && !clv_weights_find(p->file, x->names[i]))
+      return clv_fail(err, CLV_DATA_LOSS, "%s: has no tensor '%.100s', which the index says",
+                      p->label, x->names[i]);
+  for (size_t i = 0; i < clv_weights_count(p->file); i++) {
+    const char *name = clv_weights_entries(p->file)[i].name;
+    if (!listed_there(x, name, k))
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s: has tensor '%.100s', which the index has not, or in another file",
+                      p->label, name);
+  }
+  return CLV_OK;
+}
+
+static clv_code ready_part(clv_weights_folder *f, size_t k, clv_err *err) {
+  part *p = &f->parts[k];
+  if (p->file) return CLV_OK;
+  clv_code code = open_part(f, p, err);
+  if (code == CLV_OK) code = check_part(f, k, err);
+  if (code == CLV_OK) return CLV_OK;
+  clv_weights_closep(&p->file);
+  clv_weights_fd_done(&p->fd);
+  return code;
+}
+
+/* ---- opening the folder ---------------------------------------------------------------------- */
+
+static clv_code make_parts(clv_weights_folder *f, clv_err *err) {
+  CLV_TRY(clv_alloc(f->index.n_files, sizeof *f->parts, &f->parts, err));
+  for (size_t i = 0; i < f->index.n_files; i++) f->parts[i].name = f->index.files[i];
+  for (size_t i = 0; i < f->index.n_files; i++) f->parts[i].fd.fd = -1;
+  return CLV_OK;
+}
+
+static clv_code open_index(clv_weights_folder *f, clv_weights_fd *fd, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  f->indexed = true;
+  if (f->guard.check) CLV_TRY(f->guard.check(f->guard.user, CLV_INDEX_NAME, fd->fd, err));
+  CLV_TRY(clv_weights_fd_slurp(fd, CLV_WEIGHTS_MAX_HEADER, &text, err));
+  CLV_TRY(clv_weights_index_parse(text.data, text.len, fd->label, &f->index, err));
+  return make_parts(f, err);
+}
+
+/* The index of one file: its own names. */
+static clv_code open_single(clv_weights_folder *f, const char *name, clv_err *err) {
+  clv_weights_index *x = &f->index;
+  x->n_files = 1;
+  CLV_TRY(clv_alloc(1, sizeof *x->files, &x->files, err));
+  x->files[0] = name;
+  CLV_TRY(make_parts(f, err));
+  CLV_TRY(open_part(f, &f->parts[0], err));
+  const clv_weights_file *file = f->parts[0].file;
+  x->n = clv_weights_count(file);
+  CLV_TRY(clv_alloc(x->n, sizeof *x->names, &x->names, err));
+  CLV_TRY(clv_alloc(x->n, sizeof *x->of, &x->of, err));
+  for (size_t i = 0; i < x->n; i++) x->names[i] = clv_weights_entries(file)[i].name;
+  return CLV_OK;
+}
+
+static clv_code open_either(clv_weights_folder *f, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  char label[LABEL];
+  struct stat st;
+  if (fstatat(f->dir, single_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+    return open_single(f, single_name, err);
+  snprintf(label, sizeof label, "%.300s/%s", f->label, CLV_INDEX_NAME);
+  clv_code code = clv_weights_fd_open(f->dir, CLV_INDEX_NAME, label, &fd, err);
+  if (code == CLV_NOT_FOUND)
+    return clv_fail(err, CLV_NOT_FOUND, "%.300s: has neither %s nor %s", f->label, single_name,
+                    CLV_INDEX_NAME);
+  CLV_TRY(code);
+  return open_index(f, &fd, err);
+}
+
+/* The name is the path itself, which nothing needs once the file is open. */
+static clv_code open_alone(clv_weights_folder *f, const char *path, clv_err *err) {
+  f->alone = true;
+  clv_code code = open_single(f, path, err);
+  if (f->parts) f->parts[0].name = f->label;
+  if (f->index.files) f->index.files[0] = f->label;
+  return code;
+}
+
+clv_code clv_weights_folder_open(const char *path, const char *label, clv_weights_guard guard,
+                                 clv_weights_folder **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
+  f->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int failed = f->dir < 0 ? errno : 0;
+  f->guard = guard;
+  CLV_TRY(clv_strdup(label, &f->label, err));
+  if (failed && failed != ENOTDIR)
+    return clv_fail(err, failed == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", label,
+                    strerror(failed));
+  if (failed) f->dir = AT_FDCWD;
+  CLV_TRY(failed ? open_alone(f, path, err) : open_either(f, err));
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_folder_all(clv_weights_folder *f, clv_err *err) {
+  for (size_t k = 0; k < f->index.n_files; k++) CLV_TRY(ready_part(f, k, err));
+  return CLV_OK;
+}
+
+/* ---- matching -------------------------------------------------------------------------------- */
+
+static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_err *err) {
+  const char *near = clv_did_you_mean(l->first, f->index.names, f->index.n);
+  clv_name_list_end(l);
+  if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_fail(err, CLV_INVALID, "%.120s: %zu missing tensors: %s%s%s%s", f->label, l->n,
+                  l->text.data, near ? " (did you mean '" : "", near ? near : "",
+                  near ? "'?)" : "");
+}
+
+/* Two parameters from one tensor would be a guess. */
+static clv_code check_once(const clv_weights_folder *f, const clv_weights_want *want,
+                           const size_t *found, size_t n, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **taken = NULL;
+  CLV_TRY(clv_alloc(f->index.n, sizeof *taken, &taken, err));
+  for (size_t i = 0; i < n; i++) {
+    if (found[i] == CLV_WEIGHTS_NONE) continue;
+    if (taken[found[i]])
+      return clv_fail(err, CLV_INVALID, "%.120s: '%.90s' and '%.90s' would both be '%.90s'",
+                      f->label, taken[found[i]], want[i].name, f->index.names[found[i]]);
+    taken[found[i]] = want[i].name;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights_want *want,
+                                  size_t n, const char *const *fresh, size_t n_fresh,
+                                  size_t *ret_found, clv_err *err) {
+  CLV_AUTO(clv_name_list_done) clv_name_list missing = {0};
+  for (size_t i = 0; i < n; i++) {
+    ret_found[i] = CLV_WEIGHTS_NONE;
+    if (clv_weights_is_fresh(want[i].name, fresh, n_fresh)) continue;
+    CLV_TRY(clv_weights_find_name(f->index.names, f->index.n, want[i].name, f->label, &ret_found[i],
+                                  err));
+    bool may_lack = want[i].optional || clv_weights_is_count(want[i].dtype, &want[i].shape);
+    if (ret_found[i] == CLV_WEIGHTS_NONE && !may_lack) clv_name_list_add(&missing, want[i].name);
+  }
+  if (missing.n) return fail_missing(f, &missing, err);
+  return check_once(f, want, ret_found, n, err);
+}
+
+clv_code clv_weights_folder_left(const clv_weights_folder *f, const clv_weights_want *want,
+                                 size_t n, clv_bytes *out, size_t *ret_n, clv_err *err) {
+  CLV_AUTO(clv_name_list_done) clv_name_list left = {.most = LISTED_LEFT};
+  CLV_AUTO(clv_freep) bool *used = NULL;
+  CLV_TRY(clv_alloc(f->index.n, sizeof *used, &used, err));
+  for (size_t i = 0; i < n; i++) {
+    size_t at = CLV_WEIGHTS_NONE;
+    clv_code code =
+        clv_weights_find_name(f->index.names, f->index.n, want[i].name, f->label, &at, NULL);
+    if (code == CLV_OK && at != CLV_WEIGHTS_NONE) used[at] = true;
+  }
+  for (size_t i = 0; i < f->index.n; i++)
+    if (!used[i] && !clv_weights_is_derived(f->index.names[i]))
+      clv_name_list_add(&left, f->index.names[i]);
+  clv_name_list_end(&left);
+  if (left.n) clv_bytes_puts(out, left.text.data);
+  *ret_n = left.n;
+  return CLV_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* [1, 1, 768] is [768]. */
+static clv_shape without_ones(const clv_shape *s) {
+  clv_shape r = {0};
+  int k = 0;
+  while (k < s->rank && s->dim[k] == 1) k++;
+  for (; k < s->rank; k++) r.dim[r.rank++] = s->dim[k];
+  return r;
+}
+
+static clv_code check_entry(const part *p, const clv_weights_entry *e, const clv_weights_want *want,
+                            clv_err *err) {
+  char wanted[160], found[160];
+  clv_shape a = without_ones(&e->shape), b = without_ones(&want->shape);
+  if (clv_weights_converts(e->dtype, want->dtype) && clv_shape_equal(&a, &b)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s",
+                  p->label, e->name, clv_dtype_name(want->dtype),
+                  clv_shape_format(&want->shape, wanted, sizeof wanted), e->type_name,
+                  clv_shape_format(&e->shape, found, sizeof found));
+}
+
+static clv_code find_entry(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                           const part **ret_part, const clv_weights_entry **ret, clv_err *err) {
+  CLV_TRY(ready_part(f, f->index.of[i], err));
+  *ret_part = &f->parts[f->index.of[i]];
+  *ret = clv_weights_find((*ret_part)->file, f->index.names[i]);
+  return check_entry(*ret_part, *ret, want, err);
+}
+
+clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                                  clv_err *err) {
+  const part *p;
+  const clv_weights_entry *e;
+  return find_entry(f, i, want, &p, &e, err);
+}
+
+/* n numbers of another type, by way of a buffer. */
+static clv_code read_converted(const part *p, clv_dtype from, clv_dtype to, uint64_t at, void *dst,
+                               size_t n, clv_err *err) {
+  float buf[PART_BYTES / sizeof(float)];
+  size_t size = clv_dtype_size(from);
+  for (size_t done = 0; done < n;) {
+    size_t some = CLV_MIN(n - done, sizeof buf / size);
+    CLV_TRY(clv_weights_fd_at(&p->fd, buf, size * some, at + size * done, err));
+    if (to == CLV_BF16)
+      clv_weights_narrow(from, buf, some, (uint16_t *)dst + done);
+    else
+      clv_weights_convert(from, buf, some, (float *)dst + done);
+    done += some;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_weights_folder_part(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                                 size_t first, size_t n, void *dst, clv_err *err) {
+  const part *p;
+  const clv_weights_entry *e;
+  CLV_TRY(find_entry(f, i, want, &p, &e, err));
+  size_t size = clv_dtype_size(e->dtype), all = e->bytes / size;
+  uint64_t at = e->at + (uint64_t)first * size;
+  if (first > all || n > all - first)
+    return clv_fail(err, CLV_INVALID, "%s: values %zu to %zu of tensor '%.100s', which has %zu",
+                    p->label, first, first + n, e->name, all);
+  CLV_TRY(e->dtype == want->dtype ? clv_weights_fd_at(&p->fd, dst, n * size, at, err)
+                                  : read_converted(p, e->dtype, want->dtype, at, dst, n, err));
+  return clv_weights_unchanged(p->fd.fd, p->label, &p->was, err);
+}
+
+clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
+                                 void *dst, clv_err *err) {
+  size_t n;
+  CLV_TRY(clv_shape_numel(&want->shape, &n, err));
+  return clv_weights_folder_part(f, i, want, 0, n, dst, err);
+}

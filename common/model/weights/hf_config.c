@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/model/weights/weights_int.h"
+
+enum { MAX_TOKENS = 65536, MAX_LABELS = 4096 };
+
+/* given NULL: the names that transformers gives to classes that nobody has named. So has a class
+ * whose name is no text: a folder's may be any bytes, and JSON has characters. */
+static int set_labels(json_t *root, size_t n, const char *const *given) {
+  json_t *names = json_object(), *numbers = json_object();
+  int failed = 0;
+  for (size_t i = 0; i < n; i++) {
+    char standard[32], number[24];
+    snprintf(standard, sizeof standard, "LABEL_%zu", i);
+    snprintf(number, sizeof number, "%zu", i);
+    const char *name = given && clv_weights_text_ok(given[i]) ? given[i] : standard;
+    failed |= json_object_set_new(names, number, json_string(name));
+    failed |= json_object_set_new(numbers, name, json_integer((json_int_t)i));
+  }
+  failed |= json_object_set_new(root, "id2label", names);
+  return failed | json_object_set_new(root, "label2id", numbers);
+}
+
+static int adjust(json_t *root, const char *architecture, size_t n_labels,
+                  const char *const *names) {
+  int failed = json_object_set_new(root, "dtype", json_string("float32"));
+  json_object_del(root, "torch_dtype");
+  if (architecture)
+    failed |= json_object_set_new(root, "architectures", json_pack("[s]", architecture));
+  bool others = json_object_size(json_object_get(root, "id2label")) != n_labels;
+  if (n_labels && (names || others)) failed |= set_labels(root, n_labels, names);
+  return failed;
+}
+
+clv_code clv_weights_config(const void *data, size_t len, const char *label,
+                            const char *architecture, size_t n_labels, const char *const *names,
+                            clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  CLV_TRY(clv_weights_json_file(data, len, MAX_TOKENS, label, &root, err));
+  if (n_labels > MAX_LABELS)
+    return clv_fail(err, CLV_EXHAUSTED, "%zu labels, at most %d", n_labels, MAX_LABELS);
+  CLV_AUTO(clv_freep)
+  char *text =
+      adjust(root, architecture, n_labels, names) ? NULL : json_dumps(root, JSON_INDENT(2));
+  if (!text) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_printf(&out, "%s\n", text);
+  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_done(ret);
+  *ret = out;
+  out = (clv_bytes){0};
+  return CLV_OK;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MANIFEST.json is the one file that makes a folder a checkpoint. Its last line is the SHA-256 of
+ * all the bytes before that line, so that damage to a step or a hash cannot pass for another value.
+ * ARTIFACT.json is that of a folder of pretrained weights: files, and nothing else.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/weights/weights_int.h"
+
+static const char format_name[] = "cleave-checkpoint", artifact_format[] = "cleave-artifact";
+enum { FORMAT_VERSION = 1, MAX_TOKENS = CLV_CHECKPOINT_MAX_FILES * 8 };
+
+/* The digest line: prefix, 64 hex digits, suffix. */
+static const char tail_prefix[] = "  \"sha256\": \"", tail_suffix[] = "\"\n}\n";
+enum { TAIL = sizeof tail_prefix - 1 + 64 + sizeof tail_suffix - 1 };
+
+void clv_manifest_done(clv_manifest *m) {
+  if (!m) return;
+  free(m->files);
+  *m = (clv_manifest){0};
+}
+
+static int compare_files(const void *a, const void *b) {
+  return strcmp(((const clv_manifest_file *)a)->name, ((const clv_manifest_file *)b)->name);
+}
+
+static int compare_key(const void *name, const void *file) {
+  return strcmp(name, ((const clv_manifest_file *)file)->name);
+}
+
+const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name) {
+  return m->n_files ? bsearch(name, m->files, m->n_files, sizeof *m->files, compare_key) : NULL;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void add_files(const clv_manifest *m, clv_bytes *out) {
+  char hex[65];
+  clv_bytes_puts(out, "  \"files\": {");
+  for (size_t i = 0; i < m->n_files; i++) {
+    clv_sha256_hex(&m->files[i].sha256, hex);
+    clv_bytes_printf(out, "%s\n    \"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"}", i ? "," : "",
+                     m->files[i].name, (unsigned long long)m->files[i].bytes, hex);
+  }
+  clv_bytes_puts(out, "\n  },\n");
+}
+
+/* The last line, under the digest of what is there. */
+static clv_code close_text(clv_bytes *out, clv_bytes *ret, clv_err *err) {
+  clv_sha256 digest;
+  char hex[65];
+  if (out->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_sha256_of(out->data, out->len, &digest, err));
+  clv_sha256_hex(&digest, hex);
+  clv_bytes_printf(out, "%s%s%s", tail_prefix, hex, tail_suffix);
+  if (out->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_done(ret);
+  *ret = *out;
+  *out = (clv_bytes){0};
+  return CLV_OK;
+}
+
+clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_bytes_printf(&out,
+                   "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"step\": %llu,\n"
+                   "  \"stages\": %u,\n  \"protocol_version\": %u,\n  \"config_sha256\": \"%s\",\n",
+                   format_name, FORMAT_VERSION, (unsigned long long)m->step, m->stages,
+                   m->protocol_version, m->config_hash);
+  add_files(m, &out);
+  return close_text(&out, ret, err);
+}
+
+clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_bytes_printf(&out, "{\n  \"format\": \"%s\",\n  \"version\": %d,\n", artifact_format,
+                   FORMAT_VERSION);
+  add_files(m, &out);
+  return close_text(&out, ret, err);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static clv_code check_tail(const char *data, size_t len, const char *label, clv_err *err) {
+  char hex[65] = {0};
+  clv_sha256 listed, found;
+  const char *tail = len < TAIL ? NULL : data + len - TAIL;
+  const char *digits = tail ? tail + sizeof tail_prefix - 1 : NULL;
+  if (!tail || memcmp(tail, tail_prefix, sizeof tail_prefix - 1) != 0 ||
+      memcmp(digits + 64, tail_suffix, sizeof tail_suffix - 1) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: truncated or damaged: it does not end in its digest",
+                    label);
+  memcpy(hex, digits, 64);
+  CLV_TRY(clv_sha256_of(data, len - TAIL, &found, err));
+  if (!clv_sha256_parse(hex, &listed) || memcmp(&listed, &found, sizeof found) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: damaged: its digest does not match its text", label);
+  return CLV_OK;
+}
+
+static clv_code parse_digest(const json_t *v, const char *label, clv_sha256 *ret, clv_err *err) {
+  const char *hex;
+  CLV_TRY(clv_weights_json_text(v, "sha256", label, &hex, err));
+  if (!clv_sha256_parse(hex, ret))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: sha256 '%.70s' is not 64 hex digits", label, hex);
+  return CLV_OK;
+}
+
+static clv_code parse_file(const char *name, json_t *v, const char *label, clv_manifest_file *ret,
+                           clv_err *err) {
+  static const char *const known[] = {"bytes", "sha256"};
+  char at[320];
+  if (!clv_weights_file_name_ok(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: '%.100s' is not a plain file name of 1..%d of A-Za-z0-9._-", label, name,
+                    CLV_CHECKPOINT_MAX_NAME);
+  snprintf(at, sizeof at, "%.150s: %s", label, name);
+  if (!json_is_object(v)) return clv_fail(err, CLV_DATA_LOSS, "%s: expected an object", at);
+  CLV_TRY(clv_weights_json_only(v, known, CLV_COUNT(known), at, err));
+  CLV_TRY(clv_weights_json_u64(v, "bytes", INT64_MAX, at, &ret->bytes, err));
+  CLV_TRY(parse_digest(v, at, &ret->sha256, err));
+  strcpy(ret->name, name);
+  return CLV_OK;
+}
+
+static clv_code parse_files(const json_t *root, const char *label, clv_manifest *m, clv_err *err) {
+  json_t *files = json_object_get(root, "files"), *v;
+  const char *name;
+  size_t n = json_object_size(files);
+  if (!json_is_object(files))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: 'files' is missing or not an object", label);
+  if (n > CLV_CHECKPOINT_MAX_FILES)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: %zu files, the limit is %d", label, n,
+                    CLV_CHECKPOINT_MAX_FILES);
+  CLV_TRY(clv_alloc(n, sizeof *m->files, &m->files, err));
+  json_object_foreach(files, name, v)
+      CLV_TRY(parse_file(name, v, label, &m->files[m->n_files++], err));
+  qsort(m->files, n, sizeof *m->files, compare_files);
+  return CLV_OK;
+}
+
+static clv_code parse_config_hash(const json_t *root, const char *label, clv_manifest *m,
+                                  clv_err *err) {
+  const char *hex = NULL;
+  clv_sha256 unused;
+  CLV_TRY(clv_weights_json_text(root, "config_sha256", label, &hex, err));
+  if (hex[0] && !clv_sha256_parse(hex, &unused))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: config_sha256 '%.70s' is not 64 hex digits", label,
+                    hex);
+  strcpy(m->config_hash, hex);
+  return CLV_OK;
+}
+
+static clv_code parse_root(json_t *root, const char *label, clv_manifest *m, clv_err *err) {
+  static const char *const known[] = {"format", "version",       "step",  "stages",
+                                      "sha256", "config_sha256", "files", "protocol_version"};
+  uint64_t stages = 0, protocol = 0;
+  CLV_TRY(clv_weights_json_format(root, format_name, FORMAT_VERSION, label, err));
+  CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
+  CLV_TRY(clv_weights_json_u64(root, "step", INT64_MAX, label, &m->step, err));
+  CLV_TRY(clv_weights_json_u64(root, "stages", CLV_CHECKPOINT_MAX_STAGES, label, &stages, err));
+  CLV_TRY(clv_weights_json_u64(root, "protocol_version", UINT32_MAX, label, &protocol, err));
+  if (stages == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: 0 stages", label);
+  m->stages = (uint32_t)stages;
+  m->protocol_version = (uint32_t)protocol;
+  CLV_TRY(parse_config_hash(root, label, m, err));
+  return parse_files(root, label, m, err);
+}
+
+static clv_code parse_artifact(json_t *root, const char *label, clv_manifest *m, clv_err *err) {
+  static const char *const known[] = {"format", "version", "files", "sha256"};
+  CLV_TRY(clv_weights_json_format(root, artifact_format, FORMAT_VERSION, label, err));
+  CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
+  return parse_files(root, label, m, err);
+}
+
+/* parse_as: what makes one of the two kinds of it. */
+static clv_code parse(const void *data, size_t len, const char *label,
+                      clv_code (*parse_as)(json_t *, const char *, clv_manifest *, clv_err *),
+                      clv_manifest *ret, clv_err *err) {
+  CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_TRY(check_tail(data, len, label, err));
+  CLV_TRY(clv_weights_json(data, len, MAX_TOKENS, label, &root, err));
+  CLV_TRY(parse_as(root, label, &m, err));
+  *ret = m;
+  m = (clv_manifest){0};
+  return CLV_OK;
+}
+
+clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
+                            clv_err *err) {
+  return parse(data, len, label, parse_root, ret, err);
+}
+
+clv_code clv_artifact_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
+                            clv_err *err) {
+  return parse(data, len, label, parse_artifact, ret, err);
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which tensor of a file belongs to which parameter of a model, and a message a person can act on
+ * when they do not agree.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/weights/weights_int.h"
+
+enum { LISTED = 3, NAME_SHOWN = 120 }; /* names quoted per list, and bytes of one, with its NUL */
+
+void clv_name_list_done(clv_name_list *l) { clv_bytes_done(&l->text); }
+
+void clv_name_list_add(clv_name_list *l, const char *name) {
+  size_t most = l->most ? l->most : LISTED;
+  if (l->n == 0) l->first = name;
+  char shown[NAME_SHOWN];
+  if (l->n++ < most)
+    clv_bytes_printf(&l->text, "%s'%s'", l->n > 1 ? ", " : "",
+                     clv_text_fit(name, shown, sizeof shown));
+}
+
+void clv_name_list_end(clv_name_list *l) {
+  size_t most = l->most ? l->most : LISTED;
+  if (l->n > most) clv_bytes_printf(&l->text, " and %zu more", l->n - most);
+}
+
+/* The name in the file that looks most like the first missing one. */
+static clv_code suggest(const clv_weights_file *f, const bool *used, const char *missing,
+                        const char **ret, clv_err *err) {
+  size_t n = clv_weights_count(f), m = 0;
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
+  for (size_t i = 0; i < n; i++)
+    if (!used[i]) names[m++] = clv_weights_entries(f)[i].name;
+  *ret = clv_did_you_mean(missing, names, m);
+  return CLV_OK;
+}
+
+static clv_code names_differ(const clv_weights_file *f, const bool *used, clv_name_list *missing,
+                             clv_name_list *unexpected, clv_err *err) {
+  const char *near = NULL;
+  clv_name_list_end(missing);
+  clv_name_list_end(unexpected);
+  if (missing->n) CLV_TRY(suggest(f, used, missing->first, &near, err));
+  if (missing->text.failed || unexpected->text.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  const char *hint = near ? " (did you mean '" : "";
+  if (!missing->n)
+    return clv_fail(err, CLV_INVALID, "%.100s: %zu unexpected tensors: %s", clv_weights_label(f),
+                    unexpected->n, unexpected->text.data);
+  return clv_fail(err, CLV_INVALID, "%.100s: %zu missing tensors: %s%s%s%s%s%s",
+                  clv_weights_label(f), missing->n, missing->text.data, hint, near ? near : "",
+                  near ? "'?)" : "", unexpected->n ? "; unexpected: " : "",
+                  unexpected->n ? unexpected->text.data : "");
+}
+
+bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape) {
+  return dtype == CLV_I64 && shape->rank == 0;
+}
+
+static clv_code check_names(const clv_weights_file *f, const clv_weights_want *want, size_t n,
+                            unsigned flags, const clv_weights_entry **found, clv_err *err) {
+  CLV_AUTO(clv_name_list_done) clv_name_list missing = {0}, unexpected = {0};
+  CLV_AUTO(clv_freep) bool *used = NULL;
+  const clv_weights_entry *entries = clv_weights_entries(f);
+  CLV_TRY(clv_alloc(clv_weights_count(f), sizeof *used, &used, err));
+  for (size_t i = 0; i < n; i++) {
+    found[i] = clv_weights_find(f, want[i].name);
+    bool taken_as_0 =
+        flags & CLV_WEIGHTS_COUNTS_FROM_0 && clv_weights_is_count(want[i].dtype, &want[i].shape);
+    if (found[i])
+      used[found[i] - entries] = true;
+    else if (!taken_as_0 && !want[i].optional)
+      clv_name_list_add(&missing, want[i].name);
+  }
+  for (size_t i = 0; i < clv_weights_count(f); i++)
+    if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED))
+      clv_name_list_add(&unexpected, entries[i].name);
+  if (missing.n || unexpected.n) return names_differ(f, used, &missing, &unexpected, err);
+  return CLV_OK;
+}
+
+/* The known name that is `name` without its first part ("module." of a wrapped network), or the one
+ * that looks most like it. */
+static const char *known_like(const char *name, const char *const *known, size_t n) {
+  const char *dot = strchr(name, '.');
+  for (size_t i = 0; dot && i < n; i++)
+    if (strcmp(known[i], dot + 1) == 0) return known[i];
+  return clv_did_you_mean(name, known, n);
+}
+
+/* The text for tensors that nobody has. */
+static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_want *known, size_t n,
+                                clv_name_list *l, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
+  for (size_t i = 0; i < n; i++) names[i] = known[i].name;
+  const char *near = known_like(l->first, names, n);
+  clv_name_list_end(l);
+  if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%s%s",
+                  clv_weights_label(f), l->n, l->text.data, near ? " (the model has '" : "",
+                  near ? near : "", near ? "')" : "");
+}
+
+clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *known, size_t n,
+                          clv_err *err) {
+  CLV_AUTO(clv_name_list_done) clv_name_list others = {0};
+  const clv_weights_entry *entries = clv_weights_entries(f);
+  for (size_t i = 0; i < clv_weights_count(f); i++) {
+    bool found = false;
+    for (size_t k = 0; k < n && !found; k++) found = strcmp(entries[i].name, known[k].name) == 0;
+    if (!found) clv_name_list_add(&others, entries[i].name);
+  }
+  return others.n ? fail_unexpected(f, known, n, &others, err) : CLV_OK;
+}
+
+static clv_code check_kind(const clv_weights_file *f, const clv_weights_want *want,
+                           const clv_weights_entry *e, unsigned flags, clv_err *err) {
+  char wanted[160], found[160];
+  bool narrows = flags & CLV_WEIGHTS_NARROWS && e->dtype == CLV_F32 && want->dtype == CLV_BF16;
+  if ((e->dtype == want->dtype || narrows) && clv_shape_equal(&e->shape, &want->shape))
+    return CLV_OK;
+  bool real = e->dtype == CLV_F16 || e->dtype == CLV_BF16 || e->dtype == CLV_F64;
+  bool convert = want->dtype == CLV_F32 && real && clv_shape_equal(&e->shape, &want->shape);
+  return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s%s",
+                  clv_weights_label(f), want->name, clv_dtype_name(want->dtype),
+                  clv_shape_format(&want->shape, wanted, sizeof wanted),
+                  e->dtype ? clv_dtype_name(e->dtype) : e->type_name,
+                  clv_shape_format(&e->shape, found, sizeof found),
+                  convert ? "; save it in f32 (model.float() in PyTorch)" : "");
+}
+
+clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *want, size_t n,
+                           unsigned flags, const clv_weights_entry **ret_found, clv_err *err) {
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *found, &found, err));
+  CLV_TRY(check_names(f, want, n, flags, found, err));
+  for (size_t i = 0; i < n; i++)
+    if (found[i]) CLV_TRY(check_kind(f, &want[i], found[i], flags, err));
+  if (n) memcpy(ret_found, found, n * sizeof *found);
+  return CLV_OK;
+}

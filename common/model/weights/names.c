@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Under which name a folder has a parameter. Models are saved with the name of their base model
+ * before each parameter or without it, and early ones call a norm's weight gamma and its bias beta.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/weights/weights_int.h"
+
+static const char *const prefixes[] = {"",     "bert.",        "layoutlm.", "roberta.",
+                                       "vit.", "transformer.", "model."};
+
+/* Old files keep what a program can count or draw: positions, masks, angles. */
+static const char *const derived[] = {"position_ids", "attn.bias", "attn.masked_bias",
+                                      "rotary_emb.inv_freq"};
+
+/* Whether `name` ends in `end`, which is all of it or begins behind a dot. */
+static bool ends_in(const char *name, const char *end) {
+  size_t n = strlen(name), m = strlen(end);
+  return n >= m && strcmp(name + n - m, end) == 0 && (n == m || name[n - m - 1] == '.');
+}
+
+bool clv_weights_is_derived(const char *name) {
+  for (size_t i = 0; i < CLV_COUNT(derived); i++)
+    if (ends_in(name, derived[i])) return true;
+  return false;
+}
+
+bool clv_weights_is_fresh(const char *name, const char *const *fresh, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    size_t len = strlen(fresh[i]);
+    if (strncmp(name, fresh[i], len) == 0 && (!name[len] || name[len] == '.')) return true;
+  }
+  return false;
+}
+
+static int compare_name(const void *name, const void *entry) {
+  return strcmp(name, *(const char *const *)entry);
+}
+
+static size_t find(const char *const *names, size_t n, const char *name) {
+  const char *const *at = n ? bsearch(name, names, n, sizeof *names, compare_name) : NULL;
+  return at ? (size_t)(at - names) : CLV_WEIGHTS_NONE;
+}
+
+/* ".weight" at the end becomes ".gamma", ".bias" ".beta"; false where neither stands. */
+static bool old_name(const char *name, char *ret, size_t len) {
+  static const char *const pairs[][2] = {{"weight", "gamma"}, {"bias", "beta"}};
+  for (size_t i = 0; i < CLV_COUNT(pairs); i++) {
+    if (!ends_in(name, pairs[i][0])) continue;
+    int before = (int)(strlen(name) - strlen(pairs[i][0]));
+    snprintf(ret, len, "%.*s%s", before, name, pairs[i][1]);
+    return true;
+  }
+  return false;
+}
+
+/* A decoder's bias is the head's own where the decoder is tied: "cls.predictions.decoder.bias" is
+ * saved as "cls.predictions.bias". */
+static bool bias_of_head(const char *name, char *ret, size_t len) {
+  if (!ends_in(name, "decoder.bias")) return false;
+  snprintf(ret, len, "%.*sbias", (int)(strlen(name) - strlen("decoder.bias")), name);
+  return true;
+}
+
+/* What has been found so far; two different ones are one too many. */
+typedef struct name_search {
+  const char *const *names;
+  size_t n, found, other;
+} name_search;
+
+static void try_name(name_search *s, const char *name) {
+  size_t at = find(s->names, s->n, name);
+  if (at == CLV_WEIGHTS_NONE || at == s->found) return;
+  *(s->found == CLV_WEIGHTS_NONE ? &s->found : &s->other) = at;
+}
+
+/* The name with each prefix before it; and without the one that it has. */
+static void try_prefixes(name_search *s, const char *name) {
+  char longer[CLV_WEIGHTS_MAX_NAME + 32];
+  for (size_t i = 0; i < CLV_COUNT(prefixes); i++) {
+    size_t len = strlen(prefixes[i]);
+    snprintf(longer, sizeof longer, "%s%s", prefixes[i], name);
+    try_name(s, longer);
+    if (strncmp(name, prefixes[i], len) == 0) try_name(s, name + len);
+  }
+}
+
+clv_code clv_weights_find_name(const char *const *names, size_t n, const char *want,
+                               const char *label, size_t *ret, clv_err *err) {
+  char old[CLV_WEIGHTS_MAX_NAME + 32];
+  name_search s = {names, n, find(names, n, want), CLV_WEIGHTS_NONE};
+  if (s.found == CLV_WEIGHTS_NONE) try_prefixes(&s, want);
+  if (s.found == CLV_WEIGHTS_NONE && old_name(want, old, sizeof old)) try_prefixes(&s, old);
+  if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);
+  if (s.other != CLV_WEIGHTS_NONE)
+    return clv_fail(err, CLV_INVALID, "%.120s: '%.90s' and '%.90s' could both be '%.90s'", label,
+                    names[s.found], names[s.other], want);
+  *ret = s.found;
+  return CLV_OK;
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * adapter_config.json of peft: read and written.
+ */
+#include "common/model/weights/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/json/json.h"
+
+void clv_peft_done(clv_peft *p) {
+  if (!p) return;
+  free(p->patterns);
+  *p = (clv_peft){0};
+}
+
+/* ---- layers that have something otherwise ---------------------------------------------------- */
+
+static clv_code grow(clv_peft *p, clv_err *err) {
+  clv_peft_pattern *more;
+  if (p->n_patterns < p->cap) return CLV_OK;
+  if (p->n_patterns == CLV_PEFT_MAX_PATTERNS)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d layers with a rank or alpha of their own",
+                    CLV_PEFT_MAX_PATTERNS);
+  size_t cap = CLV_MIN(CLV_MAX(2 * p->cap, (size_t)16), (size_t)CLV_PEFT_MAX_PATTERNS);
+  CLV_TRY(clv_alloc(cap, sizeof *more, &more, err));
+  if (p->n_patterns) memcpy(more, p->patterns, p->n_patterns * sizeof *more);
+  free(p->patterns);
+  p->patterns = more;
+  p->cap = cap;
+  return CLV_OK;
+}
+
+clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha, clv_err *err) {
+  clv_peft_pattern *at = NULL;
+  for (size_t i = 0; i < p->n_patterns && !at; i++)
+    if (strcmp(p->patterns[i].name, layer) == 0) at = &p->patterns[i];
+  if (!at) {
+    CLV_TRY(grow(p, err));
+    at = &p->patterns[p->n_patterns++];
+    *at = (clv_peft_pattern){0};
+    snprintf(at->name, sizeof at->name, "%s", layer);
+  }
+  if (r) at->r = r;
+  if (alpha != 0) at->alpha = alpha;
+  return CLV_OK;
+}
+
+/* As peft: the name, or its end behind a dot. */
+static bool is_meant(const char *layer, const char *name) {
+  size_t n = strlen(layer), len = strlen(name);
+  if (n < len || strcmp(layer + n - len, name) != 0) return false;
+  return n == len || layer[n - len - 1] == '.';
+}
+
+double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r) {
+  int64_t r = 0;
+  double alpha = 0;
+  for (size_t i = 0; i < p->n_patterns; i++) {
+    const clv_peft_pattern *q = &p->patterns[i];
+    if (!is_meant(layer, q->name)) continue;
+    if (!r) r = q->r;
+    if (alpha == 0) alpha = q->alpha;
+  }
+  if (!r) r = p->r;
+  if (alpha == 0) alpha = p->alpha;
+  *ret_r = r;
+  return alpha / (p->rslora ? sqrt((double)r) : (double)r);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+enum { MOST_RANK = 65536 };
+static const double most_alpha = 1e9;
+
+typedef struct peft_reader {
+  clv_json j;
+  clv_peft *p;
+} peft_reader;
+
+static clv_code read_rank(peft_reader *r, int64_t *ret, clv_err *err) {
+  return clv_json_integer(&r->j, 1, MOST_RANK, ret, err);
+}
+
+static clv_code read_alpha(peft_reader *r, double *ret, clv_err *err) {
+  size_t at = r->j.at;
+  CLV_TRY(clv_json_real(&r->j, ret, err));
+  if (*ret > 0 && *ret <= most_alpha) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "lora_alpha must be above 0");
+}
+
+static clv_code check_name(peft_reader *r, size_t at, const clv_bytes *name, clv_err *err) {
+  static const char legal[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+  const char *text = name->len ? (const char *)name->data : "";
+  if (name->len && name->len < CLV_PEFT_NAME && strspn(text, legal) == name->len) return CLV_OK;
+  return clv_json_fail(&r->j, at, err,
+                       "a key of rank_pattern or alpha_pattern must be a layer's name, no regular "
+                       "expression");
+}
+
+static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
+  bool more;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+    int64_t value = 0;
+    double alpha = 0;
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) return CLV_OK;
+    size_t at = r->j.at;
+    CLV_TRY(clv_json_key(&r->j, &name, err));
+    CLV_TRY(check_name(r, at, &name, err));
+    CLV_TRY(rank ? read_rank(r, &value, err) : read_alpha(r, &alpha, err));
+    if (clv_peft_add(r->p, (const char *)name.data, value, alpha, err) != CLV_OK)
+      return clv_err_prefix(err, "%s", r->j.label);
+  }
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+typedef struct peft_key peft_key;
+struct peft_key {
+  const char *name;
+  clv_code (*read)(peft_reader *r, const peft_key *key, clv_err *err);
+  const char *why; /* of a refusal, or why the key is harmless */
+};
+
+static clv_code take_type(peft_reader *r, const peft_key *key, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t at = r->j.at;
+  CLV_TRY(clv_json_text(&r->j, &text, err));
+  if (strcmp((const char *)text.data, key->why) == 0) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s must be \"%s\": nothing else is done here", key->name,
+                       key->why);
+}
+
+static clv_code take_r(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_rank(r, &r->p->r, err);
+}
+static clv_code take_alpha(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_alpha(r, &r->p->alpha, err);
+}
+static clv_code take_rslora(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return clv_json_bool(&r->j, &r->p->rslora, err);
+}
+static clv_code take_dropout(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return clv_json_real(&r->j, &r->p->dropout, err);
+}
+static clv_code take_ranks(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_pattern(r, true, err);
+}
+static clv_code take_alphas(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return read_pattern(r, false, err);
+}
+
+static clv_code harmless(peft_reader *r, const peft_key *key, clv_err *err) {
+  (void)key;
+  return clv_json_skip(&r->j, err);
+}
+
+/* Steps over null, false, [] and {}; *ret_off: whether it was one of them. */
+static clv_code step_over(peft_reader *r, bool *ret_off, clv_err *err) {
+  clv_json_kind kind;
+  bool value = true, more = true;
+  *ret_off = clv_json_null(&r->j);
+  if (*ret_off) return CLV_OK;
+  CLV_TRY(clv_json_peek(&r->j, &kind, err));
+  if (kind != CLV_JSON_BOOL && kind != CLV_JSON_LIST && kind != CLV_JSON_OBJECT)
+    return clv_json_skip(&r->j, err);
+  if (kind == CLV_JSON_BOOL) {
+    CLV_TRY(clv_json_bool(&r->j, &value, err));
+    *ret_off = !value;
+    return CLV_OK;
+  }
+  clv_json from = r->j;
+  CLV_TRY(clv_json_skip(&r->j, err));
+  CLV_TRY(clv_json_open(&from, kind, err));
+  CLV_TRY(clv_json_next(&from, kind, 0, &more, err));
+  *ret_off = !more;
+  return CLV_OK;
+}
+
+static clv_code must_be_off(peft_reader *r, const peft_key *key, clv_err *err) {
+  bool off;
+  size_t at = r->j.at;
+  CLV_TRY(step_over(r, &off, err));
+  if (off) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s is given, and is not done here: %s", key->name,
+                       key->why);
+}
+
+/* How A and B began, which their values replace; the others change the base wherever the adapter
+ * is opened. */
+static clv_code take_start(peft_reader *r, const peft_key *key, clv_err *err) {
+  static const char *const known[] = {"gaussian", "eva", "orthogonal"};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_json_kind kind;
+  bool either;
+  if (clv_json_null(&r->j)) return CLV_OK;
+  CLV_TRY(clv_json_peek(&r->j, &kind, err));
+  size_t at = r->j.at;
+  if (kind == CLV_JSON_BOOL) return clv_json_bool(&r->j, &either, err);
+  CLV_TRY(clv_json_text(&r->j, &text, err));
+  for (size_t i = 0; i < CLV_COUNT(known); i++)
+    if (strcmp((const char *)text.data, known[i]) == 0) return CLV_OK;
+  return clv_json_fail(&r->j, at, err, "%s is \"%.40s\": %s", key->name, (const char *)text.data,
+                       key->why);
+}
+
+#define TENSORS "the file's tensors say it"
+#define OTHER_START "it belongs to a way to start that is refused, or whose values are in the file"
+
+/* Every key of peft 0.21's LoraConfig. */
+static const peft_key keys[] = {
+    {"peft_type", take_type, "LORA"},
+    {"r", take_r, NULL},
+    {"lora_alpha", take_alpha, NULL},
+    {"use_rslora", take_rslora, NULL},
+    {"lora_dropout", take_dropout, NULL},
+    {"rank_pattern", take_ranks, NULL},
+    {"alpha_pattern", take_alphas, NULL},
+    {"bias", take_type, "none"},
+    {"init_lora_weights", take_start,
+     "the base is changed where peft opens it: save the adapter there with "
+     "path_initial_model_for_weight_conversion, or merge it"},
+    {"target_modules", harmless, TENSORS},
+    {"exclude_modules", harmless, TENSORS},
+    {"layers_to_transform", harmless, TENSORS},
+    {"layers_pattern", harmless, TENSORS},
+    {"modules_to_save", harmless, TENSORS},
+    {"fan_in_fan_out", harmless, "A and B have one form whichever way the base is stored"},
+    {"task_type", harmless, "it names a class of Python"},
+    {"auto_mapping", harmless, "it names a class of Python"},
+    {"base_model_name_or_path", harmless, "the session names the base"},
+    {"revision", harmless, "the session names the base"},
+    {"peft_version", harmless, "it says who wrote the file"},
+    {"inference_mode", harmless, "the session says what learns"},
+    {"runtime_config", harmless, "it says where tensors are kept"},
+    {"megatron_core", harmless, "it names a module of Python"},
+    {"qalora_group_size", harmless, "it is read with use_qalora"},
+    {"loftq_config", harmless, OTHER_START},
+    {"eva_config", harmless, OTHER_START},
+    {"corda_config", harmless, OTHER_START},
+    {"lora_ga_config", harmless, OTHER_START},
+    {"use_dora", must_be_off, "weights are not divided into length and direction"},
+    {"lora_bias", must_be_off, "B has no bias"},
+    {"use_qalora", must_be_off, "inputs are not pooled"},
+    {"use_bdlora", must_be_off, "A and B are whole matrices"},
+    {"alora_invocation_tokens", must_be_off, "adapters work at every token"},
+    {"layer_replication", must_be_off, "a layer stands in the network once"},
+    {"megatron_config", must_be_off, "layers are not divided"},
+    {"trainable_token_indices", must_be_off, "rows of a table do not learn by themselves"},
+    {"target_parameters", must_be_off, "adapters belong to linear layers"},
+    {"velora_config", must_be_off, "gradients are those of whole inputs"},
+    {"monteclora_config", must_be_off, "adapters are not drawn"},
+    {"arrow_config", must_be_off, "there is one adapter, and nothing chooses among several"},
+    {"kasa_config", must_be_off, "the base keeps all its singular values"},
+    {"ensure_weight_tying", must_be_off, "adapters of tied layers are several"},
+};
+
+static clv_code read_pair(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
+  const char *text;
+  bool off;
+  size_t at = r->j.at;
+  CLV_TRY(clv_json_key(&r->j, &name, err));
+  text = name.len ? (const char *)name.data : "";
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) {
+    if (strlen(text) != name.len || strcmp(keys[i].name, text) != 0) continue;
+    if (seen[i]) return clv_json_fail(&r->j, at, err, "'%s' stands here twice", text);
+    seen[i] = true;
+    return keys[i].read(r, &keys[i], err);
+  }
+  CLV_TRY(step_over(r, &off, err));
+  if (off) return CLV_OK;
+  return clv_json_fail(&r->j, at, err,
+                       "'%.60s' is not known, and may change what adapters compute: if it does "
+                       "not, take it out",
+                       text);
+}
+
+static clv_code read_config(peft_reader *r, clv_err *err) {
+  bool seen[CLV_COUNT(keys)] = {0}, more;
+  CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
+  for (size_t n = 0;; n++) {
+    CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
+    if (!more) break;
+    CLV_TRY(read_pair(r, seen, err));
+  }
+  CLV_TRY(clv_json_end(&r->j, err));
+  if (seen[0]) return CLV_OK;
+  return clv_json_fail(&r->j, 0, err, "there is no peft_type: is this an " CLV_PEFT_CONFIG "?");
+}
+
+clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_peft *ret,
+                        clv_err *err) {
+  clv_peft p = {.r = 8, .alpha = 8};
+  peft_reader r = {.j = {.label = label, .text = text, .len = len}, .p = &p};
+  clv_code code = read_config(&r, err);
+  if (code != CLV_OK) {
+    clv_peft_done(&p);
+    return code;
+  }
+  *ret = p;
+  return CLV_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void put_names(const char *key, const char *const *list, size_t n, clv_bytes *out) {
+  clv_bytes_printf(out, "  \"%s\": ", key);
+  if (!n) clv_bytes_puts(out, strcmp(key, "modules_to_save") == 0 ? "null" : "[]");
+  for (size_t i = 0; i < n; i++) {
+    clv_bytes_puts(out, i ? ",\n    " : "[\n    ");
+    clv_bytes_json(out, list[i]);
+  }
+  clv_bytes_puts(out, n ? "\n  ],\n" : ",\n");
+}
+
+static void put_patterns(const clv_peft *p, bool rank, clv_bytes *out) {
+  const char *between = "";
+  clv_bytes_printf(out, "  \"%s\": {", rank ? "rank_pattern" : "alpha_pattern");
+  for (size_t i = 0; i < p->n_patterns; i++) {
+    const clv_peft_pattern *q = &p->patterns[i];
+    if (rank ? !q->r : q->alpha == 0) continue;
+    clv_bytes_printf(out, "%s\n    ", between);
+    clv_bytes_json(out, q->name);
+    clv_bytes_printf(out, ": %.17g", rank ? (double)q->r : q->alpha);
+    between = ",";
+  }
+  clv_bytes_puts(out, *between ? "\n  },\n" : "},\n");
+}
+
+void clv_peft_write(const clv_peft *p, const char *base, const char *const *targets,
+                    size_t n_targets, const char *const *saved, size_t n_saved, clv_bytes *out) {
+  clv_bytes_puts(out, "{\n  \"base_model_name_or_path\": ");
+  if (base)
+    clv_bytes_json(out, base);
+  else
+    clv_bytes_puts(out, "null");
+  clv_bytes_puts(out,
+                 ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": false,\n"
+                 "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n");
+  clv_bytes_printf(out, "  \"lora_alpha\": %.17g,\n  \"lora_dropout\": %.17g,\n", p->alpha,
+                   p->dropout);
+  put_names("modules_to_save", saved, n_saved, out);
+  clv_bytes_printf(out, "  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n", (long long)p->r);
+  put_patterns(p, true, out);
+  put_patterns(p, false, out);
+  put_names("target_modules", targets, n_targets, out);
+  clv_bytes_printf(out, "  \"task_type\": null,\n  \"use_rslora\": %s\n}\n",
+                   p->rslora ? "true" : "false");
+}

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The safetensors reader. Format: u64 little-endian header length, that many bytes of JSON, data.
+ * Source: github.com/huggingface/safetensors, README "Format". The order of work is the defence:
+ * header length against the file, JSON, each entry by itself, all ranges against each other and
+ * against the file, and only then memory for the data.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/weights/weights_int.h"
+
+/* A tensor of rank 8 takes 25 JSON tokens; metadata may have as many as all tensors of rank 1. */
+enum { PREFIX = 8, MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 25, DATA_ALIGN = 64 };
+
+/* One entry and where its bytes lie, counted from the end of the header. */
+typedef struct placed {
+  clv_weights_entry e;
+  uint64_t begin, end;
+} placed;
+
+struct clv_weights_file {
+  char *label;
+  json_t *root; /* names and metadata live here */
+  const json_t *metadata;
+  clv_weights_entry *entries; /* by name */
+  size_t n;
+  size_t bytes;
+  void *owned; /* memory of a file that was read, or NULL */
+  clv_sha256 digest;
+  clv_weights_fd fd;    /* whose data are read in parts; -1: they are in memory */
+  clv_weights_seen was; /* when it was hashed */
+};
+
+void clv_weights_close(clv_weights_file *f) {
+  if (!f) return;
+  json_decref(f->root);
+  clv_weights_fd_done(&f->fd);
+  free(f->entries);
+  free(f->owned);
+  free(f->label);
+  free(f);
+}
+
+void clv_weights_closep(clv_weights_file **f) {
+  clv_weights_close(*f);
+  *f = NULL;
+}
+
+size_t clv_weights_count(const clv_weights_file *f) { return f->n; }
+const clv_weights_entry *clv_weights_entries(const clv_weights_file *f) { return f->entries; }
+const char *clv_weights_label(const clv_weights_file *f) { return f->label; }
+const clv_sha256 *clv_weights_digest(const clv_weights_file *f) { return &f->digest; }
+uint64_t clv_weights_bytes(const clv_weights_file *f) { return f->bytes; }
+
+const char *clv_weights_metadata(const clv_weights_file *f, const char *key) {
+  return json_string_value(json_object_get(f->metadata, key));
+}
+
+static int compare_name(const void *name, const void *entry) {
+  return strcmp(name, ((const clv_weights_entry *)entry)->name);
+}
+
+const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name) {
+  return f->n ? bsearch(name, f->entries, f->n, sizeof *f->entries, compare_name) : NULL;
+}
+
+/* ---- one entry ------------------------------------------------------------------------------- */
+
+static clv_code parse_type(const json_t *v, const char *at, placed *p, size_t *ret_size,
+                           clv_err *err) {
+  const char *name;
+  CLV_TRY(clv_weights_json_text(v, "dtype", at, &name, err));
+  const clv_weights_type *type = clv_weights_type_find(name);
+  if (!type) return clv_fail(err, CLV_DATA_LOSS, "%s: unknown dtype '%.32s'", at, name);
+  if (!type->bytes)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s: dtype %s is smaller than a byte and is not read",
+                    at, name);
+  p->e.type_name = type->name;
+  p->e.dtype = type->dtype;
+  *ret_size = type->bytes;
+  return CLV_OK;
+}
+
+static clv_code parse_shape(const json_t *v, const char *at, clv_shape *ret, clv_err *err) {
+  const json_t *shape = json_object_get(v, "shape");
+  size_t rank = json_array_size(shape);
+  if (!json_is_array(shape))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: 'shape' is missing or not a list", at);
+  if (rank > CLV_MAX_RANK)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: rank %zu, the limit is %d", at, rank, CLV_MAX_RANK);
+  *ret = (clv_shape){.rank = (int)rank};
+  for (size_t i = 0; i < rank; i++) {
+    const json_t *d = json_array_get(shape, i);
+    if (!json_is_integer(d) || json_integer_value(d) < 0)
+      return clv_fail(err, CLV_DATA_LOSS, "%s: extent %zu is not an integer >= 0", at, i);
+    ret->dim[i] = json_integer_value(d);
+  }
+  return CLV_OK;
+}
+
+static clv_code parse_offsets(const json_t *v, const char *at, placed *p, clv_err *err) {
+  const json_t *o = json_object_get(v, "data_offsets");
+  const json_t *begin = json_array_get(o, 0), *end = json_array_get(o, 1);
+  if (json_array_size(o) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+      json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: 'data_offsets' is not two integers 0 <= begin <= end",
+                    at);
+  p->begin = (uint64_t)json_integer_value(begin);
+  p->end = (uint64_t)json_integer_value(end);
+  return CLV_OK;
+}
+
+static clv_code parse_entry(const char *name, const json_t *v, const char *label, placed *p,
+                            clv_err *err) {
+  char at[256], shape[160];
+  size_t size = 0, n, bytes;
+  if (!clv_weights_name_ok(name))
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: a tensor's name is empty, over %d bytes or holds control characters",
+                    label, CLV_WEIGHTS_MAX_NAME);
+  snprintf(at, sizeof at, "%.120s: tensor '%.100s'", label, name);
+  if (!json_is_object(v) || json_object_size(v) != 3)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: expected exactly dtype, shape and data_offsets", at);
+  CLV_TRY(parse_type(v, at, p, &size, err));
+  CLV_TRY(parse_shape(v, at, &p->e.shape, err));
+  CLV_TRY(parse_offsets(v, at, p, err));
+  clv_shape_format(&p->e.shape, shape, sizeof shape);
+  if (clv_shape_numel(&p->e.shape, &n, NULL) != CLV_OK || !clv_mul_size(n, size, &bytes))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: shape %s overflows", at, shape);
+  if (bytes != p->end - p->begin)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: %s of %s takes %zu bytes, its offsets hold %llu", at,
+                    shape, p->e.type_name, bytes, (unsigned long long)(p->end - p->begin));
+  p->e.name = name;
+  p->e.bytes = bytes;
+  return CLV_OK;
+}
+
+/* ---- the whole header ------------------------------------------------------------------------ */
+
+static clv_code check_metadata(const json_t *metadata, const char *label, clv_err *err) {
+  const char *key;
+  json_t *v;
+  if (!json_is_object(metadata))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: '__metadata__' is not an object", label);
+  json_object_foreach((json_t *)metadata, key, v) {
+    if (!json_is_string(v))
+      return clv_fail(err, CLV_DATA_LOSS, "%s: metadata '%.80s' is not a string", label, key);
+  }
+  return CLV_OK;
+}
+
+static int compare_place(const void *a, const void *b) {
+  const placed *x = a, *y = b;
+  if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+  if (x->end != y->end) return x->end < y->end ? -1 : 1;
+  return strcmp(x->e.name, y->e.name);
+}
+
+static int compare_entries(const void *a, const void *b) {
+  return strcmp(((const clv_weights_entry *)a)->name, ((const clv_weights_entry *)b)->name);
+}
+
+/* No hole, no overlap, from 0 to the last byte of the file. Two empty tensors at one offset would
+ * have no order among them, so that one file could be written in two ways. */
+static clv_code check_places(placed *p, size_t n, uint64_t data_bytes, const char *label,
+                             clv_err *err) {
+  uint64_t at = 0;
+  qsort(p, n, sizeof *p, compare_place);
+  for (size_t i = 0; i < n; i++) {
+    if (p[i].begin != at)
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%.120s: tensor '%.100s' begins at %llu, the one before it ends at %llu: %s",
+                      label, p[i].e.name, (unsigned long long)p[i].begin, (unsigned long long)at,
+                      p[i].begin > at ? "a hole" : "an overlap");
+    if (i && p[i].end == at && p[i - 1].begin == at)
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%.120s: empty tensors '%.100s' and '%.100s' share an offset", label,
+                      p[i - 1].e.name, p[i].e.name);
+    at = p[i].end;
+  }
+  if (at != data_bytes)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: %s: its tensors take %llu bytes, the file has %llu",
+                    label, at > data_bytes ? "truncated" : "trailing bytes", (unsigned long long)at,
+                    (unsigned long long)data_bytes);
+  return CLV_OK;
+}
+
+/* The entries of f->root, each checked by itself; their data are still only offsets. */
+static clv_code collect(clv_weights_file *f, placed *p, size_t *ret_n, clv_err *err) {
+  const char *key;
+  json_t *v;
+  size_t n = 0;
+  json_object_foreach(f->root, key, v) {
+    if (strcmp(key, "__metadata__") == 0) {
+      CLV_TRY(check_metadata(v, f->label, err));
+      f->metadata = v;
+    } else {
+      CLV_TRY(parse_entry(key, v, f->label, &p[n++], err));
+    }
+  }
+  *ret_n = n;
+  return CLV_OK;
+}
+
+static clv_code parse_header(clv_weights_file *f, const void *header, size_t len,
+                             uint64_t data_bytes, placed **ret, clv_err *err) {
+  CLV_TRY(clv_weights_json(header, len, MAX_TOKENS, f->label, &f->root, err));
+  size_t keys = json_object_size(f->root);
+  if (keys > CLV_WEIGHTS_MAX_TENSORS + 1)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %zu tensors, the limit is %d", f->label, keys,
+                    CLV_WEIGHTS_MAX_TENSORS);
+  CLV_AUTO(clv_freep) placed *p = NULL;
+  CLV_TRY(clv_alloc(keys, sizeof *p, &p, err));
+  CLV_TRY(collect(f, p, &f->n, err));
+  CLV_TRY(check_places(p, f->n, data_bytes, f->label, err));
+  *ret = clv_steal(&p);
+  return CLV_OK;
+}
+
+/* data NULL: it stays in the file. */
+static clv_code set_entries(clv_weights_file *f, const placed *p, size_t header_len,
+                            const uint8_t *data, clv_err *err) {
+  CLV_TRY(clv_alloc(f->n, sizeof *f->entries, &f->entries, err));
+  for (size_t i = 0; i < f->n; i++) {
+    f->entries[i] = p[i].e;
+    f->entries[i].at = PREFIX + header_len + p[i].begin;
+    f->entries[i].data = data ? data + p[i].begin : NULL;
+  }
+  qsort(f->entries, f->n, sizeof *f->entries, compare_entries);
+  return CLV_OK;
+}
+
+/* The header's length from the first 8 bytes, checked against the file. */
+static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const char *label,
+                              size_t *ret, clv_err *err) {
+  uint64_t n = 0;
+  for (int i = PREFIX - 1; i >= 0; i--) n = n << 8 | prefix[i];
+  if (n > CLV_WEIGHTS_MAX_HEADER)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: not safetensors, or damaged: header of %llu bytes, the limit is %d", label,
+                    (unsigned long long)n, CLV_WEIGHTS_MAX_HEADER);
+  if (n > size - PREFIX)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: truncated: header of %llu bytes declared, %zu bytes follow", label,
+                    (unsigned long long)n, size - PREFIX);
+  *ret = (size_t)n;
+  return CLV_OK;
+}
+
+static clv_code file_new(const char *label, size_t size, clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  if (size < PREFIX)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: truncated: %zu bytes, a safetensors file has 10 or "
+                    "more",
+                    label, size);
+  CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
+  f->fd.fd = -1;
+  CLV_TRY(clv_strdup(label, &f->label, err));
+  f->bytes = size;
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
+                                 clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(clv_freep) placed *p = NULL;
+  const uint8_t *bytes = data;
+  size_t header = 0;
+  CLV_TRY(file_new(label, len, &f, err));
+  CLV_TRY(header_length(bytes, len, label, &header, err));
+  CLV_TRY(parse_header(f, bytes + PREFIX, header, len - PREFIX - header, &p, err));
+  CLV_TRY(set_entries(f, p, header, bytes + PREFIX + header, err));
+  CLV_TRY(clv_sha256_of(data, len, &f->digest, err));
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+/* The file into memory of its own, placed so that the data (not the header) are aligned. */
+static clv_code load_rest(clv_weights_file *f, clv_weights_fd *fd, const uint8_t prefix[PREFIX],
+                          const void *header, size_t header_len, const placed *p, clv_err *err) {
+  size_t before = PREFIX + header_len, pad = (DATA_ALIGN - before % DATA_ALIGN) % DATA_ALIGN;
+  CLV_TRY(clv_alloc_aligned(pad + fd->size, &f->owned, err));
+  uint8_t *start = (uint8_t *)f->owned + pad;
+  memcpy(start, prefix, PREFIX);
+  memcpy(start + PREFIX, header, header_len);
+  CLV_TRY(clv_weights_fd_read(fd, start + before, fd->size - before, err));
+  CLV_TRY(set_entries(f, p, header_len, start + before, err));
+  return clv_sha256_of(start, fd->size, &f->digest, err);
+}
+
+/* What stands before the data, as it is in the file and as entries. */
+typedef struct front {
+  uint8_t prefix[PREFIX];
+  char *text; /* [len] */
+  size_t len;
+  placed *p;
+} front;
+
+static void front_done(front *h) {
+  free(h->text);
+  free(h->p);
+}
+
+static clv_code read_head(clv_weights_fd *fd, clv_weights_file *f, front *h, clv_err *err) {
+  CLV_TRY(clv_weights_fd_read(fd, h->prefix, PREFIX, err));
+  CLV_TRY(header_length(h->prefix, fd->size, fd->label, &h->len, err));
+  CLV_TRY(clv_alloc(h->len, 1, &h->text, err));
+  CLV_TRY(clv_weights_fd_read(fd, h->text, h->len, err));
+  return parse_header(f, h->text, h->len, fd->size - PREFIX - h->len, &h->p, err);
+}
+
+clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
+                             clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(front_done) front h = {0};
+  if (max_bytes && fd->size > max_bytes)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", fd->label, fd->size,
+                    max_bytes);
+  CLV_TRY(file_new(fd->label, fd->size, &f, err));
+  CLV_TRY(read_head(fd, f, &h, err));
+  CLV_TRY(load_rest(f, fd, h.prefix, h.text, h.len, h.p, err));
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_AUTO(front_done) front h = {0};
+  CLV_TRY(file_new(fd->label, fd->size, &f, err));
+  CLV_TRY(read_head(fd, f, &h, err));
+  CLV_TRY(set_entries(f, h.p, h.len, NULL, err));
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
+                             clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, label, &fd, err));
+  return clv_weights_open_fd(&fd, max_bytes, ret, err);
+}
+
+clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret,
+                          clv_err *err) {
+  return clv_weights_open_as(path, path, max_bytes, ret, err);
+}
+
+/* ---- in parts -------------------------------------------------------------------------------- */
+
+clv_code clv_weights_open_parts_fd(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  clv_weights_seen was;
+  clv_sha256 digest;
+  CLV_TRY(clv_weights_see(fd->fd, fd->label, &was, err));
+  CLV_TRY(clv_sha256_fd(fd->fd, fd->size, NULL, fd->label, &digest, err));
+  CLV_TRY(clv_weights_open_header(fd, &f, err));
+  CLV_TRY(clv_weights_unchanged(fd->fd, fd->label, &was, err));
+  f->digest = digest;
+  f->was = was;
+  f->fd = (clv_weights_fd){fd->fd, fd->size, f->label};
+  fd->fd = -1;
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+clv_code clv_weights_open_parts(const char *path, clv_weights_file **ret, clv_err *err) {
+  CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
+  CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, path, &fd, err));
+  return clv_weights_open_parts_fd(&fd, ret, err);
+}
+
+clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e, uint64_t offset,
+                          void *dst, size_t n, clv_err *err) {
+  if (offset > e->bytes || n > e->bytes - offset)
+    return clv_fail(err, CLV_INVALID,
+                    "%.120s: bytes %llu to %llu of tensor '%.100s', which has %zu", f->label,
+                    (unsigned long long)offset, (unsigned long long)offset + n, e->name, e->bytes);
+  if (e->data) {
+    if (n) memcpy(dst, (const char *)e->data + offset, n);
+    return CLV_OK;
+  }
+  CLV_TRY(clv_weights_fd_at(&f->fd, dst, n, e->at + offset, err));
+  return clv_weights_unchanged(f->fd.fd, f->label, &f->was, err);
+}
+
+clv_code clv_weights_part_as(const clv_weights_file *f, const clv_weights_entry *e,
+                             clv_dtype wanted, size_t first, void *dst, size_t n, clv_err *err) {
+  float some[4096];
+  if (wanted == e->dtype) {
+    size_t size = clv_dtype_size(wanted);
+    return clv_weights_part(f, e, (uint64_t)first * size, dst, n * size, err);
+  }
+  if (wanted != CLV_BF16 || e->dtype != CLV_F32)
+    return clv_fail(err, CLV_INVALID, "tensor '%.100s' is %s, not %s", e->name, e->type_name,
+                    clv_dtype_name(wanted));
+  for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
+    size_t count = CLV_MIN(n - at, CLV_COUNT(some));
+    CLV_TRY(clv_weights_part(f, e, (uint64_t)(first + at) * sizeof *some, some,
+                             count * sizeof *some, err));
+    clv_weights_narrow(CLV_F32, some, count, (uint16_t *)dst + at);
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The safetensors writer. The order of tensors (falling element size, then name) keeps every tensor
+ * aligned to its element and makes the bytes a function of the tensors alone; it is the order of
+ * the reference implementation.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/model/weights/weights_int.h"
+
+typedef struct item {
+  const clv_weights_tensor *t;
+  const clv_weights_type *type;
+  size_t bytes;
+} item;
+
+static int compare_items(const void *a, const void *b) {
+  const item *x = a, *y = b;
+  if (x->type->bytes != y->type->bytes) return x->type->bytes > y->type->bytes ? -1 : 1;
+  return strcmp(x->t->name, y->t->name);
+}
+
+static int compare_names(const void *a, const void *b) {
+  return strcmp((*(const item *const *)a)->t->name, (*(const item *const *)b)->t->name);
+}
+
+static clv_code check_item(const clv_weights_tensor *t, item *ret, clv_err *err) {
+  size_t bytes = 0;
+  if (!t->name || !clv_weights_name_ok(t->name) || strcmp(t->name, "__metadata__") == 0)
+    return clv_fail(err, CLV_INVALID,
+                    "tensor name '%.64s' is not 1..%d bytes of UTF-8 without control characters",
+                    t->name ? t->name : "", CLV_WEIGHTS_MAX_NAME);
+  if (clv_shape_bytes(&t->shape, t->dtype, &bytes, err) != CLV_OK)
+    return clv_err_prefix(err, "tensor '%.64s'", t->name);
+  *ret = (item){t, clv_weights_type_of(t->dtype), bytes};
+  return CLV_OK;
+}
+
+static clv_code check_unique(item *items, size_t n, clv_err *err) {
+  CLV_AUTO(clv_freep) item **by_name = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *by_name, &by_name, err));
+  for (size_t i = 0; i < n; i++) by_name[i] = &items[i];
+  qsort(by_name, n, sizeof *by_name, compare_names);
+  for (size_t i = 1; i < n; i++)
+    if (strcmp(by_name[i - 1]->t->name, by_name[i]->t->name) == 0)
+      return clv_fail(err, CLV_INVALID, "tensor name '%.64s' is used twice", by_name[i]->t->name);
+  for (size_t i = 1; i < n; i++)
+    if (!items[i - 1].bytes && !items[i].bytes)
+      return clv_fail(err, CLV_INVALID, "empty tensors '%.64s' and '%.64s' would share an offset",
+                      items[i - 1].t->name, items[i].t->name);
+  return CLV_OK;
+}
+
+static clv_code sort_items(const clv_weights_tensor *tensors, size_t n, item **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) item *items = NULL;
+  if (n > CLV_WEIGHTS_MAX_TENSORS)
+    return clv_fail(err, CLV_EXHAUSTED, "%zu tensors, the limit is %d", n, CLV_WEIGHTS_MAX_TENSORS);
+  CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
+  for (size_t i = 0; i < n; i++) CLV_TRY(check_item(&tensors[i], &items[i], err));
+  qsort(items, n, sizeof *items, compare_items);
+  CLV_TRY(check_unique(items, n, err));
+  *ret = clv_steal(&items);
+  return CLV_OK;
+}
+
+static clv_code add_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err *err) {
+  clv_bytes_puts(h, "{\"__metadata__\":{\"format\":\"pt\"");
+  for (size_t i = 0; i < n; i++) {
+    bool repeated = strcmp(meta[i].key, "format") == 0;
+    for (size_t k = 0; k < i; k++) repeated |= strcmp(meta[i].key, meta[k].key) == 0;
+    if (repeated || !clv_weights_text_ok(meta[i].key) || !clv_weights_text_ok(meta[i].value))
+      return clv_fail(err, CLV_INVALID, "metadata '%.64s' is %s", meta[i].key,
+                      repeated ? "given twice" : "not UTF-8");
+    clv_bytes_puts(h, ",");
+    clv_bytes_json(h, meta[i].key);
+    clv_bytes_puts(h, ":");
+    clv_bytes_json(h, meta[i].value);
+  }
+  clv_bytes_puts(h, "}");
+  return CLV_OK;
+}
+
+static void add_entry(clv_bytes *h, const item *it, size_t *at) {
+  clv_bytes_puts(h, ",");
+  clv_bytes_json(h, it->t->name);
+  clv_bytes_printf(h, ":{\"dtype\":\"%s\",\"shape\":[", it->type->name);
+  for (int d = 0; d < it->t->shape.rank; d++)
+    clv_bytes_printf(h, "%s%lld", d ? "," : "", (long long)it->t->shape.dim[d]);
+  clv_bytes_printf(h, "],\"data_offsets\":[%zu,%zu]}", *at, *at + it->bytes);
+  *at += it->bytes;
+}
+
+/* The 8-byte length and the padded header. */
+static clv_code make_header(const item *items, size_t n, const clv_kv *meta, size_t n_meta,
+                            clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes h = {0};
+  size_t at = 0, total = 0;
+  for (size_t i = 0; i < n; i++)
+    if (!clv_add_size(total, items[i].bytes, &total) || total > INT64_MAX)
+      return clv_fail(err, CLV_EXHAUSTED, "the tensors take more than 2^63 bytes");
+  clv_bytes_add(&h, "\0\0\0\0\0\0\0\0", 8);
+  CLV_TRY(add_metadata(&h, meta, n_meta, err));
+  for (size_t i = 0; i < n; i++) add_entry(&h, &items[i], &at);
+  clv_bytes_puts(&h, "}");
+  while (h.len % 8 && !h.failed) clv_bytes_puts(&h, " ");
+  if (h.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  uint64_t len = h.len - 8;
+  if (len > CLV_WEIGHTS_MAX_HEADER)
+    return clv_fail(err, CLV_EXHAUSTED, "header of %llu bytes, the limit is %d",
+                    (unsigned long long)len, CLV_WEIGHTS_MAX_HEADER);
+  for (int i = 0; i < 8; i++) h.data[i] = (char)(len >> (8 * i));
+  *ret = h;
+  h = (clv_bytes){0};
+  return CLV_OK;
+}
+
+clv_code clv_weights_encode(const clv_weights_tensor *tensors, size_t n, const clv_kv *meta,
+                            size_t n_meta, clv_bytes *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) item *items = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  CLV_TRY(sort_items(tensors, n, &items, err));
+  CLV_TRY(make_header(items, n, meta, n_meta, &out, err));
+  for (size_t i = 0; i < n; i++) clv_bytes_add(&out, items[i].t->data, items[i].bytes);
+  if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_bytes_done(ret);
+  *ret = out;
+  out = (clv_bytes){0};
+  return CLV_OK;
+}
+
+clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) item *items = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0};
+  CLV_TRY(sort_items(tensors, n, &items, err));
+  CLV_TRY(make_header(items, n, NULL, 0, &header, err));
+  *ret_bytes = header.len;
+  for (size_t i = 0; i < n; i++) *ret_bytes += items[i].bytes;
+  return CLV_OK;
+}
+
+/* ---- to a file ------------------------------------------------------------------------------- */
+
+/* One of the caller's tensors: where its data begin in the file, and how many have come. */
+typedef struct target {
+  uint64_t at;
+  size_t bytes, done;
+} target;
+
+struct clv_weights_writer {
+  char *path, *tmp;
+  int fd;          /* -1: none */
+  target *targets; /* [n] in the caller's order */
+  size_t n;
+  uint64_t bytes; /* of the whole file */
+};
+
+void clv_weights_writer_free(clv_weights_writer *w) {
+  if (!w) return;
+  clv_weights_closefd(&w->fd);
+  if (w->tmp) unlink(w->tmp); /* it is not to be trusted */
+  free(w->targets);
+  free(w->path);
+  free(w->tmp);
+  free(w);
+}
+
+void clv_weights_writer_freep(clv_weights_writer **w) {
+  clv_weights_writer_free(*w);
+  *w = NULL;
+}
+
+static clv_code write_at(const clv_weights_writer *w, const void *data, size_t len, uint64_t at,
+                         clv_err *err) {
+  for (size_t done = 0; done < len;) {
+    ssize_t n = pwrite(w->fd, (const char *)data + done, len - done, (off_t)(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: write: %s", w->tmp, strerror(errno));
+    done += (size_t)n;
+  }
+  return CLV_OK;
+}
+
+static clv_code place_targets(clv_weights_writer *w, const clv_weights_tensor *tensors,
+                              const item *items, size_t n, uint64_t header, clv_err *err) {
+  CLV_TRY(clv_alloc(n, sizeof *w->targets, &w->targets, err));
+  w->n = n;
+  w->bytes = header;
+  for (size_t i = 0; i < n; i++) {
+    w->targets[items[i].t - tensors] = (target){.at = w->bytes, .bytes = items[i].bytes};
+    w->bytes += items[i].bytes;
+  }
+  return CLV_OK;
+}
+
+static clv_code open_file(clv_weights_writer *w, const char *path, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
+  CLV_TRY(clv_strdup(path, &w->path, err));
+  clv_bytes_printf(&tmp, "%s.tmp", path);
+  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  w->fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (w->fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp.data, strerror(errno));
+  w->tmp = clv_steal(&tmp.data);
+  return CLV_OK;
+}
+
+clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
+                           const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
+                           clv_err *err) {
+  CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
+  CLV_AUTO(clv_freep) item *items = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes header = {0};
+  CLV_TRY(sort_items(tensors, n, &items, err));
+  CLV_TRY(make_header(items, n, meta, n_meta, &header, err));
+  CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
+  w->fd = -1;
+  CLV_TRY(place_targets(w, tensors, items, n, header.len, err));
+  CLV_TRY(open_file(w, path, err));
+  CLV_TRY(write_at(w, header.data, header.len, 0, err));
+  *ret = clv_steal(&w);
+  return CLV_OK;
+}
+
+clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
+                         size_t len, clv_err *err) {
+  target *t = i < w->n ? &w->targets[i] : NULL;
+  if (!t || offset != t->done || len > t->bytes - t->done)
+    return clv_fail(err, CLV_INVALID, "%s: %zu bytes at %llu of tensor %zu, where others come next",
+                    w->path, len, (unsigned long long)offset, i);
+  CLV_TRY(write_at(w, data, len, t->at + offset, err));
+  t->done += len;
+  return CLV_OK;
+}
+
+static clv_code sync_parent(const char *path, clv_err *err) {
+  CLV_AUTO(clv_freep) char *dir = NULL;
+  CLV_TRY(clv_strdup(path, &dir, err));
+  char *slash = strrchr(dir, '/');
+  if (slash) *(slash == dir ? slash + 1 : slash) = '\0';
+  return clv_weights_sync_dir(slash ? dir : ".", err);
+}
+
+clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
+                            clv_err *err) {
+  clv_sha256 digest;
+  for (size_t i = 0; i < w->n; i++)
+    if (w->targets[i].done != w->targets[i].bytes)
+      return clv_fail(err, CLV_PRECONDITION, "%s: %zu of %zu bytes of tensor %zu have come",
+                      w->path, w->targets[i].done, w->targets[i].bytes, i);
+  if (fsync(w->fd) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", w->tmp, strerror(errno));
+  CLV_TRY(clv_sha256_file(w->tmp, &digest, err));
+  if (rename(w->tmp, w->path) != 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", w->path, strerror(errno));
+  clv_freep(&w->tmp);
+  CLV_TRY(sync_parent(w->path, err));
+  if (ret_digest) *ret_digest = digest;
+  if (ret_bytes) *ret_bytes = w->bytes;
+  return CLV_OK;
+}
+
+clv_code clv_weights_write(const char *path, const clv_weights_tensor *tensors, size_t n,
+                           const clv_kv *meta, size_t n_meta, clv_sha256 *ret_digest,
+                           uint64_t *ret_bytes, clv_err *err) {
+  CLV_AUTO(clv_weights_writer_freep) clv_weights_writer *w = NULL;
+  CLV_TRY(clv_weights_begin(path, tensors, n, meta, n_meta, &w, err));
+  for (size_t i = 0; i < n; i++)
+    CLV_TRY(clv_weights_put(w, i, 0, tensors[i].data, w->targets[i].bytes, err));
+  return clv_weights_finish(w, ret_digest, ret_bytes, err);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/net/fair/account_int.h"
+
+#include <stdlib.h>
+
+/* Of one, and of any other number. */
+static const char *const quota_names[CLV_QUOTAS][2] = {
+    [CLV_QUOTA_SESSIONS] = {"session", "sessions"},
+    [CLV_QUOTA_BYTES] = {"byte", "bytes"},
+    [CLV_QUOTA_TENSORS] = {"tensor", "tensors"},
+    [CLV_QUOTA_CALLS] = {"call", "calls"},
+};
+
+clv_code clv_account_new(const clv_account_options *o, clv_account **ret, clv_err *err) {
+  clv_account *a;
+  CLV_TRY(clv_alloc(1, sizeof *a, &a, err));
+  a->o = *o;
+  a->refs = 1;
+  if (o->above) clv_account_ref(o->above);
+  pthread_mutex_init(&a->lock, NULL);
+  *ret = a;
+  return CLV_OK;
+}
+
+clv_account *clv_account_ref(clv_account *a) {
+  __atomic_fetch_add(&a->refs, 1, __ATOMIC_RELAXED);
+  return a;
+}
+
+void clv_account_unref(clv_account *a) {
+  if (!a || __atomic_fetch_sub(&a->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+  for (clv_quota q = 0; q < CLV_QUOTAS; q++) clv_account_discharge(a->o.above, q, a->used[q]);
+  clv_account_unref(a->o.above);
+  pthread_mutex_destroy(&a->lock);
+  free(a);
+}
+
+void clv_account_unrefp(clv_account **a) {
+  clv_account_unref(*a);
+  *a = NULL;
+}
+
+/* ---- charging -------------------------------------------------------------------------------- */
+
+static uint64_t most_of(const clv_account *a, clv_quota q) {
+  return __atomic_load_n(&a->o.most[q], __ATOMIC_RELAXED);
+}
+
+void clv_account_limit(clv_account *a, clv_quota q, uint64_t most) {
+  __atomic_store_n(&a->o.most[q], most, __ATOMIC_RELAXED);
+}
+
+static void raise_peak(clv_account *a, clv_quota q) {
+  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
+  uint64_t peak = __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
+  while (used > peak && !__atomic_compare_exchange_n(&a->peak[q], &peak, used, true,
+                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+static bool add(clv_account *a, clv_quota q, uint64_t n) {
+  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), most = most_of(a, q);
+#ifdef CLV_MUTATE_QUOTA
+  most = 0;
+#endif
+  do {
+    if (most && (n > most || used > most - n)) return false;
+  } while (!__atomic_compare_exchange_n(&a->used[q], &used, used + n, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+  return true;
+}
+
+/* From `a` up to, and without, `end`. */
+static void take_back(clv_account *a, const clv_account *end, clv_quota q, uint64_t n) {
+  for (; a != end; a = a->o.above) __atomic_fetch_sub(&a->used[q], n, __ATOMIC_RELAXED);
+}
+
+clv_account *clv_account_try(clv_account *a, clv_quota q, uint64_t n) {
+  for (clv_account *at = a; at; at = at->o.above) {
+    if (add(at, q, n)) continue;
+    take_back(a, at, q, n);
+    return at;
+  }
+  for (clv_account *at = a; at; at = at->o.above) raise_peak(at, q);
+  return NULL;
+}
+
+/* What strangers use is nobody's business: of an account that they share no number is told. */
+clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
+  const char *key = a->o.key[q], *raise = key ? "; raise " : "";
+  const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
+  const char *unit = quota_names[q][n != 1];
+  uint64_t used = clv_account_used(a, q), most = most_of(a, q);
+  if (a->o.shared && a->o.tells_left)
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
+                    (unsigned long long)n, unit, exceed, a->o.of,
+                    (unsigned long long)(most - CLV_MIN(used, most)), raise, key ? key : "", where);
+  if (a->o.shared)
+    return clv_fail(err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s%s%s%s",
+                    (unsigned long long)n, unit, exceed, a->o.of, raise, key ? key : "", where);
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
+                  (unsigned long long)n, unit, exceed, a->o.of, (unsigned long long)used,
+                  (unsigned long long)most, raise, key ? key : "", where);
+}
+
+clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
+  clv_account *over = clv_account_try(a, q, n);
+  return over ? clv_account_refuse(over, q, n, err) : CLV_OK;
+}
+
+void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
+  if (n) take_back(a, NULL, q, n);
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+uint64_t clv_account_used(const clv_account *a, clv_quota q) {
+  return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
+}
+
+uint64_t clv_account_peak(const clv_account *a, clv_quota q) {
+  return __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
+}
+
+uint64_t clv_account_most(const clv_account *a, clv_quota q) { return most_of(a, q); }
+
+bool clv_account_is_below(const clv_account *a, const clv_account *above) {
+  while (a && a != above) a = a->o.above;
+  return a != NULL;
+}
+
+clv_account *clv_account_top(clv_account *a) {
+  while (a->o.above) a = a->o.above;
+  return a;
+}

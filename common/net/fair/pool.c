@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pool keeps one reference to every tensor it made: a tensor with no other reference is free for
+ * the next request of its size. No release callback, no list to keep in step.
+ */
+#include "common/net/fair/account_int.h"
+#include "common/net/fair/idle_int.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPARE_KEPT = 256 };
+
+/* The transport reads into buffers of up to 1 MiB; larger blocks are pooled tensors, made once. */
+void clv_keep_memory(void) {
+  mallopt(M_MMAP_THRESHOLD, 2 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+}
+
+struct clv_pool {
+  pthread_mutex_t lock;
+  int refs;
+  clv_account *account;
+  clv_pool *next, **at; /* of those that the topmost account knows */
+  clv_tensor **tensors;
+  size_t n, cap;
+  void *spare; /* each begins with the next */
+  size_t n_spare;
+};
+
+/* ---- pools ----------------------------------------------------------------------------------- */
+
+static void enlist(clv_pool *p) {
+  clv_account *top = clv_account_top(p->account);
+  pthread_mutex_lock(&top->lock);
+  p->next = top->pools;
+  p->at = &top->pools;
+  if (p->next) p->next->at = &p->next;
+  top->pools = p;
+  pthread_mutex_unlock(&top->lock);
+}
+
+static void delist(clv_pool *p) {
+  clv_account *top = clv_account_top(p->account);
+  pthread_mutex_lock(&top->lock);
+  *p->at = p->next;
+  if (p->next) p->next->at = p->at;
+  pthread_mutex_unlock(&top->lock);
+}
+
+clv_code clv_pool_new_of(clv_account *account, clv_pool **ret, clv_err *err) {
+  clv_pool *p;
+  CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
+  pthread_mutex_init(&p->lock, NULL);
+  p->refs = 1;
+  p->account = clv_account_ref(account);
+  enlist(p);
+  *ret = p;
+  return CLV_OK;
+}
+
+clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_err *err) {
+  CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
+  clv_account_options o = {
+      .of = "this session",
+      .most = {[CLV_QUOTA_BYTES] = max_bytes, [CLV_QUOTA_TENSORS] = max_tensors}};
+  CLV_TRY(clv_account_new(&o, &own, err));
+  return clv_pool_new_of(own, ret, err);
+}
+
+clv_pool *clv_pool_ref(clv_pool *p) {
+  __atomic_fetch_add(&p->refs, 1, __ATOMIC_RELAXED);
+  return p;
+}
+
+static void *take_spare(clv_pool *p) {
+  return clv_idle_take(&p->spare, malloc_usable_size(p->spare));
+}
+
+void clv_pool_unref(clv_pool *p) {
+  if (!p || __atomic_fetch_sub(&p->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+  delist(p);
+  for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->tensors[i]);
+  while (p->spare) free(take_spare(p));
+  free(p->tensors);
+  pthread_mutex_destroy(&p->lock);
+  clv_account_unref(p->account);
+  free(p);
+}
+
+clv_account *clv_pool_account(const clv_pool *p) { return p->account; }
+
+size_t clv_pool_bytes(const clv_pool *p) { return clv_account_used(p->account, CLV_QUOTA_BYTES); }
+
+static bool is_free(clv_tensor *t) { return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1; }
+
+/* A free tensor of exactly `bytes`, relabelled; NULL when there is none. */
+static clv_tensor *reuse(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes) {
+  for (size_t i = 0; i < p->n; i++) {
+    clv_tensor *t = p->tensors[i];
+    if (t->bytes != bytes || !is_free(t)) continue;
+    t->dtype = dtype;
+    t->shape = *shape;
+    t->n = bytes / clv_dtype_size(dtype);
+    return clv_tensor_ref(t);
+  }
+  return NULL;
+}
+
+/* ---- charges --------------------------------------------------------------------------------- */
+
+/* Memory of sizes nobody uses any more is given back. */
+static void drop_free(clv_pool *p) {
+  size_t kept = 0, bytes = 0;
+  for (size_t i = 0; i < p->n; i++) {
+    if (is_free(p->tensors[i])) {
+      bytes += p->tensors[i]->bytes;
+      clv_tensor_unref(p->tensors[i]);
+    } else {
+      p->tensors[kept++] = p->tensors[i];
+    }
+  }
+  clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
+  clv_account_discharge(p->account, CLV_QUOTA_TENSORS, p->n - kept);
+  p->n = kept;
+}
+
+/* Of all pools below an account that is over its quota. */
+static void make_room(clv_account *over) {
+  clv_account *top = clv_account_top(over);
+  pthread_mutex_lock(&top->lock);
+  for (clv_pool *p = top->pools; p; p = p->next) {
+    if (!clv_account_is_below(p->account, over)) continue;
+    pthread_mutex_lock(&p->lock);
+    drop_free(p);
+    pthread_mutex_unlock(&p->lock);
+  }
+  pthread_mutex_unlock(&top->lock);
+}
+
+clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) {
+  clv_account *over = clv_account_try(p->account, CLV_QUOTA_BYTES, bytes);
+  if (!over) return CLV_OK;
+  make_room(over);
+  return clv_account_charge(p->account, CLV_QUOTA_BYTES, bytes, err);
+}
+
+void clv_pool_discharge(clv_pool *p, size_t bytes) {
+  clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
+}
+
+void clv_pool_shrink(clv_pool *p) {
+  pthread_mutex_lock(&p->lock);
+  drop_free(p);
+  pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static clv_code add_place(clv_pool *p, clv_err *err) {
+  if (p->n < p->cap) return CLV_OK;
+  size_t cap = p->cap ? 2 * p->cap : 16;
+  clv_tensor **more = realloc(p->tensors, cap * sizeof *more);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  p->tensors = more;
+  p->cap = cap;
+  return CLV_OK;
+}
+
+/* *ret_over: the account that is, of the quota *ret_quota. */
+static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv_quota *ret_quota) {
+  *ret_quota = CLV_QUOTA_TENSORS;
+  *ret_over = clv_account_try(p->account, CLV_QUOTA_TENSORS, 1);
+  if (*ret_over) return false;
+  *ret_quota = CLV_QUOTA_BYTES;
+  *ret_over = clv_account_try(p->account, CLV_QUOTA_BYTES, bytes);
+  if (*ret_over) clv_account_discharge(p->account, CLV_QUOTA_TENSORS, 1);
+  return !*ret_over;
+}
+
+/* Under the lock. */
+static clv_code grow(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
+                     clv_tensor **ret, clv_account **ret_over, clv_err *err) {
+  clv_quota q;
+  CLV_TRY(add_place(p, err));
+  if (!charge_tensor(p, bytes, ret_over, &q))
+    return clv_account_refuse(*ret_over, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
+  clv_code code = clv_tensor_new(dtype, shape, &p->tensors[p->n], err);
+  if (code != CLV_OK) {
+    clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
+    clv_account_discharge(p->account, CLV_QUOTA_TENSORS, 1);
+    return code;
+  }
+  *ret = clv_tensor_ref(p->tensors[p->n++]);
+  return CLV_OK;
+}
+
+static clv_code tensor_of(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
+                          clv_tensor **ret, clv_account **ret_over, clv_err *err) {
+  clv_code code = CLV_OK;
+  *ret_over = NULL;
+  pthread_mutex_lock(&p->lock);
+  clv_tensor *t = reuse(p, dtype, shape, bytes);
+  if (t)
+    *ret = t;
+  else
+    code = grow(p, dtype, shape, bytes, ret, ret_over, err);
+  pthread_mutex_unlock(&p->lock);
+  return code;
+}
+
+clv_code clv_pool_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
+                         clv_err *err) {
+  clv_account *over;
+  size_t bytes;
+  CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
+  clv_code code = tensor_of(p, dtype, shape, bytes, ret, &over, err);
+  if (!over) return code;
+  make_room(over);
+  return tensor_of(p, dtype, shape, bytes, ret, &over, err);
+}
+
+clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
+                          clv_err *err) {
+  CLV_AUTO(clv_freep) clv_tensor **held = NULL;
+  clv_code code = CLV_OK;
+  uint32_t got = 0;
+  CLV_TRY(clv_alloc(n, sizeof *held, &held, err));
+  while (got < n && (code = clv_pool_tensor(p, dtype, shape, &held[got], err)) == CLV_OK) got++;
+  while (got) clv_tensor_unref(held[--got]);
+  return code;
+}
+
+/* ---- spare records --------------------------------------------------------------------------- */
+
+void *clv_pool_spare_take(clv_pool *p) {
+  pthread_mutex_lock(&p->lock);
+  void *record = p->spare ? take_spare(p) : NULL;
+  p->n_spare -= record != NULL;
+  pthread_mutex_unlock(&p->lock);
+  return record;
+}
+
+void clv_pool_spare_give(clv_pool *p, void *record) {
+  pthread_mutex_lock(&p->lock);
+  bool keep = p->n_spare < SPARE_KEPT;
+  if (keep) {
+    clv_idle_put(&p->spare, record, malloc_usable_size(record));
+    p->n_spare++;
+  }
+  pthread_mutex_unlock(&p->lock);
+  if (!keep) free(record);
+}

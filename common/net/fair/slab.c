@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/fair/fair.h"
+#include "common/net/fair/idle_int.h"
+
+enum { SLAB_RECORDS = 64 }; /* of a block, unless the slab says otherwise */
+
+typedef struct slab_block {
+  struct slab_block *next;
+  _Alignas(16) char records[];
+} slab_block;
+
+static clv_code grow(clv_pool *pool, clv_slab *s, clv_err *err) {
+  size_t records = s->block ? s->block : SLAB_RECORDS;
+  size_t bytes = sizeof(slab_block) + records * s->size;
+  slab_block *b;
+  CLV_TRY(clv_pool_charge(pool, bytes, err));
+  clv_code code = clv_alloc(1, bytes, &b, err);
+  if (code != CLV_OK) {
+    clv_pool_discharge(pool, bytes);
+    return code;
+  }
+  b->next = s->blocks;
+  s->blocks = b;
+  for (size_t i = 0; i < records; i++) clv_idle_put(&s->idle, b->records + i * s->size, s->size);
+  return CLV_OK;
+}
+
+clv_code clv_slab_take_from(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) {
+  if (s->used == s->most)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->most, s->what);
+  if (!s->idle) CLV_TRY(grow(pool, s, err));
+  void *record = clv_idle_take(&s->idle, s->size);
+  memset(record, 0, s->size);
+  s->used++;
+  *(void **)ret_pp = record;
+  return CLV_OK;
+}
+
+void clv_slab_give(clv_slab *s, void *record) {
+  clv_idle_put(&s->idle, record, s->size);
+  s->used--;
+}
+
+void clv_slab_done(clv_slab *s) {
+  if (!s) return;
+  for (slab_block *b = s->blocks, *next; b; b = next) {
+    next = b->next;
+    free(b);
+  }
+}
+
+clv_slab clv_slab_of(size_t size, uint32_t most, const char *what) {
+  return (clv_slab){.size = clv_align_up(size, 16), .most = most, .what = what};
+}

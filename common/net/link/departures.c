@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packets and chunks that wait until they may leave, and the credit they wait for. What cannot
+ * leave when its time has come breaks the outlet.
+ */
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "common/net/link/link_int.h"
+
+/* From here on summing, encrypting and copying a tensor takes longer than waking a thread that does
+ * it, so the compute thread goes on instead. */
+enum { DEFERRED_BYTES = 256 * 1024 };
+
+static void drain(clv_rpc_job *job);
+static void send_more(clv_rpc_job *job);
+
+/* ---- lifetime -------------------------------------------------------------------------------- */
+
+clv_code clv_departures_new(clv_outlet *outlet, const clv_clock *clock, uint64_t credit,
+                            clv_departures **ret, clv_err *err) {
+  clv_departures *d;
+  CLV_TRY(clv_alloc(1, sizeof *d, &d, err));
+  pthread_mutex_init(&d->lock, NULL);
+  d->refs = 1;
+  d->outlet = clv_outlet_ref(outlet);
+  d->clock = *clock;
+  d->credit_left = d->credit_full = credit;
+  d->drain.run = drain;
+  d->send.run = send_more;
+  d->awaiting.of = d;
+  clv_pace_init(&d->pace);
+  *ret = d;
+  return CLV_OK;
+}
+
+clv_departures *clv_departures_ref(clv_departures *d) {
+  __atomic_fetch_add(&d->refs, 1, __ATOMIC_RELAXED);
+  return d;
+}
+
+static void free_list(clv_packet *p) {
+  for (clv_packet *next; p; p = next) {
+    next = p->next;
+    clv_packet_free(p);
+  }
+}
+
+void clv_departures_unref(clv_departures *d) {
+  if (!d || __atomic_fetch_sub(&d->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+  free_list(d->first);
+  clv_packet_free(d->parked);
+  clv_pace_drop(&d->pace);
+  clv_outlet_unref(d->outlet);
+  pthread_mutex_destroy(&d->lock);
+  free(d);
+}
+
+void clv_departures_end(clv_departures *d) {
+  pthread_mutex_lock(&d->lock);
+  d->ended = true;
+  clv_packet *drop = d->first, *parked = clv_steal(&d->parked);
+  bool waits = parked && clv_coming_forget(parked->coming[parked->at], &d->awaiting);
+  d->first = d->last = NULL;
+  clv_pace_drop(&d->pace);
+  pthread_mutex_unlock(&d->lock);
+  free_list(drop);
+  clv_packet_free(parked);
+  if (waits) clv_departures_unref(d);
+}
+
+void clv_departures_lanes(clv_departures *d, uint32_t n_lanes) {
+  pthread_mutex_lock(&d->lock);
+  d->pace.n_lanes = n_lanes;
+  pthread_mutex_unlock(&d->lock);
+}
+
+void clv_departures_grant(clv_departures *d, uint64_t credit) {
+  pthread_mutex_lock(&d->lock);
+  d->credit_left = d->credit_full = credit;
+  pthread_mutex_unlock(&d->lock);
+}
+
+/* A job could not send: nothing that waits behind it may leave, and the streams end. */
+static void give_up(clv_departures *d, const clv_err *why) {
+  pthread_mutex_lock(&d->lock);
+  d->ended = true;
+  pthread_mutex_unlock(&d->lock);
+  clv_outlet_break(d->outlet, why);
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static clv_code send_chunk(clv_departures *d, const clv_chunk *c, uint32_t index, clv_err *err) {
+  clv_frame f = {.kind = CLV_CHUNK};
+  f.chunk.transfer = c->transfer;
+  f.chunk.offset = c->offset;
+  f.chunk.total = c->tensor->bytes;
+  clv_rpc_piece pieces[2];
+  pieces[1] = clv_outlet_piece(c->tensor, c->offset, c->len);
+  return clv_outlet_send(d->outlet, index, &f, pieces, 1, c->len, err);
+}
+
+static clv_code send_probe(clv_departures *d, uint64_t number, uint32_t index, clv_err *err) {
+  clv_frame f = {.kind = CLV_PING, .message = number};
+  clv_rpc_piece pieces[1];
+  return number ? clv_outlet_send(d->outlet, index, &f, pieces, 0, 0, err) : CLV_OK;
+}
+
+static bool next_chunk(clv_departures *d, clv_departure *ret) {
+  uint64_t now = clv_clock_now(&d->clock);
+  pthread_mutex_lock(&d->lock);
+  bool any = !d->ended && clv_pace_next(&d->pace, now, ret);
+  pthread_mutex_unlock(&d->lock);
+  return any;
+}
+
+/* What may leave now of the chunks that wait. */
+static clv_code send_chunks(clv_departures *d, clv_err *err) {
+  for (clv_departure c; next_chunk(d, &c);) {
+    clv_code probed = send_probe(d, c.before, 0, err);
+    clv_code code = send_chunk(d, &c.chunk, c.index, err); /* takes the tensor in any case */
+    CLV_TRY(probed);
+    CLV_TRY(code);
+    CLV_TRY(send_probe(d, c.after, c.index, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code queue_chunk(clv_departures *d, const clv_chunk *c, clv_err *err) {
+  pthread_mutex_lock(&d->lock);
+  clv_code code = d->ended ? CLV_OK : clv_pace_queue(&d->pace, c, err);
+  pthread_mutex_unlock(&d->lock);
+  return code;
+}
+
+static void send_more(clv_rpc_job *job) {
+  clv_departures *d = (clv_departures *)(void *)((char *)job - offsetof(clv_departures, send));
+  clv_err err;
+  pthread_mutex_lock(&d->lock);
+  d->sending = false; /* a report that comes from now on starts another */
+  pthread_mutex_unlock(&d->lock);
+  if (send_chunks(d, &err) != CLV_OK) give_up(d, &err);
+  clv_departures_unref(d);
+}
+
+/* Summing is done, encrypting is not: that is no work for the thread that reads. */
+static void start_sending(clv_departures *d) {
+  pthread_mutex_lock(&d->lock);
+  bool start = d->pace.n_chunks && !d->sending && !d->ended;
+  d->sending |= start;
+  pthread_mutex_unlock(&d->lock);
+  if (!start) return;
+  clv_departures_ref(d); /* the job's */
+  if (!clv_outlet_defer(d->outlet, &d->send)) send_more(&d->send);
+}
+
+clv_code clv_departures_report(clv_departures *d, uint64_t number, clv_err *err) {
+  uint64_t now = clv_clock_now(&d->clock);
+  pthread_mutex_lock(&d->lock);
+  clv_code code = clv_pace_report(&d->pace, number, now, err);
+  pthread_mutex_unlock(&d->lock);
+  CLV_TRY(code);
+  start_sending(d);
+  return CLV_OK;
+}
+
+/* ---- what is still coming -------------------------------------------------------------------- */
+
+typedef enum presence { PART_IS_HERE, PART_COMES, PART_NEVER } presence;
+
+/* Whether the first bytes of a tensor are there. PART_COMES: the packet is parked, not the caller's
+ * any more, and the job is over. */
+static presence find_part(clv_departures *d, clv_packet *p, size_t bytes, clv_err *err) {
+  clv_coming *c = p->coming[p->at];
+  if (!c) return PART_IS_HERE;
+  pthread_mutex_lock(&d->lock);
+  d->awaiting.bytes = bytes;
+  bool ended = d->ended, parked = !ended && !clv_coming_await(c, &d->awaiting);
+  if (parked) {
+    clv_departures_ref(d);
+    d->parked = p;
+    d->draining = false;
+  }
+  pthread_mutex_unlock(&d->lock);
+  if (parked) return PART_COMES;
+  clv_code code = ended ? clv_outlet_refuse(d->outlet, err) : clv_coming_check(c, bytes, err);
+  return code == CLV_OK ? PART_IS_HERE : PART_NEVER;
+}
+
+/* ---- packets --------------------------------------------------------------------------------- */
+
+static bool comes(const clv_packet *p) {
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++)
+    if (p->coming[i]) return true;
+  return false;
+}
+
+static uint64_t tensor_bytes(const clv_packet *p) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) bytes += p->tensor[i]->bytes;
+  return bytes;
+}
+
+static void release(const clv_rpc_piece *pieces, size_t n) {
+  for (size_t i = 0; i < n; i++) pieces[i].release(pieces[i].owner);
+}
+
+static clv_code send_inline(clv_departures *d, clv_packet *p, clv_err *err) {
+  clv_rpc_piece pieces[1 + CLV_WIRE_TENSORS];
+  size_t payload = 0;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
+    clv_tensor *t = p->tensor[i];
+    p->frame.tensors[i].transfer = 0; /* a relayed packet came with ids of its own */
+    p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
+    pieces[i + 1] = clv_outlet_piece(clv_tensor_ref(t), 0, t->bytes);
+    payload += t->bytes;
+  }
+  if (p->with_next &&
+      clv_outlet_enclose(d->outlet, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
+    release(pieces + 1, p->frame.n_tensors);
+    return CLV_OK;
+  }
+  return clv_outlet_send(d->outlet, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
+}
+
+/* The chunks' sum is complete when they are queued, and the head need not wait until they have
+ * left. */
+static presence queue_chunks(clv_departures *d, clv_packet *p, clv_err *err) {
+  clv_tensor *t = p->tensor[p->at];
+  clv_tensor_head *head = &p->frame.tensors[p->at];
+  while (p->left < t->bytes) {
+    clv_chunk c = {t, head->transfer, p->left,
+                   CLV_MIN(t->bytes - p->left, (size_t)CLV_WIRE_CHUNK_BYTES)};
+    presence found = find_part(d, p, p->left + c.len, err);
+    if (found != PART_IS_HERE) return found;
+    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + p->left, c.len);
+    p->left += c.len;
+    if (queue_chunk(d, &c, err) != CLV_OK || send_chunks(d, err) != CLV_OK) return PART_NEVER;
+  }
+  return PART_IS_HERE;
+}
+
+/* It may have begun to leave before. */
+static presence send_chunked(clv_departures *d, clv_packet *p, clv_err *err) {
+  for (; p->at < p->frame.n_tensors; p->at++, p->left = 0, p->begun = false) {
+    clv_tensor_head *head = &p->frame.tensors[p->at];
+    if (!p->begun) {
+      head->crc32c = 0;
+      head->transfer = __atomic_add_fetch(&d->next_transfer, 1, __ATOMIC_RELAXED);
+    }
+    p->begun = true;
+    presence found = queue_chunks(d, p, err);
+    if (found != PART_IS_HERE) return found;
+  }
+  return clv_outlet_send_plain(d->outlet, &p->frame, err) == CLV_OK ? PART_IS_HERE : PART_NEVER;
+}
+
+static presence send_whole(clv_departures *d, clv_packet *p, clv_err *err) {
+  for (; p->at < p->frame.n_tensors; p->at++) {
+    presence found = find_part(d, p, p->tensor[p->at]->bytes, err);
+    if (found != PART_IS_HERE) return found;
+  }
+  return send_inline(d, p, err) == CLV_OK ? PART_IS_HERE : PART_NEVER;
+}
+
+/* Takes the packet, unless it is parked. */
+static presence send_now(clv_departures *d, clv_packet *p, clv_err *err) {
+  uint64_t bytes = tensor_bytes(p);
+  presence found = bytes <= CLV_WIRE_INLINE_MAX ? send_whole(d, p, err) : send_chunked(d, p, err);
+  if (found == PART_COMES) return found;
+  __atomic_fetch_add(&d->tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
+  clv_packet_free(p);
+  return found;
+}
+
+/* One of which everything is here. */
+static clv_code send_at_once(clv_departures *d, clv_packet *p, clv_err *err) {
+  clv_err why;
+  if (send_now(d, p, &why) == PART_IS_HERE) return CLV_OK;
+  if (err) *err = why;
+  return why.code;
+}
+
+/* ---- packets that wait ----------------------------------------------------------------------- */
+
+/* Under the lock. The one that has begun to leave, or the first that waits, if it may leave now. */
+static clv_packet *next_packet(clv_departures *d) {
+  if (d->parked && !d->ended) return clv_steal(&d->parked);
+  clv_packet *p = d->first;
+  if (!p || d->ended || tensor_bytes(p) > d->credit_left) return NULL;
+  d->credit_left -= tensor_bytes(p);
+  d->first = p->next;
+  if (!p->next) d->last = NULL;
+  return p;
+}
+
+static void drain(clv_rpc_job *job) {
+  clv_departures *d = (clv_departures *)(void *)((char *)job - offsetof(clv_departures, drain));
+  pthread_mutex_lock(&d->lock);
+  for (clv_packet *p; (p = next_packet(d)) != NULL;) {
+    pthread_mutex_unlock(&d->lock);
+    clv_err err;
+    presence found = send_now(d, p, &err);
+    if (found == PART_NEVER) give_up(d, &err);
+    if (found == PART_COMES) {
+      clv_departures_unref(d);
+      return;
+    }
+    pthread_mutex_lock(&d->lock);
+  }
+  d->draining = false;
+  pthread_mutex_unlock(&d->lock);
+  clv_departures_unref(d);
+}
+
+/* What the parked packet waits for is known; the reference becomes the job's. */
+void clv_departures_go_on(clv_departures *d) {
+  pthread_mutex_lock(&d->lock);
+  bool start = d->parked && !d->ended;
+  d->draining |= start;
+  pthread_mutex_unlock(&d->lock);
+  if (!start)
+    clv_departures_unref(d);
+  else if (!clv_outlet_defer(d->outlet, &d->drain))
+    drain(&d->drain);
+}
+
+/* Have what waits sent by a thread of the transport's. */
+static void start_draining(clv_departures *d) {
+  pthread_mutex_lock(&d->lock);
+  clv_packet *p = d->first;
+  bool busy = d->draining || d->parked || d->ended;
+  bool start = p && !busy && tensor_bytes(p) <= d->credit_left;
+  d->draining |= start;
+  pthread_mutex_unlock(&d->lock);
+  if (!start) return;
+  clv_departures_ref(d); /* the job's */
+  if (!clv_outlet_defer(d->outlet, &d->drain)) drain(&d->drain);
+}
+
+void clv_departures_credit(clv_departures *d, uint64_t bytes) {
+  pthread_mutex_lock(&d->lock);
+  d->credit_left = CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));
+  pthread_mutex_unlock(&d->lock);
+  start_draining(d);
+}
+
+typedef enum departure { NOW, WAITS, ENDED, TOO_LARGE } departure;
+
+/* Under the lock: what becomes of a packet. */
+static departure judge(clv_departures *d, const clv_packet *p, uint64_t bytes) {
+  bool urgent = p->frame.kind == CLV_ABORT && !bytes; /* overtakes what it is about */
+  if (d->ended) return ENDED;
+  /* The receiver may hold back the bytes of a frame that carried its tensors itself. */
+  if (bytes > d->credit_full ||
+      (bytes > CLV_WIRE_INLINE_MAX && bytes > d->credit_full - CLV_WIRE_INLINE_MAX))
+    return TOO_LARGE;
+#ifndef CLV_MUTATE_LINK_ABORT
+  if (urgent) return NOW;
+#endif
+  bool queued = d->first || d->draining || d->parked;
+#ifdef CLV_MUTATE_LINK_ORDER
+  queued = false;
+#endif
+  bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || comes(p);
+  return queued || later ? WAITS : NOW;
+}
+
+/* Nobody flushes when it leaves at last. */
+static void add_waiting(clv_departures *d, clv_packet *p) {
+  p->with_next = false;
+  p->next = NULL;
+  *(d->last ? &d->last->next : &d->first) = p;
+  d->last = p;
+}
+
+static clv_code refuse(clv_departures *d, departure why, uint64_t bytes, clv_err *err) {
+  if (why == ENDED) return clv_outlet_refuse(d->outlet, err);
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
+                  "grants; raise limits.credit there",
+                  (unsigned long long)bytes, (unsigned long long)d->credit_full, d->outlet->peer);
+}
+
+clv_code clv_departures_send(clv_departures *d, clv_packet *p, clv_err *err) {
+  uint64_t bytes = tensor_bytes(p);
+  pthread_mutex_lock(&d->lock);
+  departure what = judge(d, p, bytes);
+  if (what == WAITS) add_waiting(d, p);
+  if (what == NOW) d->credit_left -= bytes;
+  pthread_mutex_unlock(&d->lock);
+  if (what == NOW) return send_at_once(d, p, err);
+  if (what == WAITS) {
+    start_draining(d);
+    return CLV_OK;
+  }
+  clv_packet_free(p);
+  return refuse(d, what, bytes, err);
+}
+
+/* ---- what there is of it --------------------------------------------------------------------- */
+
+/* Under the lock: packets that wait for credit, for their bytes or behind others. */
+static void add_waiting_load(const clv_departures *d, clv_link_load *load) {
+  if (d->parked) {
+    load->frames_out++;
+    load->tensors_out += d->parked->frame.n_tensors - d->parked->at;
+    load->bytes_out += tensor_bytes(d->parked) - d->parked->left;
+  }
+  for (const clv_packet *p = d->first; p; p = p->next) {
+    load->frames_out++;
+    load->tensors_out += p->frame.n_tensors;
+    load->bytes_out += tensor_bytes(p);
+  }
+}
+
+/* Under the lock: chunks that wait, those of a tensor behind each other. */
+static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
+  uint64_t last = 0;
+  for (size_t i = 0; i < p->n_chunks; i++) {
+    const clv_chunk *c = &p->chunks[(p->first + i) % p->cap_chunks];
+    load->tensors_out += c->transfer != last;
+    load->bytes_out += c->len;
+    last = c->transfer;
+  }
+  load->bytes_out += clv_pace_on_the_way(p);
+}
+
+void clv_departures_load(clv_departures *d, clv_link_load *load) {
+  load->frames_out += __atomic_load_n(&d->outlet->n_unsent, __ATOMIC_RELAXED);
+  pthread_mutex_lock(&d->lock);
+  add_waiting_load(d, load);
+  add_chunk_load(&d->pace, load);
+  pthread_mutex_unlock(&d->lock);
+}

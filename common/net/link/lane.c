@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a stream says to its lane: each frame is a fact, and what it does depends on the state of
+ * the lane. Whole packets are handed on from here.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/link/link_int.h"
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* A frame that came, and where. */
+typedef struct message {
+  clv_link *link; /* NULL: of a lane that has none yet */
+  clv_lane *lane; /* of the first frame */
+  uint32_t index;
+  const clv_frame *f;
+  const clv_piece *pieces;
+  const clv_payload *payload;
+} message;
+
+/* Kinds of frames, as far as lanes tell them apart. */
+typedef enum frame_class {
+  ATTACH,
+  ATTACHED,
+  CHUNK,
+  CREDIT,
+  PING,
+  PONG,
+  PACKET,
+  CLASSES
+} frame_class;
+
+static frame_class class_of(clv_frame_kind kind) {
+  static const frame_class classes[CLV_FRAME_KINDS] = {
+      [CLV_ATTACH] = 1 + ATTACH, [CLV_ATTACHED] = 1 + ATTACHED, [CLV_CHUNK] = 1 + CHUNK,
+      [CLV_CREDIT] = 1 + CREDIT, [CLV_PING] = 1 + PING,         [CLV_PONG] = 1 + PONG};
+  return classes[kind] ? classes[kind] - 1 : PACKET;
+}
+
+typedef clv_code lane_action(const message *m, clv_err *err);
+
+static void deliver(clv_link *l, clv_packet *p) {
+  if (p) l->events.on_packet(l->events.user, l, p);
+}
+
+static clv_code on_packet(const message *m, clv_err *err) {
+  clv_packet *p, *head, *whole;
+  clv_arrivals *a = &m->link->in;
+  CLV_TRY(clv_arrivals_packet(a, m->f, &p, &head, err));
+  deliver(m->link, head);
+  CLV_TRY(clv_arrivals_take(a, p, m->pieces, m->payload, &whole, err));
+  deliver(m->link, whole);
+  return CLV_OK;
+}
+
+static clv_code on_chunk(const message *m, clv_err *err) {
+  clv_packet *whole;
+  CLV_TRY(clv_arrivals_chunk(&m->link->in, m->f, m->pieces, m->payload, &whole, err));
+  deliver(m->link, whole);
+  return CLV_OK;
+}
+
+static clv_code on_credit(const message *m, clv_err *err) {
+  (void)err;
+  clv_departures_credit(m->link->out, m->f->credit.bytes);
+  return CLV_OK;
+}
+
+/* A link that closes, or has broken, says so itself. */
+static clv_code on_ping(const message *m, clv_err *err) {
+  clv_frame pong = clv_link_pong(m->link, m->f);
+  clv_code code = clv_outlet_send_plain(m->link->outlet, &pong, err);
+  return code == CLV_UNAVAILABLE ? CLV_OK : code;
+}
+
+static clv_code on_pong(const message *m, clv_err *err) {
+  if (m->f->reply_to & PROBE_BIT) return clv_departures_report(m->link->out, m->f->reply_to, err);
+  return clv_link_note_pong(m->link, m->f, err);
+}
+
+/* ---- the first frame ------------------------------------------------------------------------- */
+
+static clv_code attached(clv_link *l, clv_lane *ln, clv_err *err) {
+  clv_life_note n = {.index = ln->index};
+  ln->state = ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL;
+  return clv_life_note_fact(l, CLV_LIFE_ATTACHED, &n, err);
+}
+
+static clv_code on_attached(const message *m, clv_err *err) {
+  if (m->lane->index == 0) clv_departures_grant(m->link->out, m->f->attached.credit_bytes);
+  return attached(m->link, m->lane, err);
+}
+
+static clv_code join(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
+  clv_life_note n = {.index = f->attach.lane, .lanes = 1 + f->attach.lanes};
+  CLV_TRY(clv_life_note_fact(l, CLV_LIFE_JOIN, &n, err));
+  ln->index = n.index;
+  ln->link = clv_link_ref(l);
+  clv_outlet_put(l->outlet, ln->index, ln->stream);
+  clv_departures_lanes(l->out, n.lanes);
+  CLV_TRY(attached(l, ln, err));
+  clv_frame reply = {.kind = CLV_ATTACHED};
+  reply.attached.credit_bytes = l->accept.credit_bytes;
+  clv_rpc_piece pieces[1];
+  return clv_outlet_send(l->outlet, ln->index, &reply, pieces, 0, 0, err);
+}
+
+static clv_code on_attach(const message *m, clv_err *err) {
+  const clv_lane_acceptor *a = m->lane->acceptor;
+  CLV_AUTO(clv_link_unrefp) clv_link *l = NULL;
+  CLV_TRY(a->find_link(a->user, m->f, m->lane->uri, &l, err));
+  return join(l, m->lane, m->f, err);
+}
+
+/* ---- what is legal where --------------------------------------------------------------------- */
+
+static clv_code no_attach(const message *m, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "the first frame must be ATTACH, not %s",
+                  clv_frame_kind_name(m->f->kind));
+}
+
+static clv_code no_attached(const message *m, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "expected ATTACHED, got %s",
+                  clv_frame_kind_name(m->f->kind));
+}
+
+static clv_code second(const message *m, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "a second %s on one lane",
+                  clv_frame_kind_name(m->f->kind));
+}
+
+static clv_code no_bulk(const message *m, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "%s on bulk lane %u, where only CHUNK and PING belong",
+                  clv_frame_kind_name(m->f->kind), m->index);
+}
+
+/* PROTOCOL.md 5, "Where frames are legal". */
+static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
+    [CLV_LANE_ACCEPTED] = {[ATTACH] = on_attach,
+                           [ATTACHED] = no_attach,
+                           [CHUNK] = no_attach,
+                           [CREDIT] = no_attach,
+                           [PING] = no_attach,
+                           [PONG] = no_attach,
+                           [PACKET] = no_attach},
+    [CLV_LANE_DIALLED] = {[ATTACH] = no_attached,
+                          [ATTACHED] = on_attached,
+                          [CHUNK] = no_attached,
+                          [CREDIT] = no_attached,
+                          [PING] = no_attached,
+                          [PONG] = no_attached,
+                          [PACKET] = no_attached},
+    [CLV_LANE_CONTROL] = {[ATTACH] = second,
+                          [ATTACHED] = second,
+                          [CHUNK] = on_chunk,
+                          [CREDIT] = on_credit,
+                          [PING] = on_ping,
+                          [PONG] = on_pong,
+                          [PACKET] = on_packet},
+    [CLV_LANE_BULK] = {[ATTACH] = no_bulk,
+                       [ATTACHED] = no_bulk,
+                       [CHUNK] = on_chunk,
+                       [CREDIT] = no_bulk,
+                       [PING] = on_ping,
+                       [PONG] = no_bulk,
+                       [PACKET] = no_bulk},
+};
+
+static clv_code note(clv_lane_state state, const message *m, clv_err *err) {
+  return actions[state][class_of(m->f->kind)](m, err);
+}
+
+clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
+                           const clv_payload *payload, clv_err *err) {
+  message m = {.link = l, .index = index, .f = f, .pieces = pieces, .payload = payload};
+  return note(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
+}
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
+                      const clv_transport *transport, void *stream, clv_lane **ret, clv_err *err) {
+  clv_lane *ln;
+  CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
+  ln->acceptor = acceptor;
+  ln->stream = clv_stream_ref((clv_stream){transport, stream});
+  snprintf(ln->uri, sizeof ln->uri, "%s", peer_uri);
+  *ret = ln;
+  return CLV_OK;
+}
+
+clv_code clv_lane_dialled(clv_link *l, uint32_t index, clv_lane **ret, clv_err *err) {
+  clv_lane *ln;
+  CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
+  ln->state = CLV_LANE_DIALLED;
+  ln->index = index;
+  ln->link = clv_link_ref(l);
+  *ret = ln;
+  return CLV_OK;
+}
+
+static uint64_t bytes_of(const clv_iov *iov, size_t n) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < n; i++) bytes += iov[i].len;
+  return bytes;
+}
+
+static void count_message(clv_link *l, uint64_t bytes) {
+  __atomic_fetch_add(&l->counts.bytes_in, bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&l->counts.messages_in, 1, __ATOMIC_RELAXED);
+}
+
+static clv_code note_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
+                           const clv_payload *payload, clv_err *err) {
+  message m = {ln->link, ln, ln->index, f, pieces, payload};
+  return note(ln->state, &m, err);
+}
+
+/* The frames before the last one, in their order. */
+static clv_code note_before(clv_lane *ln, const clv_bundle *before, const clv_piece *pieces,
+                            size_t n, const clv_wire_limits *limits, clv_err *err) {
+  for (uint32_t i = 0; i < before->n; i++) {
+    clv_frame f;
+    clv_payload payload;
+    CLV_TRY(clv_frame_decode_before(pieces, n, &before->frame[i], limits, &f, &payload, err));
+    CLV_TRY(note_frame(ln, &f, pieces, &payload, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code decode_and_note(clv_lane *ln, const clv_iov *iov, size_t n, clv_err *err) {
+  const clv_piece *pieces = (const clv_piece *)iov; /* same layout, by wire.h's contract */
+  clv_frame f;
+  clv_payload payload;
+  clv_bundle before;
+  clv_wire_limits limits = ln->link ? ln->link->accept : clv_wire_limits_default();
+  CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
+  if (ln->link) count_message(ln->link, bytes_of(iov, n));
+  CLV_TRY(note_before(ln, &before, pieces, n, &limits, err));
+  return f.kind ? note_frame(ln, &f, pieces, &payload, err) : CLV_OK;
+}
+
+/* A link that has ended before has closed its streams; one whose peer goes on is cut off. */
+void clv_lane_message(clv_lane *ln, const clv_iov *iov, size_t n) {
+  clv_err err;
+  clv_code code = decode_and_note(ln, iov, n, &err);
+  if (code == CLV_OK) return;
+  if (!ln->link) {
+    ln->stream.of->cancel(ln->stream.is, code, err.text);
+    return;
+  }
+  __atomic_store_n(&ln->link->refused, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
+  clv_link_end(ln->link, code, err.text);
+  clv_outlet_cut(ln->link->outlet, code, err.text);
+}
+
+void clv_lane_sent(clv_lane *ln) {
+  if (ln->link && ln->index == 0) clv_outlet_sent(ln->link->outlet);
+}
+
+void clv_lane_ended(clv_lane *ln, clv_code code, const char *text) {
+  clv_link *l = ln->link;
+  if (l) {
+    clv_link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,
+                 code == CLV_OK ? "the peer ended the stream" : text);
+    clv_link_lose(l, ln->index);
+    clv_link_unref(l);
+  }
+  clv_stream_unref(&ln->stream);
+  free(ln);
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Links from outside: sending, dialling over any transport, closing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/link/link_int.h"
+
+clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
+  clv_code code = CLV_OK;
+  if (l->events.may_send && (p->frame.n_tensors || clv_frame_fails(&p->frame)))
+    code = l->events.may_send(l->events.user, l, p, err);
+  if (code == CLV_OK) return clv_departures_send(l->out, p, err);
+  clv_packet_free(p);
+  return code;
+}
+
+void clv_link_flush(clv_link *l) { clv_outlet_flush(l->outlet); }
+
+/* ---- dialling -------------------------------------------------------------------------------- */
+
+static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index, clv_err *err) {
+  clv_frame f = {.kind = CLV_ATTACH};
+  f.attach.session = d->session;
+  f.attach.incarnation = d->incarnation;
+  f.attach.epoch = d->epoch;
+  f.attach.lane = index;
+  f.attach.lanes = l->n_lanes - 1;
+  f.attach.role = d->role;
+  if (d->owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->owner);
+  clv_rpc_piece pieces[1];
+  return clv_outlet_send(l->outlet, index, &f, pieces, 0, 0, err);
+}
+
+/* A link that ends while it is dialled takes no further lane: what ended it is the reason. */
+static clv_code join_failed(clv_link *l, clv_code code, clv_err *err) {
+  pthread_mutex_lock(&l->lock);
+  if (l->life >= CLV_LIFE_ENDING)
+    code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
+                    l->close_text);
+  pthread_mutex_unlock(&l->lock);
+  return code;
+}
+
+/* The lane may end, and be gone, as soon as it is dialled. */
+static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *err) {
+  clv_lane *ln;
+  clv_life_note n = {.index = index, .lanes = lanes};
+  CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
+  CLV_TRY(clv_lane_dialled(l, index, &ln, err));
+  clv_code code = clv_life_note_fact(l, CLV_LIFE_JOIN, &n, err);
+  if (code != CLV_OK) code = join_failed(l, code, err);
+  if (code == CLV_OK) code = l->dialler.dial(l->dialler.user, index, ln, &s.is, err);
+  if (code != CLV_OK) {
+    s = (clv_stream){0};
+    clv_link_end(l, CLV_OK, "closed");
+    clv_lane_ended(ln, code, err->text);
+    return code;
+  }
+  clv_outlet_put(l->outlet, index, s);
+  return CLV_OK;
+}
+
+static clv_code dial_all(clv_link *l, const clv_link_dial *d, clv_err *err) {
+  uint32_t lanes = 1 + CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
+  clv_departures_lanes(l->out, lanes);
+  for (uint32_t i = 0; i < lanes; i++) {
+    CLV_TRY(dial_lane(l, i, lanes, err));
+    CLV_TRY(send_attach(l, d, i, err));
+  }
+  return CLV_OK;
+}
+
+clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *dial,
+                        const clv_dialler *dialler, clv_link **ret, clv_err *err) {
+  clv_link *l;
+  clv_code code = clv_link_new(options, &l, err);
+  if (code != CLV_OK) {
+    if (dialler->hang_up) dialler->hang_up(dialler->user);
+    return code;
+  }
+  l->dialler = *dialler;
+  code = dial_all(l, dial, err);
+  if (code != CLV_OK) {
+    if (clv_link_refused(l)) code = err->code = CLV_ANSWER;
+    clv_link_close(l);
+    clv_link_unref(l);
+    return code;
+  }
+  *ret = l;
+  return CLV_OK;
+}
+
+bool clv_link_attached(clv_link *l) {
+  pthread_mutex_lock(&l->lock);
+  bool open = l->life == CLV_LIFE_OPEN;
+  pthread_mutex_unlock(&l->lock);
+  return open;
+}
+
+clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) {
+  uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)timeout_ms * 1000000u;
+  clv_code code = CLV_OK;
+  pthread_mutex_lock(&l->lock);
+  while (l->life < CLV_LIFE_OPEN && clv_link_wait(l, deadline)) continue;
+  if (l->life > CLV_LIFE_OPEN)
+    code = clv_fail(err, l->close_code, "%s", l->close_text);
+  else if (l->life < CLV_LIFE_OPEN)
+    code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer,
+                    timeout_ms);
+  pthread_mutex_unlock(&l->lock);
+  if (code != CLV_OK && clv_link_refused(l)) code = err->code = CLV_ANSWER;
+  return code;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+/* Wait until no lane is left, at most `ms`. */
+static bool lanes_left(clv_link *l, unsigned ms) {
+  uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)ms * 1000000u;
+  pthread_mutex_lock(&l->lock);
+  while (l->n_joined && clv_link_wait(l, deadline)) continue;
+  bool left = l->n_joined;
+  pthread_mutex_unlock(&l->lock);
+  return left;
+}
+
+static void wait_for_lanes(clv_link *l) {
+  if (!lanes_left(l, POLITE_CLOSE_MS)) return;
+  clv_outlet_cut(l->outlet, CLV_CANCELLED, "closed");
+  if (lanes_left(l, CUT_MS)) clv_outlet_cut(l->outlet, CLV_CANCELLED, "closed");
+}
+
+/* A peer that goes on sending after our half close is cut off: nothing may run on the lanes when
+ * the runtime goes. */
+void clv_link_close(clv_link *l) {
+  if (!l) return;
+  clv_link_end(l, CLV_OK, "closed");
+  if (!l->clock.now_ns) wait_for_lanes(l);
+  clv_link_hang_up(l);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Links over gRPC: what its streams say goes to their lanes.
+ */
+#include "common/net/link/link_int.h"
+
+static void rpc_message(void *user, clv_rpc_stream *stream, const clv_iov *iov, size_t n) {
+  (void)stream;
+  clv_lane_message(user, iov, n);
+}
+
+static void rpc_sent(void *user, clv_rpc_stream *stream, size_t bytes) {
+  (void)stream, (void)bytes;
+  clv_lane_sent(user);
+}
+
+static void rpc_closed(void *user, clv_rpc_stream *stream, clv_code code, const char *text) {
+  (void)stream;
+  clv_lane_ended(user, code, text);
+}
+
+static clv_rpc_stream_events events_of(clv_lane *lane) {
+  return (clv_rpc_stream_events){
+      .user = lane, .on_message = rpc_message, .on_sent = rpc_sent, .on_closed = rpc_closed};
+}
+
+clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
+                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err) {
+  clv_lane *lane;
+  CLV_TRY(clv_lane_new(acceptor, peer->uri, &clv_transport_rpc, stream, &lane, err));
+  *ret_events = events_of(lane);
+  return CLV_OK;
+}
+
+clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options,
+                       const clv_link_dial *dial, clv_link **ret, clv_err *err) {
+  clv_link *l;
+  clv_dialler dialler;
+  clv_rpc_stream_events events = events_of(NULL); /* each stream has its lane for a user */
+  CLV_TRY(clv_dialler_rpc(runtime, dial, &events, &dialler, err));
+  CLV_TRY(clv_link_start(options, dial, &dialler, &l, err));
+  clv_code code = clv_link_wait_attached(l, dial->timeout_ms, err);
+  if (code != CLV_OK) {
+    clv_link_close(l);
+    clv_link_unref(l);
+    return code;
+  }
+  *ret = l;
+  return CLV_OK;
+}

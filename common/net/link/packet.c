@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/net/link/link_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RESERVED = 256 };
+
+/* Packets for `n` messages on their way, so that none is made in the middle of a step. */
+static clv_code reserve_packets(clv_pool *p, size_t n, clv_err *err) {
+  clv_packet *list = NULL, *k;
+  clv_code code = CLV_OK;
+  for (size_t i = 0; i < n && code == CLV_OK; i++) {
+    code = clv_packet_new(p, CLV_PING, &k, err);
+    if (code != CLV_OK) break;
+    k->next = list;
+    list = k;
+  }
+  while (list) {
+    k = list;
+    list = k->next;
+    clv_packet_free(k);
+  }
+  return code;
+}
+
+clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err) {
+  return reserve_packets(p, CLV_MIN((size_t)MOST_RESERVED, 16 + 8 * (size_t)in_flight), err);
+}
+
+clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {
+  clv_packet *k = clv_pool_spare_take(pool);
+  if (!k) CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  memset(k, 0, sizeof *k);
+  k->frame.kind = kind;
+  k->pool = clv_pool_ref(pool);
+  *ret = k;
+  return CLV_OK;
+}
+
+void clv_packet_add(clv_packet *p, clv_tensor *t) {
+  p->tensor[p->frame.n_tensors] = clv_tensor_ref(t);
+  clv_tensor_head *h = &p->frame.tensors[p->frame.n_tensors++];
+  *h = (clv_tensor_head){.dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
+}
+
+void clv_packet_add_coming(clv_packet *p, clv_tensor *t, clv_coming *coming) {
+  if (coming) p->coming[p->frame.n_tensors] = clv_coming_ref(coming);
+  clv_packet_add(p, t);
+}
+
+void clv_packet_free(clv_packet *p) {
+  if (!p) return;
+  clv_receipt *receipt = p->receipt;
+  uint64_t credit = p->credit;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_coming_unref(p->coming[i]);
+  clv_pool *pool = p->pool;
+  clv_pool_spare_give(pool, p);
+  if (receipt) clv_receipt_back(receipt, credit);
+  clv_receipt_unref(receipt);
+  clv_pool_unref(pool);
+}
+
+void clv_packet_freep(clv_packet **p) {
+  clv_packet_free(*p);
+  *p = NULL;
+}

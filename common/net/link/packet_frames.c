@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frames of contexts as packets, filled in.
+ */
+#include "common/net/link/link_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static clv_code packet_of(clv_pool *pool, clv_frame_kind kind, uint64_t context, uint64_t message,
+                          clv_packet **ret, clv_err *err) {
+  CLV_TRY(clv_packet_new(pool, kind, ret, err));
+  (*ret)->frame.context = context;
+  (*ret)->frame.message = message;
+  return CLV_OK;
+}
+
+static clv_code packet_to(clv_pool *pool, clv_frame_kind kind, uint64_t context, uint64_t message,
+                          const char *to, clv_packet **ret, clv_err *err) {
+  if (strlen(to) > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_INVALID, "a name of %zu bytes; at most %d", strlen(to), CLV_WIRE_NAME);
+  CLV_TRY(packet_of(pool, kind, context, message, ret, err));
+  snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
+  return CLV_OK;
+}
+
+clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
+                         bool training, clv_packet **ret, clv_err *err) {
+  CLV_TRY(packet_of(pool, CLV_CALL, context, call, ret, err));
+  (*ret)->frame.module = module;
+  (*ret)->frame.flags = training ? CLV_FLAG_TRAINING : 0;
+  return CLV_OK;
+}
+
+clv_code clv_packet_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
+                        clv_err *err) {
+  clv_frame *f = &call->frame;
+  if (f->call.n_args == CLV_WIRE_ARGS)
+    return clv_fail(err, CLV_EXHAUSTED, "a call has at most %d arguments", CLV_WIRE_ARGS);
+  f->call.args[f->call.n_args++] = (clv_arg){value, needs_grad, here != NULL};
+  if (here) clv_packet_add(call, here);
+  return CLV_OK;
+}
+
+clv_code clv_packet_call_deliver(clv_packet *call, const char *to, clv_err *err) {
+  if (strlen(to) > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_INVALID, "a name of %zu bytes; at most %d", strlen(to), CLV_WIRE_NAME);
+  call->frame.flags |= CLV_FLAG_DELIVER;
+  snprintf(call->frame.to, sizeof call->frame.to, "%s", to);
+  return CLV_OK;
+}
+
+clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                            clv_packet **ret, clv_err *err) {
+  return packet_to(pool, CLV_DELIVER, context, value, to, ret, err);
+}
+
+clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                          clv_tensor *t, clv_packet **ret, clv_err *err) {
+  CLV_TRY(packet_to(pool, CLV_VALUE, context, value, to, ret, err));
+  clv_packet_add(*ret, t);
+  return CLV_OK;
+}
+
+static clv_code packet_about(clv_pool *pool, clv_frame_kind kind, uint64_t context,
+                             const uint64_t *values, uint32_t n, clv_packet **ret, clv_err *err) {
+  if (n > CLV_WIRE_UPSTREAM)
+    return clv_fail(err, CLV_EXHAUSTED, "%u values to %s; at most %d in one frame", n,
+                    clv_frame_kind_name(kind), CLV_WIRE_UPSTREAM);
+  CLV_TRY(packet_of(pool, kind, context, 0, ret, err));
+  (*ret)->frame.n_upstream = n;
+  memcpy((*ret)->frame.upstream, values, n * sizeof *values);
+  return CLV_OK;
+}
+
+clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
+                         uint32_t n, clv_packet **ret, clv_err *err) {
+  CLV_TRY(packet_about(pool, CLV_DROP, context, values, n, ret, err));
+  (*ret)->frame.step = calls;
+  return CLV_OK;
+}
+
+clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
+                          clv_packet **ret, clv_err *err) {
+  return packet_about(pool, CLV_SPARE, context, values, n, ret, err);
+}
+
+clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
+                            bool retain, bool vote, bool more, clv_packet **ret, clv_err *err) {
+  CLV_TRY(packet_of(pool, CLV_PREPARE, context, 0, ret, err));
+  (*ret)->frame.phase = phase;
+  (*ret)->frame.step = calls;
+  (*ret)->frame.backward.retain = retain;
+  (*ret)->frame.backward.vote = vote;
+  (*ret)->frame.backward.more = more;
+  return CLV_OK;
+}
+
+clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, float root,
+                         clv_err *err) {
+  clv_frame *f = &prepare->frame;
+  if (f->backward.n_calls == CLV_WIRE_NEEDED)
+    return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d calls", CLV_WIRE_NEEDED);
+  f->backward.calls[f->backward.n_calls++] =
+      (clv_needed){.call = call, .contributions = contributions, .root = root};
+  return CLV_OK;
+}
+
+/* Number of a name in the frame's list, 0 for the master. */
+static clv_code name_index(clv_frame *f, const char *to, uint32_t *ret, clv_err *err) {
+  uint32_t i = 0;
+  *ret = 0;
+  if (!to[0]) return CLV_OK;
+  while (i < f->backward.n_peers && strcmp(f->backward.peers[i], to) != 0) i++;
+  if (i == CLV_WIRE_HOPS || strlen(to) > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d names of %d bytes", CLV_WIRE_HOPS,
+                    CLV_WIRE_NAME);
+  if (i == f->backward.n_peers)
+    snprintf(f->backward.peers[f->backward.n_peers++], CLV_WIRE_NAME + 1, "%s", to);
+  *ret = i + 1;
+  return CLV_OK;
+}
+
+clv_code clv_packet_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
+                           uint32_t order, clv_err *err) {
+  clv_frame *f = &prepare->frame;
+  uint32_t index;
+  if (f->backward.n_calls == 0)
+    return clv_fail(err, CLV_PRECONDITION, "a target belongs to a needed call");
+  if (f->backward.n_targets == CLV_WIRE_TARGETS)
+    return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d targets", CLV_WIRE_TARGETS);
+  CLV_TRY(name_index(f, to, &index, err));
+  f->backward.targets[f->backward.n_targets++] =
+      (clv_target){.value = value, .slot = slot, .order = order, .to = index};
+  f->backward.calls[f->backward.n_calls - 1].n_targets++;
+  return CLV_OK;
+}
+
+clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
+                             uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
+                             clv_err *err) {
+  CLV_TRY(packet_to(pool, CLV_GRADIENT, context, value, to, ret, err));
+  (*ret)->frame.phase = phase;
+  (*ret)->frame.order = order;
+  if (t) clv_packet_add(*ret, t);
+  return CLV_OK;
+}
+
+clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
+                          float scale, float lr, bool apply, clv_packet **ret, clv_err *err) {
+  CLV_TRY(packet_of(pool, CLV_APPLY, context, message, ret, err));
+  (*ret)->frame.module = module;
+  (*ret)->frame.commit.scale = scale;
+  (*ret)->frame.commit.lr = lr;
+  (*ret)->frame.commit.apply = apply;
+  return CLV_OK;
+}
+
+clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
+                                 uint32_t module, uint32_t position, bool keep, float lr,
+                                 clv_packet **ret, clv_err *err) {
+  CLV_TRY(clv_packet_apply(pool, context, message, module, 1, lr, true, ret, err));
+  (*ret)->frame.commit.position = position;
+  (*ret)->frame.commit.keep = keep;
+  return CLV_OK;
+}
+
+void clv_packet_call_positions(clv_packet *call, uint32_t position, uint32_t input_position,
+                               uint32_t weight_position, bool old_weights) {
+  call->frame.call.position = position;
+  call->frame.call.input_position = input_position;
+  call->frame.call.weight_position = weight_position;
+  call->frame.call.old_weights = old_weights;
+}
+
+clv_code clv_packet_more_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
+  if (n > CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_EXHAUSTED, "%u more learning rates; at most %d", n, CLV_WIRE_GROUPS);
+  apply->frame.commit.n_more_lrs = n;
+  memcpy(apply->frame.commit.more_lrs, lrs, n * sizeof *lrs);
+  return CLV_OK;
+}
+
+clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
+                           clv_err *err) {
+  return packet_of(pool, CLV_REVERT, context, message, ret, err);
+}
+
+void clv_packet_end_commit(clv_packet *end, float scale, float lr, bool apply) {
+  clv_frame *f = &end->frame;
+  f->has_commit = true;
+  f->commit.scale = scale;
+  f->commit.lr = lr;
+  f->commit.apply = apply;
+}
+
+clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
+                                clv_packet **ret, clv_err *err) {
+  return packet_of(pool, CLV_END_CONTEXT, context, message, ret, err);
+}
+
+/* ---- references ------------------------------------------------------------------------------ */
+
+static clv_code about(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids, clv_packet **ret,
+                      clv_err *err) {
+  CLV_TRY(clv_packet_new(pool, kind, ret, err));
+  (*ret)->frame.reference.ref = ids->ref;
+  (*ret)->frame.reference.fork = ids->fork;
+  (*ret)->frame.reference.key = ids->key;
+  return CLV_OK;
+}
+
+clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
+                             uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
+                             clv_err *err) {
+  CLV_TRY(about(pool, CLV_REF_KEEP, ids, ret, err));
+  snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
+  (*ret)->frame.context = context;
+  (*ret)->frame.message = value;
+  if (own) clv_packet_add(*ret, own);
+  return CLV_OK;
+}
+
+clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
+                            uint64_t context, uint64_t value, clv_packet **ret, clv_err *err) {
+  CLV_TRY(about(pool, CLV_REF_USE, ids, ret, err));
+  snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
+  (*ret)->frame.reply_to = child;
+  (*ret)->frame.context = context;
+  (*ret)->frame.message = value;
+  return CLV_OK;
+}
+
+clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                              clv_err *err) {
+  return about(pool, CLV_REF_FETCH, ids, ret, err);
+}
+
+clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                                clv_err *err) {
+  return about(pool, CLV_REF_DELETE, ids, ret, err);
+}
+
+clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
+                              clv_state_what what, clv_packet **ret, clv_err *err) {
+  CLV_TRY(packet_of(pool, CLV_STATE_GET, context, message, ret, err));
+  (*ret)->frame.module = module;
+  (*ret)->frame.state.what = what;
+  return CLV_OK;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The client side: dialling with a readable reason of failure, unary calls, opening streams.
+ *
+ * gRPC tells watchers of a channel only that it failed, and calls why. So after a failure one probe
+ * call is made, which fails at once inside this process, for the text alone. A failed gRPC channel
+ * is destroyed, since gRPC would go on dialling behind our back.
+ */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/rpc/stream_int.h"
+
+enum {
+  POLL_MS = 100,
+  GRACE_MS = 1000
+}; /* of calls that are at work when this process should end */
+
+struct clv_rpc_channel {
+  clv_rpc_runtime *runtime;
+  char *target;
+  clv_rpc_limits limits;
+  grpc_channel_credentials *credentials;
+  rpc_identity *identity;
+  pthread_mutex_t lock; /* guards the two below */
+  grpc_channel *dialled;
+  bool connecting;
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static clv_code check_target(const char *target, clv_err *err) {
+  const char *colon = target ? strrchr(target, ':') : NULL;
+  char *end = NULL;
+  long port = colon ? strtol(colon + 1, &end, 10) : 0;
+  if (!colon || colon == target || *end != '\0' || port < 1 || port > 65535)
+    return clv_fail(err, CLV_INVALID, "address '%s' is not HOST:PORT (or [IPv6]:PORT)",
+                    target ? target : "");
+  if (memchr(target, '/', (size_t)(colon - target)))
+    return clv_fail(err, CLV_INVALID, "address '%s' must be HOST:PORT, not a URL", target);
+  return CLV_OK;
+}
+
+static clv_code fill(clv_rpc_channel *channel, const clv_rpc_channel_options *options,
+                     clv_err *err) {
+  CLV_TRY(rpc_limits_check(&channel->limits, err));
+  CLV_TRY(clv_strdup(options->target, &channel->target, err));
+  CLV_TRY(rpc_pem_check(&options->pem, err));
+  rpc_pem pem;
+  CLV_TRY(rpc_pem_init(&pem, &options->pem, err));
+  clv_code code = rpc_client_credentials(&pem, options->expected_uri, &channel->credentials,
+                                         &channel->identity, err);
+  rpc_pem_done(&pem);
+  return code;
+}
+
+clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_options *options,
+                             clv_rpc_channel **ret_channel, clv_err *err) {
+  CLV_TRY(check_target(options->target, err));
+  if (!options->expected_uri || options->expected_uri[0] == '\0')
+    return clv_fail(err, CLV_INVALID, "no identity is expected of '%s'", options->target);
+  CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*channel), &channel, err));
+  channel->runtime = runtime;
+  channel->limits = options->limits;
+  pthread_mutex_init(&channel->lock, NULL);
+  CLV_TRY(fill(channel, options, err));
+  *ret_channel = clv_steal(&channel);
+  return CLV_OK;
+}
+
+void clv_rpc_channel_free(clv_rpc_channel *channel) {
+  if (!channel) return;
+  rpc_cancel_owned(channel->runtime, channel, CLV_CANCELLED, "the channel was closed");
+  if (channel->dialled) grpc_channel_destroy(channel->dialled);
+  if (channel->credentials) grpc_channel_credentials_release(channel->credentials);
+  rpc_identity_unref(channel->identity);
+  pthread_mutex_destroy(&channel->lock);
+  free(channel->target);
+  free(channel);
+}
+
+void clv_rpc_channel_freep(clv_rpc_channel **channel) {
+  clv_rpc_channel_free(*channel);
+  *channel = NULL;
+}
+
+/* The gRPC channel, made if there is none; call with the lock held. */
+static grpc_channel *dialled(clv_rpc_channel *channel) {
+  if (channel->dialled) return channel->dialled;
+  rpc_args args = {.n = 0};
+  rpc_args_common(&args, &channel->limits);
+  rpc_args_client(&args);
+  grpc_channel_args list = {args.n, args.arg};
+  channel->dialled = grpc_channel_create(channel->target, channel->credentials, &list);
+  return channel->dialled;
+}
+
+/* Forget a gRPC channel that failed, so that it stops dialling; call with the lock held. */
+static bool drop_failed(clv_rpc_channel *channel) {
+  if (!channel->dialled || channel->connecting ||
+      grpc_channel_check_connectivity_state(channel->dialled, 0) != GRPC_CHANNEL_TRANSIENT_FAILURE)
+    return false;
+  grpc_channel_destroy(channel->dialled);
+  channel->dialled = NULL;
+  return true;
+}
+
+/* ---- unary calls ----------------------------------------------------------------------------- */
+
+typedef struct unary {
+  grpc_metadata_array initial, trailing;
+  grpc_byte_buffer *reply;
+  grpc_status_code status;
+  grpc_slice details;
+} unary;
+
+/* What a call of an interrupted process is given from its begin, which may be later: a worker that
+ * answers can still be told that the session ends. */
+static void await_call(grpc_call *call, grpc_completion_queue *queue) {
+  uint64_t began = clv_now_ns();
+  bool cancelled = false;
+  while (grpc_completion_queue_pluck(queue, call, rpc_deadline(POLL_MS), NULL).type ==
+         GRPC_QUEUE_TIMEOUT) {
+    if (cancelled || clv_interrupted_ms() <= GRACE_MS ||
+        clv_now_ns() - began < GRACE_MS * 1000000ull)
+      continue;
+    grpc_call_cancel_with_status(call, GRPC_STATUS_CANCELLED, "interrupted", NULL);
+    cancelled = true;
+  }
+}
+
+/* Run the batch on `call` to its end on this thread. */
+static clv_code run_unary(grpc_call *call, grpc_completion_queue *queue, const grpc_op *ops,
+                          size_t n, clv_err *err) {
+  grpc_call_error refused = grpc_call_start_batch(call, ops, n, call, NULL);
+  if (refused != GRPC_CALL_OK)
+    return clv_fail(err, CLV_INTERNAL, "gRPC refused a call: %s",
+                    grpc_call_error_to_string(refused));
+  await_call(call, queue);
+  return CLV_OK;
+}
+
+static clv_code collect(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *err) {
+  clv_iov fixed[RPC_MAX_PIECES];
+  const clv_iov *pieces = NULL;
+  size_t n = 0;
+  CLV_AUTO(clv_freep) void *heap = NULL;
+  if (!buffer) return clv_fail(err, CLV_INTERNAL, "the server ended the call without a reply");
+  CLV_TRY(rpc_pieces(buffer, fixed, &pieces, &n, &heap, err));
+  reply->len = 0;
+  for (size_t i = 0; i < n; i++) clv_bytes_add(reply, pieces[i].data, pieces[i].len);
+  if (reply->failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for the reply");
+  return CLV_OK;
+}
+
+static clv_code outcome(clv_rpc_channel *channel, const unary *u, clv_bytes *reply, clv_err *err) {
+  if (u->status == GRPC_STATUS_OK) return collect(u->reply, reply, err);
+  if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_result(channel->identity, err));
+  char text[RPC_TEXT];
+  rpc_text(text, GRPC_SLICE_START_PTR(u->details), GRPC_SLICE_LENGTH(u->details));
+  return clv_fail(err, rpc_code(u->status), "%s: %s", channel->target, text);
+}
+
+static size_t unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]) {
+  memset(ops, 0, 6 * sizeof(*ops));
+  size_t n = 0;
+  ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
+  if (request) {
+    ops[n].op = GRPC_OP_SEND_MESSAGE;
+    ops[n++].data.send_message.send_message = request;
+    ops[n].op = GRPC_OP_RECV_MESSAGE;
+    ops[n++].data.recv_message.recv_message = &u->reply;
+  }
+  ops[n++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+  ops[n].op = GRPC_OP_RECV_INITIAL_METADATA;
+  ops[n++].data.recv_initial_metadata.recv_initial_metadata = &u->initial;
+  ops[n].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
+  ops[n].data.recv_status_on_client.trailing_metadata = &u->trailing;
+  ops[n].data.recv_status_on_client.status = &u->status;
+  ops[n++].data.recv_status_on_client.status_details = &u->details;
+  return n;
+}
+
+static grpc_call *new_call(grpc_channel *channel, grpc_completion_queue *queue, const char *method,
+                           gpr_timespec deadline) {
+  grpc_slice name = grpc_slice_from_copied_string(method);
+  grpc_call *call = grpc_channel_create_call(channel, NULL, 0, queue, name, NULL, deadline, NULL);
+  grpc_slice_unref(name);
+  return call;
+}
+
+static void unary_init(unary *u) {
+  *u = (unary){.details = grpc_empty_slice()};
+  grpc_metadata_array_init(&u->initial);
+  grpc_metadata_array_init(&u->trailing);
+}
+
+static void unary_done(unary *u) {
+  grpc_metadata_array_destroy(&u->initial);
+  grpc_metadata_array_destroy(&u->trailing);
+  grpc_slice_unref(u->details);
+  if (u->reply) grpc_byte_buffer_destroy(u->reply);
+}
+
+static void end_queue(grpc_completion_queue *queue) {
+  grpc_completion_queue_shutdown(queue);
+  grpc_completion_queue_destroy(queue);
+}
+
+clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *request, size_t len,
+                      unsigned deadline_ms, clv_bytes *reply, clv_err *err) {
+  if (len > channel->limits.max_message)
+    return clv_fail(err, CLV_INVALID, "request of %zu bytes, the limit is %zu", len,
+                    channel->limits.max_message);
+  unary u;
+  unary_init(&u);
+  grpc_slice slice = grpc_slice_from_copied_buffer(request, len);
+  grpc_byte_buffer *message = grpc_raw_byte_buffer_create(&slice, 1);
+  grpc_slice_unref(slice);
+  grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+  pthread_mutex_lock(&channel->lock);
+  drop_failed(channel);
+  grpc_call *call = new_call(dialled(channel), queue, method, rpc_deadline(deadline_ms));
+  pthread_mutex_unlock(&channel->lock);
+  grpc_op ops[6];
+  clv_code code = run_unary(call, queue, ops, unary_ops(&u, message, ops), err);
+  if (code == CLV_OK) code = outcome(channel, &u, reply, err);
+  grpc_call_unref(call);
+  grpc_byte_buffer_destroy(message);
+  end_queue(queue);
+  unary_done(&u);
+  return code;
+}
+
+/* ---- dialling -------------------------------------------------------------------------------- */
+
+#define NOT_OUR_CA "the server's certificate is not from our CA, or not valid at this time"
+
+/* Words in gRPC's and OpenSSL's texts, and what they mean to us; the first match counts. */
+static const struct {
+  const char *word;
+  clv_code code;
+  const char *meaning;
+} REASONS[] = {
+    {.word = "CERTIFICATE_VERIFY_FAILED", .code = CLV_UNAUTHENTICATED, .meaning = NOT_OUR_CA},
+    {.word = "certificate verify failed", .code = CLV_UNAUTHENTICATED, .meaning = NOT_OUR_CA},
+    {.word = "alert certificate required",
+     .code = CLV_UNAUTHENTICATED,
+     .meaning = "the server wants a client certificate"},
+    {.word = "alert",
+     .code = CLV_UNAUTHENTICATED,
+     .meaning = "the server refused the TLS handshake"},
+    {.word = "andshake", .code = CLV_UNAUTHENTICATED, .meaning = "the TLS handshake failed"},
+    {.word = "DNS resolution failed",
+     .code = CLV_NOT_FOUND,
+     .meaning = "the name cannot be resolved"},
+    {.word = "Connection refused", .code = CLV_UNAVAILABLE, .meaning = "nobody listens there"},
+    {.word = "", .code = CLV_UNAVAILABLE, .meaning = "cannot connect"},
+};
+
+/* What the text of a failed dial means. In TLS 1.3 a server judges our certificate when our side of
+ * the handshake is over, and gRPC's then just closes: that is how a refusal looks from here. */
+static clv_code explain(clv_rpc_channel *channel, const char *text, clv_err *err) {
+  if (rpc_identity_passed(channel->identity))
+    return clv_fail(err, CLV_UNAUTHENTICATED,
+                    "%s: the server closed the connection right after the TLS handshake, so it has "
+                    "refused our certificate (%s)",
+                    channel->target, text);
+  size_t i = 0;
+  while (!strstr(text, REASONS[i].word)) i++;
+  return clv_fail(err, REASONS[i].code, "%s: %s (%s)", channel->target, REASONS[i].meaning, text);
+}
+
+/* The reason of a failed dial from the status of a call that failed with it. CLV_OK when the call
+ * reached the server after all. */
+static clv_code diagnose(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
+  CLV_TRY(rpc_identity_result(channel->identity, err));
+  unary u;
+  unary_init(&u);
+  grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+  grpc_call *call = new_call(failed, queue, "/cleave.Probe/Cause", rpc_deadline(1000));
+  grpc_op ops[6];
+  clv_code code = run_unary(call, queue, ops, unary_ops(&u, NULL, ops), err);
+  grpc_call_unref(call);
+  end_queue(queue);
+  if (code == CLV_OK && u.status == GRPC_STATUS_UNAVAILABLE) {
+    char text[RPC_TEXT];
+    rpc_text(text, GRPC_SLICE_START_PTR(u.details), GRPC_SLICE_LENGTH(u.details));
+    code = explain(channel, text, err);
+  }
+  unary_done(&u);
+  return code;
+}
+
+/* Wait until the state is another one than `state` or the deadline has passed. */
+static bool wait_change(grpc_channel *dialled_channel, grpc_connectivity_state state,
+                        gpr_timespec deadline) {
+  grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+  grpc_channel_watch_connectivity_state(dialled_channel, state, deadline, queue, queue);
+  bool changed = grpc_completion_queue_pluck(queue, queue, rpc_forever(), NULL).success != 0;
+  end_queue(queue);
+  return changed;
+}
+
+static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, gpr_timespec deadline,
+                           unsigned deadline_ms, clv_err *err) {
+  rpc_identity_reset(channel->identity);
+  for (;;) {
+    grpc_connectivity_state state = grpc_channel_check_connectivity_state(dial, 1);
+    if (state == GRPC_CHANNEL_READY) return CLV_OK;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(diagnose(channel, dial, err));
+    CLV_TRY(clv_interrupt_check(err));
+    gpr_timespec soon = gpr_time_min(deadline, rpc_deadline(POLL_MS));
+    if (!wait_change(dial, state, soon) && gpr_time_cmp(soon, deadline) == 0)
+      return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target,
+                      deadline_ms);
+  }
+}
+
+/* One that failed waits before it tries again; another does not. */
+static grpc_channel *dial_anew(clv_rpc_channel *channel) {
+  pthread_mutex_lock(&channel->lock);
+  grpc_channel_destroy(channel->dialled);
+  channel->dialled = NULL;
+  grpc_channel *dial = dialled(channel);
+  pthread_mutex_unlock(&channel->lock);
+  return dial;
+}
+
+/* A server that dies right behind the handshake looks like one that refuses us. Asked once more,
+ * it is gone. */
+static clv_code connect_to(clv_rpc_channel *channel, grpc_channel *dial, unsigned deadline_ms,
+                           clv_err *err) {
+  gpr_timespec deadline = rpc_deadline(deadline_ms);
+  clv_code code = wait_ready(channel, dial, deadline, deadline_ms, err);
+  if (code != CLV_UNAUTHENTICATED || !rpc_identity_passed(channel->identity)) return code;
+  return wait_ready(channel, dial_anew(channel), deadline, deadline_ms, err);
+}
+
+clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms, clv_err *err) {
+  pthread_mutex_lock(&channel->lock);
+  bool busy = channel->connecting;
+  grpc_channel *dial = NULL;
+  if (!busy) {
+    drop_failed(channel);
+    channel->connecting = true;
+    dial = dialled(channel);
+  }
+  pthread_mutex_unlock(&channel->lock);
+  if (busy)
+    return clv_fail(err, CLV_PRECONDITION, "%s: another thread is connecting", channel->target);
+  clv_code code = connect_to(channel, dial, deadline_ms, err);
+  pthread_mutex_lock(&channel->lock);
+  channel->connecting = false;
+  if (code != CLV_OK) {
+    grpc_channel_destroy(channel->dialled);
+    channel->dialled = NULL;
+  }
+  pthread_mutex_unlock(&channel->lock);
+  return code;
+}
+
+clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
+                             const clv_rpc_stream_events *events, clv_rpc_stream **ret_stream,
+                             clv_err *err) {
+  pthread_mutex_lock(&channel->lock);
+  drop_failed(channel);
+  grpc_call *call = new_call(dialled(channel), channel->runtime->queue, method, rpc_forever());
+  pthread_mutex_unlock(&channel->lock);
+  clv_rpc_stream *stream = NULL;
+  clv_code code = rpc_stream_new(channel->runtime, channel, call, false,
+                                 channel->limits.max_message, &stream, err);
+  if (code != CLV_OK) {
+    grpc_call_unref(call);
+    return code;
+  }
+  stream->peer_timeout_ms = channel->limits.peer_timeout_ms;
+  *ret_stream = clv_rpc_stream_ref(stream); /* the caller's; the first is the library's */
+  rpc_stream_start_client(stream, events);
+  return CLV_OK;
+}

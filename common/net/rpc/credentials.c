@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who the peer is. Both sides demand a certificate chain that ends in the configured CA; on top of
+ * that the server takes the caller's one URI from the `peer_uri` properties, and the client
+ * compares the server's one URI in a verifier that gRPC runs after the TLS handshake and before
+ * HTTP/2, so that no byte of a request reaches a wrong server.
+ *
+ * gRPC's "peer identity" is never used: it mixes all subject alternative names, so that a DNS name
+ * spelled like a URI would pass for one.
+ */
+#include <grpc/support/alloc.h>
+#include <grpc/support/string_util.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/net/rpc/rpc_int.h"
+
+/* ---- PEM text -------------------------------------------------------------------------------- */
+
+static void wipe_free(char *text) {
+  if (text) explicit_bzero(text, strlen(text));
+  free(text);
+}
+
+void rpc_pem_done(rpc_pem *pem) {
+  free(pem->ca);
+  free(pem->cert);
+  wipe_free(pem->key);
+  *pem = (rpc_pem){0};
+}
+
+clv_code rpc_pem_init(rpc_pem *dst, const clv_rpc_pem *src, clv_err *err) {
+  if (!src->ca || !src->cert || !src->key)
+    return clv_fail(err, CLV_INVALID, "%s is missing",
+                    !src->ca     ? "the CA certificate"
+                    : !src->cert ? "the certificate"
+                                 : "the key");
+  *dst = (rpc_pem){0};
+  clv_code code = clv_strdup(src->ca, &dst->ca, err);
+  if (code == CLV_OK) code = clv_strdup(src->cert, &dst->cert, err);
+  if (code == CLV_OK) code = clv_strdup(src->key, &dst->key, err);
+  if (code != CLV_OK) rpc_pem_done(dst);
+  return code;
+}
+
+static grpc_ssl_server_certificate_config *config_of(const rpc_pem *pem) {
+  grpc_ssl_pem_key_cert_pair pair = {pem->key, pem->cert};
+  return grpc_ssl_server_certificate_config_create(pem->ca, &pair, 1);
+}
+
+static const grpc_ssl_client_certificate_request_type DEMAND =
+    GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
+
+/* gRPC says whether it can use certificates only when a server binds with them: so one binds, to a
+ * name in the abstract namespace, and is never started. */
+clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
+  static atomic_uint count;
+  rpc_pem copy;
+  CLV_TRY(rpc_pem_init(&copy, pem, err));
+  grpc_ssl_server_credentials_options *options =
+      grpc_ssl_server_credentials_create_options_using_config(DEMAND, config_of(&copy));
+  grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
+  rpc_pem_done(&copy);
+  char address[64];
+  snprintf(address, sizeof(address), "unix-abstract:cleave-pem-%ld-%u", (long)getpid(),
+           atomic_fetch_add(&count, 1));
+  grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+  grpc_server *server = grpc_server_create(NULL, NULL);
+  grpc_server_register_completion_queue(server, queue, NULL);
+  bool usable = credentials && grpc_server_add_http2_port(server, address, credentials) != 0;
+  grpc_server_shutdown_and_notify(server, queue, &copy);
+  grpc_completion_queue_pluck(queue, &copy, rpc_forever(), NULL);
+  grpc_server_destroy(server);
+  grpc_completion_queue_shutdown(queue);
+  grpc_completion_queue_destroy(queue);
+  if (credentials) grpc_server_credentials_release(credentials);
+  if (usable) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "the CA, certificate and key cannot be used together: one of them is not PEM "
+                  "text, or the key does not belong to the certificate");
+}
+
+/* ---- server ---------------------------------------------------------------------------------- */
+
+clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
+  CLV_TRY(rpc_pem_check(pem, err));
+  CLV_TRY(rpc_pem_init(&certs->pem, pem, err));
+  pthread_mutex_init(&certs->lock, NULL);
+  certs->changed = true;
+  return CLV_OK;
+}
+
+void rpc_server_certs_done(rpc_server_certs *certs) {
+  rpc_pem_done(&certs->pem);
+  pthread_mutex_destroy(&certs->lock);
+}
+
+clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
+  CLV_TRY(rpc_pem_check(pem, err));
+  rpc_pem fresh;
+  CLV_TRY(rpc_pem_init(&fresh, pem, err));
+  pthread_mutex_lock(&certs->lock);
+  rpc_pem stale = certs->pem;
+  certs->pem = fresh;
+  certs->changed = true;
+  pthread_mutex_unlock(&certs->lock);
+  rpc_pem_done(&stale);
+  return CLV_OK;
+}
+
+/* gRPC asks before every handshake. */
+static grpc_ssl_certificate_config_reload_status fetch(
+    void *user_data, grpc_ssl_server_certificate_config **config) {
+  rpc_server_certs *certs = user_data;
+  grpc_ssl_certificate_config_reload_status status = GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+  rpc_take_over(certs);
+  pthread_mutex_lock(&certs->lock);
+  if (certs->changed) {
+    *config = config_of(&certs->pem);
+    certs->changed = false;
+    status = GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
+  }
+  pthread_mutex_unlock(&certs->lock);
+  return status;
+}
+
+grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs) {
+  rpc_hand_over(certs);
+  return grpc_ssl_server_credentials_create_with_options(
+      grpc_ssl_server_credentials_create_options_using_config_fetcher(DEMAND, fetch, certs));
+}
+
+#ifdef CLV_MUTATE_PEER_URI
+static grpc_auth_property_iterator identities(grpc_auth_context *context) {
+  return grpc_auth_context_peer_identity(context);
+}
+#else
+static grpc_auth_property_iterator identities(grpc_auth_context *context) {
+  return grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
+}
+#endif
+
+clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) {
+  grpc_auth_context *context = grpc_call_auth_context(call);
+  if (!context) return clv_fail(err, CLV_UNAUTHENTICATED, "the connection has no identity");
+  grpc_auth_property_iterator it = identities(context);
+  const grpc_auth_property *property = grpc_auth_property_iterator_next(&it);
+  const grpc_auth_property *second = property ? grpc_auth_property_iterator_next(&it) : NULL;
+  clv_code code;
+  if (!property)
+    code = clv_fail(err, CLV_UNAUTHENTICATED, "the client certificate names no URI");
+  else if (second)
+    code = clv_fail(err, CLV_UNAUTHENTICATED, "the client certificate names more than one URI");
+  else if (strlen(property->value) != property->value_length || property->value_length == 0)
+    code = clv_fail(err, CLV_UNAUTHENTICATED, "the URI in the client certificate is malformed");
+  else
+    code = clv_strdup(property->value, ret_uri, err);
+  grpc_auth_context_release(context);
+  return code;
+}
+
+/* ---- client ---------------------------------------------------------------------------------- */
+
+struct rpc_identity {
+  atomic_uint refs;
+  grpc_tls_certificate_verifier_external verifier;
+  char *expected;
+  pthread_mutex_t lock; /* guards the two below */
+  bool passed;          /* a server proved to be the expected one since the last reset */
+  char complaint[CLV_ERR_TEXT];
+};
+
+void rpc_identity_unref(rpc_identity *identity) {
+  if (!identity || atomic_fetch_sub(&identity->refs, 1) != 1) return;
+  /* A reconnection may have been verified on a thread of gRPC's, which orders that before this in
+   * ways that only it sees; the lock says so to everybody. */
+  pthread_mutex_lock(&identity->lock);
+  pthread_mutex_unlock(&identity->lock);
+  pthread_mutex_destroy(&identity->lock);
+  free(identity->expected);
+  free(identity);
+}
+
+clv_code rpc_identity_result(rpc_identity *identity, clv_err *err) {
+  clv_code code = CLV_OK;
+  pthread_mutex_lock(&identity->lock);
+  if (identity->complaint[0] != '\0')
+    code = clv_fail(err, CLV_UNAUTHENTICATED, "%s", identity->complaint);
+  pthread_mutex_unlock(&identity->lock);
+  return code;
+}
+
+void rpc_identity_reset(rpc_identity *identity) {
+  pthread_mutex_lock(&identity->lock);
+  identity->complaint[0] = '\0';
+  identity->passed = false;
+  pthread_mutex_unlock(&identity->lock);
+}
+
+bool rpc_identity_passed(rpc_identity *identity) {
+  pthread_mutex_lock(&identity->lock);
+  bool passed = identity->passed;
+  pthread_mutex_unlock(&identity->lock);
+  return passed;
+}
+
+static bool judge(const rpc_identity *identity,
+                  const grpc_tls_custom_verification_check_request *request, clv_err *err) {
+  size_t n = request->peer_info.san_names.uri_names_size;
+  char **uris = request->peer_info.san_names.uri_names;
+  if (n == 1 && strcmp(uris[0], identity->expected) == 0) return true;
+  char found[RPC_TEXT] = "no URI";
+  if (n > 0) rpc_text(found, uris[0], strlen(uris[0]));
+  clv_fail(err, CLV_UNAUTHENTICATED, "the server is not '%s': its certificate names %s%s%s%s",
+           identity->expected, n > 0 ? "'" : "", found, n > 0 ? "'" : "",
+           n > 1 ? " and more URIs (exactly one is allowed)" : "");
+  return false;
+}
+
+static int verify(void *user_data, grpc_tls_custom_verification_check_request *request,
+                  grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
+                  grpc_status_code *status, char **details) {
+  (void)callback;
+  (void)callback_arg;
+  rpc_identity *identity = user_data;
+  clv_err err = {0};
+  rpc_take_over(identity);
+  bool good = judge(identity, request, &err);
+  pthread_mutex_lock(&identity->lock);
+  identity->passed = good;
+  memcpy(identity->complaint, err.text, sizeof(identity->complaint));
+  pthread_mutex_unlock(&identity->lock);
+  *status = good ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
+  if (!good) *details = gpr_strdup(err.text);
+  return 1; /* decided at once */
+}
+
+static void verify_cancel(void *user_data, grpc_tls_custom_verification_check_request *request) {
+  (void)user_data; /* nothing is ever left undecided */
+  (void)request;
+}
+
+static void verify_destruct(void *user_data) {
+  rpc_take_over(user_data);
+  rpc_identity_unref(user_data);
+}
+
+static clv_code identity_new(const char *expected_uri, rpc_identity **ret_identity, clv_err *err) {
+  rpc_identity *identity = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*identity), &identity, err));
+  atomic_init(&identity->refs, 1);
+  pthread_mutex_init(&identity->lock, NULL);
+  identity->verifier = (grpc_tls_certificate_verifier_external){
+      .user_data = identity,
+      .verify = verify,
+      .cancel = verify_cancel,
+      .destruct = verify_destruct,
+  };
+  clv_code code = clv_strdup(expected_uri, &identity->expected, err);
+  if (code != CLV_OK) {
+    rpc_identity_unref(identity);
+    return code;
+  }
+  *ret_identity = identity;
+  return CLV_OK;
+}
+
+clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
+                                grpc_channel_credentials **ret_credentials,
+                                rpc_identity **ret_identity, clv_err *err) {
+  rpc_identity *identity = NULL;
+  CLV_TRY(identity_new(expected_uri, &identity, err));
+  grpc_tls_identity_pairs *pairs = grpc_tls_identity_pairs_create();
+  grpc_tls_identity_pairs_add_pair(pairs, pem->key, pem->cert);
+  grpc_tls_certificate_provider *provider =
+      grpc_tls_certificate_provider_static_data_create(pem->ca, pairs);
+  atomic_fetch_add(&identity->refs, 1); /* the verifier's, dropped in verify_destruct */
+  rpc_hand_over(identity);
+  grpc_tls_certificate_verifier *verifier =
+      grpc_tls_certificate_verifier_external_create(&identity->verifier);
+  grpc_tls_credentials_options *options = grpc_tls_credentials_options_create();
+  grpc_tls_credentials_options_set_certificate_provider(options, provider);
+  grpc_tls_credentials_options_watch_root_certs(options);
+  grpc_tls_credentials_options_watch_identity_key_cert_pairs(options);
+  grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
+  /* The name that was dialled is no identity here; the URI is. */
+  grpc_tls_credentials_options_set_check_call_host(options, 0);
+  grpc_tls_certificate_provider_release(provider);
+  grpc_tls_certificate_verifier_release(verifier);
+  *ret_credentials = grpc_tls_credentials_create(options);
+  *ret_identity = identity;
+  return CLV_OK;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a server remembers of each identity: how many calls it has, and how fast it wastes them.
+ *
+ * A client that opens and resets calls in a loop costs a server far more than itself
+ * (CVE-2023-44487) and gRPC 1.51 has no guard. A call is wasted when its peer cancels it or when it
+ * comes on top of max_calls. One that wastes more than max_cancels_per_second is refused for cut_ms
+ * and its connection is shut, so that what is still queued inside gRPC and the kernel is dropped
+ * with it.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/net/rpc/rpc_int.h"
+
+enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 8192 };
+
+struct rpc_peer_entry {
+  rpc_peer_entry *next;
+  unsigned active;   /* calls */
+  unsigned handling; /* requests that handler threads have, or will take next */
+  unsigned waiting;  /* behind these, in the order in which they came */
+  clv_rpc_job *first, *last;
+  unsigned wasted; /* calls since window_ns */
+  uint64_t window_ns;
+  uint64_t cut_until_ns;
+  char uri[];
+};
+
+void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options) {
+  pthread_mutex_init(&peers->lock, NULL);
+  peers->max_calls = options->max_calls_per_peer ? options->max_calls_per_peer : 64;
+  peers->max_cancels_per_second =
+      options->max_cancels_per_second ? options->max_cancels_per_second : 100;
+  peers->cut_ms = options->cut_ms ? options->cut_ms : 10000;
+  peers->max_handling = CLV_MAX(1u, options->handler_threads / 2);
+  peers->max_waiting = options->max_waiting_unary ? options->max_waiting_unary : 64;
+}
+
+void rpc_peers_done(rpc_peers *peers) {
+  for (size_t i = 0; i < CLV_COUNT(peers->bucket); i++)
+    for (rpc_peer_entry *entry; (entry = peers->bucket[i]) != NULL;) {
+      peers->bucket[i] = entry->next;
+      free(entry);
+    }
+  pthread_mutex_destroy(&peers->lock);
+}
+
+static rpc_peer_entry **bucket_of(rpc_peers *peers, const char *uri) {
+  return &peers->bucket[clv_crc32c(0, uri, strlen(uri)) % CLV_COUNT(peers->bucket)];
+}
+
+/* Entries without calls and without a record worth keeping go when their bucket is walked. */
+static bool forgettable(const rpc_peer_entry *entry, uint64_t now) {
+  return entry->active == 0 && entry->cut_until_ns < now && entry->window_ns + 1000000000u < now;
+}
+
+static rpc_peer_entry *find(rpc_peers *peers, const char *uri, uint64_t now) {
+  rpc_peer_entry *found = NULL;
+  for (rpc_peer_entry **link = bucket_of(peers, uri); *link;) {
+    rpc_peer_entry *entry = *link;
+    if (strcmp(entry->uri, uri) == 0) {
+      found = entry;
+    } else if (forgettable(entry, now)) {
+      *link = entry->next;
+      peers->n_entries--;
+      free(entry);
+      continue;
+    }
+    link = &entry->next;
+  }
+  return found;
+}
+
+static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry, clv_err *err) {
+  if (peers->n_entries >= MAX_ENTRIES)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d identities at once", MAX_ENTRIES);
+  rpc_peer_entry *entry = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*entry) + strlen(uri) + 1, &entry, err));
+  strcpy(entry->uri, uri);
+  rpc_peer_entry **link = bucket_of(peers, uri);
+  entry->next = *link;
+  *link = entry;
+  peers->n_entries++;
+  *ret_entry = entry;
+  return CLV_OK;
+}
+
+#ifdef CLV_MUTATE_RESET_CUT
+static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+  (void)peers, (void)entry, (void)now;
+  return RPC_REPLY;
+}
+#else
+/* One more wasted call in the current second. */
+static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+  if (now - entry->window_ns >= 1000000000u) {
+    entry->window_ns = now;
+    entry->wasted = 0;
+  }
+  entry->wasted++;
+  if (entry->wasted <= peers->max_cancels_per_second) return RPC_REPLY;
+  if (entry->cut_until_ns < now) peers->cut_peers++;
+  entry->cut_until_ns = now + 1000000ull * peers->cut_ms;
+  /* Again and again if need be: the identity may have several connections. */
+  return entry->wasted % peers->max_cancels_per_second == 1 ? RPC_DISCONNECT : RPC_DROP;
+}
+#endif
+
+static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                             rpc_refusal *ret_refusal, clv_err *err) {
+  uint64_t now = clv_now_ns();
+  rpc_peer_entry *entry = find(peers, uri, now);
+  if (!entry) CLV_TRY(add(peers, uri, &entry, err));
+  bool cut = entry->cut_until_ns > now;
+  if (cut || entry->active >= peers->max_calls) {
+    *ret_refusal = waste(peers, entry, now);
+    return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
+                          peers->cut_ms)
+               : clv_fail(err, CLV_EXHAUSTED,
+                          "more than %u call%s at once; limits.concurrent_calls of its worker.yaml "
+                          "allows more, and a session has about six",
+                          peers->max_calls, CLV_S(peers->max_calls));
+  }
+  entry->active++;
+  *ret_entry = entry;
+  return CLV_OK;
+}
+
+clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                         rpc_refusal *ret_refusal, clv_err *err) {
+  *ret_refusal = RPC_REPLY;
+  pthread_mutex_lock(&peers->lock);
+  clv_code code = enter_locked(peers, uri, ret_entry, ret_refusal, err);
+  pthread_mutex_unlock(&peers->lock);
+  return code;
+}
+
+bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
+  pthread_mutex_lock(&peers->lock);
+  entry->active--;
+  bool shut = cancelled_by_peer && waste(peers, entry, clv_now_ns()) == RPC_DISCONNECT;
+  pthread_mutex_unlock(&peers->lock);
+  return shut;
+}
+
+/* ---- handler threads ------------------------------------------------------------------------- */
+
+/* One identity has half of the handler threads at most, so that another need not wait for all that
+ * it has asked. */
+rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
+  rpc_admission admission = RPC_NOW;
+  pthread_mutex_lock(&peers->lock);
+  if (entry->handling < peers->max_handling) {
+    entry->handling++;
+  } else if (entry->waiting < peers->max_waiting) {
+    admission = RPC_LATER;
+    job->next = NULL;
+    *(entry->first ? &entry->last->next : &entry->first) = job;
+    entry->last = job;
+    entry->waiting++;
+  } else {
+    admission = RPC_NEVER;
+  }
+  pthread_mutex_unlock(&peers->lock);
+  return admission;
+}
+
+clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry) {
+  pthread_mutex_lock(&peers->lock);
+  clv_rpc_job *job = entry->first;
+  if (job) {
+    entry->first = job->next;
+    entry->waiting--;
+  } else {
+    entry->handling--;
+  }
+  pthread_mutex_unlock(&peers->lock);
+  return job;
+}
+
+/* ---- cutting a connection -------------------------------------------------------------------- */
+
+/* The far end of `fd` in gRPC's spelling; false if it is no connected IP socket. */
+static bool far_end(int fd, char *text, size_t len) {
+  struct sockaddr_storage storage = {0};
+  socklen_t size = sizeof(storage);
+  char host[INET6_ADDRSTRLEN];
+  if (getpeername(fd, (struct sockaddr *)&storage, &size) != 0) return false;
+  if (storage.ss_family == AF_INET) {
+    const struct sockaddr_in *in = (const struct sockaddr_in *)&storage;
+    if (!inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host))) return false;
+    snprintf(text, len, "ipv4:%s:%u", host, ntohs(in->sin_port));
+    return true;
+  }
+  if (storage.ss_family != AF_INET6) return false;
+  const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&storage;
+  if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+    if (!inet_ntop(AF_INET, &in6->sin6_addr.s6_addr[12], host, sizeof(host))) return false;
+    snprintf(text, len, "ipv4:%s:%u", host, ntohs(in6->sin6_port));
+    return true;
+  }
+  if (!inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host))) return false;
+  snprintf(text, len, "ipv6:%%5B%s%%5D:%u", host, ntohs(in6->sin6_port));
+  return true;
+}
+
+/* Close for both directions and throw away what has arrived: gRPC would first read and serve all of
+ * it, and a receive buffer holds tens of thousands of resets. */
+static void cut(int fd) {
+  static const size_t MOST = 64u << 20;
+  shutdown(fd, SHUT_RDWR);
+  for (size_t thrown = 0; thrown < MOST;) {
+    ssize_t n = recv(fd, NULL, 1 << 20, MSG_TRUNC | MSG_DONTWAIT);
+    if (n <= 0) break;
+    thrown += (size_t)n;
+  }
+}
+
+static void cut_if(int fd, void *address) {
+  char text[80];
+  if (far_end(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut(fd);
+}
+
+/* gRPC neither tells nor closes single connections of a server, so sockets are looked for among our
+ * descriptors. */
+static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
+  DIR *dir = opendir("/proc/self/fd");
+  if (!dir) { /* hidden from us: ask for every descriptor there may be */
+    for (int fd = 0; fd < MAX_SCANNED_FDS; fd++) visit(fd, user);
+    return;
+  }
+  for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+    if (entry->d_name[0] != '.') visit((int)strtol(entry->d_name, NULL, 10), user);
+  closedir(dir);
+}
+
+/* Should gRPC close and reuse the descriptor meanwhile, its far end is another one and it is left
+ * alone. */
+void rpc_cut_connection(const char *address) { for_each_fd(cut_if, (void *)(uintptr_t)address); }
+
+typedef struct port_count {
+  unsigned port, n;
+} port_count;
+
+/* A listener has no far end, and what we dialled has another port at this one. */
+static void count_one(int fd, void *user) {
+  port_count *count = user;
+  char text[80];
+  struct sockaddr_storage near = {0};
+  socklen_t size = sizeof(near);
+  if (getsockname(fd, (struct sockaddr *)&near, &size) != 0) return;
+  unsigned port = near.ss_family == AF_INET    ? ((struct sockaddr_in *)&near)->sin_port
+                  : near.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&near)->sin6_port
+                                               : 0;
+  count->n += port && ntohs((uint16_t)port) == count->port && far_end(fd, text, sizeof(text));
+}
+
+unsigned rpc_count_connections(unsigned port) {
+  port_count count = {.port = port};
+  for_each_fd(count_one, &count);
+  return count.n;
+}

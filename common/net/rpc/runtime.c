@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The process-wide part: gRPC itself, one completion queue and the threads that empty it.
+ *
+ * One thread leads: while things are quiet it alone waits at the queue. With two waiting, gRPC
+ * hands the poll over to the other one at every event, and each of these wake-ups costs more than
+ * the event (an empty echo took 1.6 times as long). The others help: they come when the leader has
+ * been at work for nine tenths of the last millisecond (a large transfer, a burst of resets), or
+ * when one of its callbacks is stuck, and leave when there is nothing to do.
+ *
+ * New calls come through a queue and a thread of their own, so that a flood of them is seen, and
+ * its author cut off, however busy the leader is with reading it.
+ *
+ * Spinning. A thread that sleeps in the kernel takes 30 to 50 us to come back. So after an event
+ * the leader goes on asking with a zero deadline for `spin_us`, unless somebody computes or helps.
+ */
+#include <grpc/support/log.h>
+#include <grpc/support/time.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/net/rpc/rpc_int.h"
+#include "common/net/rpc/stream_int.h"
+
+#ifdef __SANITIZE_THREAD__
+#define HAVE_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HAVE_TSAN 1
+#endif
+#endif
+
+#ifdef HAVE_TSAN
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+void rpc_hand_over(void *it) { __tsan_release(it); }
+void rpc_take_over(void *it) { __tsan_acquire(it); }
+#else
+void rpc_hand_over(void *it) { (void)it; }
+void rpc_take_over(void *it) { (void)it; }
+#endif
+
+/* The codes are promised to be gRPC's, so that a remote failure keeps its meaning. */
+_Static_assert((int)CLV_OK == GRPC_STATUS_OK, "code");
+_Static_assert((int)CLV_CANCELLED == GRPC_STATUS_CANCELLED, "code");
+_Static_assert((int)CLV_UNKNOWN == GRPC_STATUS_UNKNOWN, "code");
+_Static_assert((int)CLV_INVALID == GRPC_STATUS_INVALID_ARGUMENT, "code");
+_Static_assert((int)CLV_DEADLINE == GRPC_STATUS_DEADLINE_EXCEEDED, "code");
+_Static_assert((int)CLV_NOT_FOUND == GRPC_STATUS_NOT_FOUND, "code");
+_Static_assert((int)CLV_EXISTS == GRPC_STATUS_ALREADY_EXISTS, "code");
+_Static_assert((int)CLV_DENIED == GRPC_STATUS_PERMISSION_DENIED, "code");
+_Static_assert((int)CLV_EXHAUSTED == GRPC_STATUS_RESOURCE_EXHAUSTED, "code");
+_Static_assert((int)CLV_PRECONDITION == GRPC_STATUS_FAILED_PRECONDITION, "code");
+_Static_assert((int)CLV_ABORTED == GRPC_STATUS_ABORTED, "code");
+_Static_assert((int)CLV_RANGE == GRPC_STATUS_OUT_OF_RANGE, "code");
+_Static_assert((int)CLV_UNIMPLEMENTED == GRPC_STATUS_UNIMPLEMENTED, "code");
+_Static_assert((int)CLV_INTERNAL == GRPC_STATUS_INTERNAL, "code");
+_Static_assert((int)CLV_UNAVAILABLE == GRPC_STATUS_UNAVAILABLE, "code");
+_Static_assert((int)CLV_DATA_LOSS == GRPC_STATUS_DATA_LOSS, "code");
+_Static_assert((int)CLV_UNAUTHENTICATED == GRPC_STATUS_UNAUTHENTICATED, "code");
+
+grpc_status_code rpc_status(clv_code code) {
+  return code == CLV_ANSWER ? GRPC_STATUS_UNAVAILABLE : (grpc_status_code)code;
+}
+
+clv_code rpc_code(grpc_status_code status) {
+  bool known = status >= GRPC_STATUS_OK && status <= GRPC_STATUS_UNAUTHENTICATED;
+  return known ? (clv_code)status : CLV_UNKNOWN;
+}
+
+gpr_timespec rpc_deadline(unsigned ms) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_millis((int64_t)ms, GPR_TIMESPAN));
+}
+
+gpr_timespec rpc_forever(void) { return gpr_inf_future(GPR_CLOCK_MONOTONIC); }
+
+/* gRPC's own lines are for people who debug it; a failed assertion of its is the last word. */
+static void forward_log(gpr_log_func_args *args) {
+  bool last_word = strstr(args->message, "assertion failed") != NULL;
+  clv_log(last_word ? CLV_LOG_ERROR : CLV_LOG_DEBUG, "grpc %s:%d: %s", args->file, args->line,
+          args->message);
+}
+
+bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag) {
+  rpc_hand_over(tag);
+  return grpc_call_start_batch(call, ops, n, tag, NULL) == GRPC_CALL_OK;
+}
+
+static void run_event(const grpc_event *event) {
+  rpc_tag *tag = event->tag;
+  rpc_take_over(tag);
+  tag->run(tag, event->success != 0);
+}
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+enum {
+  LOAD_WINDOW_NS = 1000000, /* how often the leader looks at its own load */
+  LOAD_PERCENT = 90,        /* of the window, above which it calls for help */
+  HELP_IDLE_MS = 2,         /* a helper without an event for so long leaves */
+  STUCK_CHECK_MS = 100,     /* how often a parked helper looks whether the leader is stuck ... */
+  STUCK_NS = 50000000,      /* ... which it is after so long in one callback */
+  SENDERS = 1,
+  MAX_DEFERRED = 1 << 16,
+};
+
+static bool leader_stuck(clv_rpc_runtime *runtime) {
+  uint64_t since = atomic_load_explicit(&runtime->handling_since_ns, memory_order_relaxed);
+  return since != 0 && clv_now_ns() - since > STUCK_NS;
+}
+
+/* Wait to be needed. False at the end of the runtime. */
+static bool park(clv_rpc_runtime *runtime) {
+  pthread_mutex_lock(&runtime->lock);
+  while (!runtime->stop && runtime->wanted == 0 && !leader_stuck(runtime)) {
+    uint64_t until = clv_now_ns() + 1000000ull * STUCK_CHECK_MS;
+    struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    pthread_cond_timedwait(&runtime->wake, &runtime->lock, &at);
+  }
+  bool go = !runtime->stop;
+  if (runtime->wanted > 0) runtime->wanted--;
+  pthread_mutex_unlock(&runtime->lock);
+  return go;
+}
+
+static void *helper_thread(void *arg) {
+  clv_rpc_runtime *runtime = arg;
+  while (park(runtime)) {
+    atomic_fetch_add(&runtime->helping, 1);
+    grpc_event event;
+    do {
+      event = grpc_completion_queue_next(runtime->queue, rpc_deadline(HELP_IDLE_MS), NULL);
+      if (event.type == GRPC_OP_COMPLETE) run_event(&event);
+    } while (event.type == GRPC_OP_COMPLETE ||
+             (event.type == GRPC_QUEUE_TIMEOUT && leader_stuck(runtime)));
+    atomic_fetch_sub(&runtime->helping, 1);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) break;
+  }
+  return NULL;
+}
+
+static void call_for_help(clv_rpc_runtime *runtime) {
+  pthread_mutex_lock(&runtime->lock);
+  if (atomic_load(&runtime->helping) + runtime->wanted + 1 < runtime->n_threads) {
+    runtime->wanted++;
+    pthread_cond_signal(&runtime->wake);
+  }
+  pthread_mutex_unlock(&runtime->lock);
+}
+
+/* ---- the leader ------------------------------------------------------------------------------ */
+
+typedef struct leader {
+  clv_rpc_runtime *runtime;
+  uint64_t window_ns; /* start of the window */
+  uint64_t cpu_ns;    /* processor time of this thread at its start */
+  uint64_t idle_ns;   /* of it spent on polls that found nothing */
+} leader;
+
+static uint64_t thread_cpu_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void sample_load(leader *me, uint64_t now) {
+  uint64_t window = now - me->window_ns;
+  if (window < LOAD_WINDOW_NS) return;
+  uint64_t cpu = thread_cpu_ns();
+  uint64_t spent = cpu - me->cpu_ns;
+  uint64_t work = spent > me->idle_ns ? spent - me->idle_ns : 0;
+  if (work > window / 100 * LOAD_PERCENT) call_for_help(me->runtime);
+  me->window_ns = now;
+  me->cpu_ns = cpu;
+  me->idle_ns = 0;
+}
+
+static void lead_event(leader *me, const grpc_event *event) {
+  clv_rpc_runtime *runtime = me->runtime;
+  uint64_t now = clv_now_ns();
+  sample_load(me, now);
+  atomic_store_explicit(&runtime->handling_since_ns, now, memory_order_relaxed);
+  run_event(event);
+  atomic_store_explicit(&runtime->handling_since_ns, 0, memory_order_relaxed);
+}
+
+static bool may_spin(clv_rpc_runtime *runtime) {
+  return atomic_load_explicit(&runtime->busy, memory_order_relaxed) == 0 &&
+         atomic_load_explicit(&runtime->helping, memory_order_relaxed) == 0;
+}
+
+/* Poll until nothing has come for spin_us. False at shutdown. */
+static bool spin(leader *me) {
+  clv_rpc_runtime *runtime = me->runtime;
+  uint64_t spin_ns = 1000ull * atomic_load_explicit(&runtime->spin_us, memory_order_relaxed);
+  if (spin_ns == 0) return true;
+  uint64_t before = clv_now_ns(), until = before + spin_ns;
+  while (before < until && may_spin(runtime)) {
+    grpc_event event =
+        grpc_completion_queue_next(runtime->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) return false;
+    uint64_t after;
+    if (event.type == GRPC_OP_COMPLETE) {
+      lead_event(me, &event);
+      after = clv_now_ns();
+      until = after + spin_ns;
+    } else {
+      sched_yield(); /* whom we wait for may need this very core */
+      after = clv_now_ns();
+      me->idle_ns += after - before;
+    }
+    before = after;
+  }
+  return true;
+}
+
+static void *leader_thread(void *arg) {
+  leader me = {.runtime = arg, .window_ns = clv_now_ns(), .cpu_ns = thread_cpu_ns()};
+  for (;;) {
+    grpc_event event = grpc_completion_queue_next(me.runtime->queue, rpc_forever(), NULL);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) break;
+    if (event.type == GRPC_OP_COMPLETE) lead_event(&me, &event);
+    if (!spin(&me)) break;
+  }
+  return NULL;
+}
+
+static void *admission_thread(void *arg) {
+  clv_rpc_runtime *runtime = arg;
+  for (;;) {
+    grpc_event event = grpc_completion_queue_next(runtime->admissions, rpc_forever(), NULL);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) return NULL;
+    if (event.type == GRPC_OP_COMPLETE) run_event(&event);
+  }
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void make_queues(clv_rpc_runtime *runtime) {
+  runtime->queue = grpc_completion_queue_create_for_next(NULL);
+  const grpc_completion_queue_attributes attributes = {
+      .version = 1,
+      .cq_completion_type = GRPC_CQ_NEXT,
+      .cq_polling_type = GRPC_CQ_NON_POLLING,
+  };
+  runtime->admissions = grpc_completion_queue_create(
+      grpc_completion_queue_factory_lookup(&attributes), &attributes, NULL);
+}
+
+static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err) {
+  CLV_TRY(rpc_pool_init(&runtime->senders, SENDERS, MAX_DEFERRED, err));
+  runtime->sending = true;
+  if (pthread_create(&runtime->admitter, NULL, admission_thread, runtime) != 0)
+    return clv_fail(err, CLV_EXHAUSTED, "the admission thread could not be started");
+  runtime->admitting = true;
+  for (unsigned i = 0; i < n; i++) {
+    void *(*run)(void *) = i == 0 ? leader_thread : helper_thread;
+    if (pthread_create(&runtime->threads[i], NULL, run, runtime) != 0)
+      return clv_fail(err, CLV_EXHAUSTED, "queue thread %u of %u could not be started", i + 1, n);
+    pthread_mutex_lock(&runtime->lock);
+    runtime->n_threads++;
+    pthread_mutex_unlock(&runtime->lock);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_runtime **ret_runtime,
+                             clv_err *err) {
+  unsigned n = options->queue_threads ? options->queue_threads : 2;
+  if (n < 2 || n > 64) return clv_fail(err, CLV_INVALID, "queue_threads is %u, must be 2 to 64", n);
+  if (options->spin_us > 1000)
+    return clv_fail(err, CLV_INVALID, "spin_us is %u, must be at most 1000", options->spin_us);
+  clv_rpc_runtime *runtime = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*runtime), &runtime, err));
+  gpr_set_log_function(forward_log);
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+  grpc_init();
+  pthread_mutex_init(&runtime->lock, NULL);
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&runtime->wake, &attr);
+  pthread_condattr_destroy(&attr);
+  atomic_init(&runtime->spin_us, options->spin_us);
+  make_queues(runtime);
+  clv_code code = start_threads(runtime, n, err);
+  if (code != CLV_OK) {
+    clv_rpc_runtime_free(runtime);
+    return code;
+  }
+  *ret_runtime = runtime;
+  return CLV_OK;
+}
+
+/* gRPC aborts when an operation is started on a queue that is shut down, so the streams must have
+ * ended first: they are cancelled, and the queue threads are still there to see that through. */
+static void wait_for_streams(clv_rpc_runtime *runtime) {
+  for (;;) {
+    pthread_mutex_lock(&runtime->lock);
+    bool none = runtime->streams == NULL;
+    pthread_mutex_unlock(&runtime->lock);
+    if (none) return;
+    nanosleep(&(struct timespec){0, 500000}, NULL);
+  }
+}
+
+void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
+  if (!runtime) return;
+  rpc_cancel_owned(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
+  if (runtime->n_threads > 0) wait_for_streams(runtime);
+  if (runtime->sending) rpc_pool_done(&runtime->senders);
+  grpc_completion_queue_shutdown(runtime->admissions);
+  grpc_completion_queue_shutdown(runtime->queue);
+  if (runtime->admitting) pthread_join(runtime->admitter, NULL);
+  for (unsigned i = 0; i < runtime->n_threads; i++) {
+    if (i == 1) { /* the leader has emptied the queue */
+      pthread_mutex_lock(&runtime->lock);
+      runtime->stop = true;
+      pthread_cond_broadcast(&runtime->wake);
+      pthread_mutex_unlock(&runtime->lock);
+    }
+    pthread_join(runtime->threads[i], NULL);
+  }
+  if (runtime->admitting) grpc_completion_queue_destroy(runtime->admissions);
+  if (runtime->n_threads > 0) grpc_completion_queue_destroy(runtime->queue);
+  grpc_shutdown();
+  pthread_cond_destroy(&runtime->wake);
+  pthread_mutex_destroy(&runtime->lock);
+  free(runtime);
+}
+
+void clv_rpc_runtime_freep(clv_rpc_runtime **runtime) {
+  clv_rpc_runtime_free(*runtime);
+  *runtime = NULL;
+}
+
+void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us) {
+  atomic_store_explicit(&runtime->spin_us, CLV_MIN(spin_us, 1000u), memory_order_relaxed);
+}
+
+void clv_rpc_busy_enter(clv_rpc_runtime *runtime) {
+  atomic_fetch_add_explicit(&runtime->busy, 1, memory_order_relaxed);
+}
+
+void clv_rpc_busy_leave(clv_rpc_runtime *runtime) {
+  atomic_fetch_sub_explicit(&runtime->busy, 1, memory_order_relaxed);
+}
+
+bool clv_rpc_stream_defer(clv_rpc_stream *stream, clv_rpc_job *job) {
+  return rpc_pool_put(&stream->runtime->senders, job);
+}
+
+/* ---- streams of this process ----------------------------------------------------------------- */
+
+void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
+  pthread_mutex_lock(&runtime->lock);
+  stream->next = runtime->streams;
+  stream->prev_link = &runtime->streams;
+  if (stream->next) stream->next->prev_link = &stream->next;
+  runtime->streams = stream;
+  pthread_mutex_unlock(&runtime->lock);
+}
+
+void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
+  pthread_mutex_lock(&runtime->lock);
+  *stream->prev_link = stream->next;
+  if (stream->next) stream->next->prev_link = stream->prev_link;
+  pthread_mutex_unlock(&runtime->lock);
+}
+
+/* The next stream of `owner` (of anybody for NULL) that has not been told yet, with a reference. */
+static clv_rpc_stream *next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
+  pthread_mutex_lock(&runtime->lock);
+  clv_rpc_stream *stream = runtime->streams;
+  while (stream && (stream->notified || (owner && stream->owner != owner))) stream = stream->next;
+  if (stream) {
+    stream->notified = true;
+    clv_rpc_stream_ref(stream);
+  }
+  pthread_mutex_unlock(&runtime->lock);
+  return stream;
+}
+
+void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code,
+                      const char *text) {
+  for (clv_rpc_stream *stream; (stream = next_to_cancel(runtime, owner)) != NULL;) {
+    clv_rpc_stream_cancel(stream, code, text);
+    clv_rpc_stream_unref(stream);
+  }
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The server: accepting, draining, counting. What happens to one call is in server_call.c.
+ *
+ * A few accept slots are always waiting for new calls; a slot asks for the next call before it
+ * looks at the one it got, so that a burst of calls never piles up inside gRPC for want of a slot.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/net/rpc/server_int.h"
+
+enum { ACCEPT_SLOTS = 64 };
+
+typedef struct accept_slot {
+  rpc_tag tag;
+  clv_rpc_server *server;
+  grpc_call *call;
+  grpc_call_details details;
+  grpc_metadata_array metadata;
+} accept_slot;
+
+void rpc_server_live(clv_rpc_server *server) {
+  pthread_mutex_lock(&server->lock);
+  server->live++;
+  pthread_mutex_unlock(&server->lock);
+}
+
+void rpc_server_gone(clv_rpc_server *server) {
+  pthread_mutex_lock(&server->lock);
+  server->live--;
+  pthread_cond_broadcast(&server->changed);
+  pthread_mutex_unlock(&server->lock);
+}
+
+/* ---- accepting ------------------------------------------------------------------------------- */
+
+static void free_slot(accept_slot *slot) {
+  clv_rpc_server *server = slot->server;
+  grpc_call_details_destroy(&slot->details);
+  grpc_metadata_array_destroy(&slot->metadata);
+  free(slot);
+  rpc_server_gone(server);
+}
+
+static bool wait_for_call(accept_slot *slot) {
+  clv_rpc_runtime *runtime = slot->server->runtime;
+  grpc_server *grpc = slot->server->grpc;
+  rpc_hand_over(&slot->tag); /* from here on another thread may have the slot */
+  return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata,
+                                  runtime->queue, runtime->admissions, &slot->tag) == GRPC_CALL_OK;
+}
+
+static void accepted(rpc_tag *tag, bool ok) {
+  accept_slot *slot = RPC_OWNER(tag, accept_slot, tag);
+  clv_rpc_server *server = slot->server;
+  if (!ok) {
+    free_slot(slot);
+    return;
+  }
+  grpc_call *call = clv_steal(&slot->call);
+  grpc_slice method = grpc_slice_ref(slot->details.method);
+  grpc_call_details_destroy(&slot->details);
+  grpc_metadata_array_destroy(&slot->metadata);
+  grpc_call_details_init(&slot->details);
+  grpc_metadata_array_init(&slot->metadata);
+  rpc_server_live(server); /* the call's, before the slot's may go */
+  if (!wait_for_call(slot)) free_slot(slot);
+  rpc_server_admit(server, call, method);
+  grpc_slice_unref(method);
+}
+
+static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
+  accept_slot *slot = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*slot), &slot, err));
+  slot->server = server;
+  slot->tag.run = accepted;
+  grpc_call_details_init(&slot->details);
+  grpc_metadata_array_init(&slot->metadata);
+  rpc_server_live(server);
+  if (wait_for_call(slot)) return CLV_OK;
+  free_slot(slot);
+  return clv_fail(err, CLV_INTERNAL, "gRPC does not take requests for calls");
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+/* gRPC does not say why it could not bind: ask the system the same question. */
+static const char *bind_trouble(const char *listen_address) {
+  char host[256];
+  const char *colon = strrchr(listen_address, ':');
+  size_t len = colon ? (size_t)(colon - listen_address) : 0;
+  if (!colon || len >= sizeof(host)) return "it is not HOST:PORT";
+  bool brackets = len >= 2 && listen_address[0] == '[' && listen_address[len - 1] == ']';
+  memcpy(host, listen_address + brackets, len - 2 * brackets);
+  host[len - 2 * brackets] = '\0';
+  struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+  struct addrinfo *found = NULL;
+  int problem = getaddrinfo(host, colon + 1, &hints, &found);
+  if (problem != 0) return gai_strerror(problem);
+  int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int on = 1;
+  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const char *why = "gRPC could not use it";
+  if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0) why = clv_bind_error_text(errno);
+  if (fd >= 0) close(fd);
+  freeaddrinfo(found);
+  return why;
+}
+
+static grpc_server *create(const clv_rpc_server_options *options) {
+  rpc_args args = {.n = 0};
+  rpc_args_common(&args, &options->limits);
+  rpc_args_server(&args, options);
+  grpc_resource_quota *quota = options->memory ? grpc_resource_quota_create("server") : NULL;
+  if (quota) {
+    grpc_resource_quota_resize(quota, options->memory);
+    rpc_args_quota(&args, quota);
+  }
+  grpc_channel_args list = {args.n, args.arg};
+  grpc_server *server = grpc_server_create(&list, NULL);
+  if (quota) grpc_resource_quota_unref(quota);
+  return server;
+}
+
+static clv_code start(clv_rpc_server *server, clv_err *err) {
+  const clv_rpc_server_options *options = &server->options;
+  server->grpc = create(options);
+  grpc_server_register_completion_queue(server->grpc, server->runtime->queue, NULL);
+  grpc_server_register_completion_queue(server->grpc, server->runtime->admissions, NULL);
+  grpc_server_credentials *credentials = rpc_server_credentials(&server->certs);
+  int port = grpc_server_add_http2_port(server->grpc, options->listen, credentials);
+  grpc_server_credentials_release(credentials);
+  if (port == 0)
+    return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", options->listen,
+                    bind_trouble(options->listen));
+  server->port = (unsigned)port;
+  grpc_server_start(server->grpc);
+  for (int i = 0; i < ACCEPT_SLOTS; i++) CLV_TRY(add_slot(server, err));
+  return CLV_OK;
+}
+
+static clv_code check_options(const clv_rpc_server_options *options, clv_err *err) {
+  if (!options->listen) return clv_fail(err, CLV_INVALID, "no address to listen on");
+  if (options->handler_threads > 64)
+    return clv_fail(err, CLV_INVALID, "handler_threads is %u, must be at most 64",
+                    options->handler_threads);
+  if (options->n_stream_methods > 0 && !options->on_stream)
+    return clv_fail(err, CLV_INVALID, "stream methods without on_stream");
+  return CLV_OK;
+}
+
+/* Everything that needs no network; what fails leaves nothing behind. */
+static clv_code prepare(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err) {
+  const clv_rpc_server_options *options = &server->options;
+  CLV_TRY(rpc_limits_check(&server->options.limits, err));
+  CLV_TRY(rpc_server_certs_init(&server->certs, pem, err));
+  if (!options->handler_threads) server->options.handler_threads = 4;
+  /* What waits is bounded for each identity, see peers.c. */
+  clv_code code = rpc_pool_init(&server->pool, options->handler_threads, UINT_MAX, err);
+  if (code != CLV_OK) {
+    rpc_server_certs_done(&server->certs);
+    return code;
+  }
+  rpc_peers_init(&server->peers, options);
+  pthread_mutex_init(&server->lock, NULL);
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&server->changed, &attr);
+  pthread_condattr_destroy(&attr);
+  return CLV_OK;
+}
+
+clv_code clv_rpc_server_new(clv_rpc_runtime *runtime, const clv_rpc_server_options *options,
+                            clv_rpc_server **ret_server, clv_err *err) {
+  CLV_TRY(check_options(options, err));
+  clv_rpc_server *server = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*server), &server, err));
+  server->runtime = runtime;
+  server->options = *options;
+  server->options.pem = (clv_rpc_pem){0}; /* the caller's, only borrowed */
+  server->shutdown_tag.run = rpc_server_shut;
+  clv_code code = prepare(server, &options->pem, err);
+  if (code != CLV_OK) {
+    free(server);
+    return code;
+  }
+  code = start(server, err);
+  if (code != CLV_OK) {
+    clv_rpc_server_free(server);
+    return code;
+  }
+  *ret_server = server;
+  return CLV_OK;
+}
+
+unsigned clv_rpc_server_port(const clv_rpc_server *server) { return server->port; }
+
+clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err) {
+  return rpc_server_certs_swap(&server->certs, pem, err);
+}
+
+void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts) {
+  *ret_counts = (clv_rpc_server_counts){
+      .calls = atomic_load(&server->calls),
+      .denied = atomic_load(&server->denied),
+      .unauthenticated = atomic_load(&server->unauthenticated),
+      .refused_by_limit = atomic_load(&server->refused_by_limit),
+      .active_calls = atomic_load(&server->active_calls),
+  };
+  pthread_mutex_lock(&server->peers.lock);
+  ret_counts->cut_peers = server->peers.cut_peers;
+  pthread_mutex_unlock(&server->peers.lock);
+}
+
+unsigned clv_rpc_server_connections(const clv_rpc_server *server) {
+  return rpc_count_connections(server->port);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void rpc_server_shut(rpc_tag *tag, bool ok) {
+  (void)ok;
+  clv_rpc_server *server = RPC_OWNER(tag, clv_rpc_server, shutdown_tag);
+  pthread_mutex_lock(&server->lock);
+  server->shut = true;
+  pthread_cond_broadcast(&server->changed);
+  pthread_mutex_unlock(&server->lock);
+}
+
+/* Wait until gRPC and our own calls are through, at most `ms` (forever for UINT_MAX). */
+static bool wait_gone(clv_rpc_server *server, unsigned ms) {
+  uint64_t until = clv_now_ns() + 1000000ull * ms;
+  struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+  int rc = 0;
+  pthread_mutex_lock(&server->lock);
+  while (!(server->shut && server->live == 0) && rc == 0)
+    rc = ms == UINT_MAX ? pthread_cond_wait(&server->changed, &server->lock)
+                        : pthread_cond_timedwait(&server->changed, &server->lock, &at);
+  bool gone = server->shut && server->live == 0;
+  pthread_mutex_unlock(&server->lock);
+  return gone;
+}
+
+clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_err *err) {
+  pthread_mutex_lock(&server->lock);
+  bool first = !server->draining;
+  server->draining = true;
+  pthread_mutex_unlock(&server->lock);
+  if (first) {
+    rpc_hand_over(&server->shutdown_tag);
+    grpc_server_shutdown_and_notify(server->grpc, server->runtime->queue, &server->shutdown_tag);
+  }
+  if (wait_gone(server, deadline_ms)) return CLV_OK;
+  /* First with a reason that reaches the clients, then without ceremony. */
+  rpc_cancel_owned(server->runtime, server, CLV_UNAVAILABLE, "the server is shutting down");
+  bool polite = wait_gone(server, 500);
+  if (!polite) {
+    grpc_server_cancel_all_calls(server->grpc);
+    wait_gone(server, UINT_MAX);
+  }
+  return clv_fail(err, CLV_DEADLINE, "calls were still running after %u ms and were cancelled",
+                  deadline_ms);
+}
+
+void clv_rpc_server_free(clv_rpc_server *server) {
+  if (!server) return;
+  clv_err ignored; /* that calls had to be cancelled is what the caller asked for */
+  if (clv_rpc_server_drain(server, 0, &ignored) != CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "server freed: %s", ignored.text);
+  grpc_server_destroy(server->grpc);
+  rpc_pool_done(&server->pool);
+  rpc_peers_done(&server->peers);
+  rpc_server_certs_done(&server->certs);
+  pthread_cond_destroy(&server->changed);
+  pthread_mutex_destroy(&server->lock);
+  free(server);
+}
+
+void clv_rpc_server_freep(clv_rpc_server **server) {
+  clv_rpc_server_free(*server);
+  *server = NULL;
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of a stream. Three tags: send (stream_send.c), recv (one RECV_MESSAGE at a time, asked
+ * for again when on_message has returned) and end (status on a client, close on a server).
+ */
+#include <grpc/support/alloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/rpc/stream_int.h"
+
+static void recv_done(rpc_tag *tag, bool ok);
+static void end_done(rpc_tag *tag, bool ok);
+
+clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *call, bool server,
+                        size_t max_message, clv_rpc_stream **ret_stream, clv_err *err) {
+  clv_rpc_stream *stream = NULL;
+  CLV_TRY(clv_alloc(1, sizeof(*stream), &stream, err));
+  atomic_init(&stream->refs, 1);
+  stream->runtime = runtime;
+  stream->owner = owner;
+  stream->call = call;
+  stream->server = server;
+  stream->max_message = max_message;
+  stream->send_tag.run = rpc_stream_send_done;
+  stream->recv_tag.run = recv_done;
+  stream->end_tag.run = end_done;
+  stream->details = grpc_empty_slice();
+  grpc_metadata_array_init(&stream->initial_metadata);
+  grpc_metadata_array_init(&stream->trailing_metadata);
+  pthread_mutex_init(&stream->lock, NULL);
+  rpc_runtime_add(runtime, stream);
+  *ret_stream = stream;
+  return CLV_OK;
+}
+
+clv_rpc_stream *clv_rpc_stream_ref(clv_rpc_stream *stream) {
+  atomic_fetch_add_explicit(&stream->refs, 1, memory_order_relaxed);
+  return stream;
+}
+
+void clv_rpc_stream_unref(clv_rpc_stream *stream) {
+  if (!stream || atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_acq_rel) != 1) return;
+  rpc_stream_free_nodes(stream);
+  grpc_metadata_array_destroy(&stream->initial_metadata);
+  grpc_metadata_array_destroy(&stream->trailing_metadata);
+  grpc_slice_unref(stream->details);
+  gpr_free((void *)(uintptr_t)stream->error_string);
+  free(stream->enclosed);
+  pthread_mutex_destroy(&stream->lock);
+  free(stream);
+}
+
+void clv_rpc_stream_unrefp(clv_rpc_stream **stream) {
+  clv_rpc_stream_unref(*stream);
+  *stream = NULL;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* How the stream ended, for on_closed. */
+static clv_code end_of(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
+  if (!stream->server) {
+    rpc_text(text, GRPC_SLICE_START_PTR(stream->details), GRPC_SLICE_LENGTH(stream->details));
+    bool lost = stream->status == GRPC_STATUS_UNAVAILABLE || stream->status == GRPC_STATUS_UNKNOWN;
+    lost = lost && rpc_end_text(stream->peer_timeout_ms, text);
+    return lost ? CLV_UNAVAILABLE : rpc_code(stream->status);
+  }
+  if (!stream->cancelled && stream->cancel_code == CLV_OK) {
+    text[0] = '\0';
+    return CLV_OK;
+  }
+  bool ours = stream->cancel_code != CLV_OK;
+  const char *why =
+      ours ? stream->cancel_text : "the peer cancelled the stream or its connection was lost";
+  rpc_text(text, why, strlen(why));
+  return ours ? stream->cancel_code : CLV_CANCELLED;
+}
+
+/* Nobody uses the call any more: drop it, say so, and let the library's reference go. */
+static void finish(clv_rpc_stream *stream) {
+  rpc_stream_drop_queue(stream);
+  grpc_call_unref(stream->call);
+  char text[RPC_TEXT];
+  clv_code code = end_of(stream, text);
+  if (stream->events.on_closed) stream->events.on_closed(stream->events.user, stream, code, text);
+  rpc_runtime_remove(stream->runtime, stream);
+  if (stream->ended) stream->ended(stream->arg, stream->cancelled && stream->cancel_code == CLV_OK);
+  clv_rpc_stream_unref(stream);
+}
+
+bool rpc_stream_hold(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  bool alive = !stream->over;
+  if (alive) stream->holds++;
+  pthread_mutex_unlock(&stream->lock);
+  return alive;
+}
+
+void rpc_stream_drop(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  bool last = --stream->holds == 0 && stream->ending;
+  if (last) stream->over = true;
+  pthread_mutex_unlock(&stream->lock);
+  if (last) finish(stream);
+}
+
+static void end_done(rpc_tag *tag, bool ok) {
+  (void)ok; /* these two operations always succeed */
+  clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, end_tag);
+  pthread_mutex_lock(&stream->lock);
+  stream->ending = true;
+  pthread_mutex_unlock(&stream->lock);
+  rpc_stream_drop(stream);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static void ask(clv_rpc_stream *stream) {
+  if (!rpc_stream_hold(stream)) return;
+  grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
+  op.data.recv_message.recv_message = &stream->received;
+  if (!rpc_start(stream->call, &op, 1, &stream->recv_tag)) rpc_stream_drop(stream);
+}
+
+static void deliver(clv_rpc_stream *stream, grpc_byte_buffer *buffer) {
+  clv_iov fixed[RPC_MAX_PIECES];
+  const clv_iov *pieces = NULL;
+  size_t n = 0;
+  CLV_AUTO(clv_freep) void *heap = NULL;
+  clv_err err;
+  clv_code code = rpc_pieces(buffer, fixed, &pieces, &n, &heap, &err);
+  if (code == CLV_OK)
+    stream->events.on_message(stream->events.user, stream, pieces, n);
+  else
+    clv_rpc_stream_cancel(stream, code, err.text);
+}
+
+/* A client learns of the server's half close with its status; only a server has to act. */
+static void half_closed(clv_rpc_stream *stream) {
+  if (!stream->server) return;
+  if (stream->events.on_half_closed)
+    stream->events.on_half_closed(stream->events.user, stream);
+  else
+    clv_rpc_stream_close(stream);
+}
+
+static void recv_done(rpc_tag *tag, bool ok) {
+  clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, recv_tag);
+  grpc_byte_buffer *buffer = clv_steal(&stream->received);
+  if (ok && buffer) {
+    if (stream->took) stream->took(stream->arg, grpc_byte_buffer_length(buffer));
+    deliver(stream, buffer);
+    grpc_byte_buffer_destroy(buffer);
+    ask(stream);
+  } else {
+    if (buffer) grpc_byte_buffer_destroy(buffer);
+    half_closed(stream);
+  }
+  rpc_stream_drop(stream);
+}
+
+/* ---- the start ------------------------------------------------------------------------------- */
+
+void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
+  stream->events = *events;
+  stream->sending = SEND_IDLE;
+  stream->holds = 2; /* the end batch and this function */
+  grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
+                    {.op = GRPC_OP_RECV_INITIAL_METADATA},
+                    {.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
+  ops[1].data.recv_initial_metadata.recv_initial_metadata = &stream->initial_metadata;
+  ops[2].data.recv_status_on_client.trailing_metadata = &stream->trailing_metadata;
+  ops[2].data.recv_status_on_client.status = &stream->status;
+  ops[2].data.recv_status_on_client.status_details = &stream->details;
+  ops[2].data.recv_status_on_client.error_string = &stream->error_string;
+  if (!rpc_start(stream->call, ops, 3, &stream->end_tag)) {
+    stream->status = GRPC_STATUS_INTERNAL;
+    end_done(&stream->end_tag, false);
+  }
+  ask(stream);
+  rpc_stream_drop(stream);
+}
+
+void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
+                             void (*ended)(void *arg, bool cancelled), void *arg) {
+  stream->took = took;
+  stream->ended = ended;
+  stream->arg = arg;
+  stream->sending = SEND_HELD;
+  stream->holds = 2; /* the end batch, and the caller until _accept or _refuse */
+  grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
+  op.data.recv_close_on_server.cancelled = &stream->cancelled;
+  if (!rpc_start(stream->call, &op, 1, &stream->end_tag)) end_done(&stream->end_tag, false);
+}
+
+/* Start a send batch that the queue did not choose, under a hold of its own. */
+static void start_send(clv_rpc_stream *stream, const grpc_op *ops, size_t n) {
+  if (!rpc_start(stream->call, ops, n, &stream->send_tag))
+    rpc_stream_send_done(&stream->send_tag, false);
+}
+
+/* The same for a server stream whose sends were held until now. */
+static void start_held(clv_rpc_stream *stream, const grpc_op *ops, size_t n, rpc_send_state state) {
+  pthread_mutex_lock(&stream->lock);
+  stream->sending = state;
+  stream->holds++;
+  pthread_mutex_unlock(&stream->lock);
+  start_send(stream, ops, n);
+}
+
+void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
+  stream->events = *events;
+  grpc_op op = {.op = GRPC_OP_SEND_INITIAL_METADATA};
+  start_held(stream, &op, 1, SEND_BUSY);
+  ask(stream);
+  rpc_stream_drop(stream);
+}
+
+static grpc_op status_op(clv_code code, grpc_slice *details) {
+  grpc_op op = {.op = GRPC_OP_SEND_STATUS_FROM_SERVER};
+  op.data.send_status_from_server.status = rpc_status(code);
+  op.data.send_status_from_server.status_details = details;
+  return op;
+}
+
+void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text) {
+  char clean[RPC_TEXT];
+  rpc_text(clean, text, strlen(text));
+  grpc_slice details = grpc_slice_from_copied_string(clean);
+  grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, status_op(code, &details)};
+  rpc_stream_drop_queue(stream);
+  start_held(stream, ops, 2, SEND_CLOSING);
+  grpc_slice_unref(details);
+  rpc_stream_drop(stream);
+}
+
+void clv_rpc_stream_close(clv_rpc_stream *stream) {
+  if (!stream) return;
+  (void)clv_rpc_stream_flush(stream);
+  pthread_mutex_lock(&stream->lock);
+  stream->close_wanted = true;
+  pthread_mutex_unlock(&stream->lock);
+  rpc_stream_kick(stream);
+}
+
+/* A server that has nothing in flight ends with a status: unlike a cancel, gRPC writes it out even
+ * if it is the last thing before the connection closes. */
+static void end_call(clv_rpc_stream *stream, bool with_status) {
+  if (!with_status) {
+    grpc_call_cancel_with_status(stream->call, rpc_status(stream->cancel_code), stream->cancel_text,
+                                 NULL);
+    rpc_stream_drop(stream);
+    return;
+  }
+  grpc_slice details = grpc_slice_from_copied_string(stream->cancel_text);
+  grpc_op op = status_op(stream->cancel_code, &details);
+  start_send(stream, &op, 1);
+  grpc_slice_unref(details);
+}
+
+void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text) {
+  if (code == CLV_OK) code = CLV_CANCELLED;
+  pthread_mutex_lock(&stream->lock);
+  bool first = !stream->over && !stream->ending && stream->cancel_code == CLV_OK;
+  bool with_status = stream->server && stream->sending == SEND_IDLE;
+  if (first) {
+    stream->cancel_code = code;
+    rpc_text(stream->cancel_text, text, strlen(text));
+    stream->holds++;
+    if (with_status) stream->sending = SEND_CLOSING;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  if (!first) return;
+  rpc_stream_drop_queue(stream);
+  end_call(stream, with_status);
+}

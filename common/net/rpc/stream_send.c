@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sending side of a stream: a queue of messages, one of them out at a time. Whoever moves
+ * `sending` from SEND_IDLE to SEND_BUSY (under the lock) starts the batch (without it); its event
+ * takes the next message. Batches are started without the lock because gRPC may release slices, and
+ * so call pieces' `release`, inside the start.
+ */
+#include <grpc/slice_buffer.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/rpc/stream_int.h"
+
+static grpc_slice_buffer *slices_of(rpc_send_node *node) {
+  return &node->buffer->data.raw.slice_buffer;
+}
+
+static void free_node(rpc_send_node *node) {
+  if (!node) return;
+  if (node->buffer) grpc_byte_buffer_destroy(node->buffer);
+  free(node);
+}
+
+static grpc_slice slice_of(const clv_rpc_piece *piece) {
+  if (!piece->release) return grpc_slice_from_copied_buffer(piece->data, piece->len);
+  return grpc_slice_new_with_user_data((void *)(uintptr_t)piece->data, piece->len, piece->release,
+                                       piece->owner);
+}
+
+/* Release pieces that never became slices. */
+static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+}
+
+static rpc_send_node *take_spare(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  rpc_send_node *node = stream->spare;
+  if (node) {
+    stream->spare = node->next;
+    stream->n_spare--;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return node;
+}
+
+static clv_code new_node(rpc_send_node **ret_node, clv_err *err) {
+  rpc_send_node *node;
+  CLV_TRY(clv_alloc(1, sizeof(*node), &node, err));
+  node->buffer = grpc_raw_byte_buffer_create(NULL, 0);
+  *ret_node = node;
+  return CLV_OK;
+}
+
+static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_err *err) {
+  rpc_send_node *node = take_spare(stream);
+  for (int i = 0; !node && i < NODE_BATCH; i++) {
+    rpc_send_node *spare;
+    CLV_TRY(new_node(&spare, err));
+    pthread_mutex_lock(&stream->lock);
+    spare->next = stream->spare;
+    stream->spare = spare;
+    stream->n_spare++;
+    pthread_mutex_unlock(&stream->lock);
+  }
+  if (!node) node = take_spare(stream);
+  if (!node) CLV_TRY(new_node(&node, err)); /* another thread took them all */
+  node->next = NULL;
+  *ret_node = node;
+  return CLV_OK;
+}
+
+/* Releases what the node's message still holds. */
+static void give_node(clv_rpc_stream *stream, rpc_send_node *node) {
+  grpc_slice_buffer_reset_and_unref(slices_of(node));
+  pthread_mutex_lock(&stream->lock);
+  bool keep = stream->n_spare < KEPT_NODES;
+  if (keep) {
+    node->next = stream->spare;
+    stream->spare = node;
+    stream->n_spare++;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  if (!keep) free_node(node);
+}
+
+void rpc_stream_free_nodes(clv_rpc_stream *stream) {
+  for (rpc_send_node *node; (node = stream->spare) != NULL;) {
+    stream->spare = node->next;
+    free_node(node);
+  }
+}
+
+void rpc_stream_drop_queue(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  rpc_send_node *list = stream->head;
+  stream->head = stream->tail = NULL;
+  for (rpc_send_node *node = list; node; node = node->next) stream->queued_bytes -= node->bytes;
+  pthread_mutex_unlock(&stream->lock);
+  while (list) {
+    rpc_send_node *node = list;
+    list = node->next;
+    give_node(stream, node);
+  }
+}
+
+/* Why nothing can be sent any more; called with the lock held. */
+static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
+  if (stream->cancel_code != CLV_OK)
+    return clv_fail(err, stream->cancel_code, "the stream was cancelled: %s", stream->cancel_text);
+  if (stream->ending || stream->over) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
+  if (stream->close_wanted || stream->sending == SEND_CLOSING)
+    return clv_fail(err, CLV_PRECONDITION, "the stream was closed for sending");
+  return CLV_OK;
+}
+
+/* Under the lock: copied once more, into a slice of the library's. */
+static void add_enclosed(clv_rpc_stream *stream, rpc_send_node *node) {
+  size_t bytes = stream->enclosed_bytes;
+  if (!bytes) return;
+  grpc_slice_buffer_add(slices_of(node), grpc_slice_from_copied_buffer(stream->enclosed, bytes));
+  node->bytes += bytes;
+  stream->enclosed_bytes = stream->n_enclosed = 0;
+}
+
+static void queue(clv_rpc_stream *stream, rpc_send_node *node) {
+  if (stream->tail)
+    stream->tail->next = node;
+  else
+    stream->head = node;
+  stream->tail = node;
+  stream->queued_bytes += node->bytes;
+}
+
+static clv_code append(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err) {
+  pthread_mutex_lock(&stream->lock);
+  clv_code code = refuse_send(stream, err);
+  if (code == CLV_OK) {
+    add_enclosed(stream, node);
+    queue(stream, node);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return code;
+}
+
+clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces, size_t n,
+                             clv_err *err) {
+  size_t bytes = 0;
+  clv_code code = CLV_OK;
+  for (size_t i = 0; i < n && code == CLV_OK; i++)
+    if (!clv_add_size(bytes, pieces[i].len, &bytes) || bytes > stream->max_message)
+      code = clv_fail(err, CLV_INVALID, "message of more than %zu bytes", stream->max_message);
+  rpc_send_node *node = NULL;
+  if (code == CLV_OK) code = take_node(stream, &node, err);
+  if (code != CLV_OK) {
+    release_pieces(pieces, n);
+    return code;
+  }
+  for (size_t i = 0; i < n; i++) grpc_slice_buffer_add(slices_of(node), slice_of(&pieces[i]));
+  node->bytes = bytes;
+  code = append(stream, node, err);
+  if (code != CLV_OK) {
+    give_node(stream, node);
+    return code;
+  }
+  rpc_stream_kick(stream);
+  return CLV_OK;
+}
+
+/* Under the lock. */
+static bool have_room(clv_rpc_stream *stream, size_t bytes) {
+  clv_err ignored;
+  if (!stream->enclosed) stream->enclosed = malloc(RPC_ENCLOSED_MAX);
+  return stream->enclosed && stream->n_enclosed < CLV_RPC_ENCLOSED &&
+         bytes <= RPC_ENCLOSED_MAX - stream->enclosed_bytes &&
+         refuse_send(stream, &ignored) == CLV_OK;
+}
+
+bool clv_rpc_stream_enclose(clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < n; i++) bytes += pieces[i].len;
+  pthread_mutex_lock(&stream->lock);
+  bool fits = have_room(stream, bytes);
+  stream->n_enclosed += fits;
+  for (size_t i = 0; fits && i < n; i++) {
+    memcpy(stream->enclosed + stream->enclosed_bytes, pieces[i].data, pieces[i].len);
+    stream->enclosed_bytes += pieces[i].len;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return fits;
+}
+
+static bool any_enclosed(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  bool any = stream->n_enclosed > 0;
+  pthread_mutex_unlock(&stream->lock);
+  return any;
+}
+
+/* Another thread's message may take them first: then nothing is sent. */
+static bool append_enclosed(clv_rpc_stream *stream, rpc_send_node *node) {
+  clv_err ignored;
+  pthread_mutex_lock(&stream->lock);
+  bool any = stream->n_enclosed && refuse_send(stream, &ignored) == CLV_OK;
+  if (any) {
+    add_enclosed(stream, node);
+    queue(stream, node);
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return any;
+}
+
+bool clv_rpc_stream_flush(clv_rpc_stream *stream) {
+  rpc_send_node *node;
+  clv_err ignored;
+  if (!any_enclosed(stream) || take_node(stream, &node, &ignored) != CLV_OK) return false;
+  node->bytes = 0;
+  bool any = append_enclosed(stream, node);
+  if (any)
+    rpc_stream_kick(stream);
+  else
+    give_node(stream, node);
+  return any;
+}
+
+size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  size_t bytes = stream->queued_bytes;
+  pthread_mutex_unlock(&stream->lock);
+  return bytes;
+}
+
+/* Decide, with the lock held, what to send next. False: nothing (or not now). */
+static bool choose(clv_rpc_stream *stream, grpc_op *op) {
+  if (stream->sending != SEND_IDLE || stream->ending || stream->cancel_code != CLV_OK) return false;
+  *op = (grpc_op){0};
+  if (stream->head) {
+    op->op = GRPC_OP_SEND_MESSAGE;
+    op->data.send_message.send_message = stream->head->buffer;
+    stream->in_flight = stream->head;
+    stream->head = stream->head->next;
+    if (!stream->head) stream->tail = NULL;
+    stream->sending = SEND_BUSY;
+  } else if (stream->close_wanted) {
+    op->op = stream->server ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    stream->sending = SEND_CLOSING;
+  } else {
+    return false;
+  }
+  stream->holds++;
+  return true;
+}
+
+void rpc_stream_kick(clv_rpc_stream *stream) {
+  grpc_op op;
+  pthread_mutex_lock(&stream->lock);
+  bool send = choose(stream, &op);
+  pthread_mutex_unlock(&stream->lock);
+  if (send && !rpc_start(stream->call, &op, 1, &stream->send_tag))
+    rpc_stream_send_done(&stream->send_tag, false);
+}
+
+/* The message in flight has gone, one way or the other: take it off the queue. */
+static rpc_send_node *pop_sent(clv_rpc_stream *stream) {
+  pthread_mutex_lock(&stream->lock);
+  rpc_send_node *node = NULL;
+  if (stream->sending == SEND_BUSY) {
+    node = stream->in_flight;
+    stream->in_flight = NULL;
+    if (node) stream->queued_bytes -= node->bytes;
+    stream->sending = SEND_IDLE;
+  }
+  pthread_mutex_unlock(&stream->lock);
+  return node;
+}
+
+void rpc_stream_send_done(rpc_tag *tag, bool ok) {
+  clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, send_tag);
+  rpc_send_node *node = pop_sent(stream);
+  size_t bytes = node ? node->bytes : 0;
+  if (node) give_node(stream, node);
+  if (!ok) rpc_stream_drop_queue(stream); /* the call is over; its end is on the way */
+  rpc_stream_kick(stream);
+  if (node && ok && stream->events.on_sent)
+    stream->events.on_sent(stream->events.user, stream, bytes);
+  rpc_stream_drop(stream);
+}

@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The connections that this process has accepted, from their first byte to the end of their TLS
+ * object. gRPC 1.51 neither judges nor bounds them, so it is done around it: accept4 (the accept
+ * guard) says which descriptor comes next, OpenSSL says which object was made for it, on the same
+ * thread, and calls here when a certificate has been verified and when the object is freed.
+ *
+ * The program's admission says who may come in. At the certificate it is asked whether to go on;
+ * at the Finished message, when the caller has proved that it holds the key, it counts. So whoever
+ * shows somebody else's certificate takes nothing of that one's quota. What it refuses fails the
+ * handshake with an alert. gRPC sends no alerts, so it is caught in a BIO of our own and written
+ * to the socket here.
+ *
+ * Each connection is verified anew: without tickets no TLS session can be resumed.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/net/tls/tls_int.h"
+
+enum { MAX_HASH = 256, MAX_PLACES = 65535, SPARE_ENTRIES = 64 };
+enum { TABLE = 2 * MAX_PLACES + SPARE_ENTRIES }; /* what is on its way out has an entry too */
+
+typedef union address {
+  struct sockaddr any;
+  struct sockaddr_in v4;
+  struct sockaddr_in6 v6;
+} address;
+
+typedef struct entry {
+  bool used;
+  bool spoke;  /* TLS has come from there */
+  bool judged; /* its certificate was admitted */
+  bool held;   /* the admission counts it */
+  bool shut;   /* by us: on its way out, and counted no more */
+  bool diverted;
+  uint32_t generation; /* of this place in the table */
+  clv_tls_frames frames;
+  clv_tls_decision refused;
+  int fd; /* -1: its number has gone to another */
+  uint64_t began_ns;
+  size_t holder;
+  char *issuer, *serial; /* of its certificate, once that was admitted */
+  address from;
+} entry;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static clv_tls_admission admission; /* judge NULL: there is none */
+static entry *entries;              /* [TABLE], of which memory is taken where it has been used */
+static size_t n_entries;            /* those that have been used */
+static size_t n_live;               /* neither free nor shut */
+static uint64_t unread;             /* bytes, of all connections that are not shut */
+static _Atomic uint64_t n_shed, n_floods;
+static int slot = -1;
+static _Thread_local int next_fd = -1;
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+/* What a host has one of: an IPv4 address, or the first half of an IPv6 one. */
+static size_t hash_of(const address *from) {
+  const struct in6_addr *in6 = &from->v6.sin6_addr;
+  if (from->any.sa_family == AF_INET) return clv_crc32c(0, &from->v4.sin_addr, 4) % MAX_HASH;
+  if (from->any.sa_family != AF_INET6) return 0;
+  if (IN6_IS_ADDR_V4MAPPED(in6)) return clv_crc32c(0, &in6->s6_addr[12], 4) % MAX_HASH;
+  return clv_crc32c(0, in6, 8) % MAX_HASH;
+}
+
+static const char *text_of(const address *from, char buf[INET6_ADDRSTRLEN]) {
+  const struct in6_addr *in6 = &from->v6.sin6_addr;
+  if (from->any.sa_family == AF_INET) return inet_ntop(AF_INET, &from->v4.sin_addr, buf, 16);
+  if (from->any.sa_family != AF_INET6) return "?";
+  if (IN6_IS_ADDR_V4MAPPED(in6)) return inet_ntop(AF_INET, &in6->s6_addr[12], buf, 16);
+  return inet_ntop(AF_INET6, in6, buf, INET6_ADDRSTRLEN);
+}
+
+static address far_end(int fd) {
+  address from = {.v6 = {0}};
+  socklen_t len = sizeof from;
+  (void)getpeername(fd, &from.any, &len);
+  return from;
+}
+
+/* gRPC may have closed the descriptor and somebody opened it again: then its far end is another. */
+static void shut(entry *e) {
+  if (!e->shut) n_live--;
+  e->shut = true;
+  unread -= e->frames.unread;
+  e->frames.unread = 0;
+  if (e->fd < 0) return;
+  address now = far_end(e->fd);
+  if (memcmp(&now, &e->from, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+static bool is_handshaking(const entry *e) { return e->used && !e->shut && !e->held; }
+
+static bool less_worth(const entry *a, const entry *b) {
+  if (a->spoke != b->spoke) return !a->spoke;
+  return a->began_ns < b->began_ns;
+}
+
+/* Of the address with the most handshakes the one that has been silent for longest. */
+static entry *least_worth(void) {
+  uint32_t count[MAX_HASH] = {0}, most = 0;
+  entry *found = NULL;
+  for (size_t i = 0; i < n_entries; i++)
+    if (is_handshaking(&entries[i])) most = CLV_MAX(most, ++count[hash_of(&entries[i].from)]);
+  for (size_t i = 0; i < n_entries; i++) {
+    entry *e = &entries[i];
+    if (is_handshaking(e) && count[hash_of(&e->from)] == most && (!found || less_worth(e, found)))
+      found = e;
+  }
+  return found;
+}
+
+static void report_shed(const address *from) {
+  char text[INET6_ADDRSTRLEN];
+  n_shed++;
+  admission.shed(admission.user, text_of(from, text));
+}
+
+#ifdef CLV_MUTATE_SHEDDING
+static bool make_room(int fd) {
+  (void)fd, (void)least_worth, (void)report_shed, (void)shut;
+  return true;
+}
+#else
+/* Under the lock. */
+static bool make_room(int fd) {
+  for (size_t i = 0; i < n_entries; i++)
+    if (entries[i].used && entries[i].fd == fd) entries[i].fd = -1;
+  if (!admission.judge || n_live < admission.places) return true;
+  entry *e = least_worth();
+  if (e) {
+    e->refused = CLV_TLS_FULL;
+    report_shed(&e->from);
+    shut(e);
+    return true;
+  }
+  address from = far_end(fd);
+  report_shed(&from);
+  return false;
+}
+
+#endif
+
+bool clv_tls_accepted_next(int fd) {
+  pthread_mutex_lock(&lock);
+  bool room = make_room(fd);
+  pthread_mutex_unlock(&lock);
+  next_fd = room ? fd : -1;
+  return room;
+}
+
+unsigned clv_tls_accepted_recheck(void) {
+  unsigned ended = 0;
+  clv_err err;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < n_entries; i++) {
+    entry *e = &entries[i];
+    if (!e->used || e->shut || !e->issuer) continue;
+    if (clv_tls_revocation_judge(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
+#ifdef CLV_MUTATE_OPEN_REVOKED
+    continue;
+#endif
+    e->refused = CLV_TLS_REVOKED;
+    shut(e);
+    ended++;
+  }
+  pthread_mutex_unlock(&lock);
+  return ended;
+}
+
+uint64_t clv_tls_accepted_sheds(void) { return n_shed; }
+
+/* ---- the certificate ------------------------------------------------------------------------- */
+
+/* X509_verify_cert's errors that become the alerts we want: handshake_failure for who may not come
+ * in, internal_error for want of room, certificate_revoked, unsupported_certificate. */
+static int error_of(clv_tls_decision v) {
+  if (v == CLV_TLS_NOT_ALLOWED) return X509_V_ERR_APPLICATION_VERIFICATION;
+  if (v == CLV_TLS_NO_CLIENT) return X509_V_ERR_INVALID_PURPOSE;
+  return v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_UNSPECIFIED;
+}
+
+/* A certificate without an extended key usage is one for all uses to OpenSSL. */
+static bool is_for_client(const X509 *cert) {
+  unsigned usage = 0;
+#ifdef CLV_MUTATE_CLIENT_USAGE
+  return true;
+#endif
+  return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
+}
+
+static void forget_number(entry *e) {
+  free(e->issuer);
+  free(e->serial);
+  e->issuer = e->serial = NULL;
+}
+
+static bool keep_number(entry *e, const char *issuer, const char *serial) {
+  forget_number(e);
+  e->issuer = strdup(issuer);
+  e->serial = strdup(serial);
+  return e->issuer && e->serial;
+}
+
+static clv_tls_decision judge(entry *e, const X509 *cert) {
+  char uri[CLV_TLS_URI_LEN], from[INET6_ADDRSTRLEN];
+  char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
+  bool named = clv_tls_x509_uri(cert, uri, sizeof uri, NULL) == CLV_OK;
+  clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
+  clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
+  ERR_clear_error();
+  clv_tls_caller caller = {.uri = named ? uri : NULL,
+                           .issuer = issuer,
+                           .serial = serial,
+                           .is_client = is_for_client(cert),
+                           .address = text_of(&e->from, from)};
+  clv_tls_decision v = admission.judge(admission.user, &caller, &e->holder);
+  return v == CLV_TLS_ADMIT && !keep_number(e, issuer, serial) ? CLV_TLS_FULL : v;
+}
+
+/* From here on what OpenSSL says goes to a BIO of our own, for send_alert. */
+static void divert(SSL *ssl, entry *e) {
+  BIO *own = BIO_new(BIO_s_mem());
+  e->diverted = own != NULL;
+  if (own) SSL_set0_wbio(ssl, own);
+}
+
+#ifdef CLV_MUTATE_ADMISSION
+static int on_verify(int ok, X509_STORE_CTX *ctx) {
+  (void)ctx, (void)judge, (void)divert, (void)error_of;
+  return ok;
+}
+#else
+static int on_verify(int ok, X509_STORE_CTX *ctx) {
+  SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
+  if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
+  if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
+  entry *e = SSL_get_ex_data(ssl, slot);
+  if (!ok && e && !e->diverted) divert(ssl, e); /* OpenSSL's own reason is told as well */
+  if (!ok) return 0;
+  clv_tls_decision v = CLV_TLS_FULL; /* a connection that is in no table */
+  pthread_mutex_lock(&lock);
+  if (e) v = e->refused = admission.judge ? judge(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
+  if (e) e->judged = v == CLV_TLS_ADMIT;
+  pthread_mutex_unlock(&lock);
+  if (v == CLV_TLS_ADMIT) return 1;
+  X509_STORE_CTX_set_error(ctx, error_of(v));
+  if (e) divert(ssl, e);
+  return 0;
+}
+#endif
+
+/* ---- what handshakes.c sees ------------------------------------------------------------------ */
+
+/* The caller holds the key of its certificate. */
+static void enter(entry *e) {
+  pthread_mutex_lock(&lock);
+  if (e->judged && admission.judge && !e->held && !e->shut) {
+    e->refused = admission.enter(admission.user, e->holder);
+    e->held = e->refused == CLV_TLS_ADMIT;
+  }
+  if (!e->held && !e->shut && admission.judge) shut(e);
+  pthread_mutex_unlock(&lock);
+}
+
+/* The alert lies in the BIO of `divert`, a few bytes that the socket's buffer has room for. */
+static void send_alert(const SSL *ssl, const entry *e) {
+  char *data = NULL;
+  long len = BIO_get_mem_data(SSL_get_wbio(ssl), &data);
+  if (e->fd >= 0 && len > 0) (void)!send(e->fd, data, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void note_spoke(entry *e) {
+  pthread_mutex_lock(&lock);
+  e->spoke = true;
+  pthread_mutex_unlock(&lock);
+}
+
+void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len) {
+  entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
+  if (!e || !SSL_is_server(ssl)) return;
+  if (sent && type == SSL3_RT_ALERT && e->diverted) send_alert(ssl, e);
+  if (sent || type != SSL3_RT_HANDSHAKE || !len) return;
+  note_spoke(e);
+  if (data[0] == SSL3_MT_FINISHED) enter(e);
+}
+
+bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
+  static const clv_tls_failure by_decision[CLV_TLS_DECISIONS] = {
+      [CLV_TLS_NOT_ALLOWED] = CLV_TLS_FAILURE_NOT_ALLOWED,
+      [CLV_TLS_OVER_QUOTA] = CLV_TLS_FAILURE_QUOTA,
+      [CLV_TLS_FULL] = CLV_TLS_FAILURE_SHED,
+      [CLV_TLS_REVOKED] = CLV_TLS_FAILURE_REVOKED,
+      [CLV_TLS_NO_CLIENT] = CLV_TLS_FAILURE_BAD_CERTIFICATE,
+      [CLV_TLS_FLOODED] = CLV_TLS_FAILURE_QUOTA,
+      [CLV_TLS_NO_LIST] = CLV_TLS_FAILURE_REVOKED,
+  };
+  const entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
+  if (!e) return false;
+  pthread_mutex_lock(&lock);
+  clv_tls_decision refused = e->refused;
+  pthread_mutex_unlock(&lock);
+  if (refused != CLV_TLS_ADMIT) *ret = by_decision[refused];
+  return refused != CLV_TLS_ADMIT;
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* Throws away what has arrived: gRPC would read and serve all of it. */
+static void discard(int fd) {
+  static const size_t MOST = 64u << 20;
+  for (size_t thrown = 0; fd >= 0 && thrown < MOST;) {
+    ssize_t n = recv(fd, NULL, 1 << 20, MSG_TRUNC | MSG_DONTWAIT);
+    if (n <= 0) break;
+    thrown += (size_t)n;
+  }
+}
+
+static void end_flood(entry *e, const char *what) {
+  char from[INET6_ADDRSTRLEN];
+  n_floods++;
+  shut(e);
+  discard(e->fd);
+  if (e->held && admission.flood)
+    admission.flood(admission.user, e->holder, text_of(&e->from, from), what);
+}
+
+/* Of the holder with most unread bytes the connection with most of them. Holders are told apart by
+ * a hash, as addresses are. */
+static entry *fullest(void) {
+  uint64_t sums[MAX_HASH] = {0}, most = 0;
+  entry *found = NULL;
+  for (size_t i = 0; i < n_entries; i++)
+    if (entries[i].used && entries[i].held)
+      most = CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frames.unread);
+  for (size_t i = 0; i < n_entries; i++) {
+    entry *e = &entries[i];
+    if (!e->used || !e->held || e->shut || sums[e->holder % MAX_HASH] != most) continue;
+    if (!found || e->frames.unread > found->frames.unread) found = e;
+  }
+  return found;
+}
+
+/* Under the lock. */
+static void add_frames(entry *e, const void *data, size_t n) {
+  uint64_t before = e->frames.unread;
+  const char *excess = clv_tls_frames_add(&e->frames, data, n, clv_now_ns());
+  unread = unread - before + e->frames.unread;
+  if (excess) end_flood(e, excess);
+  e = admission.unread && unread > admission.unread ? fullest() : NULL;
+  if (e) end_flood(e, "data of messages that do not end");
+}
+
+int clv_tls_accepted_read(void *ssl, void *data, int len) {
+  size_t n = 0;
+  if (len < 0 || SSL_read_ex(ssl, data, (size_t)len, &n) != 1) return -1;
+  entry *e = slot >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, slot) : NULL;
+  if (!e) return (int)n;
+  pthread_mutex_lock(&lock);
+  if (!e->shut) add_frames(e, data, n);
+  bool dead = e->shut;
+  pthread_mutex_unlock(&lock);
+  return dead ? -1 : (int)n;
+}
+
+void clv_tls_accepted_sent(SSL *ssl, size_t bytes) {
+  entry *e = slot >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, slot) : NULL;
+  if (!e) return;
+  pthread_mutex_lock(&lock);
+  clv_tls_frames_credit(&e->frames, CLV_TLS_WINDOWS, (uint32_t)(1 + bytes / 512));
+  pthread_mutex_unlock(&lock);
+}
+
+/* "ipv4:10.0.0.7:41212", "ipv6:%5Bfe80::1%252%5D:41212"; false: neither. */
+static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t *ret_port) {
+  const char *host = text, *colon = strrchr(text, ':');
+  char buf[INET6_ADDRSTRLEN + 7] = "::ffff:";
+  bool v4 = strncmp(text, "ipv4:", 5) == 0;
+  if (!v4 && strncmp(text, "ipv6:%5B", 8) != 0) return false;
+  host += v4 ? 5 : 8;
+  size_t len = v4 ? (size_t)(colon - host) : strcspn(host, "%");
+  if (colon < host || len >= INET6_ADDRSTRLEN) return false;
+  snprintf(buf + 7 * v4, sizeof buf - 7, "%.*s", (int)len, host);
+  *ret_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+  return inet_pton(AF_INET6, buf, ret_host) == 1;
+}
+
+static bool is_from(const entry *e, const struct in6_addr *host, in_port_t port) {
+  struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+  if (!e->used || e->shut) return false;
+  if (e->from.any.sa_family == AF_INET6)
+    return e->from.v6.sin6_port == port && memcmp(&e->from.v6.sin6_addr, host, 16) == 0;
+  memcpy(&mapped.s6_addr[12], &e->from.v4.sin_addr, 4);
+  return e->from.any.sa_family == AF_INET && e->from.v4.sin_port == port &&
+         memcmp(&mapped, host, 16) == 0;
+}
+
+uint64_t clv_tls_accepted_connection(const char *peer) {
+  struct in6_addr host;
+  in_port_t port;
+  uint64_t found = 0;
+  if (!peer || !parse_address(peer, &host, &port)) return 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < n_entries && !found; i++)
+    if (is_from(&entries[i], &host, port))
+      found = (uint64_t)entries[i].generation << 32 | (uint64_t)(i + 1);
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+/* Under the lock. NULL: it has ended. */
+static entry *entry_of(uint64_t connection) {
+  size_t i = (size_t)(connection & 0xffffffffu);
+  entry *e = i ? &entries[i - 1] : NULL;
+  return e && e->used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
+}
+
+void clv_tls_accepted_call(uint64_t connection) {
+  pthread_mutex_lock(&lock);
+  entry *e = entry_of(connection);
+  if (e) clv_tls_frames_credit(&e->frames, CLV_TLS_REQUESTS, 1);
+  pthread_mutex_unlock(&lock);
+}
+
+void clv_tls_accepted_message(uint64_t connection, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  entry *e = entry_of(connection);
+  uint64_t before = e ? e->frames.unread : 0;
+  if (e) clv_tls_frames_message(&e->frames, bytes);
+  unread -= e ? before - e->frames.unread : 0;
+  pthread_mutex_unlock(&lock);
+}
+
+uint64_t clv_tls_accepted_floods(void) { return n_floods; }
+
+/* ---- what OpenSSL calls ---------------------------------------------------------------------- */
+
+static entry *free_entry(void) {
+  for (size_t i = 0; i < n_entries; i++)
+    if (!entries[i].used) return &entries[i];
+  return n_entries < TABLE ? &entries[n_entries++] : NULL;
+}
+
+static entry *take_entry(int fd) {
+  pthread_mutex_lock(&lock);
+  entry *e = free_entry();
+  if (e) {
+    *e = (entry){.used = true,
+                 .fd = fd,
+                 .began_ns = clv_now_ns(),
+                 .from = far_end(fd),
+                 .generation = e->generation + 1};
+    clv_tls_frames_begin(&e->frames, e->began_ns);
+    n_live++;
+  }
+  pthread_mutex_unlock(&lock);
+  return e;
+}
+
+static void made(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+  SSL *ssl = parent;
+  (void)ptr, (void)argl, (void)argp;
+  CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_entry(next_fd) : NULL);
+  next_fd = -1;
+#ifndef CLV_MUTATE_TICKETS
+  /* Without tickets nothing is resumed. */
+  SSL_set_options(ssl, SSL_OP_NO_TICKET);
+  SSL_set_num_tickets(ssl, 0);
+#endif
+  /* Others than gRPC's, which has none, keep theirs: the probe sets its own later. */
+  if (!SSL_get_verify_callback(ssl)) SSL_set_verify(ssl, SSL_get_verify_mode(ssl), on_verify);
+}
+
+static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+  entry *e = ptr;
+  (void)parent, (void)ad, (void)index, (void)argl, (void)argp;
+  if (!e) return;
+  pthread_mutex_lock(&lock);
+  if (e->held && admission.judge) admission.leave(admission.user, e->holder);
+  if (!e->shut) n_live--;
+  unread -= e->frames.unread;
+  forget_number(e);
+  e->used = false;
+  pthread_mutex_unlock(&lock);
+}
+
+/* ---- outward --------------------------------------------------------------------------------- */
+
+static void install(void) {
+  entries = calloc(TABLE, sizeof *entries);
+  if (entries) slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, made, NULL, freed);
+}
+
+clv_code clv_tls_accepted_install(clv_err *err) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, install);
+  return slot < 0 ? clv_fail(err, CLV_INTERNAL, "OpenSSL does not show connections") : CLV_OK;
+}
+
+clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
+  if (a->places < 1 || a->places > MAX_PLACES)
+    return clv_fail(err, CLV_INVALID, "%llu places for connections, must be 1 to %d",
+                    (unsigned long long)a->places, MAX_PLACES);
+  CLV_TRY(clv_tls_accepted_install(err));
+  pthread_mutex_lock(&lock);
+  admission = *a;
+  pthread_mutex_unlock(&lock);
+  return CLV_OK;
+}
+
+/* The table stays: connections may end later than the service. */
+void clv_tls_accepted_close(void) {
+  pthread_mutex_lock(&lock);
+  admission = (clv_tls_admission){0};
+  pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists of revoked certificates (RFC 5280, 5), read. A file holds one list of each CA. A list is
+ * believed when a CA of ours has signed it; one that speaks of some certificates alone (a critical
+ * extension) is refused, for the others would pass.
+ */
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/tls/tls_int.h"
+
+enum { CLOCKS_S = 300 }; /* how much the issuer's clock may be ahead */
+
+typedef struct list {
+  char issuer[CLV_TLS_ISSUER_LEN];
+  int64_t ends; /* nextUpdate */
+} list;
+
+struct clv_tls_crl {
+  char *path;
+  list *lists;
+  size_t n_lists;
+  char **numbers; /* "issuer\x1fserial", sorted */
+  size_t n_numbers;
+};
+
+void clv_tls_crl_free(clv_tls_crl *c) {
+  if (!c) return;
+  for (size_t i = 0; i < c->n_numbers; i++) free(c->numbers[i]);
+  free(c->numbers);
+  free(c->lists);
+  free(c->path);
+  free(c);
+}
+
+void clv_tls_crl_freep(clv_tls_crl **c) {
+  clv_tls_crl_free(*c);
+  *c = NULL;
+}
+
+/* ---- names and numbers ----------------------------------------------------------------------- */
+
+void clv_tls_issuer_text(const X509_NAME *name, char buf[CLV_TLS_ISSUER_LEN]) {
+  buf[0] = '\0';
+  X509_NAME_oneline(name, buf, CLV_TLS_ISSUER_LEN);
+  ERR_clear_error();
+}
+
+void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN]) {
+  CLV_AUTO(clv_bn_freep) BIGNUM *n = ASN1_INTEGER_to_BN(serial, NULL);
+  char *hex = n ? BN_bn2hex(n) : NULL;
+  snprintf(buf, CLV_TLS_SERIAL_LEN, "%s", hex ? hex : "");
+  OPENSSL_free(hex);
+  ERR_clear_error();
+}
+
+enum { NUMBER_LEN = CLV_TLS_ISSUER_LEN + CLV_TLS_SERIAL_LEN };
+
+static void number_of(const char *issuer, const char *serial, char buf[NUMBER_LEN]) {
+  snprintf(buf, NUMBER_LEN, "%s\x1f%s", issuer, serial);
+}
+
+static int by_text(const void *a, const void *b) {
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* ---- one list -------------------------------------------------------------------------------- */
+
+static bool is_signed(X509_CRL *crl, const STACK_OF(X509) * ca) {
+  for (int i = 0; i < sk_X509_num(ca); i++) {
+    X509 *cert = sk_X509_value(ca, i);
+    if (X509_NAME_cmp(X509_get_subject_name(cert), X509_CRL_get_issuer(crl)) != 0) continue;
+    EVP_PKEY *key = X509_get0_pubkey(cert);
+    if (key && X509_CRL_verify(crl, key) == 1) return true;
+  }
+  ERR_clear_error();
+  return false;
+}
+
+static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X509) * ca,
+                           list *ret, clv_err *err) {
+  int64_t begins;
+  clv_tls_issuer_text(X509_CRL_get_issuer(crl), ret->issuer);
+  if (ca && !is_signed(crl, ca))
+    return clv_fail(err, CLV_UNAUTHENTICATED,
+                    "%s: no CA of tls.ca has signed the list of %.200s; is it of the same CA?",
+                    c->path, ret->issuer);
+  if (!clv_tls_seconds(X509_CRL_get0_lastUpdate(crl), &begins) ||
+      !clv_tls_seconds(X509_CRL_get0_nextUpdate(crl), &ret->ends))
+    return clv_fail(err, CLV_INVALID, "%s: the list of %.200s does not say until when it holds",
+                    c->path, ret->issuer);
+  if (begins > clv_tls_now() + CLOCKS_S)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "%s: the list of %.200s is of the future; compare clocks", c->path,
+                    ret->issuer);
+  if (X509_CRL_get_ext_by_critical(crl, 1, -1) >= 0)
+    return clv_fail(err, CLV_INVALID, "%s: the list of %.200s is not of all certificates", c->path,
+                    ret->issuer);
+  for (size_t i = 0; i < c->n_lists; i++)
+    if (strcmp(c->lists[i].issuer, ret->issuer) == 0)
+      return clv_fail(err, CLV_INVALID, "%s: two lists of %.200s", c->path, ret->issuer);
+  return CLV_OK;
+}
+
+static clv_code add_numbers(clv_tls_crl *c, const char *issuer, X509_CRL *crl, clv_err *err) {
+  STACK_OF(X509_REVOKED) *revoked = X509_CRL_get_REVOKED(crl);
+  size_t n = (size_t)CLV_MAX(sk_X509_REVOKED_num(revoked), 0);
+  char serial[CLV_TLS_SERIAL_LEN], text[NUMBER_LEN];
+  char **more = realloc(c->numbers, (c->n_numbers + n + 1) * sizeof *more);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->path);
+  c->numbers = more;
+  for (size_t i = 0; i < n; i++) {
+    const X509_REVOKED *r = sk_X509_REVOKED_value(revoked, (int)i);
+    clv_tls_serial_text(X509_REVOKED_get0_serialNumber(r), serial);
+    number_of(issuer, serial, text);
+    CLV_TRY(clv_strdup(text, &c->numbers[c->n_numbers], err));
+    c->n_numbers++;
+  }
+  return CLV_OK;
+}
+
+static clv_code add_list(clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X509) * ca, clv_err *err) {
+  list l;
+  CLV_TRY(check_list(c, crl, ca, &l, err));
+  list *more = realloc(c->lists, (c->n_lists + 1) * sizeof *more);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->path);
+  c->lists = more;
+  c->lists[c->n_lists++] = l;
+  return add_numbers(c, l.issuer, crl, err);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static clv_code add_all(clv_tls_crl *c, BIO *bio, const STACK_OF(X509) * ca, clv_err *err) {
+  for (;;) {
+    CLV_AUTO(clv_crl_freep) X509_CRL *crl = PEM_read_bio_X509_CRL(bio, NULL, NULL, NULL);
+    if (!crl) break;
+    CLV_TRY(add_list(c, crl, ca, err));
+  }
+  unsigned long last = ERR_peek_last_error();
+  bool at_end = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (c->n_lists && at_end) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  at_end ? "%s: no list in it (no \"-----BEGIN X509 CRL-----\"); it must be PEM"
+                         : "%s: a list is damaged or cut off; copy the file again",
+                  c->path);
+}
+
+clv_code clv_tls_crl_parse(const char *pem, size_t len, const char *path, const char *ca_pem,
+                           clv_tls_crl **ret, clv_err *err) {
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *c = NULL;
+  CLV_AUTO(clv_certs_freep) STACK_OF(X509) *ca = NULL;
+  if (len > CLV_TLS_FILE_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %d", path, len,
+                    CLV_TLS_FILE_MAX);
+  CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
+  CLV_TRY(clv_strdup(path, &c->path, err));
+  if (ca_pem) CLV_TRY(clv_tls_certs_parse(ca_pem, strlen(ca_pem), "tls.ca", &ca, err));
+  ERR_clear_error();
+  CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new_mem_buf(pem, (int)len);
+  if (!bio) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
+  CLV_TRY(add_all(c, bio, ca, err));
+  qsort(c->numbers, c->n_numbers, sizeof *c->numbers, by_text);
+  *ret = clv_steal(&c);
+  return CLV_OK;
+}
+
+clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes pem = {0};
+  CLV_TRY(clv_file_read(path, CLV_TLS_FILE_MAX, &pem, err));
+  return clv_tls_crl_parse(pem.data, pem.len, path, ca_pem, ret, err);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+bool clv_tls_crl_has(const clv_tls_crl *c, const char *issuer, const char *serial) {
+  char text[NUMBER_LEN], *key = text;
+  number_of(issuer, serial, text);
+  return bsearch(&key, c->numbers, c->n_numbers, sizeof *c->numbers, by_text) != NULL;
+}
+
+clv_code clv_tls_crl_check(const clv_tls_crl *c, const char *issuer, clv_err *err) {
+  char when[CLV_TLS_TIME_TEXT];
+  bool found = false;
+  for (size_t i = 0; i < c->n_lists; i++) {
+    const list *l = &c->lists[i];
+    if (issuer && strcmp(l->issuer, issuer) != 0) continue;
+    found = true;
+    if (l->ends > clv_tls_now()) continue;
+    return clv_fail(err, CLV_PRECONDITION,
+                    "%s: the list of revoked certificates ended %s, so nobody passes; put a new "
+                    "one there (cleave-master certs revoke)",
+                    c->path, clv_tls_format_time(l->ends, when));
+  }
+  if (found) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "%s: no list of %.200s, so nobody of its passes", c->path,
+                  issuer);
+}
+
+int64_t clv_tls_crl_ends(const clv_tls_crl *c) {
+  int64_t ends = INT64_MAX;
+  for (size_t i = 0; i < c->n_lists; i++) ends = CLV_MIN(ends, c->lists[i].ends);
+  return ends;
+}
+
+const char *clv_tls_crl_path(const clv_tls_crl *c) { return c->path; }

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The TLS 1.3 floor. gRPC-C 1.51 has no way to set a minimum version: it sets TLS 1.2 itself on
+ * every context, which overwrites MinProtocol of any configuration. The SSL_OP_NO_TLSv1_2 option
+ * that `Protocol` sets is a thing it never touches.
+ */
+#include "common/net/tls/tls_int.h"
+
+#ifndef CLV_MUTATE_TLS_FLOOR
+
+#include <openssl/conf.h>
+#include <string.h>
+
+static const char floor_conf[] =
+    "openssl_conf = cleave\n"
+    "[cleave]\n"
+    "ssl_conf = cleave_ssl\n"
+    "[cleave_ssl]\n"
+    "system_default = cleave_tls\n"
+    "[cleave_tls]\n"
+    "Protocol = -ALL,TLSv1.3\n"
+    "Ciphersuites = TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256\n";
+
+static void conf_freep(CONF **p) { NCONF_free(*p); }
+
+static bool floor_holds(void) {
+  CLV_AUTO(clv_ssl_ctx_freep) SSL_CTX *ctx = SSL_CTX_new(TLS_method());
+  const uint64_t older = SSL_OP_NO_TLSv1 | SSL_OP_NO_TLSv1_1 | SSL_OP_NO_TLSv1_2;
+  return ctx && (SSL_CTX_get_options(ctx) & (older | SSL_OP_NO_TLSv1_3)) == older;
+}
+
+clv_code clv_tls_floor_install(clv_err *err) {
+  /* The system's file is read now, because what is read later wins. */
+  if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1) {
+    char why[CLV_TLS_ERROR_LEN];
+    return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_error(why));
+  }
+  if (floor_holds()) return CLV_OK;
+  CLV_AUTO(clv_bio_freep) BIO *text = BIO_new_mem_buf(floor_conf, (int)strlen(floor_conf));
+  CLV_AUTO(conf_freep) CONF *conf = NCONF_new(NULL);
+  long line = 0;
+  if (!text || !conf || NCONF_load_bio(conf, text, &line) <= 0 ||
+      CONF_modules_load(conf, NULL, 0) <= 0) {
+    char why[CLV_TLS_ERROR_LEN];
+    return clv_fail(err, CLV_INTERNAL, "the TLS 1.3 floor was not taken (line %ld): %s", line,
+                    clv_tls_openssl_error(why));
+  }
+  if (!floor_holds())
+    return clv_fail(err, CLV_INTERNAL, "TLS versions below 1.3 are still on after the floor");
+  return CLV_OK;
+}
+
+#else
+
+clv_code clv_tls_floor_install(clv_err *err) {
+  (void)err;
+  return CLV_OK;
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Accounting of the HTTP/2 frames that one accepted connection brings. gRPC 1.51 answers many
+ * frames by itself (a GET, a path that it does not know, SETTINGS, PING), keeps memory for each of
+ * them until its answer has left, and reports none. So every frame is charged to a leaking bucket
+ * of its kind here, and what the program was given, calls and messages, is credited. A bucket that
+ * overflows ends the connection.
+ *
+ * Only the 9 bytes in front of each frame are read. Nothing is decoded, and nothing is kept.
+ */
+#include <string.h>
+
+#include "common/net/tls/tls_int.h"
+
+enum { PREFACE = 24, HEAD = CLV_TLS_FRAME_HEAD, SMALL = 1024, BLOCK_MOST = 64 << 10 };
+enum { UNREAD_LEAKS_PER_S = 64 << 10 }; /* bytes: calls that end early leave some */
+
+enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE };
+enum { CONTINUATION = 9, END_HEADERS = 4 };
+
+/* The most that honest clients have in flight is 128 requests, and pieces below 1 KiB of messages
+ * that wait to be read; what they send besides are a few frames a second. */
+static const struct {
+  uint32_t most, leaks_per_s;
+  const char *text;
+} buckets[CLV_TLS_BUCKETS] = {
+    [CLV_TLS_REQUESTS] = {256, 20, "requests that are no calls"},
+    [CLV_TLS_CONTROL] = {1000, 200, "HTTP/2 frames that carry neither calls nor data"},
+    [CLV_TLS_WINDOWS] = {100000, 5000, "more WINDOW_UPDATE frames than data was sent"},
+    [CLV_TLS_PIECES] = {200000, 1000, "messages in pieces of a few bytes"},
+};
+
+/* ---- buckets --------------------------------------------------------------------------------- */
+
+static void leak(clv_tls_frames *f, uint64_t now_ns) {
+  uint64_t s = (now_ns - f->leaked_ns) / 1000000000u;
+  if (s == 0) return;
+  f->leaked_ns += s * 1000000000u;
+  f->unread -= CLV_MIN(s * UNREAD_LEAKS_PER_S, f->unread);
+  for (int i = 0; i < CLV_TLS_BUCKETS; i++) {
+    uint64_t out = CLV_MIN(s, 1u << 20) * buckets[i].leaks_per_s;
+    f->level[i] -= (uint32_t)CLV_MIN(out, f->level[i]);
+  }
+}
+
+static const char *charge(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
+  f->level[bucket] += amount;
+  return f->level[bucket] > buckets[bucket].most ? buckets[bucket].text : NULL;
+}
+
+void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
+  f->level[bucket] -= CLV_MIN(amount, f->level[bucket]);
+}
+
+/* With its prefix of 5 bytes. Pieces: its last one, the empty frame that ends a stream, and one
+ * that a window has cut. */
+void clv_tls_frames_message(clv_tls_frames *f, size_t bytes) {
+  clv_tls_frames_credit(f, CLV_TLS_PIECES, 3);
+  f->unread -= CLV_MIN((uint64_t)bytes + 5, f->unread);
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* Bytes of a block of headers count until it ends. */
+static const char *headers(clv_tls_frames *f, unsigned type, unsigned flags, uint32_t stream,
+                           uint32_t len) {
+  if (type == HEADERS) f->block = 0;
+  f->block += len;
+  if (f->block > BLOCK_MOST) return "a block of headers above 64 KiB";
+  if (flags & END_HEADERS) f->block = 0;
+  if (type != HEADERS || stream <= f->last_stream) return charge(f, CLV_TLS_CONTROL, 1);
+  f->last_stream = stream;
+  return charge(f, CLV_TLS_REQUESTS, 1);
+}
+
+static const char *frame(clv_tls_frames *f) {
+  const uint8_t *h = f->head;
+  uint32_t len = (uint32_t)h[0] << 16 | (uint32_t)h[1] << 8 | h[2];
+  uint32_t stream =
+      ((uint32_t)h[5] << 24 | (uint32_t)h[6] << 16 | (uint32_t)h[7] << 8 | h[8]) & 0x7fffffffu;
+  unsigned type = h[3];
+  f->skip = len;
+  if (type == HEADERS || type == CONTINUATION) return headers(f, type, h[4], stream, len);
+  if (type == DATA) f->unread += len;
+  if (type == DATA) return len < SMALL ? charge(f, CLV_TLS_PIECES, 1) : NULL;
+  if (type == WINDOW_UPDATE) return charge(f, CLV_TLS_WINDOWS, 1);
+  return charge(f, CLV_TLS_CONTROL, 1 + len / 256);
+}
+
+void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns) {
+  *f = (clv_tls_frames){.skip = PREFACE, .leaked_ns = now_ns};
+}
+
+const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len,
+                               uint64_t now_ns) {
+  const char *excess = NULL;
+  leak(f, now_ns);
+  while (len > 0 && !excess) {
+    size_t n = f->skip ? CLV_MIN(len, f->skip) : CLV_MIN(len, (size_t)(HEAD - f->n_head));
+    if (f->skip) {
+      f->skip -= (uint32_t)n;
+    } else {
+      memcpy(f->head + f->n_head, data, n);
+      f->n_head = (uint8_t)(f->n_head + n);
+    }
+    data += n;
+    len -= n;
+    if (f->n_head < HEAD) continue;
+    f->n_head = 0;
+    excess = frame(f);
+  }
+  return excess;
+}

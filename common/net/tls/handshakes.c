@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How handshakes of this process end. gRPC 1.51 says nothing of those that fail, so OpenSSL is
+ * asked: it calls whoever registered extra data for its connection objects when one is made and
+ * when one is freed, and, of each connection, shows every message and alert. The extra datum itself
+ * is the connection's state here, a number and not an address: nothing is allocated.
+ */
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/net/tls/tls_int.h"
+
+typedef enum stage { HANDSHAKING, DONE, FAILED } stage;
+
+static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2]; /* [is it a server] */
+static _Atomic uint64_t handshake_limit_ms;
+static int slot = -1;
+
+/* ---- the datum: when the handshake began, ms, and its stage ---------------------------------- */
+
+static void *datum(uint64_t began_ms, stage s) {
+  return (void *)(uintptr_t)(began_ms << 2 | (uint64_t)s);
+}
+static uint64_t began_of(const void *d) { return (uint64_t)(uintptr_t)d >> 2; }
+static stage stage_of(const void *d) { return (stage)((uintptr_t)d & 3); }
+
+static void enter(SSL *ssl, stage s) {
+  SSL_set_ex_data(ssl, slot, datum(began_of(SSL_get_ex_data(ssl, slot)), s));
+}
+
+/* ---- reasons --------------------------------------------------------------------------------- */
+
+static const struct {
+  uint8_t alert;
+  clv_tls_failure failure;
+} by_alert[] = {
+    {SSL_AD_CERTIFICATE_EXPIRED, CLV_TLS_FAILURE_EXPIRED},
+    {SSL_AD_UNKNOWN_CA, CLV_TLS_FAILURE_UNKNOWN_CA},
+    {SSL_AD_CERTIFICATE_REQUIRED, CLV_TLS_FAILURE_NO_CERTIFICATE},
+    {SSL_AD_BAD_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_UNSUPPORTED_CERTIFICATE, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_CERTIFICATE_REVOKED, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_CERTIFICATE_UNKNOWN, CLV_TLS_FAILURE_BAD_CERTIFICATE},
+    {SSL_AD_PROTOCOL_VERSION, CLV_TLS_FAILURE_VERSION},
+};
+
+static clv_tls_failure failure_of(uint8_t alert) {
+  for (size_t i = 0; i < CLV_COUNT(by_alert); i++)
+    if (by_alert[i].alert == alert) return by_alert[i].failure;
+  return CLV_TLS_FAILURE_PROTOCOL;
+}
+
+const char *clv_tls_failure_reason(clv_tls_failure failure) {
+  static const char *const names[CLV_TLS_FAILURES] = {
+      [CLV_TLS_FAILURE_EXPIRED] = "expired",
+      [CLV_TLS_FAILURE_UNKNOWN_CA] = "unknown_ca",
+      [CLV_TLS_FAILURE_NO_CERTIFICATE] = "no_certificate",
+      [CLV_TLS_FAILURE_BAD_CERTIFICATE] = "bad_certificate",
+      [CLV_TLS_FAILURE_VERSION] = "tls_version",
+      [CLV_TLS_FAILURE_PROTOCOL] = "protocol",
+      [CLV_TLS_FAILURE_NOT_ALLOWED] = "not_allowed",
+      [CLV_TLS_FAILURE_QUOTA] = "quota",
+      [CLV_TLS_FAILURE_SHED] = "shed",
+      [CLV_TLS_FAILURE_REVOKED] = "revoked",
+      [CLV_TLS_FAILURE_REFUSED] = "refused_by_peer",
+      [CLV_TLS_FAILURE_TIMEOUT] = "timeout",
+      [CLV_TLS_FAILURE_CLOSED] = "closed",
+  };
+  return (unsigned)failure < CLV_TLS_FAILURES ? names[failure] : "unknown";
+}
+
+static void count_failure(const SSL *ssl, clv_tls_failure failure) {
+  atomic_fetch_add_explicit(&failed[SSL_is_server(ssl)][failure], 1, memory_order_relaxed);
+}
+
+/* ---- what OpenSSL calls ---------------------------------------------------------------------- */
+
+static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
+  if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
+  /* A client is through before the server has judged its certificate. */
+  stage s = stage_of(SSL_get_ex_data(ssl, slot));
+  if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
+  clv_tls_failure failure = ours ? failure_of(alert) : CLV_TLS_FAILURE_REFUSED;
+  (void)clv_tls_accepted_failure(ssl, &failure);
+  count_failure(ssl, failure);
+  enter(ssl, FAILED);
+}
+
+/* The peer's last message has come; it is looked at next. */
+static void on_finished(SSL *ssl) {
+  clv_tls_failure failure;
+  if (stage_of(SSL_get_ex_data(ssl, slot)) != HANDSHAKING) return;
+  if (clv_tls_accepted_failure(ssl, &failure)) return; /* `freed` counts it */
+  atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
+  enter(ssl, DONE);
+}
+
+static void on_message(int sent, int version, int type, const void *data, size_t len, SSL *ssl,
+                       void *arg) {
+  const uint8_t *bytes = data;
+  (void)version, (void)arg;
+  clv_tls_accepted_handshake(ssl, sent, type, bytes, len);
+  if (type == SSL3_RT_HEADER && sent && len >= 5)
+    clv_tls_accepted_sent(ssl, (size_t)bytes[3] << 8 | bytes[4]);
+  if (type == SSL3_RT_ALERT && len == 2) on_alert(ssl, sent, bytes[1]);
+  if (type == SSL3_RT_HANDSHAKE && len && !sent && bytes[0] == SSL3_MT_FINISHED) on_finished(ssl);
+}
+
+static void made(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+  (void)ptr, (void)argl, (void)argp;
+  CRYPTO_set_ex_data(ad, index, datum(clv_now_ns() / 1000000u, HANDSHAKING));
+  SSL_set_msg_callback(parent, on_message);
+}
+
+/* gRPC cuts at its deadline or a little before: what lasted nearly as long was cut. */
+static bool timed_out(uint64_t waited_ms) { return 10 * waited_ms >= 9 * handshake_limit_ms; }
+
+static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+  const SSL *ssl = parent;
+  (void)ad, (void)index, (void)argl, (void)argp;
+  if (!ptr || stage_of(ptr) != HANDSHAKING) return;
+  uint64_t waited = clv_now_ns() / 1000000u - began_of(ptr);
+  clv_tls_failure failure = timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
+  (void)clv_tls_accepted_failure(ssl, &failure);
+  count_failure(ssl, failure);
+}
+
+/* ---- outward --------------------------------------------------------------------------------- */
+
+static void install(void) {
+  slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, made, NULL, freed);
+}
+
+clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  handshake_limit_ms = timeout_ms;
+  pthread_once(&once, install);
+  return slot >= 0 ? CLV_OK : clv_fail(err, CLV_INTERNAL, "OpenSSL does not show handshakes");
+}
+
+void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret) {
+  *ret = (clv_tls_handshakes){.done = atomic_load(&done[server])};
+  for (int i = 0; i < CLV_TLS_FAILURES; i++) ret->failed[i] = atomic_load(&failed[server][i]);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The list of revoked certificates that holds in this process, for the peers that it dials and for
+ * the callers that it accepts. Once there is a list, whoever it does not clear is refused: also
+ * when it has ended, and when it is of another CA.
+ */
+#include <openssl/err.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/tls/tls_int.h"
+
+enum { SEEN = 256 };
+
+/* The certificate that an identity showed last when it was dialled. */
+typedef struct seen {
+  char *uri;
+  char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
+} seen;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static clv_tls_crl *crl; /* NULL: nothing is checked */
+static seen dialled[SEEN];
+static size_t n_dialled, next_dialled;
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+void clv_tls_revocation_set(clv_tls_crl **next) {
+  pthread_mutex_lock(&lock);
+  clv_tls_crl *old = crl;
+  crl = clv_steal(next);
+  pthread_mutex_unlock(&lock);
+  clv_tls_crl_free(old);
+}
+
+clv_code clv_tls_revocation_read(const char *path, const clv_tls_identity *id, clv_tls_crl **ret,
+                                 clv_err *err) {
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *c = NULL;
+  if (!path) return CLV_OK;
+  if (clv_tls_crl_load(path, id->ca_pem, &c, err) != CLV_OK) return clv_err_prefix(err, "tls.crl");
+  CLV_TRY(clv_tls_crl_check(c, NULL, err));
+  *ret = clv_steal(&c);
+  return CLV_OK;
+}
+
+clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *id, clv_err *err) {
+  CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *c = NULL;
+  if (!path) return CLV_OK;
+  CLV_TRY(clv_tls_revocation_read(path, id, &c, err));
+  CLV_TRY(clv_tls_accepted_install(err));
+  clv_tls_revocation_set(&c);
+  return CLV_OK;
+}
+
+int64_t clv_tls_revocation_ends(void) {
+  pthread_mutex_lock(&lock);
+  int64_t ends = crl ? clv_tls_crl_ends(crl) : 0;
+  pthread_mutex_unlock(&lock);
+  return ends;
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static clv_tls_decision judge(const char *issuer, const char *serial, clv_err *err) {
+#ifndef CLV_MUTATE_REVOKED
+  if (crl && clv_tls_crl_has(crl, issuer, serial)) {
+    (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
+    return CLV_TLS_REVOKED;
+  }
+#else
+  (void)serial;
+#endif
+#ifndef CLV_MUTATE_LIST_ENDED
+  if (crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK) return CLV_TLS_NO_LIST;
+#else
+  (void)issuer, (void)err;
+#endif
+  return CLV_TLS_ADMIT;
+}
+
+clv_tls_decision clv_tls_revocation_judge(const char *issuer, const char *serial, clv_err *err) {
+  pthread_mutex_lock(&lock);
+  clv_tls_decision v = judge(issuer, serial, err);
+  pthread_mutex_unlock(&lock);
+  return v;
+}
+
+clv_code clv_tls_revocation_check(clv_err *err) {
+  pthread_mutex_lock(&lock);
+  clv_code code = crl ? clv_tls_crl_check(crl, NULL, err) : CLV_OK;
+  pthread_mutex_unlock(&lock);
+  return code;
+}
+
+/* ---- peers that this process dials ----------------------------------------------------------- */
+
+/* Under the lock. The oldest makes way. */
+static seen *entry_of(const char *uri) {
+  for (size_t i = 0; i < n_dialled; i++)
+    if (strcmp(dialled[i].uri, uri) == 0) return &dialled[i];
+  char *copy = strdup(uri);
+  if (!copy) return NULL;
+  seen *s = &dialled[next_dialled];
+  if (n_dialled == SEEN) free(s->uri);
+  n_dialled = CLV_MAX(n_dialled, next_dialled + 1);
+  next_dialled = (next_dialled + 1) % SEEN;
+  s->uri = copy;
+  return s;
+}
+
+static void remember(const X509 *cert, const char *issuer, const char *serial) {
+  char uri[CLV_TLS_URI_LEN];
+  if (clv_tls_x509_uri(cert, uri, sizeof uri, NULL) != CLV_OK) return;
+  seen *s = entry_of(uri);
+  if (!s) return;
+  snprintf(s->issuer, sizeof s->issuer, "%s", issuer);
+  snprintf(s->serial, sizeof s->serial, "%s", serial);
+}
+
+int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
+  char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
+  const X509 *cert = X509_STORE_CTX_get0_cert(ctx);
+  clv_err err;
+  if (!ok || X509_STORE_CTX_get_error_depth(ctx) > 0 || !cert) return ok;
+  clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
+  clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
+  pthread_mutex_lock(&lock);
+  clv_tls_decision v = judge(issuer, serial, &err);
+  remember(cert, issuer, serial);
+  pthread_mutex_unlock(&lock);
+  ERR_clear_error();
+#ifdef CLV_MUTATE_DIALLED_REVOKED
+  v = CLV_TLS_ADMIT;
+#endif
+  if (v == CLV_TLS_ADMIT) return 1;
+  X509_STORE_CTX_set_error(
+      ctx, v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_CRL_HAS_EXPIRED);
+  return 0;
+}
+
+bool clv_tls_peer_revoked(const char *uri) {
+  bool revoked = false;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; crl && i < n_dialled && !revoked; i++)
+    revoked = strcmp(dialled[i].uri, uri) == 0 &&
+              clv_tls_crl_has(crl, dialled[i].issuer, dialled[i].serial);
+  pthread_mutex_unlock(&lock);
+  return revoked;
+}

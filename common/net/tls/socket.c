@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A TCP client in which every wait ends at a deadline.
+ */
+#include "common/net/tls/tls_int.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void addrinfo_freep(struct addrinfo **p) {
+  if (*p) freeaddrinfo(*p);
+}
+
+void clv_tls_hang_up(clv_tls_socket *s) {
+  if (s->fd >= 0) close(s->fd);
+  s->fd = -1;
+}
+
+/* True when fd is ready for `events` (or broken) before the deadline. */
+static bool wait_for(int fd, short events, uint64_t deadline_ns) {
+  for (;;) {
+    uint64_t now = clv_now_ns();
+    uint64_t left_ms = now < deadline_ns ? (deadline_ns - now + 999999u) / 1000000u : 0;
+    struct pollfd p = {.fd = fd, .events = events};
+    int n = poll(&p, 1, (int)CLV_MIN(left_ms, (uint64_t)600000));
+    if (n > 0) return true;
+    if (n < 0 && errno != EINTR) return false;
+    if (clv_now_ns() >= deadline_ns) return false;
+  }
+}
+
+/* ---- dialling -------------------------------------------------------------------------------- */
+
+static const struct {
+  int error;
+  clv_code code;
+  const char *fix;
+} connect_fixes[] = {
+    {.error = ECONNREFUSED,
+     .code = CLV_UNAVAILABLE,
+     .fix =
+         "nothing listens there: is cleave-worker running, on this port and on this address (its "
+         "default is loopback only)?"},
+    {.error = ETIMEDOUT,
+     .code = CLV_DEADLINE,
+     .fix = "packets get no answer: look at firewalls and security groups between the hosts"},
+    {.error = EHOSTUNREACH,
+     .code = CLV_UNAVAILABLE,
+     .fix = "no route to this host: check the address and the routes"},
+    {.error = ENETUNREACH,
+     .code = CLV_UNAVAILABLE,
+     .fix = "no route to this network: check the address and the routes"},
+    {.error = 0, .code = CLV_UNAVAILABLE, .fix = "check the address and the port"},
+};
+
+static void set_address(clv_tls_socket *s, const struct addrinfo *a) {
+  char host[INET6_ADDRSTRLEN + 16] = "?", port[8] = "?";
+  getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof host, port, sizeof port,
+              NI_NUMERICHOST | NI_NUMERICSERV);
+  snprintf(s->address, sizeof s->address, a->ai_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host,
+           port);
+}
+
+/* 0 with s->fd set, or an errno. */
+static int connect_one(const struct addrinfo *a, uint64_t deadline_ns, clv_tls_socket *s) {
+  set_address(s, a);
+  s->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+  if (s->fd < 0) return errno;
+  uint64_t start = clv_now_ns();
+  int error = connect(s->fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    socklen_t len = sizeof error;
+    if (!wait_for(s->fd, POLLOUT, deadline_ns))
+      error = ETIMEDOUT;
+    else if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+      error = errno;
+  }
+  if (error == 0)
+    s->connect_ms = (double)(clv_now_ns() - start) / 1e6;
+  else
+    clv_tls_hang_up(s);
+  return error;
+}
+
+static clv_code resolve(const char *host, uint16_t port, struct addrinfo **ret_list,
+                        clv_tls_socket *s, clv_err *err) {
+  char service[8], name[256];
+  size_t len = strlen(host);
+  bool brackets = len > 2 && host[0] == '[' && host[len - 1] == ']';
+  int n = snprintf(name, sizeof name, "%.*s", (int)CLV_MIN(len - (brackets ? 2u : 0u), (size_t)300),
+                   host + brackets);
+  snprintf(service, sizeof service, "%u", port);
+  const struct addrinfo hints = {
+      .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  int rc =
+      n < 1 || (size_t)n >= sizeof name ? EAI_NONAME : getaddrinfo(name, service, &hints, ret_list);
+  if (rc == 0) return CLV_OK;
+  s->fix = "check the spelling, and that this host's DNS (or /etc/hosts) knows the name";
+  return clv_fail(err, CLV_NOT_FOUND, "the name \"%.200s\" does not resolve: %s", host,
+                  gai_strerror(rc));
+}
+
+static clv_code fail_connect(int error, clv_tls_socket *s, clv_err *err) {
+  size_t i = 0;
+  while (connect_fixes[i].error && connect_fixes[i].error != error) i++;
+  s->fix = connect_fixes[i].fix;
+  return clv_fail(err, connect_fixes[i].code, "no TCP connection to %s: %s", s->address,
+                  strerror(error));
+}
+
+clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv_tls_socket *s,
+                      clv_err *err) {
+  *s = (clv_tls_socket){.fd = -1};
+  CLV_AUTO(addrinfo_freep) struct addrinfo *list = NULL;
+  CLV_TRY(resolve(host, port, &list, s, err));
+  unsigned left = 0;
+  for (const struct addrinfo *a = list; a; a = a->ai_next) left++;
+  int error = EHOSTUNREACH;
+  for (const struct addrinfo *a = list; a; a = a->ai_next, left--) {
+    uint64_t now = clv_now_ns();
+    uint64_t share = now < deadline_ns ? (deadline_ns - now) / left : 0;
+    error = connect_one(a, now + share, s);
+    if (error == 0) return CLV_OK;
+  }
+  return fail_connect(error, s, err);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+bool clv_tls_send(const clv_tls_socket *s, const void *data, size_t len, uint64_t deadline_ns) {
+  const char *p = data;
+  while (len) {
+    ssize_t n = send(s->fd, p, len, MSG_NOSIGNAL);
+    if (n > 0) {
+      p += n;
+      len -= (size_t)n;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!wait_for(s->fd, POLLOUT, deadline_ns)) return false;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+int clv_tls_recv(const clv_tls_socket *s, void *data, int len, uint64_t deadline_ns) {
+  for (;;) {
+    ssize_t n = recv(s->fd, data, (size_t)len, 0);
+    if (n >= 0) return (int)n;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return 0;
+    if (!wait_for(s->fd, POLLIN, deadline_ns)) return -1;
+  }
+}

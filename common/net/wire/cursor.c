@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/net/wire/cursor_int.h"
+
+#include <string.h>
+
+enum { FIELD_NUMBER_MAX = (1 << 29) - 1, VARINT_BYTES = 10 };
+
+clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                         size_t max_bytes, clv_err *err) {
+  size_t total = 0;
+  for (size_t i = 0; i < n_pieces; i++)
+    if (!clv_add_size(total, pieces[i].len, &total) || total > max_bytes)
+      return clv_fail(err, CLV_EXHAUSTED, "message is longer than the limit of %zu bytes",
+                      max_bytes);
+  *c = (clv_wire_cursor){.pieces = pieces, .n_pieces = n_pieces, .end = total};
+  if (n_pieces) {
+    c->data = pieces[0].data;
+    c->avail = pieces[0].len;
+  }
+  return CLV_OK;
+}
+
+void clv_cursor_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
+                   const clv_payload *part) {
+  *c = (clv_wire_cursor){.pieces = pieces,
+                         .n_pieces = n_pieces,
+                         .piece = part->piece,
+                         .offset = part->offset,
+                         .end = part->len};
+  if (part->piece == n_pieces) return;
+  c->data = pieces[part->piece].data;
+  c->avail = pieces[part->piece].len;
+}
+
+static clv_code truncated(const clv_wire_cursor *c, const char *what, clv_err *err) {
+  return clv_fail(err, CLV_INVALID, "%s at byte %zu runs past the end at byte %zu", what, c->pos,
+                  c->end);
+}
+
+/* Makes the current piece one with unread bytes. Only called while pos < end, so there is one. */
+static void next_piece(clv_wire_cursor *c) {
+  while (c->offset == c->avail) {
+    c->piece++;
+    c->data = c->pieces[c->piece].data;
+    c->avail = c->pieces[c->piece].len;
+    c->offset = 0;
+  }
+}
+
+static uint8_t next_byte(clv_wire_cursor *c) {
+  if (c->offset == c->avail) next_piece(c);
+  c->pos++;
+  return c->data[c->offset++];
+}
+
+clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
+  uint64_t value = 0;
+  for (unsigned i = 0; i < VARINT_BYTES; i++) {
+    if (c->pos == c->end) return truncated(c, "a number", err);
+    uint8_t byte = next_byte(c);
+    if (i == VARINT_BYTES - 1 && byte > 1) break; /* more than 64 bits */
+    value |= (uint64_t)(byte & 0x7f) << (7 * i);
+    if (byte < 0x80) {
+      *ret = value;
+      return CLV_OK;
+    }
+  }
+  return clv_fail(err, CLV_INVALID, "the number before byte %zu has more than 64 bits", c->pos);
+}
+
+clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) {
+  if (c->end - c->pos < width) return truncated(c, "a fixed-size number", err);
+  uint64_t value = 0;
+  for (size_t i = 0; i < width; i++) value |= (uint64_t)next_byte(c) << (8 * i);
+  *ret = value;
+  return CLV_OK;
+}
+
+clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) {
+  uint64_t tag;
+  size_t at = c->pos;
+  CLV_TRY(clv_cursor_varint(c, &tag, err));
+  uint64_t number = tag >> 3;
+  unsigned type = tag & 7;
+  if (number == 0 || number > FIELD_NUMBER_MAX)
+    return clv_fail(err, CLV_INVALID, "field number %llu at byte %zu is outside 1..%d",
+                    (unsigned long long)number, at, FIELD_NUMBER_MAX);
+  if (type != WIRE_VARINT && type != WIRE_64 && type != WIRE_LEN && type != WIRE_32)
+    return clv_fail(err, CLV_INVALID, "field %u at byte %zu has wire type %u, which is not used",
+                    (unsigned)number, at, type);
+  *ret = (clv_field_tag){(uint32_t)number, (clv_wire_type)type};
+  return CLV_OK;
+}
+
+clv_code clv_cursor_len(clv_wire_cursor *c, size_t *ret, clv_err *err) {
+  uint64_t len;
+  CLV_TRY(clv_cursor_varint(c, &len, err));
+  if (len > c->end - c->pos)
+    return clv_fail(err, CLV_INVALID, "a field of %llu bytes at byte %zu; %zu are left",
+                    (unsigned long long)len, c->pos, c->end - c->pos);
+  *ret = (size_t)len;
+  return CLV_OK;
+}
+
+clv_code clv_cursor_copy(clv_wire_cursor *c, size_t len, void *dst, clv_err *err) {
+  if (len > c->end - c->pos) return truncated(c, "a field", err);
+  uint8_t *out = dst;
+  while (len) {
+    next_piece(c);
+    size_t n = CLV_MIN(len, c->avail - c->offset);
+    if (out) memcpy(out, c->data + c->offset, n);
+    if (out) out += n;
+    c->offset += n;
+    c->pos += n;
+    len -= n;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_cursor_skip(clv_wire_cursor *c, size_t len, clv_err *err) {
+  return clv_cursor_copy(c, len, NULL, err);
+}
+
+clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *err) {
+  uint64_t value;
+  size_t len;
+  if (type == WIRE_VARINT) return clv_cursor_varint(c, &value, err);
+  if (type == WIRE_64) return clv_cursor_skip(c, 8, err);
+  if (type == WIRE_32) return clv_cursor_skip(c, 4, err);
+  CLV_TRY(clv_cursor_len(c, &len, err));
+  return clv_cursor_skip(c, len, err);
+}
+
+size_t clv_text_char(const uint8_t *s, size_t left) {
+  uint32_t point;
+  size_t n = clv_utf8(s, left, &point);
+  if (n && clv_is_control(point)) return 0;
+  return n;
+}
+
+bool clv_wire_is_text(const char *text) {
+  return clv_text_check(text, strlen(text), "", NULL) == CLV_OK;
+}
+
+clv_code clv_text_check(const void *text, size_t len, const char *what, clv_err *err) {
+  const uint8_t *s = text;
+  for (size_t i = 0; i < len;) {
+    size_t n = clv_text_char(s + i, len - i);
+    if (!n)
+      return clv_fail(err, CLV_INVALID,
+                      "byte %zu (0x%02x) of %s is a control character or not UTF-8", i, s[i], what);
+    i += n;
+  }
+  return CLV_OK;
+}

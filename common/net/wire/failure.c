@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a frame says of a failure: its words, or its code and place alone.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/net/wire/frame_int.h"
+
+enum { LAYER_MAX = 1 << 20 };
+
+/* At most `limit` bytes of text, cut at a character's edge. */
+static void set_text(char *dst, size_t limit, const char *text) {
+  size_t len = 0;
+  for (size_t i = 0, left = strlen(text); i < left;) {
+    size_t n = clv_text_char((const uint8_t *)text + i, left - i);
+    if (len + CLV_MAX(n, (size_t)1) > limit) break;
+    if (n) {
+      memcpy(dst + len, text + i, n);
+    } else {
+      dst[len] = '?';
+    }
+    n = CLV_MAX(n, (size_t)1);
+    len += n;
+    i += n;
+  }
+  dst[len] = '\0';
+}
+
+void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop) {
+  frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code; /* ours alone */
+  frame->failure.element[0] = '\0';
+  set_text(frame->failure.text, CLV_WIRE_TEXT, text);
+  set_text(frame->failure.hop, CLV_WIRE_NAME, hop);
+}
+
+bool clv_frame_fails(const clv_frame *f) {
+  return f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
+}
+
+/* The hop again, from what can be read in it: numbers, and words of this program's own. */
+static void place_of(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
+  unsigned module, layer;
+  char op[32], verb[32];
+  int n = sscanf(hop, "module %u, layer %u (%31[a-z0-9_]), %31[a-z_]", &module, &layer, op, verb);
+  ret[0] = '\0';
+  if (n < 1 || module > CLV_WIRE_MODULES) return;
+  if (n == 4 && layer <= LAYER_MAX)
+    snprintf(ret, CLV_WIRE_NAME + 1, "module %u, layer %u (%s), %s", module, layer, op, verb);
+  else
+    snprintf(ret, CLV_WIRE_NAME + 1, "module %u", module);
+}
+
+void clv_frame_keep_place(clv_frame *f, uint64_t step, uint64_t number) {
+  char place[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
+  const char *what = clv_code_name(f->failure.code);
+#ifdef CLV_MUTATE_FAILURE_TEXT
+  what = f->failure.text;
+#endif
+  place_of(f->failure.hop, place);
+  if (step) snprintf(at, sizeof at, ", step %" PRIu64, step);
+  if (number) snprintf(which, sizeof which, " (failure %" PRIu64 " of the master)", number);
+  snprintf(text, sizeof text, "%s%s%s%s%s", what, place[0] ? " at " : "", place, at, which);
+  clv_frame_set_failure(f, f->failure.code, text, place);
+}

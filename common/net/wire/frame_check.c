@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/net/wire/frame_int.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What a frame of each kind needs and may have. */
+typedef struct kind_rule {
+  const char *name;
+  unsigned needs, may; /* bodies */
+  bool needs_context, needs_id, may_name_worker;
+  uint32_t min_tensors, max_tensors;
+} kind_rule;
+
+static const kind_rule rules[CLV_FRAME_KINDS] = {
+    [CLV_ATTACH] = {.name = "ATTACH", .needs = BODY_ATTACH},
+    [CLV_ATTACHED] = {.name = "ATTACHED", .needs = BODY_ATTACHED},
+    [CLV_ABORT] = {.name = "ABORT", .needs = BODY_FAILURE},
+    [CLV_CREDIT] = {.name = "CREDIT", .needs = BODY_CREDIT},
+    [CLV_CHUNK] = {.name = "CHUNK", .needs = BODY_CHUNK},
+    [CLV_ERROR] = {.name = "ERROR", .needs = BODY_FAILURE},
+    [CLV_STATE_GET] = {.name = "STATE_GET", .needs = BODY_STATE},
+    [CLV_STATE_ITEM] = {.name = "STATE_ITEM",
+                        .needs = BODY_STATE,
+                        .min_tensors = 1,
+                        .max_tensors = 1},
+    [CLV_STATE_PUT] = {.name = "STATE_PUT",
+                       .needs = BODY_STATE,
+                       .min_tensors = 1,
+                       .max_tensors = 1},
+    [CLV_STATE_DONE] = {.name = "STATE_DONE", .needs = BODY_STATE},
+    [CLV_PING] = {.name = "PING"},
+    [CLV_PONG] = {.name = "PONG", .may = BODY_MEASURE},
+    [CLV_END_CONTEXT] = {.name = "END_CONTEXT", .may = BODY_COMMIT, .needs_context = true},
+    [CLV_ENDED] = {.name = "ENDED", .needs_context = true, .max_tensors = 1},
+    [CLV_CALL] = {.name = "CALL",
+                  .needs = BODY_CALL,
+                  .needs_context = true,
+                  .max_tensors = CLV_WIRE_ARGS,
+                  .needs_id = true,
+                  .may_name_worker = true},
+    [CLV_DELIVER] = {.name = "DELIVER",
+                     .needs_context = true,
+                     .needs_id = true,
+                     .may_name_worker = true},
+    [CLV_VALUE] = {.name = "VALUE",
+                   .may = BODY_FAILURE | BODY_CACHED,
+                   .needs_context = true,
+                   .max_tensors = 2, /* check_value says when */
+                   .needs_id = true,
+                   .may_name_worker = true},
+    [CLV_DROP] = {.name = "DROP", .needs_context = true},
+    [CLV_SPARE] = {.name = "SPARE", .needs_context = true},
+    [CLV_PREPARE] = {.name = "PREPARE", .needs = BODY_BACKWARD, .needs_context = true},
+    [CLV_GRADIENT] = {.name = "GRADIENT",
+                      .needs_context = true,
+                      .max_tensors = 1,
+                      .needs_id = true,
+                      .may_name_worker = true},
+    [CLV_FINISHED] = {.name = "FINISHED",
+                      .may = BODY_VOTE,
+                      .needs_context = true,
+                      .max_tensors = 1},
+    [CLV_APPLY] = {.name = "APPLY", .needs = BODY_COMMIT, .needs_context = true, .needs_id = true},
+    [CLV_APPLIED] = {.name = "APPLIED", .needs_context = true},
+    [CLV_REVERT] = {.name = "REVERT", .needs_context = true, .needs_id = true},
+    [CLV_UNLOAD] = {.name = "UNLOAD", .needs_id = true},
+    [CLV_UNLOADED] = {.name = "UNLOADED"},
+    [CLV_STATE_SAVE] = {.name = "STATE_SAVE", .needs = BODY_STATE, .needs_id = true},
+    [CLV_STATE_LOAD] = {.name = "STATE_LOAD", .needs = BODY_STATE, .needs_id = true},
+    [CLV_STATE_REMOVE] = {.name = "STATE_REMOVE", .needs = BODY_STATE, .needs_id = true},
+    [CLV_STATE_FILE] = {.name = "STATE_FILE", .needs = BODY_STATE},
+    [CLV_REF_KEEP] = {.name = "REF_KEEP",
+                      .needs = BODY_REFERENCE,
+                      .needs_context = true,
+                      .needs_id = true,
+                      .may_name_worker = true},
+    [CLV_REF_USE] = {.name = "REF_USE",
+                     .needs = BODY_REFERENCE,
+                     .needs_context = true,
+                     .needs_id = true,
+                     .may_name_worker = true},
+    [CLV_REF_FORK] = {.name = "REF_FORK", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_ACCEPT] = {.name = "REF_ACCEPT", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_DELETE] = {.name = "REF_DELETE", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_FETCH] = {.name = "REF_FETCH", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_VALUE] = {.name = "REF_VALUE",
+                       .needs = BODY_REFERENCE,
+                       .may = BODY_FAILURE,
+                       .max_tensors = 1,
+                       .may_name_worker = true},
+    [CLV_REF_RENEW] = {.name = "REF_RENEW", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_ACK] = {.name = "REF_ACK",
+                     .needs = BODY_REFERENCE,
+                     .may = BODY_FAILURE,
+                     .may_name_worker = true},
+};
+
+static bool known(clv_frame_kind kind) {
+  return kind >= CLV_ATTACH && kind < CLV_FRAME_KINDS && rules[kind].name;
+}
+
+const char *clv_frame_kind_name(clv_frame_kind kind) {
+  return known(kind) ? rules[kind].name : "?";
+}
+
+unsigned clv_frame_bodies(const clv_frame *f) {
+  if (!known(f->kind)) return 0;
+  unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
+                 (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u) |
+                 (f->has_cached ? BODY_CACHED : 0u);
+  return rules[f->kind].needs | (rules[f->kind].may & has);
+}
+
+void clv_frame_note_bodies(clv_frame *f, unsigned bodies) {
+  unsigned optional = rules[f->kind].may & bodies;
+  f->has_commit = optional & BODY_COMMIT;
+  f->has_vote = optional & BODY_VOTE;
+  f->has_failure = optional & BODY_FAILURE;
+  f->has_measure = optional & BODY_MEASURE;
+  f->has_cached = optional & BODY_CACHED;
+}
+
+/* ---- bodies, one function each ------------------------------------------------------------- */
+
+static clv_code check_bytes(uint64_t bytes, const char *what, clv_err *err) {
+  if (bytes > CLV_WIRE_BYTES_MAX)
+    return clv_fail(err, CLV_INVALID, "%s of %llu is over the limit of %llu", what,
+                    (unsigned long long)bytes, (unsigned long long)CLV_WIRE_BYTES_MAX);
+  return CLV_OK;
+}
+
+static clv_code check_attach(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->attach.lanes > CLV_WIRE_LANES || f->attach.lane > f->attach.lanes)
+    return clv_fail(err, CLV_INVALID, "lane %u of %u; at most %d lanes", f->attach.lane,
+                    f->attach.lanes, CLV_WIRE_LANES);
+  if (f->attach.role != CLV_ATTACH_MASTER && f->attach.role != CLV_ATTACH_PEER)
+    return clv_fail(err, CLV_INVALID, "unknown role %u", (unsigned)f->attach.role);
+  return CLV_OK;
+}
+
+static clv_code check_attached(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  return check_bytes(f->attached.credit_bytes, "first credit", err);
+}
+
+static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (!isfinite(f->commit.scale) || !isfinite(f->commit.lr))
+    return clv_fail(err, CLV_INVALID, "scale %g and learning rate %g must be finite",
+                    (double)f->commit.scale, (double)f->commit.lr);
+  if (f->commit.n_more_lrs > CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_INVALID, "%u more learning rates; at most %d", f->commit.n_more_lrs,
+                    CLV_WIRE_GROUPS);
+  for (uint32_t i = 0; i < f->commit.n_more_lrs; i++)
+    if (!isfinite(f->commit.more_lrs[i]))
+      return clv_fail(err, CLV_INVALID, "the learning rate of group %u is %g; it must be finite",
+                      i + 1, (double)f->commit.more_lrs[i]);
+  if (f->commit.position > CLV_WIRE_POSITIONS || (f->commit.position && f->kind != CLV_APPLY))
+    return clv_fail(err, CLV_INVALID, "position %u; at most %d, and of an APPLY alone",
+                    f->commit.position, CLV_WIRE_POSITIONS);
+  if (f->commit.position && !f->commit.apply)
+    return clv_fail(err, CLV_INVALID, "position %u of a step that is not taken",
+                    f->commit.position);
+  return CLV_OK;
+}
+
+static clv_code check_failure(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->failure.code < CLV_CANCELLED || f->failure.code > CLV_UNAUTHENTICATED)
+    return clv_fail(err, CLV_INVALID, "code %u is outside 1..16", (unsigned)f->failure.code);
+  CLV_TRY(clv_text_check(f->failure.text, strlen(f->failure.text), "failure.text", err));
+  return clv_text_check(f->failure.hop, strlen(f->failure.hop), "failure.hop", err);
+}
+
+static clv_code check_credit(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  return check_bytes(f->credit.bytes, "credit", err);
+}
+
+static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err) {
+  if (f->chunk.transfer == 0) return clv_fail(err, CLV_INVALID, "transfer id 0 in a CHUNK");
+  if (payload_len == 0) return clv_fail(err, CLV_INVALID, "a CHUNK without bytes");
+  if (f->chunk.offset > f->chunk.total || payload_len > f->chunk.total - f->chunk.offset)
+    return clv_fail(err, CLV_INVALID, "%zu bytes at offset %llu run past the total of %llu",
+                    payload_len, (unsigned long long)f->chunk.offset,
+                    (unsigned long long)f->chunk.total);
+  return check_bytes(f->chunk.total, "chunk.total", err);
+}
+
+/* It is no path: which folder it lies in is its worker's to know. */
+static clv_code check_file(const clv_frame *f, clv_err *err) {
+  if (f->kind < CLV_STATE_SAVE || f->kind > CLV_STATE_FILE) return CLV_OK;
+  if (f->state.what == CLV_STATE_GRADIENTS)
+    return clv_fail(err, CLV_INVALID, "a file of gradients");
+  if (!clv_is_file_name(f->state.name))
+    return clv_fail(err, CLV_INVALID,
+                    "the name of a file of state is 1..%d of [A-Za-z0-9._-], no dot first",
+                    CLV_FILE_NAME);
+  return check_bytes(f->state.bytes, "state.bytes", err);
+}
+
+/* A piece is bytes, as many as it says; the item that it is of has a name. */
+static clv_code check_piece(const clv_frame *f, clv_err *err) {
+  const clv_tensor_head *t = f->n_tensors ? &f->tensors[0] : NULL;
+  bool asked = f->kind == CLV_STATE_GET,
+       brought = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
+  CLV_TRY(check_bytes(f->state.offset, "state.offset", err));
+  CLV_TRY(check_bytes(f->state.length, "state.length", err));
+  if (!f->state.length && !f->state.offset) return CLV_OK;
+  if (!f->state.length || !(asked || brought) || !f->state.name[0] ||
+      f->state.what == CLV_STATE_GRADIENTS)
+    return clv_fail(err, CLV_INVALID,
+                    "a piece of %llu bytes, in a frame or of an item that has none",
+                    (unsigned long long)f->state.length);
+  if (brought && !(t && t->dtype == CLV_U8 && t->bytes == f->state.length))
+    return clv_fail(err, CLV_INVALID, "a piece of %llu bytes that has others",
+                    (unsigned long long)f->state.length);
+  return CLV_OK;
+}
+
+static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  bool item = f->kind == CLV_STATE_ITEM || f->kind == CLV_STATE_PUT;
+  bool gradients = f->state.what == CLV_STATE_GRADIENTS;
+  if (f->state.what != CLV_STATE_WEIGHTS && f->state.what != CLV_STATE_OPTIMIZER && !gradients)
+    return clv_fail(err, CLV_INVALID, "unknown kind of state %u", (unsigned)f->state.what);
+  if (gradients && f->kind == CLV_STATE_PUT && !f->context)
+    return clv_fail(err, CLV_INVALID, "a STATE_PUT of a gradient without its context");
+  if (f->state.count > CLV_WIRE_PARAMS || (item && f->state.index >= f->state.count))
+    return clv_fail(err, CLV_INVALID, "state item %u of %u; at most %d", f->state.index,
+                    f->state.count, CLV_WIRE_PARAMS);
+  if (item && !f->state.name[0]) return clv_fail(err, CLV_INVALID, "a state item without a name");
+  CLV_TRY(check_file(f, err));
+  CLV_TRY(check_piece(f, err));
+  CLV_TRY(clv_text_check(f->state.device, strlen(f->state.device), "state.device", err));
+  return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
+}
+
+/* The parts of a call come one after the other. */
+static clv_code check_positions(const clv_frame *f, clv_err *err) {
+  uint32_t position = f->call.position, input = f->call.input_position,
+           weight = f->call.weight_position;
+  bool backward = input <= CLV_WIRE_POSITIONS && (!input || (position && position < input));
+  bool last = weight <= CLV_WIRE_POSITIONS && (!weight || (input && input < weight));
+  if (position <= CLV_WIRE_POSITIONS && backward && last) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "positions %u, %u and %u; they ascend to at most %d", position,
+                  input, weight, CLV_WIRE_POSITIONS);
+}
+
+/* Every tensor of a CALL is the one some argument means. */
+static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  uint32_t here = 0;
+  if (f->call.n_args > CLV_WIRE_ARGS)
+    return clv_fail(err, CLV_INVALID, "more than %d arguments", CLV_WIRE_ARGS);
+  for (uint32_t i = 0; i < f->call.n_args; i++) {
+    here += f->call.args[i].here;
+    if (!f->call.args[i].value && !f->call.args[i].here)
+      return clv_fail(err, CLV_INVALID, "argument %u is neither here nor a value", i);
+  }
+  if (!f->call.n_args || here != f->n_tensors)
+    return clv_fail(err, CLV_INVALID, "%u arguments, %u of them here, and %u tensors",
+                    f->call.n_args, here, f->n_tensors);
+  return check_positions(f, err);
+}
+
+static clv_code check_needed(const clv_frame *f, uint32_t index, uint32_t first, clv_err *err) {
+  const clv_needed *call = &f->backward.calls[index];
+  if (!call->call) return clv_fail(err, CLV_INVALID, "needed call %u has id 0", index);
+  if (!isfinite(call->root))
+    return clv_fail(err, CLV_INVALID, "needed call %u: a root that starts with %g", index,
+                    (double)call->root);
+  if (call->contributions > CLV_WIRE_CONTRIBUTIONS)
+    return clv_fail(err, CLV_INVALID, "needed call %u: %u contributions; at most %d", index,
+                    call->contributions, CLV_WIRE_CONTRIBUTIONS);
+  for (uint32_t i = first; i < first + call->n_targets; i++) {
+    const clv_target *t = &f->backward.targets[i];
+    if (!t->value || t->slot >= CLV_WIRE_ARGS || t->to > f->backward.n_peers ||
+        t->order >= CLV_WIRE_CONTRIBUTIONS)
+      return clv_fail(err, CLV_INVALID,
+                      "needed call %u: target of value %llu, slot %u, peer %u of %u, order %u",
+                      index, (unsigned long long)t->value, t->slot, t->to, f->backward.n_peers,
+                      t->order);
+    for (uint32_t j = first; j < i; j++)
+      if (f->backward.targets[j].slot == t->slot)
+        return clv_fail(err, CLV_INVALID, "needed call %u: slot %u has two targets", index,
+                        t->slot);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  uint32_t first = 0;
+  if (f->backward.n_calls > CLV_WIRE_NEEDED || f->backward.n_targets > CLV_WIRE_TARGETS ||
+      f->backward.n_peers > CLV_WIRE_HOPS)
+    return clv_fail(err, CLV_INVALID, "%u calls, %u targets and %u peers; at most %d, %d and %d",
+                    f->backward.n_calls, f->backward.n_targets, f->backward.n_peers,
+                    CLV_WIRE_NEEDED, CLV_WIRE_TARGETS, CLV_WIRE_HOPS);
+  if (!f->phase) return clv_fail(err, CLV_INVALID, "phase 0; the first is 1");
+  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
+    if (f->backward.calls[i].n_targets > f->backward.n_targets - first)
+      return clv_fail(err, CLV_INVALID, "more targets than the frame has");
+    CLV_TRY(check_needed(f, i, first, err));
+    first += f->backward.calls[i].n_targets;
+  }
+  for (uint32_t i = 0; i < f->backward.n_peers; i++) {
+    const char *name = f->backward.peers[i];
+    if (!name[0]) return clv_fail(err, CLV_INVALID, "peer %u without a name", i);
+    CLV_TRY(clv_text_check(name, strlen(name), "backward.peers", err));
+  }
+  return CLV_OK;
+}
+
+/* VALUE is not numbered; RENEW and ACK are about no reference. */
+static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  bool about = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;
+  if ((f->kind == CLV_REF_VALUE) != (f->reference.number == 0))
+    return clv_fail(err, CLV_INVALID, "number %llu", (unsigned long long)f->reference.number);
+  if (about && (!f->reference.ref || !f->reference.fork))
+    return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
+                    (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
+  if ((f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||
+      (f->reference.yours && f->kind != CLV_REF_USE))
+    return clv_fail(err, CLV_INVALID, "`early` or `yours` does not belong here");
+  return clv_text_check(f->reference.node, strlen(f->reference.node), "reference.node", err);
+}
+
+/* Numbers of records, and maybe as many rows before them. */
+static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->cached.records < 1 || f->cached.records > CLV_WIRE_RECORDS)
+    return clv_fail(err, CLV_INVALID, "a cache of %llu records; at most %llu",
+                    (unsigned long long)f->cached.records, (unsigned long long)CLV_WIRE_RECORDS);
+  if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MOST_S)
+    return clv_fail(err, CLV_INVALID, "a cache is kept for %llu s; it is 1 to %d",
+                    (unsigned long long)f->cached.keep_s, CLV_WIRE_CACHED_MOST_S);
+  if (f->n_tensors < 1 || f->n_tensors > 2)
+    return clv_fail(err, CLV_INVALID, "a cache without numbers of records");
+  const clv_tensor_head *rows = &f->tensors[f->n_tensors - 1];
+  if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)
+    return clv_fail(err, CLV_INVALID, "numbers of records are i64 [n], at least one");
+  if (f->n_tensors == 1) return CLV_OK;
+  const clv_shape *values = &f->tensors[0].shape;
+  if (values->rank < 1 || values->dim[0] != rows->shape.dim[0] || !f->tensors[0].bytes)
+    return clv_fail(err, CLV_INVALID, "not one row for each of %lld numbers",
+                    (long long)rows->shape.dim[0]);
+  return CLV_OK;
+}
+
+typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
+
+#define AT(body) [__builtin_ctz(body)]
+/* By the number of the body's bit; NULL: nothing to check. */
+static const body_check body_checks[N_BODIES] = {
+    AT(BODY_ATTACH) = check_attach,     AT(BODY_ATTACHED) = check_attached,
+    AT(BODY_COMMIT) = check_commit,     AT(BODY_FAILURE) = check_failure,
+    AT(BODY_CREDIT) = check_credit,     AT(BODY_CHUNK) = check_chunk,
+    AT(BODY_STATE) = check_state,       AT(BODY_CALL) = check_call,
+    AT(BODY_BACKWARD) = check_backward, AT(BODY_REFERENCE) = check_reference,
+    AT(BODY_CACHED) = check_cached,
+};
+#undef AT
+
+static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned bodies,
+                             size_t payload_len, clv_err *err) {
+  for (unsigned i = 0; i < N_BODIES; i++) {
+    unsigned bit = 1u << i;
+    const char *name = clv_frame_fields[BODY_FIRST + i].name;
+    if ((rule->needs & bit) && !(bodies & bit))
+      return clv_fail(err, CLV_INVALID, "`%s` is missing", name);
+    if ((bodies & bit) && !((rule->needs | rule->may) & bit))
+      return clv_fail(err, CLV_INVALID, "`%s` does not belong here", name);
+    if ((bodies & bit) && body_checks[i]) CLV_TRY(body_checks[i](f, payload_len, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+static clv_code check_tensor(const clv_tensor_head *head, clv_err *err) {
+  size_t bytes;
+  if (!clv_dtype_size(head->dtype))
+    return clv_fail(err, CLV_INVALID, "unknown dtype %u", (unsigned)head->dtype);
+  CLV_TRY(clv_shape_bytes(&head->shape, head->dtype, &bytes, err));
+  if (bytes != head->bytes) {
+    char text[192];
+    return clv_fail(err, CLV_INVALID, "%s of %s is %zu bytes, not %llu",
+                    clv_shape_format(&head->shape, text, sizeof text), clv_dtype_name(head->dtype),
+                    bytes, (unsigned long long)head->bytes);
+  }
+  return check_bytes(head->bytes, "size", err);
+}
+
+/* A transfer id names a run of chunks; a tensor of no bytes would wait for ever for its own. */
+static clv_code check_transfers(const clv_frame *f, clv_err *err) {
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    const clv_tensor_head *head = &f->tensors[i];
+    if ((head->transfer == 0) != (f->tensors[0].transfer == 0))
+      return clv_fail(err, CLV_INVALID, "tensors both in the payload and in chunks");
+    if (head->transfer && head->bytes == 0)
+      return clv_fail(err, CLV_INVALID, "tensor %u is empty but has a transfer id", i);
+    for (uint32_t j = 0; head->transfer && j < i; j++)
+      if (f->tensors[j].transfer == head->transfer)
+        return clv_fail(err, CLV_INVALID, "tensors %u and %u have the same transfer id", j, i);
+  }
+  return CLV_OK;
+}
+
+static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_wire_limits *limits,
+                              clv_err *err) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    clv_code code = check_tensor(&f->tensors[i], err);
+    if (code != CLV_OK) {
+      clv_err_prefix(err, "tensor %u", i);
+      return code;
+    }
+    sum += f->tensors[i].bytes; /* at most 16 times 2^50 */
+  }
+  CLV_TRY(check_transfers(f, err));
+  if (limits && (sum > limits->session_bytes || f->n_tensors > limits->tensors))
+    return clv_fail(err, CLV_EXHAUSTED, "%u tensors of %llu bytes; the limit is %u of %llu",
+                    f->n_tensors, (unsigned long long)sum, limits->tensors,
+                    (unsigned long long)limits->session_bytes);
+  if (f->n_tensors && f->tensors[0].transfer) sum = 0;
+  if (sum > CLV_WIRE_INLINE_MAX)
+    return clv_fail(err, CLV_INVALID, "%llu bytes of tensors in the frame itself; the limit is %d",
+                    (unsigned long long)sum, CLV_WIRE_INLINE_MAX);
+  if (f->kind != CLV_CHUNK && sum != payload_len)
+    return clv_fail(err, CLV_INVALID, "the payload is %zu bytes, its tensors are %llu", payload_len,
+                    (unsigned long long)sum);
+  return CLV_OK;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------- */
+
+static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
+  if (rule->needs_context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
+  if (f->module > CLV_WIRE_MODULES)
+    return clv_fail(err, CLV_INVALID, "module %u is over the limit of %d", f->module,
+                    CLV_WIRE_MODULES);
+  const uint32_t flags = CLV_FLAG_TRAINING | CLV_FLAG_DELIVER | CLV_FLAG_RECOMPUTE | CLV_FLAG_TRACE;
+  if (f->flags & ~flags) return clv_fail(err, CLV_INVALID, "unknown flags 0x%x", f->flags);
+  if (f->flags && f->kind != CLV_CALL)
+    return clv_fail(err, CLV_INVALID, "flags do not belong here");
+  if (f->n_upstream > CLV_WIRE_UPSTREAM || f->n_tensors > CLV_WIRE_TENSORS)
+    return clv_fail(err, CLV_INVALID, "%u upstream ids and %u tensors; at most %d and %d",
+                    f->n_upstream, f->n_tensors, CLV_WIRE_UPSTREAM, CLV_WIRE_TENSORS);
+  if (rule->needs_id && f->message == 0) return clv_fail(err, CLV_INVALID, "message id 0");
+  bool unsaid = f->kind == CLV_CALL && !(f->flags & CLV_FLAG_DELIVER);
+  if (f->to[0] && (!rule->may_name_worker || unsaid))
+    return clv_fail(err, CLV_INVALID, "`to` does not belong here");
+  CLV_TRY(clv_text_check(f->to, strlen(f->to), "to", err));
+  if (f->kind == CLV_DROP || f->kind == CLV_SPARE) return CLV_OK;
+  if (f->n_upstream) return clv_fail(err, CLV_INVALID, "upstream ids do not belong here");
+  return CLV_OK;
+}
+
+static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigned bodies,
+                              size_t payload_len, const clv_wire_limits *limits, clv_err *err) {
+  CLV_TRY(check_head(f, rule, err));
+  CLV_TRY(check_bodies(f, rule, bodies, payload_len, err));
+  if (f->n_tensors < rule->min_tensors || f->n_tensors > rule->max_tensors)
+    return clv_fail(err, CLV_INVALID, "%u tensors; %u to %u belong here", f->n_tensors,
+                    rule->min_tensors, rule->max_tensors);
+  bool value = f->kind == CLV_VALUE || f->kind == CLV_REF_VALUE;
+  if ((bodies & BODY_CACHED) && (bodies & BODY_FAILURE))
+    return clv_fail(err, CLV_INVALID, "a failure of what a cache has");
+  if (value && !(bodies & BODY_CACHED) && f->n_tensors != ((bodies & BODY_FAILURE) ? 0u : 1u))
+    return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
+  if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))
+    return clv_fail(err, CLV_INVALID, "a tensor without a vote");
+  if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)
+    return clv_fail(err, CLV_INVALID, "contribution %u; at most %d", f->order,
+                    CLV_WIRE_CONTRIBUTIONS);
+  if (f->kind == CLV_CHUNK && limits &&
+      (payload_len > limits->chunk_bytes || f->chunk.total > limits->session_bytes))
+    return clv_fail(err, CLV_EXHAUSTED, "a chunk of %zu bytes of %llu; the limits are %llu of %llu",
+                    payload_len, (unsigned long long)f->chunk.total,
+                    (unsigned long long)limits->chunk_bytes,
+                    (unsigned long long)limits->session_bytes);
+  return check_tensors(f, payload_len, limits, err);
+}
+
+clv_code clv_frame_check(const clv_frame *f, unsigned bodies, size_t payload_len,
+                         const clv_wire_limits *limits, clv_err *err) {
+  if (!known(f->kind))
+    return clv_fail(err, CLV_INVALID, "unknown frame kind %u", (unsigned)f->kind);
+  const kind_rule *rule = &rules[f->kind];
+  clv_code code = check_by_rule(f, rule, bodies, payload_len, limits, err);
+  if (code != CLV_OK) clv_err_prefix(err, "%s", rule->name);
+  return code;
+}

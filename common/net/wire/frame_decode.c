@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The hot decoder: one pass over the pieces, driven by the field tables, into a struct of fixed
+ * size. It allocates nothing and nests three levels (frame, backward, call, target). What
+ * the parts mean together is judged afterwards by clv_frame_check.
+ */
+#include "common/net/wire/frame_int.h"
+
+#include <string.h>
+
+typedef struct decoder {
+  clv_wire_cursor at;
+  const clv_wire_limits *limits;
+  clv_frame frame;
+  clv_payload payload;
+  clv_bundle *before; /* NULL: none may be there */
+  size_t before_bytes;
+  unsigned bodies; /* seen */
+  bool has_payload;
+  bool has_own; /* a field of the last frame */
+} decoder;
+
+/* ---- single values: `place` is where the value goes ---------------------------------------- */
+
+static clv_code read_u32(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  uint64_t value;
+  CLV_TRY(clv_cursor_varint(&d->at, &value, err));
+  if (value > UINT32_MAX)
+    return clv_fail(err, CLV_INVALID, "%s of %llu has more than 32 bits", f->name,
+                    (unsigned long long)value);
+  uint32_t narrow = (uint32_t)value;
+  memcpy(place, &narrow, sizeof narrow);
+  return CLV_OK;
+}
+
+static clv_code read_u64(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  return clv_cursor_varint(&d->at, place, err);
+}
+
+static clv_code read_bool(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  uint64_t value;
+  CLV_TRY(clv_cursor_varint(&d->at, &value, err));
+  *(bool *)place = value != 0;
+  return CLV_OK;
+}
+
+static clv_code read_fixed32(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  uint64_t value;
+  CLV_TRY(clv_cursor_fixed(&d->at, 4, &value, err));
+  uint32_t narrow = (uint32_t)value;
+  memcpy(place, &narrow, sizeof narrow); /* a float's bits as well */
+  return CLV_OK;
+}
+
+static clv_code read_fixed64(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  uint64_t value;
+  CLV_TRY(clv_cursor_fixed(&d->at, 8, &value, err));
+  memcpy(place, &value, sizeof value);
+  return CLV_OK;
+}
+
+static clv_code read_bytes(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  size_t len;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (len != f->size && len != 0)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it has %zu", f->name, len, f->size);
+  memset(place, 0, f->size);
+  return clv_cursor_copy(&d->at, len, place, err);
+}
+
+static clv_code read_text(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  char *text = place;
+  size_t len;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (len >= f->size)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %zu", f->name, len,
+                    f->size - 1);
+  CLV_TRY(clv_cursor_copy(&d->at, len, text, err));
+  text[len] = '\0';
+  return clv_text_check(text, len, f->name, err); /* refuses a NUL inside, too */
+}
+
+/* ---- lists --------------------------------------------------------------------------------- */
+
+static clv_code add_dim(decoder *d, void *place, clv_err *err) {
+  clv_shape *shape = place;
+  uint64_t dim;
+  CLV_TRY(clv_cursor_varint(&d->at, &dim, err));
+  if (shape->rank == CLV_MAX_RANK)
+    return clv_fail(err, CLV_INVALID, "more than %d dimensions", CLV_MAX_RANK);
+  if (dim > INT64_MAX)
+    return clv_fail(err, CLV_INVALID, "dimension %d of %llu elements", shape->rank,
+                    (unsigned long long)dim);
+  shape->dim[shape->rank++] = (int64_t)dim;
+  return CLV_OK;
+}
+
+/* A backward pass lies in the memory of upstream ids and tensors. */
+static clv_code not_beside_backward(const decoder *d, clv_err *err) {
+  if (!(d->bodies & BODY_BACKWARD)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "`backward` beside upstream ids or tensors");
+}
+
+static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
+  uint64_t *ids = place;
+  CLV_TRY(not_beside_backward(d, err));
+  if (d->frame.n_upstream == CLV_WIRE_UPSTREAM)
+    return clv_fail(err, CLV_INVALID, "more than %d upstream ids", CLV_WIRE_UPSTREAM);
+  CLV_TRY(clv_cursor_fixed(&d->at, 8, &ids[d->frame.n_upstream], err));
+  d->frame.n_upstream++;
+  return CLV_OK;
+}
+
+static clv_code add_rate(decoder *d, void *place, clv_err *err) {
+  float *rates = place;
+  uint64_t bits;
+  if (d->frame.commit.n_more_lrs == CLV_WIRE_GROUPS)
+    return clv_fail(err, CLV_INVALID, "more than %d learning rates beside the first",
+                    CLV_WIRE_GROUPS);
+  CLV_TRY(clv_cursor_fixed(&d->at, 4, &bits, err));
+  uint32_t narrow = (uint32_t)bits;
+  memcpy(&rates[d->frame.commit.n_more_lrs++], &narrow, sizeof narrow);
+  return CLV_OK;
+}
+
+typedef clv_code (*add_function)(decoder *d, void *place, clv_err *err);
+
+/* The packed form: one length, then elements to its end. */
+static clv_code read_packed(decoder *d, add_function add, void *place, clv_err *err) {
+  size_t len, outer = d->at.end;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  d->at.end = d->at.pos + len;
+  while (d->at.pos < d->at.end) CLV_TRY(add(d, place, err));
+  d->at.end = outer;
+  return CLV_OK;
+}
+
+/* ---- nested messages and the payload ------------------------------------------------------- */
+
+static clv_code read_message(decoder *d, const clv_field *fields, size_t n_fields, void *base,
+                             clv_err *err);
+
+static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields, void *base,
+                            clv_err *err) {
+  size_t len, outer = d->at.end;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  d->at.end = d->at.pos + len;
+  CLV_TRY(read_message(d, fields, n_fields, base, err));
+  d->at.end = outer;
+  return CLV_OK;
+}
+
+static clv_code read_body(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)place; /* body tables hold offsets within the frame */
+  unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
+  d->bodies |= (unsigned)f->size;
+  if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(not_beside_backward(d, err));
+  clv_code code = read_nested(d, clv_body_fields[index], BODY_FIELDS, &d->frame, err);
+  if (code != CLV_OK) clv_err_prefix(err, "%s", f->name);
+  return code;
+}
+
+static clv_code read_tensor(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  clv_tensor_head *heads = place;
+  uint32_t index = d->frame.n_tensors;
+  CLV_TRY(not_beside_backward(d, err));
+  if (index == CLV_WIRE_TENSORS)
+    return clv_fail(err, CLV_INVALID, "more than %d tensors", CLV_WIRE_TENSORS);
+  d->frame.n_tensors++;
+  heads[index] = (clv_tensor_head){0};
+  clv_code code = read_nested(d, clv_tensor_fields, TENSOR_FIELDS, &heads[index], err);
+  if (code != CLV_OK) clv_err_prefix(err, "tensor %u", index);
+  return code;
+}
+
+static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  (void)place;
+  size_t len;
+  if (d->has_payload) return clv_fail(err, CLV_INVALID, "more than one payload");
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (len > d->limits->chunk_bytes && len > CLV_WIRE_INLINE_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "a payload of %zu bytes; the limit is %llu", len,
+                    (unsigned long long)d->limits->chunk_bytes);
+  d->has_payload = true;
+  if (len) d->payload = (clv_payload){d->at.piece, d->at.offset, len};
+  return clv_cursor_skip(&d->at, len, err);
+}
+
+/* Only where it lies: it is decoded later. */
+static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  size_t len;
+  (void)f, (void)place;
+  CLV_TRY(clv_cursor_len(&d->at, &len, err));
+  if (!d->before) return clv_fail(err, CLV_INVALID, "a frame before one that has none before it");
+  if (d->before->n == CLV_WIRE_BEFORE)
+    return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BEFORE);
+  d->before->frame[d->before->n++] = (clv_payload){d->at.piece, d->at.offset, len};
+  d->before_bytes += len;
+  return clv_cursor_skip(&d->at, len, err);
+}
+
+/* ---- calls and backward passes --------------------------------------------------------------- */
+
+/* The next place of a list, or a refusal that names the limit. */
+static clv_code next_place(uint32_t *n, uint32_t limit, const char *what, uint32_t *ret,
+                           clv_err *err) {
+  if (*n == limit) return clv_fail(err, CLV_INVALID, "more than %u %s in one frame", limit, what);
+  *ret = (*n)++;
+  return CLV_OK;
+}
+
+static clv_code read_arg(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.call.n_args, CLV_WIRE_ARGS, "arguments", &i, err));
+  return read_nested(d, clv_arg_fields, ARG_FIELDS, (clv_arg *)place + i, err);
+}
+
+static clv_code read_peer(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)place;
+  const clv_field text = {f->name, FIELD_TEXT, 0, CLV_WIRE_NAME + 1};
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.backward.n_peers, CLV_WIRE_HOPS, "peers", &i, err));
+  return read_text(d, &text, d->frame.backward.peers[i], err);
+}
+
+static clv_code read_needed(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.backward.n_calls, CLV_WIRE_NEEDED, "calls", &i, err));
+  return read_nested(d, clv_needed_fields, NEEDED_FIELDS, (clv_needed *)place + i, err);
+}
+
+static clv_code read_target(decoder *d, const clv_field *f, void *place, clv_err *err) {
+  (void)f;
+  uint32_t i = 0;
+  CLV_TRY(next_place(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
+  ((clv_needed *)place)->n_targets++;
+  return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.targets[i], err);
+}
+
+/* ---- dispatch ------------------------------------------------------------------------------ */
+
+typedef struct field_reader {
+  clv_wire_type type;
+  clv_code (*read)(decoder *d, const clv_field *f, void *place, clv_err *err);
+  clv_wire_type packed_of; /* for lists of numbers: the type of one element */
+  add_function add;
+} field_reader;
+
+static const field_reader readers[FIELD_TYPES] = {
+    [FIELD_U32] = {.type = WIRE_VARINT, .read = read_u32},
+    [FIELD_U64] = {.type = WIRE_VARINT, .read = read_u64},
+    [FIELD_BOOL] = {.type = WIRE_VARINT, .read = read_bool},
+    [FIELD_FIXED32] = {.type = WIRE_32, .read = read_fixed32},
+    [FIELD_FLOAT] = {.type = WIRE_32, .read = read_fixed32},
+    [FIELD_BYTES] = {.type = WIRE_LEN, .read = read_bytes},
+    [FIELD_TEXT] = {.type = WIRE_LEN, .read = read_text},
+    [FIELD_DIMS] = {.type = WIRE_LEN, .packed_of = WIRE_VARINT, .add = add_dim},
+    [FIELD_UPSTREAM] = {.type = WIRE_LEN, .packed_of = WIRE_64, .add = add_upstream},
+    [FIELD_TENSOR] = {.type = WIRE_LEN, .read = read_tensor},
+    [FIELD_PAYLOAD] = {.type = WIRE_LEN, .read = read_payload},
+    [FIELD_BODY] = {.type = WIRE_LEN, .read = read_body},
+    [FIELD_FIXED64] = {.type = WIRE_64, .read = read_fixed64},
+    [FIELD_ARGS] = {.type = WIRE_LEN, .read = read_arg},
+    [FIELD_PEERS] = {.type = WIRE_LEN, .read = read_peer},
+    [FIELD_NEEDED] = {.type = WIRE_LEN, .read = read_needed},
+    [FIELD_TARGETS] = {.type = WIRE_LEN, .read = read_target},
+    [FIELD_RATES] = {.type = WIRE_LEN, .packed_of = WIRE_32, .add = add_rate},
+    [FIELD_BEFORE] = {.type = WIRE_LEN, .read = read_before},
+};
+
+static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base,
+                           clv_err *err) {
+  const field_reader *r = &readers[f->type];
+  void *place = (char *)base + f->offset;
+  d->has_own |= f->type != FIELD_BEFORE;
+  if (r->add && type == r->packed_of) return r->add(d, place, err);
+  if (type != r->type) return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
+  return r->add ? read_packed(d, r->add, place, err) : r->read(d, f, place, err);
+}
+
+static clv_code read_message(decoder *d, const clv_field *fields, size_t n_fields, void *base,
+                             clv_err *err) {
+  while (d->at.pos < d->at.end) {
+    clv_field_tag tag;
+    CLV_TRY(clv_cursor_tag(&d->at, &tag, err));
+    bool known = tag.number < n_fields && fields[tag.number].type != FIELD_UNKNOWN;
+    if (known) {
+      CLV_TRY(read_field(d, &fields[tag.number], tag.type, base, err));
+    } else {
+      CLV_TRY(clv_cursor_skip_field(&d->at, tag.type, err));
+    }
+    if (d->at.pos - d->payload.len - d->before_bytes > CLV_WIRE_HEAD_MAX)
+      return clv_fail(err, CLV_EXHAUSTED, "more than %d bytes besides the payload",
+                      CLV_WIRE_HEAD_MAX);
+  }
+  return CLV_OK;
+}
+
+static clv_code decode(decoder *d, clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
+  CLV_TRY(read_message(d, clv_frame_fields, FRAME_FIELDS, &d->frame, err));
+  bool nothing = d->before && d->before->n && !d->has_own;
+  if (!nothing) CLV_TRY(clv_frame_check(&d->frame, d->bodies, d->payload.len, d->limits, err));
+  clv_frame_note_bodies(&d->frame, d->bodies);
+  *ret_frame = d->frame;
+  *ret_payload = d->payload;
+  return CLV_OK;
+}
+
+clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
+                          clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
+  decoder d = {.limits = limits};
+  CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
+  return decode(&d, ret_frame, ret_payload, err);
+}
+
+clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n_pieces,
+                                 const clv_wire_limits *limits, clv_bundle *ret_before,
+                                 clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
+  decoder d = {.limits = limits, .before = ret_before};
+  ret_before->n = 0;
+  CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
+  return decode(&d, ret_frame, ret_payload, err);
+}
+
+clv_code clv_frame_decode_before(const clv_piece *pieces, size_t n_pieces, const clv_payload *frame,
+                                 const clv_wire_limits *limits, clv_frame *ret_frame,
+                                 clv_payload *ret_payload, clv_err *err) {
+  decoder d = {.limits = limits};
+  clv_cursor_at(&d.at, pieces, n_pieces, frame);
+  return decode(&d, ret_frame, ret_payload, err);
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The hot encoder. A frame without its payload has a largest size, so it is written into an array
+ * on the stack and copied once. Fields are in ascending order except the payload, which is last so
+ * that the transport can append the tensor's own memory.
+ */
+#include "common/net/wire/frame_int.h"
+
+#include <string.h>
+
+enum {
+  VARINT_MAX = 10,
+  SCALAR_MAX = 2 + VARINT_MAX,
+  TENSOR_MAX = 2 + 2 + VARINT_MAX * CLV_MAX_RANK + 4 * SCALAR_MAX + 2,
+  /* A backward is larger than any other body; of those, three never stand in one frame. */
+  PLAIN_BODY_MAX = 8 * SCALAR_MAX + CLV_WIRE_TEXT + CLV_WIRE_NAME + 2 * CLV_WIRE_ID_BYTES +
+                   CLV_WIRE_ARGS * 3 * SCALAR_MAX,
+  BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_HOPS * (CLV_WIRE_NAME + SCALAR_MAX) +
+             (CLV_WIRE_NEEDED + CLV_WIRE_TARGETS) * 5 * SCALAR_MAX,
+  ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_NAME + CLV_WIRE_UPSTREAM * 8 +
+                CLV_WIRE_TENSORS * TENSOR_MAX + BODY_MAX,
+};
+_Static_assert((int)ENCODED_MAX <= (int)CLV_WIRE_HEAD_MAX, "our own frames fit the limit");
+_Static_assert(BODY_MAX < 1 << 14 && TENSOR_MAX < 1 << 14, "lengths of nested messages: two bytes");
+
+static uint8_t *put_varint(uint8_t *p, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) *p++ = (uint8_t)(value | 0x80);
+  *p++ = (uint8_t)value;
+  return p;
+}
+
+static uint8_t *put_tag(uint8_t *p, size_t number, clv_wire_type type) {
+  return put_varint(p, (uint64_t)number << 3 | (unsigned)type);
+}
+
+static uint8_t *put_fixed(uint8_t *p, uint64_t value, size_t width) {
+  for (size_t i = 0; i < width; i++) *p++ = (uint8_t)(value >> (8 * i));
+  return p;
+}
+
+static uint8_t *put_bytes(uint8_t *p, size_t number, const void *data, size_t len) {
+  if (!len) return p;
+  p = put_varint(put_tag(p, number, WIRE_LEN), len);
+  memcpy(p, data, len);
+  return p + len;
+}
+
+/* A nested message starts here; its length, always as two bytes, is filled in by end_nested. */
+static uint8_t *begin_nested(uint8_t *p, size_t number) { return put_tag(p, number, WIRE_LEN) + 2; }
+
+static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
+  size_t len = (size_t)(p - start);
+  start[-2] = (uint8_t)(len | 0x80);
+  start[-1] = (uint8_t)(len >> 7);
+  return p;
+}
+
+/* ---- one function per field type; values that are zero are left out ------------------------ */
+
+typedef struct place {
+  const clv_field *f;
+  size_t number;
+  const char *base; /* clv_frame or clv_tensor_head */
+} place;
+
+static uint8_t *write_u32(uint8_t *p, const place *at) {
+  uint32_t value;
+  memcpy(&value, at->base + at->f->offset, sizeof value);
+  return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
+}
+
+static uint8_t *write_u64(uint8_t *p, const place *at) {
+  uint64_t value;
+  memcpy(&value, at->base + at->f->offset, sizeof value);
+  return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
+}
+
+static uint8_t *write_bool(uint8_t *p, const place *at) {
+  bool value = *(const bool *)(at->base + at->f->offset);
+  return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), 1) : p;
+}
+
+static uint8_t *write_fixed32(uint8_t *p, const place *at) {
+  uint32_t bits;
+  memcpy(&bits, at->base + at->f->offset, sizeof bits);
+  return bits ? put_fixed(put_tag(p, at->number, WIRE_32), bits, 4) : p;
+}
+
+static uint8_t *write_fixed64(uint8_t *p, const place *at) {
+  uint64_t bits;
+  memcpy(&bits, at->base + at->f->offset, sizeof bits);
+  return bits ? put_fixed(put_tag(p, at->number, WIRE_64), bits, 8) : p;
+}
+
+static uint8_t *write_bytes(uint8_t *p, const place *at) {
+  return put_bytes(p, at->number, at->base + at->f->offset, at->f->size);
+}
+
+static uint8_t *write_text(uint8_t *p, const place *at) {
+  const char *text = at->base + at->f->offset;
+  return put_bytes(p, at->number, text, strnlen(text, at->f->size - 1));
+}
+
+static uint8_t *write_dims(uint8_t *p, const place *at) {
+  const clv_shape *shape = (const clv_shape *)(const void *)(at->base + at->f->offset);
+  if (!shape->rank) return p;
+  uint8_t *start = begin_nested(p, at->number);
+  p = start;
+  for (int i = 0; i < shape->rank; i++) p = put_varint(p, (uint64_t)shape->dim[i]);
+  return end_nested(start, p);
+}
+
+static uint8_t *write_upstream(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  if (!f->n_upstream) return p;
+  p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->n_upstream * 8);
+  for (uint32_t i = 0; i < f->n_upstream; i++) p = put_fixed(p, f->upstream[i], 8);
+  return p;
+}
+
+static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,
+                             const void *base);
+
+static uint8_t *write_tensors(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  for (uint32_t i = 0; i < f->n_tensors; i++) {
+    uint8_t *start = begin_nested(p, at->number);
+    p = end_nested(start, write_fields(start, clv_tensor_fields, TENSOR_FIELDS, &f->tensors[i]));
+  }
+  return p;
+}
+
+static uint8_t *write_body(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  if (!(clv_frame_bodies(f) & at->f->size)) return p;
+  unsigned index = (unsigned)__builtin_ctz((unsigned)at->f->size);
+  uint8_t *start = begin_nested(p, at->number);
+  return end_nested(start, write_fields(start, clv_body_fields[index], BODY_FIELDS, f));
+}
+
+static uint8_t *write_args(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  for (uint32_t i = 0; i < f->call.n_args; i++) {
+    uint8_t *start = begin_nested(p, at->number);
+    p = end_nested(start, write_fields(start, clv_arg_fields, ARG_FIELDS, &f->call.args[i]));
+  }
+  return p;
+}
+
+static uint8_t *write_peers(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  for (uint32_t i = 0; i < f->backward.n_peers; i++)
+    p = put_bytes(p, at->number, f->backward.peers[i],
+                  strnlen(f->backward.peers[i], CLV_WIRE_NAME));
+  return p;
+}
+
+/* The targets of a call are written here: they lie behind those of the calls before it. */
+static uint8_t *write_needed(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  uint32_t target = 0;
+  for (uint32_t i = 0; i < f->backward.n_calls; i++) {
+    const clv_needed *call = &f->backward.calls[i];
+    uint8_t *start = begin_nested(p, at->number);
+    p = write_fields(start, clv_needed_fields, NEEDED_FIELDS, call);
+    for (uint32_t j = 0; j < call->n_targets; j++) {
+      uint8_t *inner = begin_nested(p, 4);
+      p = end_nested(inner, write_fields(inner, clv_target_fields, TARGET_FIELDS,
+                                         &f->backward.targets[target++]));
+    }
+    p = end_nested(start, p);
+  }
+  return p;
+}
+
+static uint8_t *write_rates(uint8_t *p, const place *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  if (!f->commit.n_more_lrs) return p;
+  p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
+  for (uint32_t i = 0; i < f->commit.n_more_lrs; i++) {
+    uint32_t bits;
+    memcpy(&bits, &f->commit.more_lrs[i], sizeof bits);
+    p = put_fixed(p, bits, 4);
+  }
+  return p;
+}
+
+typedef uint8_t *(*writer)(uint8_t *p, const place *at);
+static const writer writers[FIELD_TYPES] = {
+    [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
+    [FIELD_BOOL] = write_bool,         [FIELD_FIXED32] = write_fixed32,
+    [FIELD_FLOAT] = write_fixed32,     [FIELD_BYTES] = write_bytes,
+    [FIELD_TEXT] = write_text,         [FIELD_DIMS] = write_dims,
+    [FIELD_UPSTREAM] = write_upstream, [FIELD_TENSOR] = write_tensors,
+    [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_fixed64,
+    [FIELD_ARGS] = write_args,         [FIELD_PEERS] = write_peers,
+    [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
+};
+
+static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,
+                             const void *base) {
+  for (size_t i = 1; i < n_fields; i++) {
+    place at = {&fields[i], i, base};
+    if (writers[fields[i].type]) p = writers[fields[i].type](p, &at);
+  }
+  return p;
+}
+
+size_t clv_frame_put_before(uint8_t prefix[CLV_WIRE_BEFORE_PREFIX], size_t bytes) {
+  return (size_t)(put_varint(put_tag(prefix, 30, WIRE_LEN), bytes) - prefix);
+}
+
+clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes *head,
+                          clv_err *err) {
+  CLV_TRY(clv_frame_check(frame, clv_frame_bodies(frame), payload_len, NULL, err));
+  uint8_t encoded[ENCODED_MAX];
+  uint8_t *p = write_fields(encoded, clv_frame_fields, FRAME_FIELDS, frame);
+  if (payload_len) p = put_varint(put_tag(p, 15, WIRE_LEN), payload_len);
+  head->len = 0;
+  clv_bytes_add(head, encoded, (size_t)(p - encoded));
+  return head->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a frame") : CLV_OK;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/net/wire/frame_int.h"
+
+/* A changed list of kinds changes what peers understand. */
+_Static_assert(
+    CLV_FRAME_KINDS == 46 && CLV_WIRE_PROTOCOL == 8,
+    "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
+    "never sent; both lines here change");
+_Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
+                   sizeof(clv_attach_role) == sizeof(uint32_t) &&
+                   sizeof(clv_state_what) == sizeof(uint32_t) &&
+                   sizeof(clv_dtype) == sizeof(uint32_t),
+               "the tables read and write enums as FIELD_U32");
+
+#define AT(member) offsetof(clv_frame, member)
+#define HEAD_AT(member) offsetof(clv_tensor_head, member)
+
+const clv_field clv_frame_fields[FRAME_FIELDS] = {
+    [1] = {.name = "kind", .type = FIELD_U32, .offset = AT(kind)},
+    [2] = {.name = "context", .type = FIELD_U64, .offset = AT(context)},
+    [3] = {.name = "message", .type = FIELD_U64, .offset = AT(message)},
+    [4] = {.name = "phase", .type = FIELD_U32, .offset = AT(phase)},
+    [5] = {.name = "step", .type = FIELD_U64, .offset = AT(step)},
+    [6] = {.name = "micro_batch", .type = FIELD_U32, .offset = AT(micro_batch)},
+    [8] = {.name = "module", .type = FIELD_U32, .offset = AT(module)},
+    [9] = {.name = "flags", .type = FIELD_U32, .offset = AT(flags)},
+    [10] = {.name = "upstream", .type = FIELD_UPSTREAM, .offset = AT(upstream)},
+    [12] = {.name = "tensors", .type = FIELD_TENSOR, .offset = AT(tensors)},
+    [13] = {.name = "reply_to", .type = FIELD_U64, .offset = AT(reply_to)},
+    [15] = {.name = "payload", .type = FIELD_PAYLOAD},
+    [16] = {.name = "attach", .type = FIELD_BODY, .offset = AT(attach), .size = BODY_ATTACH},
+    [17] = {.name = "attached", .type = FIELD_BODY, .offset = AT(attached), .size = BODY_ATTACHED},
+    [18] = {.name = "commit", .type = FIELD_BODY, .offset = AT(commit), .size = BODY_COMMIT},
+    [19] = {.name = "vote", .type = FIELD_BODY, .offset = AT(vote), .size = BODY_VOTE},
+    [20] = {.name = "failure", .type = FIELD_BODY, .offset = AT(failure), .size = BODY_FAILURE},
+    [21] = {.name = "credit", .type = FIELD_BODY, .offset = AT(credit), .size = BODY_CREDIT},
+    [22] = {.name = "chunk", .type = FIELD_BODY, .offset = AT(chunk), .size = BODY_CHUNK},
+    [23] = {.name = "state", .type = FIELD_BODY, .offset = AT(state), .size = BODY_STATE},
+    [24] = {.name = "call", .type = FIELD_BODY, .offset = AT(call), .size = BODY_CALL},
+    [25] = {.name = "backward", .type = FIELD_BODY, .offset = AT(backward), .size = BODY_BACKWARD},
+    [26] = {.name = "to", .type = FIELD_TEXT, .offset = AT(to), .size = CLV_WIRE_NAME + 1},
+    [27] = {.name = "measure", .type = FIELD_BODY, .offset = AT(measure), .size = BODY_MEASURE},
+    [28] = {.name = "reference",
+            .type = FIELD_BODY,
+            .offset = AT(reference),
+            .size = BODY_REFERENCE},
+    [29] = {.name = "order", .type = FIELD_U32, .offset = AT(order)},
+    [30] = {.name = "before", .type = FIELD_BEFORE},
+    [31] = {.name = "generation", .type = FIELD_U32, .offset = AT(generation)},
+    [32] = {.name = "cached", .type = FIELD_BODY, .offset = AT(cached), .size = BODY_CACHED},
+};
+
+const clv_field clv_tensor_fields[TENSOR_FIELDS] = {
+    [1] = {.name = "dtype", .type = FIELD_U32, .offset = HEAD_AT(dtype)},
+    [2] = {.name = "dims", .type = FIELD_DIMS, .offset = HEAD_AT(shape)},
+    [3] = {.name = "bytes", .type = FIELD_U64, .offset = HEAD_AT(bytes)},
+    [4] = {.name = "crc32c", .type = FIELD_FIXED32, .offset = HEAD_AT(crc32c)},
+    [5] = {.name = "transfer", .type = FIELD_U64, .offset = HEAD_AT(transfer)},
+};
+
+const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
+    /* attach */
+    {
+        [1] = {.name = "session",
+               .type = FIELD_BYTES,
+               .offset = AT(attach.session),
+               .size = CLV_WIRE_ID_BYTES},
+        [2] = {.name = "epoch", .type = FIELD_U64, .offset = AT(attach.epoch)},
+        [3] = {.name = "incarnation",
+               .type = FIELD_BYTES,
+               .offset = AT(attach.incarnation),
+               .size = CLV_WIRE_ID_BYTES},
+        [4] = {.name = "lane", .type = FIELD_U32, .offset = AT(attach.lane)},
+        [5] = {.name = "lanes", .type = FIELD_U32, .offset = AT(attach.lanes)},
+        [6] = {.name = "role", .type = FIELD_U32, .offset = AT(attach.role)},
+        [7] = {.name = "owner",
+               .type = FIELD_TEXT,
+               .offset = AT(attach.owner),
+               .size = CLV_WIRE_URI + 1},
+    },
+    /* attached */
+    {[1] = {.name = "credit_bytes", .type = FIELD_U64, .offset = AT(attached.credit_bytes)}},
+    /* commit */
+    {
+        [2] = {.name = "scale", .type = FIELD_FLOAT, .offset = AT(commit.scale)},
+        [3] = {.name = "lr", .type = FIELD_FLOAT, .offset = AT(commit.lr)},
+        [4] = {.name = "apply", .type = FIELD_BOOL, .offset = AT(commit.apply)},
+        [5] = {.name = "more_lrs", .type = FIELD_RATES, .offset = AT(commit.more_lrs)},
+        [6] = {.name = "position", .type = FIELD_U32, .offset = AT(commit.position)},
+        [7] = {.name = "keep", .type = FIELD_BOOL, .offset = AT(commit.keep)},
+    },
+    /* vote */
+    {
+        [1] = {.name = "finite", .type = FIELD_BOOL, .offset = AT(vote.finite)},
+    },
+    /* failure */
+    {
+        [1] = {.name = "code", .type = FIELD_U32, .offset = AT(failure.code)},
+        [2] = {.name = "text",
+               .type = FIELD_TEXT,
+               .offset = AT(failure.text),
+               .size = CLV_WIRE_TEXT + 1},
+        [3] = {.name = "hop",
+               .type = FIELD_TEXT,
+               .offset = AT(failure.hop),
+               .size = CLV_WIRE_NAME + 1},
+    },
+    /* credit */
+    {[1] = {.name = "bytes", .type = FIELD_U64, .offset = AT(credit.bytes)}},
+    /* chunk */
+    {
+        [1] = {.name = "transfer", .type = FIELD_U64, .offset = AT(chunk.transfer)},
+        [2] = {.name = "offset", .type = FIELD_U64, .offset = AT(chunk.offset)},
+        [3] = {.name = "total", .type = FIELD_U64, .offset = AT(chunk.total)},
+    },
+    /* state */
+    {
+        [1] = {.name = "what", .type = FIELD_U32, .offset = AT(state.what)},
+        [2] = {.name = "name",
+               .type = FIELD_TEXT,
+               .offset = AT(state.name),
+               .size = CLV_WIRE_NAME + 1},
+        [3] = {.name = "index", .type = FIELD_U32, .offset = AT(state.index)},
+        [4] = {.name = "count", .type = FIELD_U32, .offset = AT(state.count)},
+        [5] = {.name = "device",
+               .type = FIELD_TEXT,
+               .offset = AT(state.device),
+               .size = CLV_WIRE_NAME + 1},
+        [6] = {.name = "bytes", .type = FIELD_U64, .offset = AT(state.bytes)},
+        [7] = {.name = "sha256",
+               .type = FIELD_BYTES,
+               .offset = AT(state.sha256),
+               .size = sizeof(clv_sha256)},
+        [8] = {.name = "offset", .type = FIELD_U64, .offset = AT(state.offset)},
+        [9] = {.name = "length", .type = FIELD_U64, .offset = AT(state.length)},
+    },
+    /* call */
+    {
+        [1] = {.name = "args", .type = FIELD_ARGS, .offset = AT(call.args)},
+        [2] = {.name = "after", .type = FIELD_FIXED64, .offset = AT(call.after)},
+        [3] = {.name = "position", .type = FIELD_U32, .offset = AT(call.position)},
+        [4] = {.name = "input_position", .type = FIELD_U32, .offset = AT(call.input_position)},
+        [5] = {.name = "weight_position", .type = FIELD_U32, .offset = AT(call.weight_position)},
+        [6] = {.name = "old_weights", .type = FIELD_BOOL, .offset = AT(call.old_weights)},
+    },
+    /* backward */
+    {
+        [1] = {.name = "retain", .type = FIELD_BOOL, .offset = AT(backward.retain)},
+        [2] = {.name = "vote", .type = FIELD_BOOL, .offset = AT(backward.vote)},
+        [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more)},
+        [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peers)},
+        [5] = {.name = "calls", .type = FIELD_NEEDED, .offset = AT(backward.calls)},
+        [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped)},
+    },
+    /* the number of `to` */
+    {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
+    /* measure */
+    {
+        [1] = {.name = "clock_ns", .type = FIELD_U64, .offset = AT(measure.clock_ns)},
+        [2] = {.name = "received_bytes", .type = FIELD_U64, .offset = AT(measure.received_bytes)},
+        [3] = {.name = "receiving_ns", .type = FIELD_U64, .offset = AT(measure.receiving_ns)},
+    },
+    /* reference */
+    {
+        [1] = {.name = "ref", .type = FIELD_FIXED64, .offset = AT(reference.ref)},
+        [2] = {.name = "fork", .type = FIELD_FIXED64, .offset = AT(reference.fork)},
+        [3] = {.name = "key", .type = FIELD_FIXED64, .offset = AT(reference.key)},
+        [4] = {.name = "number", .type = FIELD_U64, .offset = AT(reference.number)},
+        [5] = {.name = "early", .type = FIELD_BOOL, .offset = AT(reference.early)},
+        [6] = {.name = "yours", .type = FIELD_BOOL, .offset = AT(reference.yours)},
+        [7] = {.name = "node",
+               .type = FIELD_TEXT,
+               .offset = AT(reference.node),
+               .size = CLV_WIRE_NAME + 1},
+    },
+    /* the numbers of `order`, `before` and `generation` */
+    {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
+    {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
+    {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
+    /* cached */
+    {
+        [1] = {.name = "key",
+               .type = FIELD_BYTES,
+               .offset = AT(cached.key),
+               .size = sizeof(clv_sha256)},
+        [2] = {.name = "records", .type = FIELD_U64, .offset = AT(cached.records)},
+        [3] = {.name = "keep_s", .type = FIELD_U64, .offset = AT(cached.keep_s)},
+    },
+};
+
+#define ARG_AT(member) offsetof(clv_arg, member)
+const clv_field clv_arg_fields[ARG_FIELDS] = {
+    [1] = {.name = "value", .type = FIELD_FIXED64, .offset = ARG_AT(value)},
+    [2] = {.name = "needs_grad", .type = FIELD_BOOL, .offset = ARG_AT(needs_grad)},
+    [3] = {.name = "here", .type = FIELD_BOOL, .offset = ARG_AT(here)},
+};
+
+#define NEEDED_AT(member) offsetof(clv_needed, member)
+const clv_field clv_needed_fields[NEEDED_FIELDS] = {
+    [1] = {.name = "call", .type = FIELD_FIXED64, .offset = NEEDED_AT(call)},
+    [2] = {.name = "contributions", .type = FIELD_U32, .offset = NEEDED_AT(contributions)},
+    [3] = {.name = "root", .type = FIELD_FLOAT, .offset = NEEDED_AT(root)},
+    [4] = {.name = "targets", .type = FIELD_TARGETS},
+};
+
+#define TARGET_AT(member) offsetof(clv_target, member)
+const clv_field clv_target_fields[TARGET_FIELDS] = {
+    [1] = {.name = "slot", .type = FIELD_U32, .offset = TARGET_AT(slot)},
+    [2] = {.name = "value", .type = FIELD_FIXED64, .offset = TARGET_AT(value)},
+    [3] = {.name = "to", .type = FIELD_U32, .offset = TARGET_AT(to)},
+    [4] = {.name = "order", .type = FIELD_U32, .offset = TARGET_AT(order)},
+};

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the encoder and the decoder of frames share: the field tables, which are the .proto file
+ * once more, and the rules of the frame kinds.
+ */
+#ifndef CLEAVE_WIRE_FRAME_INT_H
+#define CLEAVE_WIRE_FRAME_INT_H
+
+#include "common/net/wire/cursor_int.h"
+
+typedef enum clv_field_type {
+  FIELD_UNKNOWN, /* no such field: skipped */
+  FIELD_U32,
+  FIELD_U64,
+  FIELD_BOOL,
+  FIELD_FIXED32,
+  FIELD_FLOAT,
+  FIELD_BYTES,    /* exactly `size` bytes, or none */
+  FIELD_TEXT,     /* char[size], NUL-terminated */
+  FIELD_DIMS,     /* a clv_shape */
+  FIELD_UPSTREAM, /* these five only in a Frame itself */
+  FIELD_TENSOR,
+  FIELD_PAYLOAD,
+  FIELD_BODY, /* `size` is a bit of enum frame_body */
+  FIELD_FIXED64,
+  FIELD_ARGS,   /* of a call */
+  FIELD_PEERS,  /* of a backward; the next two as well */
+  FIELD_NEEDED, /* calls */
+  FIELD_TARGETS,
+  FIELD_RATES, /* of a commit */
+  FIELD_BEFORE,
+  FIELD_TYPES
+} clv_field_type;
+
+typedef struct clv_field {
+  const char *name;
+  clv_field_type type;
+  size_t offset; /* of the value, in clv_frame, clv_tensor_head, clv_arg, clv_needed, clv_target */
+  size_t size;
+} clv_field;
+
+enum {
+  FRAME_FIELDS = 33,
+  BODY_FIRST = 16,
+  N_BODIES = 17,
+  BODY_FIELDS = 10,
+  TENSOR_FIELDS = 6,
+  ARG_FIELDS = 4,
+  NEEDED_FIELDS = 5,
+  TARGET_FIELDS = 5,
+};
+extern const clv_field clv_frame_fields[FRAME_FIELDS];         /* by field number */
+extern const clv_field clv_body_fields[N_BODIES][BODY_FIELDS]; /* by body, by field number */
+extern const clv_field clv_tensor_fields[TENSOR_FIELDS];       /* by field number */
+extern const clv_field clv_arg_fields[ARG_FIELDS];
+extern const clv_field clv_needed_fields[NEEDED_FIELDS];
+extern const clv_field clv_target_fields[TARGET_FIELDS];
+
+/* Bit i is the body with field number BODY_FIRST + i; fields that are none have no name. */
+enum frame_body {
+  BODY_ATTACH = 1u << 0,
+  BODY_ATTACHED = 1u << 1,
+  BODY_COMMIT = 1u << 2,
+  BODY_VOTE = 1u << 3,
+  BODY_FAILURE = 1u << 4,
+  BODY_CREDIT = 1u << 5,
+  BODY_CHUNK = 1u << 6,
+  BODY_STATE = 1u << 7,
+  BODY_CALL = 1u << 8,
+  BODY_BACKWARD = 1u << 9,
+  BODY_MEASURE = 1u << 11,
+  BODY_REFERENCE = 1u << 12,
+  BODY_CACHED = 1u << 16,
+};
+
+/* The bodies a frame built by hand carries: what its kind needs, and what its has_ flags say. */
+unsigned clv_frame_bodies(const clv_frame *frame);
+
+/* The other way round, after decoding: sets the has_ flags. */
+void clv_frame_note_bodies(clv_frame *frame, unsigned bodies);
+
+/* Every rule about a whole frame that PROTOCOL.md states: bodies are those present. Limits may be
+ * NULL: only the protocol's own. */
+clv_code clv_frame_check(const clv_frame *frame, unsigned bodies, size_t payload_len,
+                         const clv_wire_limits *limits, clv_err *err) CLV_USE_RESULT;
+
+#endif

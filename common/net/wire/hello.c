@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hello. Every encoder of a unary message ends by decoding what it made: set-up calls are rare, and
+ * so no rule is written twice and nothing leaves that the peer would refuse.
+ */
+#include <string.h>
+
+#include "common/net/wire/unary_int.h"
+
+/* ---- limits and artifacts ------------------------------------------------------------------ */
+
+clv_wire_limits clv_wire_limits_default(void) {
+  return (clv_wire_limits){
+      .sessions = 8,
+      .tensors = 4096,
+      .concurrent_calls = 64,
+      .session_bytes = (uint64_t)64 << 30,
+      .message_bytes = 64 << 20,
+      .chunk_bytes = 1 << 20,
+      .credit_bytes = 64 << 20,
+      .peer_timeout_ms = 60000,
+  };
+}
+
+_Static_assert(CLV_WIRE_MESSAGE_LEAST >= CLV_WIRE_CHUNK_BYTES + 2 * CLV_WIRE_HEAD_MAX +
+                                             CLV_WIRE_BEFORE * CLV_WIRE_BEFORE_PREFIX,
+               "a chunk, its head and what goes in front fit a message");
+_Static_assert(CLV_WIRE_MESSAGE_LEAST >= CLV_WIRE_UNARY_MAX, "and so does a unary one");
+
+clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) {
+  const struct {
+    const char *what, *fix;
+    uint64_t has, needs;
+  } rows[] = {{"messages", "limits.message_size of its worker.yaml", theirs->message_bytes,
+               CLV_WIRE_MESSAGE_LEAST},
+              {"chunks", "Limits.chunk_bytes", theirs->chunk_bytes, CLV_WIRE_CHUNK_BYTES}};
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (rows[i].has && rows[i].has < rows[i].needs)
+      return clv_fail(err, CLV_UNAVAILABLE,
+                      "it accepts %s of at most %llu bytes, and pieces of tensors need %llu: raise "
+                      "%s",
+                      rows[i].what, (unsigned long long)rows[i].has,
+                      (unsigned long long)rows[i].needs, rows[i].fix);
+  return CLV_OK;
+}
+
+uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms) {
+  return theirs_ms ? CLV_MAX(CLV_MIN(ours_ms, theirs_ms), (uint32_t)1000) : ours_ms;
+}
+
+void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
+  cleave__v1__limits__init(ret);
+  ret->sessions = limits->sessions;
+  ret->tensors = limits->tensors;
+  ret->session_bytes = limits->session_bytes;
+  ret->message_bytes = limits->message_bytes;
+  ret->chunk_bytes = limits->chunk_bytes;
+  ret->credit_bytes = limits->credit_bytes;
+  ret->concurrent_calls = limits->concurrent_calls;
+  ret->peer_timeout_ms = limits->peer_timeout_ms;
+}
+
+/* An absent message is one of zeros, here as everywhere in proto3. */
+clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret, clv_err *err) {
+  if (!limits) {
+    *ret = (clv_wire_limits){0};
+    return CLV_OK;
+  }
+  const uint64_t bytes[] = {limits->session_bytes, limits->message_bytes, limits->chunk_bytes,
+                            limits->credit_bytes};
+  for (size_t i = 0; i < CLV_COUNT(bytes); i++)
+    if (bytes[i] > CLV_WIRE_BYTES_MAX)
+      return clv_fail(err, CLV_INVALID, "a limit of %llu bytes is over %llu",
+                      (unsigned long long)bytes[i], (unsigned long long)CLV_WIRE_BYTES_MAX);
+  *ret = (clv_wire_limits){
+      .sessions = limits->sessions,
+      .tensors = limits->tensors,
+      .concurrent_calls = limits->concurrent_calls,
+      .session_bytes = limits->session_bytes,
+      .message_bytes = limits->message_bytes,
+      .chunk_bytes = limits->chunk_bytes,
+      .credit_bytes = limits->credit_bytes,
+      .peer_timeout_ms = limits->peer_timeout_ms,
+  };
+  return CLV_OK;
+}
+
+void clv_artifact_put(const clv_wire_artifact *artifact, Cleave__V1__Artifact *ret) {
+  cleave__v1__artifact__init(ret);
+  ret->name = clv_put_text(artifact->name);
+  ret->sha256 = clv_put_bytes(artifact->sha256.bytes, sizeof artifact->sha256.bytes);
+}
+
+/* Names of artifacts are names of files on the worker's disk, so they get the letters that cannot
+ * leave a folder, and no leading dot. */
+clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
+                          clv_err *err) {
+  CLV_TRY(clv_get_name(artifact->name, "artifact name", err));
+  for (const char *p = artifact->name; *p; p++) {
+    bool letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
+    if (!letter && *p != '_' && *p != '-' && (*p != '.' || p == artifact->name))
+      return clv_fail(err, CLV_INVALID, "artifact name \"%s\" has more than [A-Za-z0-9._-]",
+                      artifact->name);
+  }
+  ret->name = artifact->name;
+  return clv_get_sha256(artifact->sha256, "artifact digest", &ret->sha256, err);
+}
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+bool clv_wire_is_processor(const char *device) { return strncmp(device, "cpu", 3) == 0; }
+
+static bool means(const char *name, const char *device) {
+  if (!name || !name[0] || strcmp(name, "auto") == 0) return !clv_wire_is_processor(device);
+  if (strcmp(name, "cuda") == 0) return strncmp(device, "cuda:", 5) == 0;
+  return strcmp(name, device) == 0;
+}
+
+int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name) {
+  bool any = !name || !name[0] || strcmp(name, "auto") == 0;
+  for (uint32_t i = 0; i < h->n_devices; i++)
+    if (means(name, h->devices[i])) return (int)i;
+  return any && h->n_devices ? 0 : -1;
+}
+
+/* ---- about --------------------------------------------------------------------------------- */
+
+clv_code clv_about_put(const clv_wire_about *about, clv_wire_mem *mem, clv_about_parts *parts,
+                       clv_err *err) {
+  Cleave__V1__About *to = &parts->about;
+  Cleave__V1__Library *libraries;
+  cleave__v1__about__init(to);
+  clv_limits_put(&about->limits, &parts->limits);
+  CLV_TRY(
+      clv_put_array(mem, about->n_libraries, sizeof *libraries, &to->libraries, &libraries, err));
+  for (uint32_t i = 0; i < about->n_libraries; i++) {
+    cleave__v1__library__init(&libraries[i]);
+    libraries[i].name = clv_put_text(about->libraries[i].name);
+    libraries[i].version = clv_put_text(about->libraries[i].version);
+  }
+  to->protocol = about->protocol;
+  to->n_capabilities = about->n_capabilities;
+  to->capabilities = (char **)(uintptr_t)about->capabilities;
+  to->limits = &parts->limits;
+  to->software = clv_put_text(about->software);
+  to->isa = clv_put_text(about->isa);
+  to->n_libraries = about->n_libraries;
+  to->unix_ms = about->unix_ms;
+  return CLV_OK;
+}
+
+clv_code clv_about_get(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wire_about *ret,
+                       clv_err *err) {
+  if (!from) return clv_fail(err, CLV_INVALID, "`about` is missing");
+  if (from->protocol != CLV_WIRE_PROTOCOL)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "the peer speaks protocol %u, this side speaks %d",
+                    from->protocol, CLV_WIRE_PROTOCOL);
+  CLV_TRY(clv_check_count(from->n_capabilities, CLV_WIRE_LIST, "capabilities", err));
+  CLV_TRY(clv_check_count(from->n_libraries, CLV_WIRE_LIST, "libraries", err));
+  *ret = (clv_wire_about){
+      .protocol = from->protocol,
+      .n_capabilities = (uint32_t)from->n_capabilities,
+      .n_libraries = (uint32_t)from->n_libraries,
+      .capabilities = (const char **)from->capabilities,
+      .software = from->software,
+      .isa = from->isa,
+      .unix_ms = from->unix_ms,
+  };
+  CLV_TRY(clv_limits_get(from->limits, &ret->limits, err));
+  CLV_TRY(clv_wire_take(mem, from->n_libraries, sizeof *ret->libraries, &ret->libraries, err));
+  for (size_t i = 0; i < from->n_libraries; i++)
+    ret->libraries[i] = (clv_wire_library){from->libraries[i]->name, from->libraries[i]->version};
+  return CLV_OK;
+}
+
+/* ---- request ------------------------------------------------------------------------------- */
+
+clv_code clv_wire_hello_request_decode(const clv_piece *pieces, size_t n_pieces,
+                                       clv_wire_hello_request *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__HelloRequest *from;
+  clv_wire_hello_request m = {0};
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__hello_request__descriptor, pieces, n_pieces, &mem, &from, err));
+  CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, clv_bytes *ret,
+                                       clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  clv_about_parts parts;
+  Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
+  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library), &mem, err));
+  CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
+  to.about = &parts.about;
+  CLV_TRY(clv_wire_pack(&to.base, ret, err));
+  CLV_AUTO(clv_wire_done) clv_wire_hello_request back = {0};
+  return clv_wire_hello_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}
+
+/* ---- reply --------------------------------------------------------------------------------- */
+
+static clv_code get_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
+                              clv_wire_mem *mem, clv_err *err) {
+  CLV_TRY(clv_check_count(from->n_artifacts, CLV_WIRE_LIST, "artifacts", err));
+  CLV_TRY(clv_wire_take(mem, from->n_artifacts, sizeof *m->artifacts, &m->artifacts, err));
+  m->n_artifacts = (uint32_t)from->n_artifacts;
+  for (size_t i = 0; i < from->n_artifacts; i++)
+    CLV_TRY(clv_artifact_get(from->artifacts[i], &m->artifacts[i], err));
+  return CLV_OK;
+}
+
+static const char *library_of(const clv_wire_about *a, const char *name) {
+  for (uint32_t i = 0; i < a->n_libraries; i++)
+    if (strcmp(a->libraries[i].name, name) == 0) return a->libraries[i].version;
+  return "";
+}
+
+/* Of an older worker, which tells the instruction set of its first device alone. */
+static clv_wire_kind kind_by_name(const clv_wire_hello_reply *m, const char *name) {
+  bool processor = clv_wire_is_processor(name);
+  bool first =
+      strcmp(m->devices[0], name) == 0 || (processor && clv_wire_is_processor(m->devices[0]));
+  return (clv_wire_kind){.kind = processor                        ? "cpu"
+                                 : strncmp(name, "cuda:", 5) == 0 ? "cuda"
+                                                                  : name,
+                         .isa = first ? m->about.isa : "",
+                         .libraries = library_of(&m->about, processor ? "kernels" : name)};
+}
+
+static clv_code get_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
+                          clv_wire_mem *mem, clv_err *err) {
+  if (from->n_kinds && from->n_kinds != from->n_devices)
+    return clv_fail(err, CLV_INVALID, "%zu kinds of %zu devices", from->n_kinds, from->n_devices);
+  CLV_TRY(clv_wire_take(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
+  for (size_t i = 0; i < from->n_devices; i++) {
+    const Cleave__V1__DeviceKind *k = from->n_kinds ? from->kinds[i] : NULL;
+    CLV_TRY(clv_get_name(from->devices[i], "name of a device", err));
+    if (k) CLV_TRY(clv_get_name(k->kind, "kind of device", err));
+    m->kinds[i] =
+        k ? (clv_wire_kind){k->kind, k->isa, k->libraries} : kind_by_name(m, from->devices[i]);
+  }
+  return CLV_OK;
+}
+
+clv_code clv_wire_hello_reply_decode(const clv_piece *pieces, size_t n_pieces,
+                                     clv_wire_hello_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__HelloReply *from;
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__hello_reply__descriptor, pieces, n_pieces, &mem, &from, err));
+  CLV_TRY(clv_check_count(from->n_devices, CLV_WIRE_LIST, "devices", err));
+  clv_wire_hello_reply m = {
+      .worker = from->worker,
+      .cores = from->cores,
+      .threads = from->threads,
+      .n_devices = (uint32_t)from->n_devices,
+      .devices = (const char **)from->devices,
+  };
+  CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
+  CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
+  CLV_TRY(clv_get_name(from->worker, "worker name", err));
+  CLV_TRY(get_artifacts(from, &m, mem, err));
+  CLV_TRY(get_kinds(from, &m, mem, err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+static clv_code put_kinds(const clv_wire_hello_reply *from, clv_wire_mem *mem,
+                          Cleave__V1__HelloReply *to, clv_err *err) {
+  Cleave__V1__DeviceKind *kinds;
+  if (!from->kinds) return CLV_OK;
+  CLV_TRY(clv_put_array(mem, from->n_devices, sizeof *kinds, &to->kinds, &kinds, err));
+  for (uint32_t i = 0; i < from->n_devices; i++) {
+    cleave__v1__device_kind__init(&kinds[i]);
+    kinds[i].kind = clv_put_text(from->kinds[i].kind);
+    kinds[i].isa = clv_put_text(from->kinds[i].isa);
+    kinds[i].libraries = clv_put_text(from->kinds[i].libraries);
+  }
+  to->n_kinds = from->n_devices;
+  return CLV_OK;
+}
+
+clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_bytes *ret,
+                                     clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  clv_about_parts parts;
+  Cleave__V1__Artifact *artifacts;
+  Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
+  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library) +
+                               CLV_ROOM(message->n_artifacts, Cleave__V1__Artifact) +
+                               CLV_ROOM(message->n_devices, Cleave__V1__DeviceKind),
+                           &mem, err));
+  CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
+  CLV_TRY(
+      clv_put_array(mem, message->n_artifacts, sizeof *artifacts, &to.artifacts, &artifacts, err));
+  for (uint32_t i = 0; i < message->n_artifacts; i++)
+    clv_artifact_put(&message->artifacts[i], &artifacts[i]);
+  to.about = &parts.about;
+  to.incarnation = clv_put_bytes(&message->incarnation, sizeof message->incarnation);
+  to.worker = clv_put_text(message->worker);
+  to.cores = message->cores;
+  to.threads = message->threads;
+  to.n_devices = message->n_devices;
+  to.devices = (char **)(uintptr_t)message->devices;
+  to.n_artifacts = message->n_artifacts;
+  CLV_TRY(put_kinds(message, mem, &to, err));
+  CLV_TRY(clv_wire_pack(&to.base, ret, err));
+  CLV_AUTO(clv_wire_done) clv_wire_hello_reply back = {0};
+  return clv_wire_hello_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Server reflection: answers from the FileDescriptorSet that the build embeds. The set is our own
+ * data, and small, so it is walked again for every question.
+ */
+#include "common/net/wire/unary_int.h"
+
+#include "grpc/reflection/v1alpha/reflection.pb-c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Made by the build from the .proto files of every service that is served. */
+extern const unsigned char clv_descriptor_set[];
+extern const size_t clv_descriptor_set_len;
+
+/* Cases of the two oneofs, whose generated names are longer than a line. */
+#define QUESTION(which) \
+  GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##which
+#define ANSWER(which) \
+  GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##which
+
+enum {
+  SET_FILE = 1, /* field numbers of google/protobuf/descriptor.proto */
+  ANY_NAME = 1, /* in a file, a message, an enum, a service, a method */
+  FILE_PACKAGE = 2,
+  FILE_MESSAGE = 4,
+  FILE_ENUM = 5,
+  FILE_SERVICE = 6,
+  PART_FIRST = 2, /* fields or methods or values; nested messages; nested enums */
+  PART_LAST = 4,
+  SERVICES_MAX = 16,
+};
+
+typedef struct text_range {
+  const char *data;
+  size_t len;
+} text_range;
+
+/* The next length-delimited field of a message: its number and bytes. False at the end. */
+static bool next_field(text_range *message, uint32_t *ret_number, text_range *ret_value) {
+  while (message->len) {
+    clv_wire_cursor c;
+    clv_field_tag tag;
+    size_t len = 0;
+    clv_piece piece = {message->data, message->len};
+    if (clv_cursor_init(&c, &piece, 1, message->len, NULL) != CLV_OK ||
+        clv_cursor_tag(&c, &tag, NULL) != CLV_OK)
+      return false;
+    clv_code code = tag.type == WIRE_LEN ? clv_cursor_len(&c, &len, NULL)
+                                         : clv_cursor_skip_field(&c, tag.type, NULL);
+    if (code != CLV_OK) return false;
+    *ret_number = tag.number;
+    *ret_value = (text_range){message->data + c.pos, len};
+    message->data += c.pos + len;
+    message->len -= c.pos + len;
+    if (tag.type == WIRE_LEN) return true;
+  }
+  return false;
+}
+
+static text_range first_value(text_range message, uint32_t number) {
+  text_range value;
+  uint32_t found;
+  while (next_field(&message, &found, &value))
+    if (found == number) return value;
+  return (text_range){"", 0};
+}
+
+static bool equals(text_range a, const char *text) {
+  return strlen(text) == a.len && memcmp(a.data, text, a.len) == 0;
+}
+
+/* What follows `prefix` and a dot in *text (nothing, when the two are equal), or NULL. */
+static const char *after(const char *text, text_range prefix) {
+  if (strncmp(text, prefix.data, prefix.len) != 0) return NULL;
+  if (text[prefix.len] == '\0') return text + prefix.len;
+  return text[prefix.len] == '.' ? text + prefix.len + 1 : NULL;
+}
+
+static bool has_part(text_range definition, const char *name) {
+  text_range part;
+  uint32_t number;
+  while (next_field(&definition, &number, &part))
+    if (number >= PART_FIRST && number <= PART_LAST && equals(first_value(part, ANY_NAME), name))
+      return true;
+  return false;
+}
+
+/* A file declares a symbol: package.Definition or package.Definition.part. */
+static bool declares(text_range file, const char *symbol) {
+  text_range definition, rest = file;
+  uint32_t number;
+  const char *local = after(symbol, first_value(file, FILE_PACKAGE));
+  if (!local || !*local) return false;
+  while (next_field(&rest, &number, &definition)) {
+    if (number < FILE_MESSAGE || number > FILE_SERVICE) continue;
+    const char *part = after(local, first_value(definition, ANY_NAME));
+    if (part && (!*part || has_part(definition, part))) return true;
+  }
+  return false;
+}
+
+static bool is_named(text_range file, const char *name) {
+  return equals(first_value(file, ANY_NAME), name);
+}
+
+/* ---- answers: `to` is a reply without its answer -------------------------------------------- */
+
+typedef Grpc__Reflection__V1alpha__ServerReflectionRequest request;
+typedef Grpc__Reflection__V1alpha__ServerReflectionResponse response;
+
+static clv_code answer_error(response to, int code, const char *text, clv_bytes *ret,
+                             clv_err *err) {
+  Grpc__Reflection__V1alpha__ErrorResponse error = GRPC__REFLECTION__V1ALPHA__ERROR_RESPONSE__INIT;
+  error.error_code = code;
+  error.error_message = clv_put_text(text);
+  to.message_response_case = ANSWER(ERROR_RESPONSE);
+  to.error_response = &error;
+  return clv_wire_pack(&to.base, ret, err);
+}
+
+typedef bool (*matcher)(text_range file, const char *text);
+
+static clv_code answer_file(response to, matcher matches, const char *text, clv_bytes *ret,
+                            clv_err *err) {
+  text_range file, set = {(const char *)clv_descriptor_set, clv_descriptor_set_len};
+  uint32_t number;
+  while (next_field(&set, &number, &file)) {
+    if (number != SET_FILE || !matches(file, text)) continue;
+    Grpc__Reflection__V1alpha__FileDescriptorResponse files =
+        GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
+    ProtobufCBinaryData bytes = clv_put_bytes(file.data, file.len);
+    files.n_file_descriptor_proto = 1; /* none of the files imports another */
+    files.file_descriptor_proto = &bytes;
+    to.message_response_case = ANSWER(FILE_DESCRIPTOR_RESPONSE);
+    to.file_descriptor_response = &files;
+    return clv_wire_pack(&to.base, ret, err);
+  }
+  return answer_error(to, CLV_NOT_FOUND, "not found", ret, err);
+}
+
+typedef struct service_list {
+  Grpc__Reflection__V1alpha__ServiceResponse items[SERVICES_MAX];
+  Grpc__Reflection__V1alpha__ServiceResponse *pointers[SERVICES_MAX];
+  char names[SERVICES_MAX][CLV_WIRE_NAME + 1];
+  size_t n;
+} service_list;
+
+static void add_services(text_range file, service_list *list) {
+  text_range value, rest = file, package = first_value(file, FILE_PACKAGE);
+  uint32_t number;
+  while (next_field(&rest, &number, &value) && list->n < SERVICES_MAX) {
+    if (number != FILE_SERVICE) continue;
+    text_range name = first_value(value, ANY_NAME);
+    snprintf(list->names[list->n], sizeof list->names[0], "%.*s.%.*s", (int)package.len,
+             package.data, (int)name.len, name.data);
+    grpc__reflection__v1alpha__service_response__init(&list->items[list->n]);
+    list->items[list->n].name = list->names[list->n];
+    list->pointers[list->n] = &list->items[list->n];
+    list->n++;
+  }
+}
+
+static clv_code answer_services(response to, clv_bytes *ret, clv_err *err) {
+  service_list list = {.n = 0};
+  text_range file, set = {(const char *)clv_descriptor_set, clv_descriptor_set_len};
+  uint32_t number;
+  while (next_field(&set, &number, &file))
+    if (number == SET_FILE) add_services(file, &list);
+  Grpc__Reflection__V1alpha__ListServiceResponse services =
+      GRPC__REFLECTION__V1ALPHA__LIST_SERVICE_RESPONSE__INIT;
+  services.n_service = list.n;
+  services.service = list.pointers;
+  to.message_response_case = ANSWER(LIST_SERVICES_RESPONSE);
+  to.list_services_response = &services;
+  return clv_wire_pack(&to.base, ret, err);
+}
+
+clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,
+                          clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  request *from;
+  CLV_TRY(clv_wire_unpack(&grpc__reflection__v1alpha__server_reflection_request__descriptor, pieces,
+                          n_pieces, &mem, &from, err));
+  response to = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_RESPONSE__INIT;
+  to.valid_host = from->host;
+  to.original_request = from;
+  switch (from->message_request_case) {
+    case QUESTION(LIST_SERVICES):
+      return answer_services(to, ret_reply, err);
+    case QUESTION(FILE_BY_FILENAME):
+      return answer_file(to, is_named, from->file_by_filename, ret_reply, err);
+    case QUESTION(FILE_CONTAINING_SYMBOL):
+      return answer_file(to, declares, from->file_containing_symbol, ret_reply, err);
+    default:
+      return answer_error(to, CLV_UNIMPLEMENTED, "not served", ret_reply, err);
+  }
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Status: what a worker holds and does, and its sessions.
+ */
+#include "common/net/wire/unary_int.h"
+
+#include <string.h>
+
+/* The scan charges for our structs what protobuf-c's take, and 32 bytes. */
+_Static_assert(sizeof(clv_wire_session_status) <= sizeof(Cleave__V1__SessionStatus) + 32, "room");
+_Static_assert(sizeof(clv_wire_link_status) <= sizeof(Cleave__V1__LinkStatus) + 32, "room");
+_Static_assert(sizeof(clv_wire_device_status) <= sizeof(Cleave__V1__DeviceStatus) + 32, "room");
+_Static_assert(sizeof(clv_wire_module_status) <= sizeof(Cleave__V1__ModuleStatus) + 32, "room");
+
+clv_code clv_wire_status_request_decode(const clv_piece *pieces, size_t n_pieces,
+                                        clv_wire_status_request *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__StatusRequest *from;
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__status_request__descriptor, pieces, n_pieces, &mem, &from, err));
+  clv_wire_status_request m = {.all = from->session.len == 0};
+  if (!m.all) CLV_TRY(clv_get_id(from->session, "session id", &m.session, err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, clv_bytes *ret,
+                                        clv_err *err) {
+  Cleave__V1__StatusRequest to = CLEAVE__V1__STATUS_REQUEST__INIT;
+  if (!message->all) to.session = clv_put_bytes(&message->session, sizeof message->session);
+  return clv_wire_pack(&to.base, ret, err);
+}
+
+/* ---- reply, decoding ----------------------------------------------------------------------- */
+
+static clv_wire_trouble get_trouble(const Cleave__V1__Trouble *from) {
+  if (!from) return (clv_wire_trouble){.text = ""};
+  return (clv_wire_trouble){from->text, from->age_ms};
+}
+
+static clv_code get_modules(const Cleave__V1__SessionStatus *from, clv_wire_module_status *to,
+                            clv_err *err) {
+  for (size_t i = 0; i < from->n_modules; i++) {
+    const Cleave__V1__ModuleStatus *s = from->modules[i];
+    CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of module name", err));
+    CLV_TRY(clv_check_count(strlen(s->device), CLV_WIRE_NAME, "bytes of module device", err));
+    to[i] = (clv_wire_module_status){.module = s->module,
+                                     .steps = s->steps,
+                                     .forwards = s->forwards,
+                                     .backwards = s->backwards,
+                                     .evals = s->evals,
+                                     .compute_ns = s->compute_ns,
+                                     .name = s->name,
+                                     .device = s->device};
+  }
+  return CLV_OK;
+}
+
+static clv_code get_devices(const Cleave__V1__StatusReply *from, clv_wire_device_status *to,
+                            clv_err *err) {
+  for (size_t i = 0; i < from->n_devices; i++) {
+    const Cleave__V1__DeviceStatus *s = from->devices[i];
+    CLV_TRY(clv_check_count(strlen(s->name), CLV_WIRE_NAME, "bytes of device name", err));
+    CLV_TRY(clv_check_count(strlen(s->kind), CLV_WIRE_NAME, "bytes of device kind", err));
+    to[i] = (clv_wire_device_status){s->name,         s->kind,         s->isa,
+                                     s->memory_bytes, s->memory_limit, s->total_bytes};
+  }
+  return CLV_OK;
+}
+
+static clv_code get_link(const Cleave__V1__LinkStatus *from, clv_wire_link_status *to,
+                         clv_err *err) {
+  if (strlen(from->peer) > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_INVALID, "a link to a name of more than %d bytes", CLV_WIRE_NAME);
+  *to = (clv_wire_link_status){.peer = from->peer,
+                               .bytes_in = from->bytes_in,
+                               .bytes_out = from->bytes_out,
+                               .round_trip_us = from->round_trip_us,
+                               .frames_in = from->frames_in,
+                               .frames_out = from->frames_out,
+                               .tensors_in = from->tensors_in,
+                               .tensors_out = from->tensors_out,
+                               .missing_bytes_in = from->missing_bytes_in,
+                               .missing_bytes_out = from->missing_bytes_out,
+                               .received_bytes = from->received_bytes,
+                               .receiving_ns = from->receiving_ns,
+                               .sent_bytes = from->sent_bytes,
+                               .sending_ns = from->sending_ns,
+                               .measured_ns = from->measured_ns,
+                               .awaits = from->awaits,
+                               .awaited_ns = from->awaited_ns};
+  return CLV_OK;
+}
+
+static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem *mem,
+                            clv_wire_session_status *ret, clv_err *err) {
+  CLV_TRY(clv_check_count(from->n_modules, CLV_WIRE_MODULES, "modules", err));
+  CLV_TRY(clv_check_count(from->n_links, CLV_WIRE_LINKS, "links", err));
+  *ret = (clv_wire_session_status){.epoch = from->epoch,
+                                   .bytes_in = from->bytes_in,
+                                   .bytes_out = from->bytes_out,
+                                   .memory_bytes = from->memory_bytes,
+                                   .name = from->name,
+                                   .identity = from->identity,
+                                   .contexts = from->contexts,
+                                   .attached = from->attached,
+                                   .values = from->values,
+                                   .calls_waiting = from->calls_waiting,
+                                   .late_frames = from->late_frames,
+                                   .references_owned = from->references_owned,
+                                   .references_used = from->references_used,
+                                   .references_pending = from->references_pending,
+                                   .age_ms = from->age_ms,
+                                   .memory_limit = from->memory_limit,
+                                   .busy_ns = from->busy_ns,
+                                   .idle_ns = from->idle_ns,
+                                   .turn_ns = from->turn_ns,
+                                   .n_modules = (uint32_t)from->n_modules,
+                                   .n_links = (uint32_t)from->n_links,
+                                   .last_error = get_trouble(from->last_error)};
+  CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
+  CLV_TRY(clv_wire_take(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
+  CLV_TRY(clv_wire_take(mem, from->n_links, sizeof *ret->links, &ret->links, err));
+  CLV_TRY(get_modules(from, ret->modules, err));
+  for (size_t i = 0; i < from->n_links; i++) CLV_TRY(get_link(from->links[i], &ret->links[i], err));
+  return CLV_OK;
+}
+
+clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
+                                      clv_wire_status_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__StatusReply *from;
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__status_reply__descriptor, pieces, n_pieces, &mem, &from, err));
+  CLV_TRY(clv_check_count(from->n_sessions, CLV_WIRE_SESSIONS, "sessions", err));
+  CLV_TRY(clv_check_count(from->n_devices, CLV_WIRE_LIST, "devices", err));
+  clv_wire_status_reply m = {.uptime_ms = from->uptime_ms,
+                             .rss_bytes = from->rss_bytes,
+                             .draining = from->draining,
+                             .sees_all = from->sees_all,
+                             .has_about = from->about != NULL,
+                             .about = {.software = "", .isa = ""},
+                             .worker = from->worker,
+                             .device = from->device,
+                             .cores = from->cores,
+                             .open_sessions = from->open_sessions,
+                             .connections = from->connections,
+                             .max_connections = from->max_connections,
+                             .left_out = from->left_out,
+                             .memory_bytes = from->memory_bytes,
+                             .memory_limit = from->memory_limit,
+                             .handshake_failures = from->handshake_failures,
+                             .certificate_ends = from->certificate_ends,
+                             .last_error = get_trouble(from->last_error),
+                             .n_sessions = (uint32_t)from->n_sessions,
+                             .n_devices = (uint32_t)from->n_devices};
+  if (from->about) CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
+  CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
+  CLV_TRY(clv_wire_take(mem, from->n_sessions, sizeof *m.sessions, &m.sessions, err));
+  CLV_TRY(clv_wire_take(mem, from->n_devices, sizeof *m.devices, &m.devices, err));
+  CLV_TRY(get_devices(from, m.devices, err));
+  for (size_t i = 0; i < from->n_sessions; i++)
+    CLV_TRY(get_session(from->sessions[i], mem, &m.sessions[i], err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+/* ---- reply, encoding ----------------------------------------------------------------------- */
+
+static size_t room_for(const clv_wire_status_reply *m) {
+  size_t room = CLV_ROOM(m->n_sessions, Cleave__V1__SessionStatus) +
+                CLV_ROOM(m->n_sessions, Cleave__V1__Trouble) +
+                CLV_ROOM(m->n_devices, Cleave__V1__DeviceStatus) +
+                CLV_ROOM(m->about.n_libraries, Cleave__V1__Library);
+  for (uint32_t i = 0; i < m->n_sessions; i++)
+    room += CLV_ROOM(m->sessions[i].n_modules, Cleave__V1__ModuleStatus) +
+            CLV_ROOM(m->sessions[i].n_links, Cleave__V1__LinkStatus);
+  return room;
+}
+
+/* NULL when there is nothing to say. */
+static Cleave__V1__Trouble *put_trouble(const clv_wire_trouble *from, Cleave__V1__Trouble *to) {
+  if (!from->text || !from->text[0]) return NULL;
+  cleave__v1__trouble__init(to);
+  to->text = clv_put_text(from->text);
+  to->age_ms = from->age_ms;
+  return to;
+}
+
+static void put_module(const clv_wire_module_status *from, Cleave__V1__ModuleStatus *to) {
+  cleave__v1__module_status__init(to);
+  to->module = from->module;
+  to->steps = from->steps;
+  to->forwards = from->forwards;
+  to->backwards = from->backwards;
+  to->evals = from->evals;
+  to->compute_ns = from->compute_ns;
+  to->name = clv_put_text(from->name);
+  to->device = clv_put_text(from->device);
+}
+
+static clv_code put_devices(const clv_wire_status_reply *from, clv_wire_mem *mem,
+                            Cleave__V1__StatusReply *to, clv_err *err) {
+  Cleave__V1__DeviceStatus *devices;
+  CLV_TRY(clv_put_array(mem, from->n_devices, sizeof *devices, &to->devices, &devices, err));
+  for (uint32_t i = 0; i < from->n_devices; i++) {
+    cleave__v1__device_status__init(&devices[i]);
+    devices[i].name = clv_put_text(from->devices[i].name);
+    devices[i].kind = clv_put_text(from->devices[i].kind);
+    devices[i].isa = clv_put_text(from->devices[i].isa);
+    devices[i].total_bytes = from->devices[i].total_bytes;
+    devices[i].memory_bytes = from->devices[i].memory_bytes;
+    devices[i].memory_limit = from->devices[i].memory_limit;
+  }
+  to->n_devices = from->n_devices;
+  return CLV_OK;
+}
+
+static void put_link(const clv_wire_link_status *from, Cleave__V1__LinkStatus *to) {
+  cleave__v1__link_status__init(to);
+  to->peer = clv_put_text(from->peer);
+  to->bytes_in = from->bytes_in;
+  to->bytes_out = from->bytes_out;
+  to->round_trip_us = from->round_trip_us;
+  to->frames_in = from->frames_in;
+  to->frames_out = from->frames_out;
+  to->tensors_in = from->tensors_in;
+  to->tensors_out = from->tensors_out;
+  to->missing_bytes_in = from->missing_bytes_in;
+  to->missing_bytes_out = from->missing_bytes_out;
+  to->received_bytes = from->received_bytes;
+  to->receiving_ns = from->receiving_ns;
+  to->sent_bytes = from->sent_bytes;
+  to->sending_ns = from->sending_ns;
+  to->measured_ns = from->measured_ns;
+  to->awaits = from->awaits;
+  to->awaited_ns = from->awaited_ns;
+}
+
+static void put_numbers(const clv_wire_session_status *from, Cleave__V1__SessionStatus *to) {
+  to->session = clv_put_bytes(&from->session, sizeof from->session);
+  to->epoch = from->epoch;
+  to->name = clv_put_text(from->name);
+  to->identity = clv_put_text(from->identity);
+  to->bytes_in = from->bytes_in;
+  to->bytes_out = from->bytes_out;
+  to->memory_bytes = from->memory_bytes;
+  to->memory_limit = from->memory_limit;
+  to->contexts = from->contexts;
+  to->values = from->values;
+  to->calls_waiting = from->calls_waiting;
+  to->late_frames = from->late_frames;
+  to->references_owned = from->references_owned;
+  to->references_used = from->references_used;
+  to->references_pending = from->references_pending;
+  to->attached = from->attached;
+  to->age_ms = from->age_ms;
+  to->busy_ns = from->busy_ns;
+  to->idle_ns = from->idle_ns;
+  to->turn_ns = from->turn_ns;
+}
+
+static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *mem,
+                            Cleave__V1__Trouble *trouble, Cleave__V1__SessionStatus *to,
+                            clv_err *err) {
+  Cleave__V1__ModuleStatus *modules;
+  Cleave__V1__LinkStatus *links;
+  cleave__v1__session_status__init(to);
+  CLV_TRY(clv_put_array(mem, from->n_modules, sizeof *modules, &to->modules, &modules, err));
+  CLV_TRY(clv_put_array(mem, from->n_links, sizeof *links, &to->links, &links, err));
+  for (uint32_t i = 0; i < from->n_modules; i++) put_module(&from->modules[i], &modules[i]);
+  for (uint32_t i = 0; i < from->n_links; i++) put_link(&from->links[i], &links[i]);
+  to->n_modules = from->n_modules;
+  to->n_links = from->n_links;
+  to->last_error = put_trouble(&from->last_error, trouble);
+  put_numbers(from, to);
+  return CLV_OK;
+}
+
+static void put_worker(const clv_wire_status_reply *from, Cleave__V1__StatusReply *to) {
+  to->incarnation = clv_put_bytes(&from->incarnation, sizeof from->incarnation);
+  to->uptime_ms = from->uptime_ms;
+  to->draining = from->draining;
+  to->sees_all = from->sees_all;
+  to->rss_bytes = from->rss_bytes;
+  to->worker = clv_put_text(from->worker);
+  to->device = clv_put_text(from->device);
+  to->cores = from->cores;
+  to->open_sessions = from->open_sessions;
+  to->connections = from->connections;
+  to->max_connections = from->max_connections;
+  to->left_out = from->left_out;
+  to->memory_bytes = from->memory_bytes;
+  to->memory_limit = from->memory_limit;
+  to->handshake_failures = from->handshake_failures;
+  to->certificate_ends = from->certificate_ends;
+}
+
+clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_bytes *ret,
+                                      clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__StatusReply to = CLEAVE__V1__STATUS_REPLY__INIT;
+  Cleave__V1__SessionStatus *sessions;
+  Cleave__V1__Trouble *troubles, trouble;
+  clv_about_parts about;
+  CLV_TRY(clv_wire_mem_new(room_for(message), &mem, err));
+  CLV_TRY(clv_put_array(mem, message->n_sessions, sizeof *sessions, &to.sessions, &sessions, err));
+  CLV_TRY(clv_wire_take(mem, message->n_sessions, sizeof *troubles, &troubles, err));
+  for (uint32_t i = 0; i < message->n_sessions; i++)
+    CLV_TRY(put_session(&message->sessions[i], mem, &troubles[i], &sessions[i], err));
+  to.n_sessions = message->n_sessions;
+  CLV_TRY(put_devices(message, mem, &to, err));
+  if (message->has_about) {
+    CLV_TRY(clv_about_put(&message->about, mem, &about, err));
+    to.about = &about.about;
+  }
+  to.last_error = put_trouble(&message->last_error, &trouble);
+  put_worker(message, &to);
+  CLV_TRY(clv_wire_pack(&to.base, ret, err));
+  CLV_AUTO(clv_wire_done) clv_wire_status_reply back = {0};
+  return clv_wire_status_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}

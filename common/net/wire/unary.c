@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/net/wire/unary_int.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static void *take(void *allocator_data, size_t bytes) {
+  clv_wire_mem *mem = allocator_data;
+  size_t padded = clv_align_up(bytes, 16);
+  if (padded < bytes || padded > mem->size - mem->used) return NULL;
+  void *p = mem->block + mem->used;
+  mem->used += padded;
+  return p;
+}
+
+static void give_back(void *allocator_data, void *p) {
+  (void)allocator_data, (void)p; /* freed with the block */
+}
+
+clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) {
+  clv_wire_mem *mem;
+  size_t total;
+  if (!clv_add_size(bytes, sizeof *mem, &total))
+    return clv_fail(err, CLV_EXHAUSTED, "%zu bytes overflow", bytes);
+  CLV_TRY(clv_alloc(total, 1, &mem, err));
+  mem->size = bytes;
+  mem->allocator = (ProtobufCAllocator){take, give_back, mem};
+  *ret = mem;
+  return CLV_OK;
+}
+
+void clv_wire_mem_freep(clv_wire_mem **mem) {
+  free(*mem);
+  *mem = NULL;
+}
+
+void clv_wire_done(void *message) {
+  if (message) clv_wire_mem_freep(message);
+}
+
+clv_code clv_wire_take(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp, clv_err *err) {
+  size_t bytes;
+  void *p = clv_mul_size(n, size, &bytes) ? take(mem, bytes) : NULL;
+  if (!p) return clv_fail(err, CLV_EXHAUSTED, "%zu items of %zu bytes do not fit", n, size);
+  memset(p, 0, bytes);
+  *(void **)ret_pp = p;
+  return CLV_OK;
+}
+
+/* ---- unpack and pack ----------------------------------------------------------------------- */
+
+/* The message in one piece: where it lies, or a copy in mem. */
+static clv_code flatten(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **ret, clv_err *err) {
+  if (c.n_pieces == 1) {
+    *ret = c.data;
+    return CLV_OK;
+  }
+  uint8_t *copy;
+  CLV_TRY(clv_wire_take(mem, c.end, 1, &copy, err));
+  CLV_TRY(clv_cursor_copy(&c, c.end, copy, err));
+  *ret = copy;
+  return CLV_OK;
+}
+
+clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
+                         size_t n_pieces, clv_wire_mem **ret_mem, void *ret_message, clv_err *err) {
+  clv_wire_cursor c;
+  size_t bytes;
+  const uint8_t *data;
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+#ifdef CLV_MUTATE_WIRE_BUDGET
+  CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, SIZE_MAX, err));
+#else
+  CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, CLV_WIRE_UNARY_MAX, err));
+#endif
+  CLV_TRY(clv_wire_scan(c, type, &bytes, err));
+  CLV_TRY(clv_wire_mem_new(bytes + (n_pieces == 1 ? 0 : clv_align_up(c.end, 16)), &mem, err));
+  CLV_TRY(flatten(c, mem, &data, err));
+  ProtobufCMessage *message = protobuf_c_message_unpack(type, &mem->allocator, c.end, data);
+  if (!message) return clv_fail(err, CLV_INVALID, "not a %s", type->name);
+  *ret_mem = clv_steal(&mem);
+  *(void **)ret_message = message;
+  return CLV_OK;
+}
+
+typedef struct bytes_buffer {
+  ProtobufCBuffer base;
+  clv_bytes *bytes;
+} bytes_buffer;
+
+static void append(ProtobufCBuffer *buffer, size_t len, const uint8_t *data) {
+  clv_bytes_add(((bytes_buffer *)(void *)buffer)->bytes, data, len);
+}
+
+clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret, clv_err *err) {
+  bytes_buffer buffer = {.base = {append}, .bytes = ret};
+  ret->len = 0;
+  protobuf_c_message_pack_to_buffer(message, &buffer.base);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a message") : CLV_OK;
+}
+
+/* ---- fields -------------------------------------------------------------------------------- */
+
+clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret, clv_err *err) {
+  if (data.len != sizeof ret->bytes)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it has %zu", what, data.len,
+                    sizeof ret->bytes);
+  memcpy(ret->bytes, data.data, sizeof ret->bytes);
+  return CLV_OK;
+}
+
+clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret, clv_err *err) {
+  if (data.len != sizeof ret->bytes)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; a SHA-256 has %zu", what, data.len,
+                    sizeof ret->bytes);
+  memcpy(ret->bytes, data.data, sizeof ret->bytes);
+  return CLV_OK;
+}
+
+clv_code clv_get_name(const char *text, const char *what, clv_err *err) {
+  size_t len = strlen(text);
+  if (len < 1 || len > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; 1 to %d belong here", what, len,
+                    CLV_WIRE_NAME);
+  return CLV_OK;
+}
+
+clv_code clv_check_count(size_t n, size_t limit, const char *what, clv_err *err) {
+  if (n > limit) return clv_fail(err, CLV_EXHAUSTED, "%zu %s; the limit is %zu", n, what, limit);
+  return CLV_OK;
+}
+
+clv_code clv_check_finite(double number, const char *what, clv_err *err) {
+  if (!isfinite(number)) return clv_fail(err, CLV_INVALID, "%s of %g is not finite", what, number);
+  return CLV_OK;
+}
+
+ProtobufCBinaryData clv_put_bytes(const void *data, size_t len) {
+  return (ProtobufCBinaryData){len, (uint8_t *)(uintptr_t)data};
+}
+
+char *clv_put_text(const char *text) { return (char *)(uintptr_t)(text ? text : ""); }
+
+clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array, void *ret_items,
+                       clv_err *err) {
+  char *items;
+  void **array;
+  CLV_TRY(clv_wire_take(mem, n, size, &items, err));
+  CLV_TRY(clv_wire_take(mem, n, sizeof *array, &array, err));
+  for (size_t i = 0; i < n; i++) array[i] = items + i * size;
+  *(void **)ret_array = array;
+  *(void **)ret_items = items;
+  return CLV_OK;
+}
