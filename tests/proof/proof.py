@@ -27,8 +27,9 @@ SHORT = 12  # digits of a digest in the table
 CELL = 280
 HEAD = """# Long proofs
 
-`make proof` runs these and writes this table; `make proof-status` shows which rows are stale. The digest
-is SHA-256 over the product's tracked files and the proof's own. A figure is what the proof printed last.
+`make proof` runs these and writes this table; `make proof-status` shows which rows are stale and which
+proofs have no row. The digest is SHA-256 over the product's tracked files and the proof's own. A figure is
+what the proof printed last.
 
 """
 
@@ -77,16 +78,13 @@ def read_table(path):
         if len(cells) != len(COLUMNS):
             raise ValueError(f"{len(cells)} cells instead of {len(COLUMNS)}: {line}")
         row = dict(zip(COLUMNS, cells))
-        if row["met"] != NEVER:
-            rows[row["proof"]] = row
+        rows[row["proof"]] = row
     return rows
 
 
 def table(proofs, rows):
     lines = [COLUMNS, ("---",) * len(COLUMNS)]
-    for p in proofs:
-        row = rows.get(p.name, {"proof": p.name, "target": p.target, "met": NEVER})
-        lines.append([cell(row.get(c, "-")) for c in COLUMNS])
+    lines += [[cell(rows[p.name].get(c, "-")) for c in COLUMNS] for p in proofs if p.name in rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 

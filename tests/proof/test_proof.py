@@ -219,8 +219,10 @@ def recipe(makefile, target):
 @suite.test
 def the_simulated_device_is_proved_under_both_sanitizers():
     """Its plants, and whole sessions on it: SIMULATION.md promises them."""
-    with open(os.path.join(HERE, "../../Makefile")) as f:
-        makefile = f.read()
+    makefile = ""
+    for name in ("gpu.mk", "proofs.mk"):
+        with open(os.path.join(HERE, "..", name)) as f:
+            makefile += f.read()
     assert "gpu-sanitized" in [p.name for p in rules.PROOFS]
     builds = re.findall(r"BUILD=(\w+) gpu-tests", recipe(makefile, "gpu-sanitized"))
     assert builds == ["asan", "tsan"], builds

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+# Proofs that take too long for `make test`.
+
+.PHONY: fuzzers benches
+# ---- longer proofs -------------------------------------------------------------------------------
+FUZZ_SECONDS ?= 60
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+
+$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help,--wrap=clv_link_send
+$(OUT)/fuzz/fuzz_node $(OUT)/fuzz/fuzz_ends: FUZZ_LDFLAGS := -Wl,--wrap=clv_link_send
+$(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -fsanitize=fuzzer,address,undefined -fprofile-instr-generate -pthread $(FUZZ_LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
+fuzzers:
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=fuzz CC=$(CLANG) OUT=build/fuzz $(FUZZERS:%=build/fuzz/fuzz/%)
+
+##+ fuzz             every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan
+fuzz: deps-test
+	$(Q)$(MAKE) --no-print-directory fuzzers
+	$(Q)for f in $(FUZZERS); do mkdir -p build/fuzz/found/$$f; echo "== $$f"; \
+	  LLVM_PROFILE_FILE=/dev/null LSAN_OPTIONS=suppressions=tests/lsan.supp build/fuzz/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/found/$$f/ build/fuzz/found/$$f tests/fuzz/corpus/$${f#fuzz_} 2>&1 | \
+	    grep -E 'ERROR|SUMMARY|number_of_executed_units|average_exec' ; [ $${PIPESTATUS[0]} -eq 0 ] || exit 1; done
+
+# The corpora alone against tests/fuzz/coverage.txt; FUZZ_COVERAGE_ARGS='--lines wire' shows what is
+# not reached.
+##+ fuzz-coverage    lines of each parser that the corpora reach, against floors
+fuzz-coverage: deps-test
+	$(Q)tests/install-packages llvm
+	$(Q)$(MAKE) --no-print-directory fuzzers
+	$(Q)$(PYTHON) tests/fuzz/coverage.py build/fuzz $(FUZZ_COVERAGE_ARGS)
+
+##+ mutate           switch off each guard and break each state machine: a test fails
+mutate: deps-test
+	$(Q)MAKE=$(MAKE) tests/mutate
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) tests/check-breaks --run
+
+##+ sanitize         the suite under address/undefined and thread sanitizers
+sanitize: deps-test
+	$(Q)$(MAKE) --no-print-directory BUILD=asan test
+	$(Q)$(MAKE) --no-print-directory BUILD=tsan test
+
+# What make gpu-bundle packs, within its bound, and every piece of it in a dry run.
+##+ gpu-dry          the bundle for a GPU, each piece on the simulated device beside PyTorch
+gpu-dry: deps-parity
+	$(Q)$(MAKE) --no-print-directory gpu-bundle
+	$(Q)$(PYTHON) tests/gpu/dry_bundle.py $(OUT) $(GPU_DRY_ARGS)
+
+##+ gpu-sanitized    the same under address/undefined and thread sanitizers
+gpu-sanitized: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=asan gpu-tests
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) BUILD=tsan gpu-tests
+
+$(OUT)/parity/%: $(OUT)/tests/parity/%.o $(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
+##+ parity           compare with PyTorch, step by step (installs python3-torch)
+parity: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(OUT)/parity/stages
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/parity.py $(PARITY_ARGS)
+
+# Hugging Face's tokenizers come from PyPI, into build/tokenizers.
+token-golden: deps-parity
+	$(Q)$(PYTHON) tests/golden/make_tokens.py
+##+ token-parity     real texts through our tokenizers and the library of Hugging Face
+token-parity: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/print_tokens
+	$(Q)$(PYTHON) tests/parity/tokens.py --out $(OUT) $(PARITY_ARGS)
+
+# PyTorch and Hugging Face's transformers come from PyPI, into build/transformers.
+hf-golden: deps-parity
+	$(Q)$(PYTHON) tests/golden/make_hf.py
+##+ peft-parity      adapters of sessions beside those of peft: outputs, gradients, files both ways
+peft-parity: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/parity/adapters.py --out $(OUT) $(PARITY_ARGS)
+##+ hf-parity        models of Hugging Face beside ours: outputs, gradients, 100 steps of AdamW
+hf-parity: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/parity/hf_step
+	$(Q)$(PYTHON) tests/parity/hf.py --out $(OUT) $(PARITY_ARGS)
+
+##+ hf-base          BERT and LayoutLM of base size over a worker, beside transformers
+hf-base: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/parity/hf_base.py --out $(OUT) $(PARITY_ARGS)
+##+ hf-files         what sessions export, in transformers and peft, and the reverse: same outputs
+hf-files: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/parity/exchange.py --out $(OUT) $(PARITY_ARGS)
+# Documents to a trained model, and the same in PyTorch; SEED_ARGS='--seeds 1'.
+##+ seed-000         documents, a LayoutLM over two workers, and the same in PyTorch
+seed-000: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)$(PYTHON) tests/seeds/seed000.py --out $(OUT) $(SEED_ARGS)
+
+##+ learns           ResNet18 on Fashion-MNIST through pipelines, and in PyTorch
+learns: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/parity/learns.py $(LEARNS_ARGS)
+
+## bench            speed as ratios against peers in the same run; STRICT=1 fails on a miss
+bench: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench.py $(OUT) $(BENCH_ARGS)
+
+##+ bench-pipeline   ResNet50 split and schedules, the same way (BENCH_ARGS=--quick)
+bench-pipeline: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches $(OUT)/net/delay_proxy
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_pipeline.py $(OUT) $(BENCH_ARGS)
+
+##+ bench-transformers BERT, GPT-2, Qwen2 and LayoutLM against PyTorch
+bench-transformers: deps-parity
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all benches
+	$(Q)STRICT=$(STRICT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/bench/bench_transformers.py $(OUT) $(BENCH_ARGS)
+
+# Random programs of references over a simulated network; REFERENCE_ARGS='--seed 17 --trace' replays
+# one.
+REFERENCE_RUNS ?= 10000
+##+ references       10,000 programs of references over a network that loses and reorders
+references:
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/faults/references
+	$(Q)$(OUT)/faults/references $(or $(REFERENCE_ARGS),--runs $(REFERENCE_RUNS))
+
+# Random programs over a master and three workers on a simulated network and clock;
+# SIMULATE_ARGS='--seed 17 --trace' replays one step by step.
+SIMULATE_RUNS ?= 10000
+##+ simulate         10,000 programs over a simulated network: delays, cut lanes, dead workers
+simulate:
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) $(OUT)/simulate/simulate
+	$(Q)$(OUT)/simulate/simulate $(or $(SIMULATE_ARGS),--runs $(SIMULATE_RUNS))
+
+# The same programs over real daemons. PROGRAM_FIRST=17 PROGRAM_RUNS=1 does one again, as far as
+# time lets it be the same.
+PROGRAM_RUNS ?= 5000
+PROGRAM_FIRST ?= 1
+##+ programs         5,000 programs over real daemons, 1,250 while a worker dies and returns
+programs: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(DAEMONS)
+	$(Q)CLV_TEST_PROGRAMS=$(PROGRAM_RUNS) CLV_TEST_FIRST=$(PROGRAM_FIRST) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/simulate/daemons/test_daemons.py
+
+# Each seed program and the demo twice, the second time with control messages that are lost, doubled
+# and late.
+##+ faults           the seeds and the demo while control messages are lost: the same bytes
+faults: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(PUBLIC_PROGRAMS) $(FAULTS)
+	$(Q)CLV_TEST_LONG=1 CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/faults/test_faults.py
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/faults/demo.py
+
+SOAK_STEPS ?= 100000
+##+ soak             100,000 steps of a program on the C API: what grows on either side
+soak: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_faults
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/api_soak.py $(SOAK_STEPS)
+
+# SOAK_SEED=17 replays a mix.
+SOAK_SECONDS ?= 7200
+##+ soak-mixed       SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows
+soak-mixed: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
+
+ATTACK_SECONDS ?= 6
+NOISE_SECONDS ?= 75
+##+ attacks          floods beside a training run: its bits, its rate, the log; pauses
+attacks: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_connections.py $(ATTACK_SECONDS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_noise.py $(NOISE_SECONDS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_memory.py $(ATTACK_SECONDS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_pauses.py
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/attacks/attack_revoke.py $(ATTACK_SECONDS)
+
+API_SCHEDULES ?= 250
+SESSION_SCHEDULES ?= 50
+# 1: small transformers cut everywhere, packed and padded; 0: at a few places.
+EVERY_CUT ?= 1
+##+ schedules        2,000 schedules, hundreds through session files; cut transformers
+schedules: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(OUT)/net/api_schedule $(GPU_WORKER)
+	$(Q)CLV_TEST_SCHEDULES=$(API_SCHEDULES) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/api/test_api_schedule.py
+	$(Q)CLV_TEST_SCHEDULES=$(SESSION_SCHEDULES) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/schedules/test_custom_schedules.py
+	$(Q)CLV_TEST_ALL=$(EVERY_CUT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_packed_sessions.py
+	$(Q)CLV_TEST_ALL=$(EVERY_CUT) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_packed_cuda.py
+
+# LOOK_ARGS='--first 17 --runs 1 --verbose' does one again.
+LOOK_RUNS ?= 200
+##+ look-proof       200 random fronts and heads: nothing called mixed is read above the limits
+look-proof: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/proof/look.py --runs $(LOOK_RUNS) $(LOOK_ARGS)
+
+BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(wildcard tests/bench/bench_*.c))
+benches: $(BENCHES)
+$(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
+
+# ---- the table of the proofs ---------------------------------------------------------------------
+## proof            every proof whose row in tests/PROOFS.md is missing or stale; PROOF=name
+proof: deps-parity
+	$(Q)MAKE=$(MAKE) PROOF=$(PROOF) PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py
+##+ proof-status     that table, with what is stale
+proof-status:
+	$(Q)PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py --status
