@@ -38,7 +38,7 @@ LDFLAGS_fuzz := -fsanitize=address,undefined
 LDFLAGS_asan := -fsanitize=address,undefined
 LDFLAGS_tsan := -fsanitize=thread
 # -ffp-contract=off: an expression gives the same bits wherever the compiler places it.
-CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SANITIZED=$(if $(filter asan tsan,$(BUILD)),1,0) $(MUTATE)
+CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SANITIZED=$(if $(filter asan tsan,$(BUILD)),1,0)
 CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))
 CFLAGS_kernels/ops := $(if $(filter release,$(BUILD)),-O3)
 CFLAGS_kernels/ref := $(if $(filter release,$(BUILD)),-O3)

@@ -3,10 +3,12 @@
 
 A break is a name, a file, edits and a test. An edit is (in, old, new): `old` has exactly one place
 within the braces that open behind the text `in` (a function, a row of a table; "" is the whole
-file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
+file), and becomes `new`. A fourth item is the path of another file that the edit belongs to. Spaces
+and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
 transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
-for what workers know in breaks_known.py, for the look in breaks_look.py.
+for what workers know in breaks_known.py, for the look in breaks_look.py, for guards in
+breaks_guards.py.
 """
 import collections
 
@@ -787,6 +789,7 @@ of("common/model/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
 
 import breaks_gpu  # as the next ones
+import breaks_guards
 import breaks_known
 import breaks_look
 import breaks_ops

@@ -33,7 +33,6 @@ fuzz-coverage: deps-test
 
 ##+ mutate           switch off each guard and break each state machine: a test fails
 mutate: deps-test
-	$(Q)MAKE=$(MAKE) tests/mutate
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) tests/check-breaks --run
 
 ##+ sanitize         the suite under address/undefined and thread sanitizers

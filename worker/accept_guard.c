@@ -11,8 +11,6 @@
  * of it is free, so that a flood cannot keep the daemon from opening its own files either. Here
  * common/net/tls learns too what is accepted: it holds limits.connections, before TLS has cost
  * anything.
- *
- * -DCLV_MUTATE_ACCEPT_GUARD leaves it out, for the test that shows why it is here.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +26,6 @@
 static _Atomic uint64_t sheds;
 
 uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_sheds(); }
-
-#ifndef CLV_MUTATE_ACCEPT_GUARD
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the spare and the shedding */
 static int spare = -1;
@@ -85,5 +81,3 @@ int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flag
   errno = EAGAIN;
   return -1;
 }
-
-#endif

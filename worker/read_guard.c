@@ -5,17 +5,11 @@
  * daemon take gigabytes. This file defines SSL_read in the executable, exported, so that libgrpc's
  * calls come here: common/net/tls charges the HTTP/2 frames of each connection, and shuts those
  * that bring more than calls and their messages account for.
- *
- * -DCLV_MUTATE_READ_GUARD leaves it out, for the test that shows why it is here.
  */
 #include "common/net/tls/tls.h"
-
-#ifndef CLV_MUTATE_READ_GUARD
 
 /* Named by its label, because its type is OpenSSL's. */
 int guarded_read(void *ssl, void *data, int len) __asm__("SSL_read")
     __attribute__((visibility("default"), used));
 
 int guarded_read(void *ssl, void *data, int len) { return clv_tls_accepted_read(ssl, data, len); }
-
-#endif

@@ -127,9 +127,6 @@ clv_code clv_key_derive(const char *domain, const clv_key *seed, const void *of,
   if (len) memcpy(text + n + sizeof *seed, of, len);
   clv_code code = clv_sha256_of(text, n + sizeof *seed + len, &digest, err);
   explicit_bzero(text, sizeof text);
-#ifdef CLV_MUTATE_ONE_WAY
-  memcpy(digest.bytes, seed, sizeof *seed);
-#endif
   if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);
   explicit_bzero(&digest, sizeof digest);
   return code;

@@ -62,16 +62,9 @@ static void begin_minute(const clv_log_limiter *l, clv_log_entry *e, uint64_t no
   e->began_ms = now_ms;
 }
 
-#ifdef CLV_MUTATE_LOG_LIMIT
-static bool is_one_too_many(const clv_log_entry *e, unsigned burst) {
-  (void)e, (void)burst;
-  return false;
-}
-#else
 static bool is_one_too_many(const clv_log_entry *e, unsigned burst) {
   return e->passed >= (e->noisy || !burst ? TEN : burst);
 }
-#endif
 
 bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
                           const clv_log_source *s, uint64_t now_ms) {

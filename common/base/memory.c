@@ -54,9 +54,6 @@ clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
 }
 
 clv_code clv_waiter_check(const clv_waiter *waiter, clv_err *err) {
-#ifdef CLV_MUTATE_WAITER
-  waiter = NULL;
-#endif
   if (!waiter || !waiter->gone(waiter->user)) return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "nobody waits for this any more");
 }

@@ -189,9 +189,6 @@ static clv_code take(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *er
 
 /* Whether it has to find everything done that came before it. */
 static bool waits_for_work(const clv_frame *f) {
-#ifdef CLV_MUTATE_WAITS_FOR_WORK
-  return false;
-#endif
   switch (f->kind) {
     case CLV_APPLY:
       return !f->commit.position;

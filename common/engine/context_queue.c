@@ -51,9 +51,6 @@ void clv_call_one_less(clv_contexts *e, clv_context_call *c) {
 
 /* In a module with running statistics; what is ready has run, as far as others are concerned. */
 static bool may_overtake(const clv_context_call *c, const clv_context_call *other) {
-#ifdef CLV_MUTATE_OVERTAKE
-  return other && other->out->id > c->out->id;
-#endif
   return other && other->out->id > c->out->id && other->progress <= CALL_WAITING;
 }
 

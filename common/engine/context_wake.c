@@ -76,9 +76,7 @@ static bool steps_wait(const clv_context *c, const clv_frame *f, uint32_t module
   if (f->commit.position) return false;
   for (const clv_module_gradient *g = c->gradients; g; g = g->next) {
     if (module != CLV_MODULE_ALL && module != g->module) continue;
-#ifndef CLV_MUTATE_STEP_WAITS
     if (!g->mod->o.final) return false;
-#endif
     bytes += g->block->bytes;
   }
   return bytes <= SMALL_STEP_BYTES;
@@ -93,9 +91,6 @@ static bool apply_waits(clv_contexts *e, const clv_context *c, const clv_packet 
 /* Who waits for an end says it without the step, or has the context traced. A call that has not run
  * may stand in the way of others, which its end lets run. */
 static bool end_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-#ifdef CLV_MUTATE_END_WAITS
-  return c != NULL;
-#endif
   if (e->counts.calls_waiting) return false;
   return c && p->frame.has_commit && !c->trace && steps_wait(c, &p->frame, CLV_MODULE_ALL);
 }
@@ -115,9 +110,6 @@ static size_t bytes_of(const clv_packet *p) {
 
 bool clv_contexts_can_wait(clv_contexts *e, uint64_t queued, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-#ifdef CLV_MUTATE_MEETS
-  queued = 0;
-#endif
   if (!waiting[f->kind] || p->refused || f->has_failure || (queued & meets[f->kind])) return false;
   if (bytes_of(p) > LARGE_BYTES) return false;
   return waiting[f->kind](e, clv_context_find(e, f->context), p);

@@ -117,9 +117,6 @@ static void occupy_voters(clv_contexts *e, const clv_work *w, bool running) {
 
 /* Of all modules that it means, or of none. */
 static bool are_idle(clv_contexts *e, clv_work *w) {
-#ifdef CLV_MUTATE_ONE_AT_A_TIME
-  return true;
-#endif
   if (w->kind == WORK_VOTE) return can_vote(e, w);
   if (w->kind != WORK_CHANGE) return w->module == CLV_MODULE_ALL || !list_of(e, w->module)->running;
   const clv_queue_entry *t = clv_work_change(w)->entries;

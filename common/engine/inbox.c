@@ -39,9 +39,7 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   b->kinds |= (uint64_t)1 << p->frame.kind;
   b->queued++;
   b->urgent |= !wait_from;
-#ifndef CLV_MUTATE_REST
   if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_REST_NS;
-#endif
   bool wake = b->sleeping && (b->urgent || !b->resting);
   pthread_mutex_unlock(&b->lock);
   if (wake) pthread_cond_signal(&b->arrived);
@@ -148,9 +146,7 @@ bool clv_inbox_is_work_out(clv_inbox *b) {
 
 void clv_inbox_wait_for_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-#ifndef CLV_MUTATE_WORK_OUT
   while (b->n_out || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);
-#endif
   pthread_mutex_unlock(&b->lock);
 }
 
@@ -189,16 +185,11 @@ static bool sleep_until(clv_inbox *b, uint64_t until_ns) {
 
 void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns) {
   uint64_t back = now_ns + CLV_REST_NS;
-#ifdef CLV_MUTATE_REST_ENDS
-  back = UINT64_MAX;
-#endif
   bool early = true;
   pthread_mutex_lock(&b->lock);
   b->resting = true;
   while (early && !b->urgent && !is_halted(b)) early = sleep_until(b, CLV_MIN(until_ns, back));
-#ifndef CLV_MUTATE_SLEEP
   b->resting = false;
-#endif
   while (until_ns > back && !b->first && !b->ended && !is_halted(b))
     if (!sleep_until(b, until_ns)) break;
   pthread_mutex_unlock(&b->lock);

@@ -218,15 +218,10 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   if (o->fixed) clv_params_fix(m->params);
   CLV_TRY(clv_module_tie_to(m, o, err));
   CLV_TRY(find_learning(m, err));
-#ifndef CLV_MUTATE_AHEAD
   CLV_TRY(charge_ahead(m, o, err));
-#endif
   CLV_TRY(take_memory(m, err));
   CLV_TRY(init_params(m, o->waiter, err));
   CLV_TRY(make_optimizer(m, o, err));
-#ifdef CLV_MUTATE_AHEAD
-  CLV_TRY(charge_ahead(m, o, err));
-#endif
   m->version = 1;
   return CLV_OK;
 }

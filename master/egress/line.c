@@ -227,12 +227,10 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
   CLV_TRY(take_event(&c, &l.event, err));
   CLV_TRY(take_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
   CLV_TRY(take_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
-#ifndef CLV_MUTATE_EGRESS_LINE
   clv_egress_line_format(&l, &again);
   if (again.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (again.len != len + 1 || memcmp(again.data, text, len) != 0)
     return clv_fail(err, CLV_DATA_LOSS, "it is not written as this program writes it");
-#endif
   *ret = l;
   return CLV_OK;
 }

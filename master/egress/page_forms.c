@@ -28,10 +28,6 @@ static void plain(clv_bytes *out, const char *text) {
 static void escaped(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes clean = {0};
   plain(&clean, text);
-#ifdef CLV_MUTATE_EGRESS_ESCAPE
-  clv_bytes_puts(out, clean.data ? clean.data : "");
-  return;
-#endif
   for (const char *p = clean.data; p && *p; p++) {
     const char *name = *p == '<'    ? "&lt;"
                        : *p == '>'  ? "&gt;"

@@ -67,9 +67,6 @@ static unsigned shows_of(const clv_policy_tensor *t) {
 /* Each thing that the tensor shows has to be permitted. */
 static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
   unsigned shows = shows_of(t);
-#ifdef CLV_MUTATE_PICTURES
-  shows &= ~(unsigned)CLV_POLICY_PICTURE;
-#endif
   for (size_t i = 0; i < CLV_COUNT(words); i++) {
     bool given = *(const bool *)((const char *)c + words[i].given);
     clv_config_pos pos = *(const clv_config_pos *)((const char *)c + words[i].pos);
@@ -137,9 +134,6 @@ clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_readin
                                     clv_err *err) {
   double limit = clv_policy_max_read(p, r->reader);
   const char *name = readers[r->reader].name;
-#ifdef CLV_MUTATE_MAX_READ
-  return CLV_OK;
-#endif
   if (limit >= 1 || (r->figure >= 0 && r->figure <= limit)) return CLV_OK;
   clv_config_pos pos = *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos);
   if (r->figure < 0)
@@ -172,9 +166,7 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
 static bool count(clv_policy *p, uint64_t bytes) {
   uint64_t limit = p->config->bytes_per_epoch, left = __atomic_load_n(&p->left, __ATOMIC_SEQ_CST);
   do {
-#ifndef CLV_MUTATE_POLICY_BYTES
     if (bytes > limit || left > limit - bytes) return false;
-#endif
   } while (!__atomic_compare_exchange_n(&p->left, &left, left + bytes, false, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST));
   return true;

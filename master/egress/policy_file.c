@@ -30,10 +30,6 @@ static void fd_done(int *fd) {
 }
 
 static bool is_roots_alone(const struct stat *st) {
-#ifdef CLV_MUTATE_POLICY_OWNER
-  (void)st;
-  return true;
-#endif
   return st->st_uid == 0 && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
@@ -132,9 +128,6 @@ static clv_code check_signature(const folder *f, bool signed_only, const clv_byt
   bool there;
   CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
   if (there) return verify(f, text, &signature, p, err);
-#ifdef CLV_MUTATE_POLICY_SIGNATURE
-  signed_only = false;
-#endif
   if (!signed_only) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s/%s is missing: root could write any policy, so a run as root needs one that "

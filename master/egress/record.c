@@ -80,9 +80,7 @@ static clv_code check_there(const clv_egress_record *r, clv_err *err) {
   struct stat st;
   if (fstat(r->fd, &st) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
-#ifndef CLV_MUTATE_EGRESS_THERE
   if (!st.st_nlink) return clv_fail(err, CLV_PRECONDITION, "%s: it was removed", r->path);
-#endif
   return CLV_OK;
 }
 
@@ -222,9 +220,6 @@ static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
   bool any = allow_wanted(r);
   if (!any && r->failure.code == CLV_OK) return CLV_OK;
   for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used(f);
-#ifdef CLV_MUTATE_EGRESS_AHEAD
-  for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);
-#endif
   CLV_TRY(put_lines(r, any, err));
   for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);
   return CLV_OK;
@@ -367,20 +362,16 @@ static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err)
                           "record)");
   r->attempt++;
   *ret_cut = text.len - whole;
-#ifndef CLV_MUTATE_EGRESS_CUT
   if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
-#endif
   return CLV_OK;
 }
 
 /* Under one lock, so that no other command takes the same number; writing ends it. */
 static clv_code number(clv_egress_record *r, clv_egress_line *l, clv_err *err) {
   CLV_AUTO(unlock_file) int fd = -1;
-#ifndef CLV_MUTATE_EGRESS_NUMBER
   CLV_TRY(lock_file(r, err));
   fd = r->fd;
-#endif
   CLV_TRY(look_back(r, &l->begun.cut, err));
   add_line(r, l);
   return put_lines(r, true, err);

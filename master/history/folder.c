@@ -191,9 +191,7 @@ clv_code clv_folder_move_aside(const char *run_dir, char **ret, clv_err *err) {
   CLV_TRY(list_names(run_dir, &l, err));
   if (!l.n) return CLV_OK;
   CLV_TRY(make_beside(run_dir, &m.number, &aside, err));
-#ifndef CLV_MUTATE_MOVING_NOTE
   CLV_TRY(write_note(run_dir, &m, err));
-#endif
   CLV_TRY(move_names(run_dir, aside, err));
   m.whole = true;
   CLV_TRY(write_note(run_dir, &m, err));

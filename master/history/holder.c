@@ -65,9 +65,6 @@ static bool is_held(int fd, long *ret_pid) {
 /* Whoever held the lock before may have taken the folder away with it. */
 static bool is_gone(int fd) {
   struct stat st;
-#ifdef CLV_MUTATE_LOCK_GONE
-  return false;
-#endif
   return fstat(fd, &st) != 0 || st.st_nlink == 0;
 }
 

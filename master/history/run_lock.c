@@ -112,9 +112,6 @@ static bool is_worth_keeping(const clv_run_lock *c) {
 }
 
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {
-#ifdef CLV_MUTATE_FRESH_DELETES
-  return clv_folder_clear(c->dir, err);
-#endif
   c->keep_aside = is_worth_keeping(c);
   c->made_room = true;
   return clv_folder_move_aside(c->dir, &c->aside, err);
@@ -132,9 +129,6 @@ static clv_code settle(clv_run_lock *c, clv_err *err) {
 }
 
 static clv_code undo(const clv_run_lock *c, clv_err *err) {
-#ifdef CLV_MUTATE_REFUSED_RUN
-  return CLV_OK;
-#endif
   if (c->made_room) CLV_TRY(clv_folder_bring_back(c->dir, err));
   return c->made ? clv_folder_remove(c->dir, err) : CLV_OK;
 }

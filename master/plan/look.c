@@ -172,12 +172,10 @@ void clv_blueprint_looked(clv_blueprint *b, const clv_look *look) {
 }
 
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
-#ifndef CLV_MUTATE_LOOK
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_findings certain = b->egress[i].looked & ~b->look.uncertain;
     clv_findings forbidden = clv_privacy_forbids(b->config, certain);
     if (forbidden) return refuse(b, &b->egress[i], forbidden, err);
   }
-#endif
   return CLV_OK;
 }

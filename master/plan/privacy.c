@@ -66,12 +66,7 @@ const char *clv_privacy_excuse(const clv_privacy_view *v, int k, bool labels) {
 /* What its weights are to a worker; of an embedding at home any other than AWAY will do. */
 static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
   if (clv_privacy_is_input(v, k) || !clv_privacy_at_home(v, k)) return CLV_REACH_AWAY;
-#ifdef CLV_MUTATE_KNOWN
-  (void)labels;
-  return CLV_REACH_SECRET;
-#else
   return clv_privacy_excuse(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
-#endif
 }
 
 static void find_layers(clv_privacy_view *v, bool labels) {

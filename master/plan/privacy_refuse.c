@@ -178,7 +178,6 @@ bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
 
 /* Of several stages with readable gradients the one next to the loss is named. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
-#ifndef CLV_MUTATE_PRIVACY
   clv_findings uncertain = b->look.uncertain;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
@@ -190,6 +189,5 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
         clv_privacy_forbids(
             b->config, b->stages[i].gradient_shows & ~(b->stages[i].gradient_looked & uncertain)))
       return refuse_labels(b, i, err);
-#endif
   return CLV_OK;
 }

@@ -126,9 +126,6 @@ static bool sums_siblings(const reach_step *s) {
 }
 
 static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
-#ifdef CLV_MUTATE_PLACES
-  return set != REACH_EMPTY;
-#endif
   if (s->scalar) return s->several;
   if (b->several) return true;
   bool mixed = !(b->flags & REACH_BARE) || (b->flags & REACH_TOKEN) || s->back;

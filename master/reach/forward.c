@@ -243,9 +243,6 @@ static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
     reach_value share = {0};
     if (relation.none && n->n_in > 1 && !reach_op_of(n->op)->product) continue;
     if (i < 2 && !scores_count(w, k, p)) continue;
-#ifdef CLV_MUTATE_ADDENDS
-    if (ret->element) break;
-#endif
     s.from = &w->values[p][n->in[i]];
     s.widest = p == REACH_WIDE;
     CLV_TRY(reach_flow(&s, &share, err));

@@ -53,9 +53,6 @@ static clv_code check_left(const clv_run *r, uint64_t step, uint64_t whole, clv_
 clv_code clv_run_is_done(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   uint64_t wanted, whole;
-#ifdef CLV_MUTATE_FINISHED_RUN
-  return CLV_OK;
-#endif
   bool finished = clv_run_lock_is_finished(r->lock);
   if (!r->o->resume || (!finished && !r->has_other_data)) return CLV_OK;
   CLV_TRY(wanted_steps(r, &wanted, &whole, err));
@@ -83,9 +80,7 @@ clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
   r->resumed = clv_checkpoint_any_written(r->dir.data);
   if (r->resumed) return CLV_OK;
-#ifndef CLV_MUTATE_LOST_CHECKPOINT
   if (clv_run_lock_has_saved(r->lock)) return fail_lost(r, err);
-#endif
   return clv_checkpoint_clear(r->dir.data, err); /* of one that was being written */
 }
 

@@ -100,9 +100,7 @@ void clv_run_recall_best(clv_run *r) {
 
 bool clv_best_is_better(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
                         clv_best_mode mode) {
-#ifndef CLV_MUTATE_BEST_FINITE
   if (!isfinite(now->value)) return false;
-#endif
   if (then->step == CLV_CHECKPOINT_NONE) return true;
   return mode == CLV_BEST_MAX ? now->value > then->value : now->value < then->value;
 }

@@ -28,9 +28,6 @@ static bool is_name(const char *name) {
 }
 
 static clv_code fail_line(const char *label, size_t line, const char *what, clv_err *err) {
-#ifdef CLV_MUTATE_CLASSES
-  return CLV_OK;
-#endif
   return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu %s", label, line, what);
 }
 

@@ -23,9 +23,6 @@ static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(&path, "%s/egress.table", dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_file_read(path.data, 1 << 20, ret, &why);
-#ifdef CLV_MUTATE_EGRESS_TABLE
-  if (code != CLV_OK) return CLV_NOT_FOUND;
-#endif
   if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_any(dir))) return code;
   return clv_fail(err, CLV_INVALID,
                   "what left when this run began is not known (%s); look at `cleave-master plan`, "

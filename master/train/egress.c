@@ -92,11 +92,9 @@ cleave_status clv_trainer_admit(const clv_blueprint *b, const cleave_sending *s,
                                 const clv_egress_row **ret, cleave_error *error) {
   const clv_egress_row *r = row_of(b, s);
   if (!r) return refuse(s, error);
-#ifndef CLV_MUTATE_GATE_SHOWS
   clv_findings said = r->looked & b->look.uncertain;
   clv_findings forbidden = clv_privacy_forbids(b->config, r->shows & ~said);
   if (forbidden) return refuse_shown(s, forbidden, error);
-#endif
   *ret = r;
   return CLEAVE_OK;
 }

@@ -153,13 +153,11 @@ static void make_room(clv_epochs *e, const char *identity) {
 
 /* Epochs only rise, and an attempt has one configuration. last: NULL at the first. */
 static clv_code check(const epoch_entry *last, const epoch_entry *x, bool changed, clv_err *err) {
-#ifndef CLV_MUTATE_EPOCH
   if (last && x->epoch < last->epoch)
     return clv_fail(err, CLV_PRECONDITION,
                     "attempt %llu of this session, whose attempt %llu has been here: a newer one "
                     "has taken its place",
                     (unsigned long long)x->epoch, (unsigned long long)last->epoch);
-#endif
   if (last && x->epoch == last->epoch && changed)
     return clv_fail(err, CLV_PRECONDITION,
                     "attempt %llu of this session has been here with another configuration",

@@ -55,9 +55,6 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
 
 /* Who is silent and not given up yet must find his session when he goes on. */
 static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
-#ifdef CLV_MUTATE_LEASE
-  return CLV_OK;
-#endif
   if (c->limits.lease_ms > c->limits.peer_timeout_ms) return CLV_OK;
   return clv_worker_fail_at(c, c->limits.lease_pos, err,
                             "limits.lease of %llu ms has to be longer than limits.peer_timeout, "

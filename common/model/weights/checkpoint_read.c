@@ -320,9 +320,6 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spare
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   uint32_t kept = 0;
-#ifdef CLV_MUTATE_BEST_PRUNED
-  spared = CLV_CHECKPOINT_NONE;
-#endif
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
     bool wanted = kept < CLV_MAX(keep, 1u);

@@ -60,9 +60,6 @@ static void raise_peak(clv_account *a, clv_quota q) {
 
 static bool add(clv_account *a, clv_quota q, uint64_t n) {
   uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), most = most_of(a, q);
-#ifdef CLV_MUTATE_QUOTA
-  most = 0;
-#endif
   do {
     if (most && (n > most || used > most - n)) return false;
   } while (!__atomic_compare_exchange_n(&a->used[q], &used, used + n, true, __ATOMIC_RELAXED,

@@ -356,13 +356,8 @@ static departure judge(clv_departures *d, const clv_packet *p, uint64_t bytes) {
   if (bytes > d->credit_full ||
       (bytes > CLV_WIRE_INLINE_MAX && bytes > d->credit_full - CLV_WIRE_INLINE_MAX))
     return TOO_LARGE;
-#ifndef CLV_MUTATE_LINK_ABORT
   if (urgent) return NOW;
-#endif
   bool queued = d->first || d->draining || d->parked;
-#ifdef CLV_MUTATE_LINK_ORDER
-  queued = false;
-#endif
   bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || comes(p);
   return queued || later ? WAITS : NOW;
 }

@@ -83,9 +83,7 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_life_note n = {.code = code, .text = text};
   const clv_link_events *owner = &l->events;
   (void)!clv_life_note_fact(l, CLV_LIFE_END, &n, &never); /* no state refuses it */
-#ifndef CLV_MUTATE_LINK_ONCE
   if (!n.first) return;
-#endif
   clv_departures_end(l->out);
   clv_arrivals_end(&l->in);
   clv_outlet_shut(l->outlet, code, text);

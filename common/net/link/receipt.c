@@ -35,9 +35,6 @@ void clv_receipt_unref(clv_receipt *r) {
 clv_code clv_receipt_count(clv_receipt *r, bool anyway, clv_err *err) {
   pthread_mutex_lock(&r->lock);
   bool flood = r->n_packets >= MAX_PACKETS && !anyway;
-#ifdef CLV_MUTATE_LINK_FLOOD
-  flood = false;
-#endif
   r->n_packets += !flood;
   pthread_mutex_unlock(&r->lock);
   if (!flood) return CLV_OK;
@@ -48,9 +45,6 @@ clv_code clv_receipt_hold(clv_receipt *r, uint64_t bytes, clv_err *err) {
   pthread_mutex_lock(&r->lock);
   uint64_t held = r->held;
   bool over = bytes > r->most - CLV_MIN(held, r->most);
-#ifdef CLV_MUTATE_LINK_CREDIT
-  over = false;
-#endif
   if (!over) r->held += bytes;
   pthread_mutex_unlock(&r->lock);
   if (!over) return CLV_OK;

@@ -132,15 +132,9 @@ grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs) {
       grpc_ssl_server_credentials_create_options_using_config_fetcher(DEMAND, fetch, certs));
 }
 
-#ifdef CLV_MUTATE_PEER_URI
-static grpc_auth_property_iterator identities(grpc_auth_context *context) {
-  return grpc_auth_context_peer_identity(context);
-}
-#else
 static grpc_auth_property_iterator identities(grpc_auth_context *context) {
   return grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
 }
-#endif
 
 clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) {
   grpc_auth_context *context = grpc_call_auth_context(call);

@@ -24,9 +24,7 @@ static const struct {
     {"recvmsg:", END_RESET},
     {"sendmsg:", END_RESET},
     {"Socket closed", END_CLOSED},
-#ifndef CLV_MUTATE_DAMAGE
     {"Stream removed", END_DAMAGED},
-#endif
 };
 
 static end_kind kind_of(const char *text) {

@@ -91,12 +91,6 @@ static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entr
   return CLV_OK;
 }
 
-#ifdef CLV_MUTATE_RESET_CUT
-static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
-  (void)peers, (void)entry, (void)now;
-  return RPC_REPLY;
-}
-#else
 /* One more wasted call in the current second. */
 static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
   if (now - entry->window_ns >= 1000000000u) {
@@ -110,7 +104,6 @@ static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) 
   /* Again and again if need be: the identity may have several connections. */
   return entry->wasted % peers->max_cancels_per_second == 1 ? RPC_DISCONNECT : RPC_DROP;
 }
-#endif
 
 static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
                              rpc_refusal *ret_refusal, clv_err *err) {

@@ -126,12 +126,6 @@ static void report_shed(const address *from) {
   admission.shed(admission.user, text_of(from, text));
 }
 
-#ifdef CLV_MUTATE_SHEDDING
-static bool make_room(int fd) {
-  (void)fd, (void)least_worth, (void)report_shed, (void)shut;
-  return true;
-}
-#else
 /* Under the lock. */
 static bool make_room(int fd) {
   for (size_t i = 0; i < n_entries; i++)
@@ -149,8 +143,6 @@ static bool make_room(int fd) {
   return false;
 }
 
-#endif
-
 bool clv_tls_accepted_next(int fd) {
   pthread_mutex_lock(&lock);
   bool room = make_room(fd);
@@ -167,9 +159,6 @@ unsigned clv_tls_accepted_recheck(void) {
     entry *e = &entries[i];
     if (!e->used || e->shut || !e->issuer) continue;
     if (clv_tls_revocation_judge(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
-#ifdef CLV_MUTATE_OPEN_REVOKED
-    continue;
-#endif
     e->refused = CLV_TLS_REVOKED;
     shut(e);
     ended++;
@@ -193,9 +182,6 @@ static int error_of(clv_tls_decision v) {
 /* A certificate without an extended key usage is one for all uses to OpenSSL. */
 static bool is_for_client(const X509 *cert) {
   unsigned usage = 0;
-#ifdef CLV_MUTATE_CLIENT_USAGE
-  return true;
-#endif
   return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
 }
 
@@ -235,12 +221,6 @@ static void divert(SSL *ssl, entry *e) {
   if (own) SSL_set0_wbio(ssl, own);
 }
 
-#ifdef CLV_MUTATE_ADMISSION
-static int on_verify(int ok, X509_STORE_CTX *ctx) {
-  (void)ctx, (void)judge, (void)divert, (void)error_of;
-  return ok;
-}
-#else
 static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
   if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
@@ -258,7 +238,6 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   if (e) divert(ssl, e);
   return 0;
 }
-#endif
 
 /* ---- what handshakes.c sees ------------------------------------------------------------------ */
 
@@ -472,11 +451,9 @@ static void made(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long ar
   (void)ptr, (void)argl, (void)argp;
   CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_entry(next_fd) : NULL);
   next_fd = -1;
-#ifndef CLV_MUTATE_TICKETS
   /* Without tickets nothing is resumed. */
   SSL_set_options(ssl, SSL_OP_NO_TICKET);
   SSL_set_num_tickets(ssl, 0);
-#endif
   /* Others than gRPC's, which has none, keep theirs: the probe sets its own later. */
   if (!SSL_get_verify_callback(ssl)) SSL_set_verify(ssl, SSL_get_verify_mode(ssl), on_verify);
 }

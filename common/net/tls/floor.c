@@ -6,8 +6,6 @@
  */
 #include "common/net/tls/tls_int.h"
 
-#ifndef CLV_MUTATE_TLS_FLOOR
-
 #include <openssl/conf.h>
 #include <string.h>
 
@@ -49,12 +47,3 @@ clv_code clv_tls_floor_install(clv_err *err) {
     return clv_fail(err, CLV_INTERNAL, "TLS versions below 1.3 are still on after the floor");
   return CLV_OK;
 }
-
-#else
-
-clv_code clv_tls_floor_install(clv_err *err) {
-  (void)err;
-  return CLV_OK;
-}
-
-#endif

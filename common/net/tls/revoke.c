@@ -65,19 +65,11 @@ int64_t clv_tls_revocation_ends(void) {
 
 /* Under the lock. */
 static clv_tls_decision judge(const char *issuer, const char *serial, clv_err *err) {
-#ifndef CLV_MUTATE_REVOKED
   if (crl && clv_tls_crl_has(crl, issuer, serial)) {
     (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
     return CLV_TLS_REVOKED;
   }
-#else
-  (void)serial;
-#endif
-#ifndef CLV_MUTATE_LIST_ENDED
   if (crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK) return CLV_TLS_NO_LIST;
-#else
-  (void)issuer, (void)err;
-#endif
   return CLV_TLS_ADMIT;
 }
 
@@ -132,9 +124,6 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
   remember(cert, issuer, serial);
   pthread_mutex_unlock(&lock);
   ERR_clear_error();
-#ifdef CLV_MUTATE_DIALLED_REVOKED
-  v = CLV_TLS_ADMIT;
-#endif
   if (v == CLV_TLS_ADMIT) return 1;
   X509_STORE_CTX_set_error(
       ctx, v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_CRL_HAS_EXPIRED);

@@ -15,12 +15,6 @@
 
 enum { MIN_DIGEST = 32, AUTH_LEVEL = 2 }; /* bytes; OpenSSL's level of 112 bits */
 
-#ifdef CLV_MUTATE_SIGNED_CHAIN
-enum { MUTATED = CMS_NO_SIGNER_CERT_VERIFY };
-#else
-enum { MUTATED = 0 };
-#endif
-
 static void cms_freep(CMS_ContentInfo **p) { CMS_ContentInfo_free(*p); }
 
 static clv_code refuse(clv_err *err, const char *why) {
@@ -56,9 +50,6 @@ static clv_code check_form(CMS_ContentInfo *cms, clv_err *err) {
     return refuse(err, "the signature brings a text of its own; sign without -nodetach");
   STACK_OF(CMS_SignerInfo) *signers = CMS_get0_SignerInfos(cms);
   int n = signers ? sk_CMS_SignerInfo_num(signers) : 0;
-#ifdef CLV_MUTATE_SIGNED_NOBODY
-  if (n == 0) return CLV_OK;
-#endif
   if (n != 1)
     return clv_fail(err, CLV_UNAUTHENTICATED, "the signature has %d signers, and must have one",
                     CLV_MAX(n, 0));
@@ -113,7 +104,7 @@ clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SI
   CLV_TRY(check_form(cms, err));
   CLV_AUTO(clv_bio_freep) BIO *data = BIO_new_mem_buf(file->data, (int)file->len);
   if (!data) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a signed file");
-  if (CMS_verify(cms, NULL, store, data, NULL, CMS_BINARY | MUTATED) != 1) return explain(err);
+  if (CMS_verify(cms, NULL, store, data, NULL, CMS_BINARY) != 1) return explain(err);
   name_signer(cms, signer);
   ERR_clear_error();
   return CLV_OK;

@@ -42,8 +42,7 @@ enum {
  * TLS 1.3 only. It loads an OpenSSL configuration from memory over the system's openssl.cnf
  * (`Protocol`, because a library that sets its own minimum version overwrites `MinProtocol`), then
  * makes a context and looks whether the floor holds. May be called again.
- * Contexts made earlier keep what they had. Errors: CLV_INTERNAL. Built with
- * -DCLV_MUTATE_TLS_FLOOR it does nothing and succeeds, to show that the tests notice. */
+ * Contexts made earlier keep what they had. Errors: CLV_INTERNAL. */
 clv_code clv_tls_floor_install(clv_err *err) CLV_USE_RESULT;
 
 /* ---- handshakes ------------------------------------------------------------------------------ */
@@ -345,9 +344,7 @@ typedef struct clv_tls_signed {
 /* That exactly one signer signed these bytes, with a digest of at least 256 bits, whose certificate
  * is valid now, chains to ca_pem and may sign (its extended key usage has emailProtection, or it
  * has none; so a worker's or a master's cannot). signer: its subject, printable ASCII.
- * CLV_UNAUTHENTICATED: which of these does not hold; CLV_INVALID: ca_pem has no certificate.
- * Built with -DCLV_MUTATE_SIGNED_CHAIN the chain is not looked at, to show that the tests
- * notice. */
+ * CLV_UNAUTHENTICATED: which of these does not hold; CLV_INVALID: ca_pem has no certificate. */
 clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],
                               clv_err *err) CLV_USE_RESULT;
 

@@ -55,9 +55,6 @@ static void place_of(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
 void clv_frame_keep_place(clv_frame *f, uint64_t step, uint64_t number) {
   char place[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
   const char *what = clv_code_name(f->failure.code);
-#ifdef CLV_MUTATE_FAILURE_TEXT
-  what = f->failure.text;
-#endif
   place_of(f->failure.hop, place);
   if (step) snprintf(at, sizeof at, ", step %" PRIu64, step);
   if (number) snprintf(which, sizeof which, " (failure %" PRIu64 " of the master)", number);

@@ -303,11 +303,9 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
 /* After the graph. */
 static clv_code get_keys(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
                          clv_err *err) {
-#ifndef CLV_MUTATE_KEY_COUNT
   if (from->keys.len != m->graph.n_nodes * sizeof *m->keys)
     return clv_fail(err, CLV_INVALID, "%zu bytes of keys for %u nodes; each has %zu",
                     from->keys.len, m->graph.n_nodes, sizeof *m->keys);
-#endif
   m->keys = (const clv_key *)from->keys.data;
   return CLV_OK;
 }

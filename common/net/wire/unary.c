@@ -71,11 +71,7 @@ clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece
   size_t bytes;
   const uint8_t *data;
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-#ifdef CLV_MUTATE_WIRE_BUDGET
-  CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, SIZE_MAX, err));
-#else
   CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, CLV_WIRE_UNARY_MAX, err));
-#endif
   CLV_TRY(clv_wire_scan(c, type, &bytes, err));
   CLV_TRY(clv_wire_mem_new(bytes + (n_pieces == 1 ? 0 : clv_align_up(c.end, 16)), &mem, err));
   CLV_TRY(flatten(c, mem, &data, err));

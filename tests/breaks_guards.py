@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks on purpose, as breaks.py says: each guard of TLS, of what a peer, a file or a caller may
+ask, of what leaves, and of runs and their files is switched off once."""
+from breaks import of
+
+RET_OK = "return CLV_OK; "
+
+
+def first(inside, line, do):
+    """An edit that puts `do` before the line."""
+    return inside, line, f"{do} {line}"
+
+
+# ---- TLS and connections -------------------------------------------------------------------------
+of("common/net/tls/floor.c", "tests/unit/tls/test_floor",
+   no_floor_is_installed=first("clv_code clv_tls_floor_install(", "CONF *conf", RET_OK))
+of("common/net/rpc/credentials.c", "tests/unit/rpc/test_identity",
+   a_peer_is_whom_grpc_names=("static grpc_auth_property_iterator identities(", "grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME)",
+                              "grpc_auth_context_peer_identity(context)"))
+of("common/net/rpc/peers.c", "tests/unit/rpc/test_identity",
+   wasted_calls_are_free=("static rpc_refusal waste(", "entry->wasted++;", "return RPC_REPLY;"))
+of("worker/accept_guard.c", "tests/unit/rpc/test_accept_guard", grpc_accepts_by_itself=("", '__asm__("accept4")', '__asm__("other_accept4")'))
+of("worker/read_guard.c", "tests/unit/rpc/test_read_guard", grpc_reads_by_itself=("", '__asm__("SSL_read")', '__asm__("other_SSL_read")'))
+of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
+   nobody_is_asked_for_a_place=first("static int on_verify(", "entry *e =", "return ok;"),
+   tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
+   any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
+   a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
+   open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
+of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
+   a_revoked_certificate_is_admitted=("static clv_tls_decision judge(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
+   a_list_that_has_ended_is_enough=("static clv_tls_decision judge(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
+of("common/net/tls/revoke.c", "tests/unit/tls/test_accepted",
+   a_revoked_worker_is_dialled=first("", "if (v == CLV_TLS_ADMIT) return 1;", "v = CLV_TLS_ADMIT;"))
+of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
+   any_signer_will_do=("", "CMS_BINARY)", "CMS_BINARY | CMS_NO_SIGNER_CERT_VERIFY)"),
+   no_signer_will_do=first("", "if (n != 1) return clv_fail", "if (n == 0) return CLV_OK;"))
+
+# ---- what peers and files say, and what they may take --------------------------------------------
+of("common/base/log_limit.c", "tests/unit/base/test_log_limit",
+   lines_are_never_too_many=first("static bool is_one_too_many(", "return e->passed", "return false;"))
+of("common/base/digest.c", "tests/unit/base/test_base",
+   a_key_can_be_read_backwards=first("", "if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);", "memcpy(digest.bytes, seed, sizeof *seed);"))
+of("common/base/memory.c", "tests/unit/engine/test_charge",
+   a_caller_who_left_is_waited_for=first("", "if (!waiter || !waiter->gone(waiter->user)) return CLV_OK;", "waiter = NULL;"))
+of("common/net/wire/scan.c", "tests/unit/wire/test_unary",
+   messages_take_any_memory=[("static clv_code check_budget(", "s->fields > CLV_SCAN_FIELDS", "false"),
+                             ("static clv_code check_budget(", "s->bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
+                             ("", "pieces, n_pieces, CLV_WIRE_UNARY_MAX, err", "pieces, n_pieces, SIZE_MAX, err", "common/net/wire/unary.c")])
+of("common/net/wire/failure.c", "tests/unit/wire/test_failure",
+   a_failure_keeps_its_text_abroad=first("", "place_of(f->failure.hop, place);", "what = f->failure.text;"))
+of("common/net/wire/module.c", "tests/unit/wire/test_unary",
+   any_number_of_keys_is_taken=("static clv_code get_keys(", "from->keys.len != m->graph.n_nodes * sizeof *m->keys", "!from"))
+of("common/net/fair/account.c", "tests/unit/fair/test_account", quotas_have_no_end=first("", "do {", "most = 0;"))
+of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler", cores_are_not_shared=first("", "if (!s) return true;", "s = NULL;"))
+of("common/net/rpc/ends.c", "tests/unit/rpc/test_stream", damage_is_any_end=("", '{"Stream removed", END_DAMAGED},', ""))
+of("common/model/config/worker.c", "tests/unit/config/test_worker",
+   a_lease_ends_before_its_caller=first("static clv_code check_lease(", "if (c->limits.lease_ms", RET_OK))
+of("worker/store/epochs.c", "tests/unit/store/test_epochs",
+   an_older_attempt_goes_on=("static clv_code check(", "last && x->epoch < last->epoch", "last && !x"))
+of("master/data/scan.c", "tests/unit/data/test_scan",
+   any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
+
+# ---- links and the engine ------------------------------------------------------------------------
+of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void settle(", "memcpy(", "return;"))
+of("common/net/link/life.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.first) return;", ""))
+of("common/net/link/departures.c", "tests/unit/link/test_tables",
+   an_abort_waits=("", "if (urgent) return NOW;", ""),
+   small_frames_overtake=first("", "bool later = bytes > d->credit_left", "queued = false;"))
+of("common/net/link/receipt.c", "tests/unit/link/test_tables",
+   packets_wait_without_end=first("", "r->n_packets += !flood;", "flood = false;"),
+   credit_is_passed=first("", "if (!over) r->held += bytes;", "over = false;"))
+of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
+   memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_ahead(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_ahead(m, o, err));")])
+of("common/engine/context_work.c", "tests/unit/engine/test_work",
+   all_runs_at_once=first("", "if (w->kind == WORK_VOTE) return can_vote(e, w);", "return true;"))
+of("common/engine/context_queue.c", "tests/unit/engine/test_work",
+   younger_calls_that_run_are_overtaken=("", "other->out->id > c->out->id && other->progress <= CALL_WAITING", "other->out->id > c->out->id"))
+of("common/engine/context_frames.c", "tests/unit/engine/test_work", no_frame_waits_for_work=first("", "switch (f->kind) {", "return false;"))
+of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
+   a_rest_has_no_begin=("", "if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_REST_NS;", ""),
+   a_rest_has_no_end=first("", "bool early = true;", "back = UINT64_MAX;"),
+   a_rest_goes_on=("", "b->resting = false;", ""))
+of("common/engine/inbox.c", "tests/unit/engine/test_executor",
+   an_end_does_not_wait_for_work=("", "while (b->n_out || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);", ""))
+of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
+   who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->refused", "queued = 0;"),
+   calls_that_wait_hold_up_no_end=first("", "if (e->counts.calls_waiting) return false;", "return c != NULL;"),
+   steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.final) return false;", ""))
+
+# ---- what leaves ---------------------------------------------------------------------------------
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
+   nothing_is_refused=first("", "clv_findings uncertain = b->look.uncertain; for", RET_OK))
+of("master/reach/forward.c", "tests/unit/plan/test_privacy",
+   the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
+of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
+   all_weights_are_secret=("", "return clv_privacy_excuse(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
+of("master/reach/flow.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->scalar) return s->several;", "return set != REACH_EMPTY;"))
+of("master/plan/look.c", "tests/unit/plan/test_look",
+   what_the_look_found_is_not_refused=("", "clv_privacy_forbids(b->config, certain)", "clv_privacy_forbids(b->config, certain & 0)"))
+of("master/train/egress.c", "tests/unit/train/test_gate",
+   the_gate_asks_no_privacy=("", "clv_privacy_forbids(b->config, r->shows & ~said)", "clv_privacy_forbids(b->config, r->shows & said & ~said)"))
+of("master/api/secrets.c", "tests/unit/api/test_secrets",
+   secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
+of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
+   pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(unsigned)CLV_POLICY_PICTURE;"),
+   bytes_have_no_limit=("", "if (bytes > limit || left > limit - bytes) return false;", ""),
+   any_figure_is_permitted=first("", "if (limit >= 1 || (r->figure", RET_OK))
+of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
+   anybody_may_own_a_policy=first("static bool is_roots_alone(", "return st->st_uid == 0", "return true;"),
+   root_needs_no_signature=("", "if (!signed_only) return CLV_OK;", RET_OK))
+of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=("", "if (!n) return CLV_OK;", RET_OK))
+of("master/egress/page_forms.c", "tests/unit/egress/test_egress_page",
+   names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
+of("master/egress/record.c", "tests/unit/egress/test_egress_record",
+   allowances_come_before_their_line=first("", "CLV_TRY(put_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);"),
+   half_a_line_stays=("", "if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)", "if (r->fd < 0)"),
+   a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
+   attempts_are_numbered_without_a_lock=("static clv_code number(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
+of("master/egress/line.c", "tests/unit/egress/test_egress_read",
+   lines_of_another_form_are_read=("", "again.len != len + 1 || memcmp(again.data, text, len) != 0", "again.len == SIZE_MAX"))
+
+# ---- runs ----------------------------------------------------------------------------------------
+of("master/plan/data_fits.c", "tests/unit/plan/test_data_fits",
+   any_data_fit=first("", "if (d->train && d->test) CLV_TRY(same_records(", "if (b) return CLV_OK;"))
+of("master/history/folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err));"))
+of("master/history/run_lock.c", "tests/unit/history/test_folder",
+   fresh_deletes_a_finished_run=first("", "c->keep_aside = is_worth_keeping(c);", "return clv_folder_clear(c->dir, err);"),
+   a_refused_run_takes_the_place=first("", "if (c->made_room) CLV_TRY(clv_folder_bring_back(c->dir, err));", RET_OK))
+of("master/history/holder.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
+of("master/run/run_begin.c", "tests/unit/run/test_begin",
+   a_finished_run_begins_again=first("", "bool finished = clv_run_lock_is_finished(r->lock);", RET_OK),
+   a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_saved(r->lock)) return fail_lost(r, err);", ""))
+of("master/run/run_egress.c", "tests/unit/run/test_begin",
+   a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
+of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
+   the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
+of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
+of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
