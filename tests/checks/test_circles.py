@@ -6,7 +6,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted
 
 MAKEFILE = """
-objects: $(patsubst %.c,$(OUT)/%.o,$(wildcard common/*/*.c))
+objects: $(patsubst %.c,$(OUT)/%.o,$(wildcard common/*/*.c common/*/*/*.c))
 $(OUT)/%.o: %.c
 	mkdir -p $(@D) && gcc -I. -O1 -fPIC -MMD -c $< -o $@
 """
