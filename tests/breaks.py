@@ -387,11 +387,11 @@ of("common/net/link/lane.c", LINK_CELLS,
    the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = no_attach", "[PING] = on_ping"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
-of("common/net/link/incoming.c", LINK_CELLS,
-   a_second_head_is_taken=("static incoming_action *const actions", "[CLV_INCOMING_HEADED] = {refuse_head,", "[CLV_INCOMING_HEADED] = {take_head,"),
+of("common/net/link/reassembly.c", LINK_CELLS,
+   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
    bytes_come_twice=("static clv_code claim", "before && before->to > from", "false"))
-of("common/net/link/receipt.c", LINKS,
-   credit_is_granted_twice=("static uint64_t grant", "r->due = 0;", ""),
+of("common/net/link/recv_window.c", LINKS,
+   credit_is_granted_twice=("static uint64_t grant", "r->credit_pending = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t grant", "!idle &&", ""))
 
 # ---- the engine ----------------------------------------------------------------------------------
@@ -526,9 +526,9 @@ of("common/engine/node_links.c", SIMULATED + "0",
    what_cannot_leave_is_forgotten=("void clv_node_send(", "code = clv_link_send(link, p, &err);", "code = clv_link_send(link, p, &err);\n    if (code == CLV_UNAVAILABLE) code = CLV_OK;"))
 of("common/engine/node.c", SIMULATED,
    what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
-of("common/net/link/departures.c", SIMULATED,
+of("common/net/link/send_queue.c", SIMULATED,
    what_has_waited_waits_for_the_next=("static void add_waiting(", "p->with_next = false;", ""),
-   credit_is_not_given_back=("void clv_departures_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
+   credit_is_not_given_back=("void clv_send_queue_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/context.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
 of("master/api/links.c", SIMULATED,

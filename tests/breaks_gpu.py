@@ -12,7 +12,7 @@ of("common/engine/context_trace.c", "tests/gpu/test_node",
 of("common/engine/context_value.c", "tests/gpu/test_node",
    what_is_wanted_late_is_waited_for=("static clv_code on_host(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
       "CLV_TRY(clv_pool_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))
-CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_coming"
+CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_device_copy"
 of("common/engine/node_frames.c", CHUNKS,
    a_program_gets_what_is_still_coming=("clv_code clv_node_init_contexts(", ".program = n->o.on_program != NULL", ".program = false"))
 of("common/engine/context_exit.c", CHUNKS,
@@ -24,13 +24,13 @@ of("common/engine/context_backward.c", CHUNKS,
    gradients_are_copied_first=("static bool streams(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
-of("common/net/link/departures.c", COMING,
+of("common/net/link/send_queue.c", COMING,
    a_chunk_leaves_before_its_bytes_have_come=("static presence find_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static presence send_chunked(", "if (!p->begun)", "if (!p->left)"),
-   frames_overtake_what_is_parked=("static departure judge(", "|| d->parked", ""),
-   what_is_parked_stays_when_the_link_ends=("void clv_departures_end(", "clv_steal(&d->parked)", "NULL"))
-of("common/net/link/coming.c", COMING,
-   a_failure_is_told_nobody=("void clv_coming_set(", "if (failure) c->failure = *failure;", ";"))
+   frames_overtake_what_is_parked=("static send_decision judge(", "|| d->partially_sent", ""),
+   what_is_parked_stays_when_the_link_ends=("void clv_send_queue_end(", "clv_steal(&d->partially_sent)", "NULL"))
+of("common/net/link/device_copy.c", COMING,
+   a_failure_is_told_nobody=("void clv_device_copy_record(", "if (failure) c->failure = *failure;", ";"))
 
 of("kernels/cuda/device_int.cuh", "tests/gpu/test_cuda_types batchnorm",
    a_column_is_summed_in_part=("void gpu_columns_kernel(", "j += GPU_BLOCK / 32", "j += GPU_BLOCK / 16"))

@@ -64,12 +64,12 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
 # ---- links and the engine ------------------------------------------------------------------------
 of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void settle(", "memcpy(", "return;"))
 of("common/net/link/life.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.first) return;", ""))
-of("common/net/link/departures.c", "tests/unit/link/test_tables",
+of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return NOW;", ""),
    small_frames_overtake=first("", "bool later = bytes > d->credit_left", "queued = false;"))
-of("common/net/link/receipt.c", "tests/unit/link/test_tables",
+of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
    packets_wait_without_end=first("", "r->n_packets += !flood;", "flood = false;"),
-   credit_is_passed=first("", "if (!over) r->held += bytes;", "over = false;"))
+   credit_is_passed=first("", "if (!over) r->used_bytes += bytes;", "over = false;"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_ahead(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_ahead(m, o, err));")])
 of("common/engine/context_work.c", "tests/unit/engine/test_work",

@@ -121,7 +121,8 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   p->frame.phase = ctx->phase;
   p->frame.order = t->order;
   bool waits = copy && !clv_exit_streams(e, t->name, din->bytes);
-  if (din) clv_packet_add_coming(p, copy ? copy->to : din, copy && !waits ? copy->coming : NULL);
+  if (din)
+    clv_packet_add_copied(p, copy ? copy->to : din, copy && !waits ? copy->device_copy : NULL);
   clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_contexts_now(e));
   if (waits)
     copy->packet = p;

@@ -13,15 +13,15 @@ clv_copy *clv_work_copy(clv_work *w) {
 }
 
 /* One that nobody else has any more serves again. */
-static clv_code take_coming(clv_contexts *e, clv_coming **ret, clv_err *err) {
-  for (size_t i = 0; i < CLV_COUNT(e->comings); i++) {
-    clv_coming **kept = &e->comings[i];
-    if (!*kept) CLV_TRY(clv_coming_new(kept, err));
-    if (!clv_coming_again(*kept)) continue;
-    *ret = clv_coming_ref(*kept);
+static clv_code take_device_copy(clv_contexts *e, clv_device_copy **ret, clv_err *err) {
+  for (size_t i = 0; i < CLV_COUNT(e->device_copies); i++) {
+    clv_device_copy **kept = &e->device_copies[i];
+    if (!*kept) CLV_TRY(clv_device_copy_new(kept, err));
+    if (!clv_device_copy_try_reset(*kept)) continue;
+    *ret = clv_device_copy_ref(*kept);
     return CLV_OK;
   }
-  return clv_coming_new(ret, err);
+  return clv_device_copy_new(ret, err);
 }
 
 static void append(clv_contexts *e, clv_work *w) {
@@ -46,7 +46,7 @@ clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_e
   clv_copy *k;
   CLV_TRY(clv_pool_tensor(e->env.pool, from->dtype, &from->shape, &to, err));
   CLV_TRY(clv_slab_take(e, &e->copies, &k, err));
-  clv_code code = take_coming(e, &k->coming, err);
+  clv_code code = take_device_copy(e, &k->device_copy, err);
   if (code != CLV_OK) {
     clv_slab_give(&e->copies, k);
     return code;
@@ -70,27 +70,28 @@ void clv_copy_free(clv_contexts *e, clv_copy *k) {
   clv_packet_free(k->packet);
   clv_tensor_unref(k->from);
   clv_tensor_unref(k->to);
-  clv_coming_unref(k->coming);
+  clv_device_copy_unref(k->device_copy);
   clv_slab_give(&e->copies, k);
 }
 
 void clv_copies_done(clv_contexts *e) {
   if (!e) return;
   for (clv_work *w; (w = clv_copy_next(e)) != NULL;) clv_copy_free(e, clv_work_copy(w));
-  for (size_t i = 0; i < CLV_COUNT(e->comings); i++) clv_coming_unref(e->comings[i]);
+  for (size_t i = 0; i < CLV_COUNT(e->device_copies); i++)
+    clv_device_copy_unref(e->device_copies[i]);
 }
 
-static void has_come(void *coming, size_t bytes) { clv_coming_reach(coming, bytes); }
+static void has_come(void *copy, size_t bytes) { clv_device_copy_advance(copy, bytes); }
 
 /* By whoever computes. */
 clv_code clv_copy_compute(clv_work *w, clv_err *err) {
   const clv_copy *k = clv_work_copy(w);
-  const clv_copy_progress to = {.here = has_come, .user = k->coming};
+  const clv_copy_progress to = {.here = has_come, .user = k->device_copy};
   clv_err why;
   clv_code code = clv_backend_get_in_pieces(k->by ? k->by : k->from->home, k->to->data,
                                             k->from->data, k->from->bytes, &to, &why);
   if (code == CLV_OK) return CLV_OK;
-  clv_coming_fail(k->coming, &why);
+  clv_device_copy_fail(k->device_copy, &why);
   if (err) *err = why;
   return code;
 }

@@ -194,7 +194,7 @@ struct clv_value {
 typedef struct clv_copy {
   clv_work work;
   clv_tensor *from, *to;
-  clv_coming *coming;
+  clv_device_copy *device_copy;
   const clv_backend *by; /* that copies: another one of the same device, or NULL: that of `from` */
   clv_value *value;      /* whose `host` it is, or NULL */
   clv_packet *packet;    /* that leaves when all is there, or NULL */
@@ -362,9 +362,9 @@ typedef struct clv_contexts {
       strands, steps, weights, copies, transfers;
   clv_work_list *work; /* [CLV_MODULE_ALL + 1], the last: of no module */
   clv_work_list *ready;
-  clv_work *far, *last_far;         /* to be given out */
-  clv_work *copies_out, *last_copy; /* copies that nobody makes yet */
-  clv_coming *comings[16];          /* for copies, kept */
+  clv_work *far, *last_far;           /* to be given out */
+  clv_work *copies_out, *last_copy;   /* copies that nobody makes yet */
+  clv_device_copy *device_copies[16]; /* for copies, kept */
   uint64_t n_ready_so_far;
   uint32_t n_work;                             /* ready or running */
   clv_packet_list held;                        /* frames that wait until there is no work */

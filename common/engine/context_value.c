@@ -37,7 +37,8 @@ static void fill_value(const clv_value *v, clv_packet *p) {
     clv_shared_err_put(v->failed, &p->frame);
     return;
   }
-  clv_packet_add_coming(p, v->tensor->home ? v->host : v->tensor, v->copy ? v->copy->coming : NULL);
+  clv_packet_add_copied(p, v->tensor->home ? v->host : v->tensor,
+                        v->copy ? v->copy->device_copy : NULL);
 }
 
 static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {

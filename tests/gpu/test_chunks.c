@@ -146,7 +146,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
 
 static void on_program(void *user, clv_packet *p) {
   (void)user;
-  if (p->frame.kind == CLV_VALUE && p->frame.n_tensors && !p->coming[0]) note(&seen.given);
+  if (p->frame.kind == CLV_VALUE && p->frame.n_tensors && !p->device_copy[0]) note(&seen.given);
   clv_packet_free(p);
 }
 
@@ -163,8 +163,8 @@ static void begin_link(world *w) {
                               .send_credit = 16 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w->link, &err));
-  clv_outlet_put(w->link->outlet, 0, (clv_stream){&transport, &seen});
-  clv_departures_lanes(w->link->out, 1);
+  clv_frame_writer_attach(w->link->writer, 0, (clv_stream){&transport, &seen});
+  clv_send_queue_lanes(w->link->out, 1);
   w->link->out->pace.window = 64 << 20; /* nobody answers a PING */
   if (w->at.master)
     assert_ok(clv_node_peer(w->node, "w1", w->link, &err));
@@ -220,7 +220,7 @@ static void end(world *w) {
   pthread_join(w->thread, NULL);
   clv_node_free(w->node);
   clv_link_end(w->link, CLV_OK, "over");
-  clv_outlet_drop(w->link->outlet, 0);
+  clv_frame_writer_detach(w->link->writer, 0);
   clv_link_unref(w->link);
   clv_pool_unref(w->pool);
   clv_cuda_close(w->device);

@@ -7,7 +7,7 @@
 void clv_link_count(clv_link *l, clv_link_counts *ret) {
   const clv_link_counts *c = &l->counts; /* some are counted by several threads without the lock */
   uint64_t bytes, ns;
-  clv_arrivals_measure(&l->in, &bytes, &ns);
+  clv_reassembly_measure(&l->in, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock); /* no PING is sent after it */
   *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
@@ -23,20 +23,20 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
   ret->awaits = __atomic_load_n(&c->awaits, __ATOMIC_RELAXED);
   ret->awaited_ns = __atomic_load_n(&c->awaited_ns, __ATOMIC_RELAXED);
   ret->bytes_in = __atomic_load_n(&c->bytes_in, __ATOMIC_RELAXED);
-  ret->bytes_out = __atomic_load_n(&l->outlet->bytes_out, __ATOMIC_RELAXED);
+  ret->bytes_out = __atomic_load_n(&l->writer->bytes_out, __ATOMIC_RELAXED);
   ret->messages_in = __atomic_load_n(&c->messages_in, __ATOMIC_RELAXED);
-  ret->messages_out = __atomic_load_n(&l->outlet->messages_out, __ATOMIC_RELAXED);
+  ret->messages_out = __atomic_load_n(&l->writer->messages_out, __ATOMIC_RELAXED);
   ret->tensors_in = __atomic_load_n(&l->in.tensors_in, __ATOMIC_RELAXED);
   ret->tensors_out = __atomic_load_n(&l->out->tensors_out, __ATOMIC_RELAXED);
 }
 
 void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
   *ret = (clv_link_load){0};
-  pthread_mutex_lock(&l->receipt->lock);
-  ret->frames_in = l->receipt->n_packets;
-  pthread_mutex_unlock(&l->receipt->lock);
-  clv_arrivals_load(&l->in, ret);
-  clv_departures_load(l->out, ret);
+  pthread_mutex_lock(&l->recv_window->lock);
+  ret->frames_in = l->recv_window->n_packets;
+  pthread_mutex_unlock(&l->recv_window->lock);
+  clv_reassembly_load(&l->in, ret);
+  clv_send_queue_load(l->out, ret);
 }
 
 void clv_link_awaited(clv_link *l, uint64_t ns) {
@@ -58,7 +58,7 @@ void clv_link_ask(clv_link *l) {
   }
   pthread_mutex_unlock(&l->lock);
   clv_err ignored; /* a link that cannot send has ended, or its PONG is what does not come */
-  if (ask && clv_outlet_send_plain(l->outlet, &f, &ignored) != CLV_OK)
+  if (ask && clv_frame_writer_send_plain(l->writer, &f, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "no PING to %s: %s", l->peer, ignored.text);
 }
 
@@ -80,7 +80,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   f.message = ++l->pings;
   l->ping_sent_ns = now;
   pthread_mutex_unlock(&l->lock);
-  CLV_TRY(clv_outlet_send_plain(l->outlet, &f, err));
+  CLV_TRY(clv_frame_writer_send_plain(l->writer, &f, err));
   pthread_mutex_lock(&l->lock);
   while (l->pongs != f.message && !ended(l))
     if (!clv_link_wait(l, deadline)) break;
@@ -94,7 +94,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
 clv_frame clv_link_pong(clv_link *l, const clv_frame *ping) {
   clv_frame pong = {
       .kind = CLV_PONG, .message = ping->message, .reply_to = ping->message, .has_measure = true};
-  clv_arrivals_measure(&l->in, &pong.measure.received_bytes, &pong.measure.receiving_ns);
+  clv_reassembly_measure(&l->in, &pong.measure.received_bytes, &pong.measure.receiving_ns);
   pong.measure.clock_ns = clv_clock_now(&l->clock);
   return pong;
 }

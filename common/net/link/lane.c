@@ -48,36 +48,36 @@ static void deliver(clv_link *l, clv_packet *p) {
 
 static clv_code on_packet(const message *m, clv_err *err) {
   clv_packet *p, *head, *whole;
-  clv_arrivals *a = &m->link->in;
-  CLV_TRY(clv_arrivals_packet(a, m->f, &p, &head, err));
+  clv_reassembly *a = &m->link->in;
+  CLV_TRY(clv_reassembly_packet(a, m->f, &p, &head, err));
   deliver(m->link, head);
-  CLV_TRY(clv_arrivals_take(a, p, m->pieces, m->payload, &whole, err));
+  CLV_TRY(clv_reassembly_take(a, p, m->pieces, m->payload, &whole, err));
   deliver(m->link, whole);
   return CLV_OK;
 }
 
 static clv_code on_chunk(const message *m, clv_err *err) {
   clv_packet *whole;
-  CLV_TRY(clv_arrivals_chunk(&m->link->in, m->f, m->pieces, m->payload, &whole, err));
+  CLV_TRY(clv_reassembly_chunk(&m->link->in, m->f, m->pieces, m->payload, &whole, err));
   deliver(m->link, whole);
   return CLV_OK;
 }
 
 static clv_code on_credit(const message *m, clv_err *err) {
   (void)err;
-  clv_departures_credit(m->link->out, m->f->credit.bytes);
+  clv_send_queue_credit(m->link->out, m->f->credit.bytes);
   return CLV_OK;
 }
 
 /* A link that closes, or has broken, says so itself. */
 static clv_code on_ping(const message *m, clv_err *err) {
   clv_frame pong = clv_link_pong(m->link, m->f);
-  clv_code code = clv_outlet_send_plain(m->link->outlet, &pong, err);
+  clv_code code = clv_frame_writer_send_plain(m->link->writer, &pong, err);
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
 static clv_code on_pong(const message *m, clv_err *err) {
-  if (m->f->reply_to & PROBE_BIT) return clv_departures_report(m->link->out, m->f->reply_to, err);
+  if (m->f->reply_to & PROBE_BIT) return clv_send_queue_pong(m->link->out, m->f->reply_to, err);
   return clv_link_note_pong(m->link, m->f, err);
 }
 
@@ -90,7 +90,7 @@ static clv_code attached(clv_link *l, clv_lane *ln, clv_err *err) {
 }
 
 static clv_code on_attached(const message *m, clv_err *err) {
-  if (m->lane->index == 0) clv_departures_grant(m->link->out, m->f->attached.credit_bytes);
+  if (m->lane->index == 0) clv_send_queue_grant(m->link->out, m->f->attached.credit_bytes);
   return attached(m->link, m->lane, err);
 }
 
@@ -99,13 +99,13 @@ static clv_code join(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err
   CLV_TRY(clv_life_note_fact(l, CLV_LIFE_JOIN, &n, err));
   ln->index = n.index;
   ln->link = clv_link_ref(l);
-  clv_outlet_put(l->outlet, ln->index, ln->stream);
-  clv_departures_lanes(l->out, n.lanes);
+  clv_frame_writer_attach(l->writer, ln->index, ln->stream);
+  clv_send_queue_lanes(l->out, n.lanes);
   CLV_TRY(attached(l, ln, err));
   clv_frame reply = {.kind = CLV_ATTACHED};
   reply.attached.credit_bytes = l->accept.credit_bytes;
   clv_rpc_piece pieces[1];
-  return clv_outlet_send(l->outlet, ln->index, &reply, pieces, 0, 0, err);
+  return clv_frame_writer_send(l->writer, ln->index, &reply, pieces, 0, 0, err);
 }
 
 static clv_code on_attach(const message *m, clv_err *err) {
@@ -254,11 +254,11 @@ void clv_lane_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   }
   __atomic_store_n(&ln->link->refused, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
   clv_link_end(ln->link, code, err.text);
-  clv_outlet_cut(ln->link->outlet, code, err.text);
+  clv_frame_writer_cancel(ln->link->writer, code, err.text);
 }
 
 void clv_lane_sent(clv_lane *ln) {
-  if (ln->link && ln->index == 0) clv_outlet_sent(ln->link->outlet);
+  if (ln->link && ln->index == 0) clv_frame_writer_sent(ln->link->writer);
 }
 
 void clv_lane_ended(clv_lane *ln, clv_code code, const char *text) {

@@ -84,16 +84,16 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   const clv_link_events *owner = &l->events;
   (void)!clv_life_note_fact(l, CLV_LIFE_END, &n, &never); /* no state refuses it */
   if (!n.first) return;
-  clv_departures_end(l->out);
-  clv_arrivals_end(&l->in);
-  clv_outlet_shut(l->outlet, code, text);
+  clv_send_queue_end(l->out);
+  clv_reassembly_end(&l->in);
+  clv_frame_writer_shut(l->writer, code, text);
   owner->on_closed(owner->user, l, code, text);
 }
 
 void clv_link_lose(clv_link *l, uint32_t index) {
   clv_err never;
   clv_life_note n = {.index = index};
-  clv_outlet_drop(l->outlet, index);
+  clv_frame_writer_detach(l->writer, index);
   (void)!clv_life_note_fact(l, CLV_LIFE_GONE, &n, &never);
 }
 
@@ -113,10 +113,10 @@ bool clv_link_wait(clv_link *l, uint64_t deadline_ns) {
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
 static clv_code fill(clv_link *l, const clv_link_options *o, clv_err *err) {
-  CLV_TRY(clv_outlet_new(o->peer_name, &l->outlet, err));
-  CLV_TRY(clv_departures_new(l->outlet, &o->clock, o->send_credit, &l->out, err));
-  CLV_TRY(clv_receipt_new(l->outlet, o->accept.credit_bytes, l, &l->receipt, err));
-  return clv_arrivals_init(&l->in, o, l, l->receipt, err);
+  CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));
+  CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->out, err));
+  CLV_TRY(clv_recv_window_new(l->writer, o->accept.credit_bytes, l, &l->recv_window, err));
+  return clv_reassembly_init(&l->in, o, l, l->recv_window, err);
 }
 
 clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
@@ -147,18 +147,18 @@ clv_link *clv_link_ref(clv_link *l) {
   return l;
 }
 
-/* Its memory goes with its receipt: packets that came by it may still be there. */
+/* Its memory goes with its recv_window: packets that came by it may still be there. */
 void clv_link_unref(clv_link *l) {
   if (!l || __atomic_fetch_sub(&l->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  clv_receipt *receipt = l->receipt;
+  clv_recv_window *recv_window = l->recv_window;
   clv_link_hang_up(l);
-  clv_arrivals_done(&l->in);
-  clv_departures_unref(l->out);
-  clv_outlet_unref(l->outlet);
+  clv_reassembly_done(&l->in);
+  clv_send_queue_unref(l->out);
+  clv_frame_writer_unref(l->writer);
   pthread_cond_destroy(&l->changed);
   pthread_mutex_destroy(&l->lock);
-  if (!receipt) free(l);
-  clv_receipt_unref(receipt);
+  if (!recv_window) free(l);
+  clv_recv_window_unref(recv_window);
 }
 
 void clv_link_unrefp(clv_link **l) {

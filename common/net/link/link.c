@@ -12,12 +12,12 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
   if (l->events.may_send && (p->frame.n_tensors || clv_frame_fails(&p->frame)))
     code = l->events.may_send(l->events.user, l, p, err);
-  if (code == CLV_OK) return clv_departures_send(l->out, p, err);
+  if (code == CLV_OK) return clv_send_queue_send(l->out, p, err);
   clv_packet_free(p);
   return code;
 }
 
-void clv_link_flush(clv_link *l) { clv_outlet_flush(l->outlet); }
+void clv_link_flush(clv_link *l) { clv_frame_writer_flush(l->writer); }
 
 /* ---- dialling -------------------------------------------------------------------------------- */
 
@@ -31,7 +31,7 @@ static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index,
   f.attach.role = d->role;
   if (d->owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->owner);
   clv_rpc_piece pieces[1];
-  return clv_outlet_send(l->outlet, index, &f, pieces, 0, 0, err);
+  return clv_frame_writer_send(l->writer, index, &f, pieces, 0, 0, err);
 }
 
 /* A link that ends while it is dialled takes no further lane: what ended it is the reason. */
@@ -59,13 +59,13 @@ static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *
     clv_lane_ended(ln, code, err->text);
     return code;
   }
-  clv_outlet_put(l->outlet, index, s);
+  clv_frame_writer_attach(l->writer, index, s);
   return CLV_OK;
 }
 
 static clv_code dial_all(clv_link *l, const clv_link_dial *d, clv_err *err) {
   uint32_t lanes = 1 + CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
-  clv_departures_lanes(l->out, lanes);
+  clv_send_queue_lanes(l->out, lanes);
   for (uint32_t i = 0; i < lanes; i++) {
     CLV_TRY(dial_lane(l, i, lanes, err));
     CLV_TRY(send_attach(l, d, i, err));
@@ -129,8 +129,8 @@ static bool lanes_left(clv_link *l, unsigned ms) {
 
 static void wait_for_lanes(clv_link *l) {
   if (!lanes_left(l, POLITE_CLOSE_MS)) return;
-  clv_outlet_cut(l->outlet, CLV_CANCELLED, "closed");
-  if (lanes_left(l, CUT_MS)) clv_outlet_cut(l->outlet, CLV_CANCELLED, "closed");
+  clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
+  if (lanes_left(l, CUT_MS)) clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
 }
 
 /* A peer that goes on sending after our half close is cut off: nothing may run on the lanes when

@@ -21,16 +21,16 @@
 
 typedef struct clv_link clv_link;
 
-/* How many bytes of a tensor are there already: the first ones, as they come to the host's memory.
- * Counted; any thread. */
-typedef struct clv_coming clv_coming;
-clv_code clv_coming_new(clv_coming **ret, clv_err *err) CLV_USE_RESULT;
-clv_coming *clv_coming_ref(clv_coming *c);
-void clv_coming_unref(clv_coming *c); /* NULL is allowed */
-/* True: nobody else has a reference, and it begins anew, with no bytes. */
-bool clv_coming_again(clv_coming *c);
-void clv_coming_reach(clv_coming *c, size_t bytes);      /* so many are there */
-void clv_coming_fail(clv_coming *c, const clv_err *why); /* the others will never be */
+/* Progress of the copy of a tensor from a device to the host's memory: how many of its first bytes
+ * are there. Reference-counted; any thread. */
+typedef struct clv_device_copy clv_device_copy;
+clv_code clv_device_copy_new(clv_device_copy **ret, clv_err *err) CLV_USE_RESULT;
+clv_device_copy *clv_device_copy_ref(clv_device_copy *c);
+void clv_device_copy_unref(clv_device_copy *c); /* NULL is allowed */
+/* Resets it to no bytes, for another copy. False: others have a reference, and it is as it was. */
+bool clv_device_copy_try_reset(clv_device_copy *c);
+void clv_device_copy_advance(clv_device_copy *c, size_t bytes);    /* the first `bytes` are there */
+void clv_device_copy_fail(clv_device_copy *c, const clv_err *why); /* no more bytes will come */
 
 /* A frame with its tensors. Owned by one place at a time; handing it to a function documented as
  * "takes the packet" gives it away in all cases. */
@@ -40,15 +40,16 @@ typedef struct clv_packet {
   /* What it came by, NULL for one that was made here: which link it was, and its name
    * (clv_link_peer), may be asked for as long as the packet is there. */
   clv_link *from;
-  /* Of a tensor that is sent before all of it is there; NULL: it is. A reference each. */
-  clv_coming *coming[CLV_WIRE_TENSORS];
+  /* Copy of a tensor that is sent while it is copied; NULL: the tensor is complete. A reference
+   * each. */
+  clv_device_copy *device_copy[CLV_WIRE_TENSORS];
   /* private */
   uint32_t at; /* the tensor that leaves in chunks now, */
   bool begun;  /* which has its number, */
   size_t left; /* and how many bytes of it have left */
   clv_pool *pool;
-  struct clv_receipt *receipt; /* gets `credit` bytes back when the packet is freed */
-  uint64_t arrived_ns;         /* when it was whole */
+  struct clv_recv_window *recv_window; /* gets `credit` bytes back when the packet is freed */
+  uint64_t arrived_ns;                 /* when it was whole */
   uint64_t credit;
   uint32_t crc32c[CLV_WIRE_TENSORS]; /* of the bytes that came, for the link that received them */
   bool head; /* of a CALL whose tensors are on their way: it has its place in the order of frames */
@@ -62,9 +63,10 @@ clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret,
                         clv_err *err) CLV_USE_RESULT;
 /* Adds a tensor (a reference is taken). The sender's link fills in its head. */
 void clv_packet_add(clv_packet *p, clv_tensor *t);
-/* The same of a tensor that is still coming (a reference is taken; NULL: it is there): each chunk
- * leaves when its bytes are there, and none behind one that is to come. For clv_link_send. */
-void clv_packet_add_coming(clv_packet *p, clv_tensor *t, clv_coming *coming);
+/* As clv_packet_add, of a tensor that `copy` is still bringing to the host's memory (a reference is
+ * taken; NULL: the tensor is complete). The link sends each chunk when its bytes are there, in
+ * order. */
+void clv_packet_add_copied(clv_packet *p, clv_tensor *t, clv_device_copy *copy);
 void clv_packet_free(clv_packet *p); /* back to its pool; NULL is allowed */
 void clv_packet_freep(clv_packet **p);
 

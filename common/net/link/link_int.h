@@ -4,28 +4,30 @@
  *
  *   crc.c            sums of parts
  *   transport_rpc.c  gRPC as the transport of lanes, which knows no link
- *   outlet.c         what leaves a link, frame by frame, through the streams of its lanes
- *   receipt.c        what the peer has sent and not been given back; CREDIT
- *   packet.c         packets; packet_frames.c: those of contexts, filled in
- *   pace.c           which chunk may leave when, without clock or network
- *   departures.c     packets and chunks that wait, and the credit they wait for
- *   incoming.c       tensors that come in chunks, whole packets
- *   life.c           from the first lane of a link to its end
- *   count.c          what a link tells of itself
- *   lane.c           what a stream says: a frame is a fact, by the state of its lane
- *   link.c           making, dialling, closing
- *   link_rpc.c       the same over gRPC, whose streams speak to lanes
+ *   frame_writer.c   encodes frames and writes them to the streams of the lanes
+ *   recv_window.c    counts received bytes, and returns them to the peer as CREDIT
+ *   packet.c         packets; packet_frames.c fills in those of contexts
+ *   device_copy.c    how much of a tensor is copied from a device, and which queues wait for it
+ *   pace.c           congestion window: decides which chunk is sent when, without clock or network
+ *   send_queue.c     packets and chunks that wait for credit, pace or a device copy
+ *   progress.c       advances device copies and wakes the send queues
+ *   reassembly.c     puts received chunks together to whole packets
+ *   life.c           states of a link, from its first lane to its end
+ *   count.c          counters and load of a link
+ *   lane.c           receives the frames of a stream, by the state of its lane
+ *   link.c           makes, dials and closes links
+ *   link_rpc.c       makes and accepts links over gRPC
  *
  * One logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries every
  * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share
  * the chunks, one after the other. Chunks and the head they belong to arrive in any order:
- * whichever comes first makes the entry in `incoming`, and the packet is delivered when all its
+ * whichever comes first makes the entry in `partial`, and the packet is delivered when all its
  * tensors are whole.
  *
  * The chunks of a tensor are queued before its head, so that each is summed when it leaves, or as
  * it comes, and no pass over the whole tensor stands before or after the transfer.
  *
- * Locks: a link's, then its receipt's or its outlet's; none is held over a call out.
+ * Locks: a link's, then its recv_window's or its writer's; none is held over a call out.
  */
 #ifndef CLEAVE_LINK_INT_H
 #define CLEAVE_LINK_INT_H
@@ -36,10 +38,10 @@
 
 enum {
   MAX_LANES = 1 + CLV_WIRE_LANES,
-  MAX_INCOMING = 512,
-  MAX_SPANS = 512,     /* of one tensor on its way: chunks may come in any order */
-  FEW_SPANS = 64,      /* memory for these is reused from tensor to tensor */
-  READY_INCOMING = 32, /* tensors that may be on their way before memory is taken for spans */
+  MAX_PARTIAL = 512,
+  MAX_SPANS = 512,    /* of one tensor on its way: chunks may come in any order */
+  FEW_SPANS = 64,     /* memory for these is reused from tensor to tensor */
+  READY_PARTIAL = 32, /* tensors that may be on their way before memory is taken for spans */
   KEPT_HEADS = 16,
   READY_HEADS = 6,
   HEAD_BYTES = 512, /* of most frames */
@@ -67,9 +69,9 @@ clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
                          const clv_rpc_stream_events *events, clv_dialler *ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* ---- outlet.c -------------------------------------------------------------------------------- */
+/* ---- frame_writer.c -------------------------------------------------------------------------- */
 
-/* A stream, by what carries it; zero: none. */
+/* A stream and the transport that carries it; zero: none. */
 typedef struct clv_stream {
   const clv_transport *of;
   void *is;
@@ -78,103 +80,113 @@ typedef struct clv_stream {
 clv_stream clv_stream_ref(clv_stream s);
 void clv_stream_unref(clv_stream *s);
 
-/* Counted: a packet that is freed when its link has gone still says so here. */
-typedef struct clv_outlet {
+/* Frame writer of a link: encodes frames and hands them to the streams of the lanes.
+ * Reference-counted, because a packet that is freed after its link still grants credit here. */
+typedef struct clv_frame_writer {
   pthread_mutex_t lock;
   int refs;
   char peer[CLV_WIRE_NAME + 1];
   clv_stream streams[MAX_LANES];
-  bool shut, broken; /* nothing leaves any more; broken: the link has not heard of it yet */
-  clv_code code;     /* why */
+  bool shut, broken; /* shut: refuses to send; broken: shut, and the link is not notified yet */
+  clv_code code;     /* reason of shut */
   char text[CLV_ERR_TEXT];
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
   uint32_t n_unsent; /* messages on lane 0 that the transport has not accepted; atomic */
   uint64_t bytes_out, messages_out; /* atomic */
-} clv_outlet;
+} clv_frame_writer;
 
-clv_code clv_outlet_new(const char *peer, clv_outlet **ret, clv_err *err) CLV_USE_RESULT;
-clv_outlet *clv_outlet_ref(clv_outlet *o);
-void clv_outlet_unref(clv_outlet *o); /* NULL is allowed */
+clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret,
+                              clv_err *err) CLV_USE_RESULT;
+clv_frame_writer *clv_frame_writer_ref(clv_frame_writer *o);
+void clv_frame_writer_unref(clv_frame_writer *o); /* NULL is allowed */
 
-/* The stream of a lane; a reference is taken. Cancelled when the outlet is shut already. */
-void clv_outlet_put(clv_outlet *o, uint32_t index, clv_stream s);
-void clv_outlet_drop(clv_outlet *o, uint32_t index); /* it has ended */
+/* Sets the stream of a lane and takes a reference. Cancels the stream when the writer is shut. */
+void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, clv_stream s);
+void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index); /* the stream has ended */
 
-/* Bytes of a tensor as a piece, which takes over a reference to it. */
-clv_rpc_piece clv_outlet_piece(clv_tensor *t, size_t offset, size_t len);
+/* A piece of `len` bytes of the tensor. Takes over a reference to the tensor. */
+clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len);
 
 /* One frame on one lane: the encoded head is copied by the transport, payload pieces go by
  * reference. pieces[0] is filled in here; pieces[1..n_payload] hold `payload` bytes and are taken
  * over in all cases. CLV_UNAVAILABLE without a stream. */
-clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
-                         size_t n_payload, size_t payload, clv_err *err) CLV_USE_RESULT;
-clv_code clv_outlet_send_plain(clv_outlet *o, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
-/* A frame of lane 0 that leaves with the next one there, in front of it, or with
- * clv_outlet_flush. False: it has to leave by itself. Pieces are copied, and stay the caller's. */
-bool clv_outlet_enclose(clv_outlet *o, const clv_frame *f, const clv_rpc_piece *payload,
-                        size_t n_payload, size_t bytes) CLV_USE_RESULT;
-void clv_outlet_flush(clv_outlet *o);
-void clv_outlet_sent(clv_outlet *o); /* the transport has accepted a frame of lane 0 */
-bool clv_outlet_defer(clv_outlet *o, clv_rpc_job *job) CLV_USE_RESULT;
+clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
+                               clv_rpc_piece *pieces, size_t n_payload, size_t payload,
+                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f,
+                                     clv_err *err) CLV_USE_RESULT;
+/* Keeps a frame of lane 0 to send it in one message with the next frame there, in front of it, or
+ * with clv_frame_writer_flush. False: the caller has to send it by itself. Copies the pieces, which
+ * stay the caller's. */
+bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
+                               const clv_rpc_piece *payload, size_t n_payload,
+                               size_t bytes) CLV_USE_RESULT;
+void clv_frame_writer_flush(clv_frame_writer *o);
+void clv_frame_writer_sent(clv_frame_writer *o); /* the transport has accepted a frame of lane 0 */
+bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
 
-/* Nothing leaves any more, and every stream ends: closed for CLV_OK, else cancelled. Once. */
-void clv_outlet_shut(clv_outlet *o, clv_code code, const char *text);
-/* Streams that have not ended are cancelled, of which their lanes hear. */
-void clv_outlet_cut(clv_outlet *o, clv_code code, const char *text);
-/* The same unless it is shut: something that had to leave could not. */
-void clv_outlet_break(clv_outlet *o, const clv_err *why);
-clv_code clv_outlet_refuse(clv_outlet *o, clv_err *err) CLV_USE_RESULT; /* says why it is shut */
+/* Shuts the writer: later sends fail, and all streams are closed (CLV_OK) or cancelled (other
+ * codes). Only the first call counts. */
+void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text);
+/* Cancels the streams that have not ended. Their lanes receive the end. */
+void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text);
+/* Cancels all streams after a failed send. Does nothing if the writer is already shut or broken. */
+void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why);
+clv_code clv_frame_writer_refuse(clv_frame_writer *o,
+                                 clv_err *err) CLV_USE_RESULT; /* says why it is shut */
 
-/* ---- coming.c -------------------------------------------------------------------------------- */
+/* ---- device_copy.c --------------------------------------------------------------------------- */
 
-struct clv_departures;
+struct clv_send_queue;
 
-/* Who waits until the first `bytes` are there, or is known that they will not be. */
-typedef struct clv_awaiting {
-  struct clv_awaiting *next;
-  struct clv_departures *of;
+/* A send queue that waits until the first `bytes` are copied, or until the copy has failed. */
+typedef struct clv_copy_waiter {
+  struct clv_copy_waiter *next;
+  struct clv_send_queue *of;
   size_t bytes;
-} clv_awaiting;
+} clv_copy_waiter;
 
-/* True: that is known, and nobody waits. */
-bool clv_coming_await(clv_coming *c, clv_awaiting *a);
-/* True: it waits no more. False: it did not, or clv_coming_due has had it. */
-bool clv_coming_forget(clv_coming *c, clv_awaiting *a);
-/* So many are there; the others will not be. Then, each once, who has waited for that; NULL:
- * nobody. */
-void clv_coming_set(clv_coming *c, size_t bytes, const clv_err *failure);
-struct clv_departures *clv_coming_due(clv_coming *c);
-/* CLV_OK where the first `bytes` are there, or may still come. */
-clv_code clv_coming_check(clv_coming *c, size_t bytes, clv_err *err) CLV_USE_RESULT;
+/* True: the bytes are there or the copy has failed, and `a` was not queued. False: it waits. */
+bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a);
+/* True: `a` was waiting and is taken out. False: it did not wait, or clv_device_copy_next_waiter
+ * has returned it. */
+bool clv_device_copy_cancel_wait(clv_device_copy *c, clv_copy_waiter *a);
+/* _record notes that the first `bytes` are copied, or why the copy failed. _next_waiter then
+ * returns each send queue to wake, NULL at the end. */
+void clv_device_copy_record(clv_device_copy *c, size_t bytes, const clv_err *failure);
+struct clv_send_queue *clv_device_copy_next_waiter(clv_device_copy *c);
+/* The failure of the copy, unless the first `bytes` are there or may still come. */
+clv_code clv_device_copy_check(clv_device_copy *c, size_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* ---- receipt.c ------------------------------------------------------------------------------- */
+/* ---- recv_window.c --------------------------------------------------------------------------- */
 
-/* What the peer has sent and not been given back. Counted: each packet that came holds it. */
-typedef struct clv_receipt {
+/* Receive window of a link: bytes of tensors received and not yet returned as CREDIT.
+ * Reference-counted; each received packet has a reference. */
+typedef struct clv_recv_window {
   pthread_mutex_t lock;
   int refs;
-  clv_outlet *outlet;
-  uint64_t most;      /* bytes of tensors this side accepts at once */
-  uint64_t held, due; /* due: free again, CREDIT for it has not left */
-  uint32_t n_packets; /* received and not freed yet */
-  void *memory;       /* goes with it: of the link, whose name packets may ask for */
-} clv_receipt;
+  clv_frame_writer *writer;
+  uint64_t limit;          /* bytes of tensors that this side accepts at once */
+  uint64_t used_bytes;     /* of tensors received, for which no CREDIT was sent */
+  uint64_t credit_pending; /* of these, bytes that are free again; CREDIT is not sent yet */
+  uint32_t n_packets;      /* received and not freed yet */
+  void *memory;            /* of the link, freed with the window: packets read the link's name */
+} clv_recv_window;
 
 /* Takes `memory` when it succeeds. */
-clv_code clv_receipt_new(clv_outlet *outlet, uint64_t most, void *memory, clv_receipt **ret,
-                         clv_err *err) CLV_USE_RESULT;
-clv_receipt *clv_receipt_ref(clv_receipt *r);
-void clv_receipt_unref(clv_receipt *r); /* NULL is allowed */
+clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t most, void *memory,
+                             clv_recv_window **ret, clv_err *err) CLV_USE_RESULT;
+clv_recv_window *clv_recv_window_ref(clv_recv_window *r);
+void clv_recv_window_unref(clv_recv_window *r); /* NULL is allowed */
 
-/* One packet more; CLV_EXHAUSTED over MAX_PACKETS, unless it is `anyway` counted. */
-clv_code clv_receipt_count(clv_receipt *r, bool anyway, clv_err *err) CLV_USE_RESULT;
-/* So many bytes come. CLV_EXHAUSTED over what the peer was granted. */
-clv_code clv_receipt_hold(clv_receipt *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
-/* A packet with `bytes` of tensors is free again. Grants are bundled: a CREDIT frame leaves when a
- * quarter of what this side accepts is due, or all that is held, if that is over what it may hold
- * back. */
-void clv_receipt_back(clv_receipt *r, uint64_t bytes);
+/* Counts one packet more. CLV_EXHAUSTED over MAX_PACKETS, unless `anyway`. */
+clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *err) CLV_USE_RESULT;
+/* Counts `bytes` that the peer sends. CLV_EXHAUSTED over what the peer was granted. */
+clv_code clv_recv_window_take(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+/* Returns the bytes of a packet that is freed. Bundles grants: sends CREDIT when a quarter of the
+ * limit is pending, or when all that is used is. */
+void clv_recv_window_release(clv_recv_window *r, uint64_t bytes);
 
 /* ---- pace.c ---------------------------------------------------------------------------------- */
 
@@ -187,11 +199,11 @@ typedef struct clv_chunk {
 
 /* A chunk, its lane, and the numbers of PINGs to send before it on lane 0 and behind it; 0:
  * none. */
-typedef struct clv_departure {
+typedef struct clv_chunk_send {
   clv_chunk chunk;
   uint32_t index;
   uint64_t before, after;
-} clv_departure;
+} clv_chunk_send;
 
 /* A PING behind chunks: its PONG reports the first `until` bytes of the lane. */
 typedef struct clv_probe {
@@ -222,120 +234,122 @@ void clv_pace_drop(clv_pace *p); /* what waits; nothing more may come */
 /* A chunk waits; its tensor gets a reference. */
 clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) CLV_USE_RESULT;
 /* The chunk that may leave now, which is the caller's. False: there is none. */
-bool clv_pace_next(clv_pace *p, uint64_t now, clv_departure *ret);
+bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret);
 /* The PONG to a probe. CLV_INVALID: none such is open. */
 clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) CLV_USE_RESULT;
 /* Bytes of chunks on their way, as far as probes ask for them. */
 uint64_t clv_pace_on_the_way(const clv_pace *p);
 
-/* ---- departures.c ---------------------------------------------------------------------------- */
+/* ---- send_queue.c ---------------------------------------------------------------------------- */
 
-/* Packets and chunks that wait until they may leave. Counted: its jobs hold it. */
-typedef struct clv_departures {
+/* Send queue of a link: packets and chunks that wait for credit, for the pace or for a device copy.
+ * Reference-counted; each of its jobs has a reference. */
+typedef struct clv_send_queue {
   pthread_mutex_t lock;
   int refs;
-  clv_outlet *outlet;
+  clv_frame_writer *writer;
   clv_clock clock;
-  bool ended;                        /* nothing leaves any more */
+  bool ended;                        /* sends nothing any more */
   uint64_t credit_left, credit_full; /* bytes of tensors we may send */
-  clv_packet *first, *last;          /* wait for credit, or behind those that do */
-  bool draining, sending;            /* the jobs are on their way or at work */
-  clv_packet *parked;                /* has begun to leave, and waits for bytes of its tensors */
-  clv_awaiting awaiting;             /* these; it holds a reference meanwhile */
+  clv_packet *first, *last;          /* wait for credit, or for those in front of them */
+  bool draining, sending;            /* the job is queued or runs */
+  clv_packet *partially_sent;        /* waits for bytes of its tensors */
+  clv_copy_waiter awaiting;          /* for these bytes; owns a reference while it waits */
   clv_rpc_job drain, send;
   uint64_t next_transfer, tensors_out; /* atomic */
   clv_pace pace;
-} clv_departures;
+} clv_send_queue;
 
-clv_code clv_departures_new(clv_outlet *outlet, const clv_clock *clock, uint64_t credit,
-                            clv_departures **ret, clv_err *err) CLV_USE_RESULT;
-clv_departures *clv_departures_ref(clv_departures *d);
-void clv_departures_unref(clv_departures *d); /* NULL is allowed */
+clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, uint64_t credit,
+                            clv_send_queue **ret, clv_err *err) CLV_USE_RESULT;
+clv_send_queue *clv_send_queue_ref(clv_send_queue *d);
+void clv_send_queue_unref(clv_send_queue *d); /* NULL is allowed */
 
-/* How many lanes there are, and what the peer grants. */
-void clv_departures_lanes(clv_departures *d, uint32_t n_lanes);
-void clv_departures_grant(clv_departures *d, uint64_t credit);
+/* Set the number of lanes, and the credit that the peer grants at the start. */
+void clv_send_queue_lanes(clv_send_queue *d, uint32_t n_lanes);
+void clv_send_queue_grant(clv_send_queue *d, uint64_t credit);
 /* Takes the packet; as clv_link_send. */
-clv_code clv_departures_send(clv_departures *d, clv_packet *p, clv_err *err) CLV_USE_RESULT;
-/* The peer has freed `bytes`: packets that waited for them leave. */
-void clv_departures_credit(clv_departures *d, uint64_t bytes);
-/* The PONG to a probe: chunks that waited for it leave. */
-clv_code clv_departures_report(clv_departures *d, uint64_t number, clv_err *err) CLV_USE_RESULT;
-/* What it has waited for, with a reference to itself, is known. */
-void clv_departures_go_on(clv_departures *d);
-/* Nothing leaves any more; what waited is dropped. */
-void clv_departures_end(clv_departures *d);
-/* Adds what waits and what is on its way. */
-void clv_departures_load(clv_departures *d, clv_link_load *load);
+clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) CLV_USE_RESULT;
+/* Adds `bytes` of credit and sends packets that waited for it. */
+void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes);
+/* Handles the PONG to a probe and sends chunks that waited for it. */
+clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) CLV_USE_RESULT;
+/* Resumes sending after the device copy that d->awaiting waited for has advanced or failed.
+ * Consumes the reference of d->awaiting. */
+void clv_send_queue_resume(clv_send_queue *d);
+/* Stops sending and drops what waits. */
+void clv_send_queue_end(clv_send_queue *d);
+/* Adds the bytes and frames that wait or are in flight to *load. */
+void clv_send_queue_load(clv_send_queue *d, clv_link_load *load);
 
-/* ---- incoming.c ------------------------------------------------------------------------------ */
+/* ---- reassembly.c ---------------------------------------------------------------------------- */
 
 /* Bytes [from, to) of a tensor that a chunk has claimed. */
 typedef struct clv_span {
   uint64_t from, to;
 } clv_span;
 
-/* A tensor on its way in. `packet` is NULL until its head has come. */
-typedef struct clv_incoming {
+/* A tensor of which a part was received. `packet` is NULL until the head is received. */
+typedef struct clv_partial_tensor {
   uint64_t transfer, total, claimed, received; /* claimed: by chunks that are being copied, too */
   clv_tensor *tensor;                          /* NULL: over the quota; its bytes are dropped */
   clv_packet *packet;
   uint32_t slot, crc32c;
   clv_span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
   size_t n_spans, cap_spans;
-} clv_incoming;
+} clv_partial_tensor;
 
-/* By what has come of it. The action for each fact stands in a table in incoming.c. */
-typedef enum clv_incoming_state {
-  CLV_INCOMING_NONE,     /* nothing */
-  CLV_INCOMING_HEADLESS, /* bytes, and not its head */
-  CLV_INCOMING_BYTES,    /* all bytes, and not its head */
-  CLV_INCOMING_HEADED,   /* its head; bytes are missing */
-  CLV_INCOMING_WHOLE,    /* all of it; the packet waits for other tensors */
-  CLV_INCOMING_STATES
-} clv_incoming_state;
-typedef enum clv_incoming_fact {
-  CLV_INCOMING_HEAD,
-  CLV_INCOMING_CHUNK,
-  CLV_INCOMING_FACTS
-} clv_incoming_fact;
+/* What was received of a tensor. The table of actions is in reassembly.c. */
+typedef enum clv_partial_tensor_state {
+  CLV_PARTIAL_NONE,     /* nothing */
+  CLV_PARTIAL_HEADLESS, /* bytes, and not its head */
+  CLV_PARTIAL_BYTES,    /* all bytes, and not its head */
+  CLV_PARTIAL_HEADED,   /* its head; bytes are missing */
+  CLV_PARTIAL_WHOLE,    /* all of it; the packet waits for other tensors */
+  CLV_PARTIAL_STATES
+} clv_partial_tensor_state;
+typedef enum clv_partial_tensor_fact {
+  CLV_PARTIAL_HEAD,
+  CLV_PARTIAL_CHUNK,
+  CLV_PARTIAL_FACTS
+} clv_partial_tensor_fact;
 
-typedef struct clv_arrivals {
+typedef struct clv_reassembly {
   pthread_mutex_t lock;
-  clv_receipt *receipt;
+  clv_recv_window *recv_window;
   clv_pool *pool;
   clv_link *link; /* whose packets say that they came from it */
   clv_clock clock;
   bool quota_fails_packet;
   clv_err refusal; /* of the last tensor that was over the quota */
-  clv_incoming in[MAX_INCOMING];
+  clv_partial_tensor in[MAX_PARTIAL];
   size_t n_in;
   uint64_t tensors_in; /* atomic */
   uint64_t received_bytes, receiving_ns;
   uint64_t receiving_since; /* chunks, 0: none on their way */
-} clv_arrivals;
+} clv_reassembly;
 
-clv_code clv_arrivals_init(clv_arrivals *a, const clv_link_options *o, clv_link *link,
-                           clv_receipt *receipt, clv_err *err) CLV_USE_RESULT;
-void clv_arrivals_end(clv_arrivals *a);  /* the packets of half-received tensors are freed */
-void clv_arrivals_done(clv_arrivals *a); /* also after a failed or without an _init */
+clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_link *link,
+                             clv_recv_window *recv_window, clv_err *err) CLV_USE_RESULT;
+void clv_reassembly_end(clv_reassembly *a);  /* the packets of half-received tensors are freed */
+void clv_reassembly_done(clv_reassembly *a); /* also after a failed or without an _init */
 
-clv_incoming_state clv_arrivals_state(clv_arrivals *a, uint64_t transfer);
+clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer);
 /* A CHUNK. *ret is a packet that is whole with it, else NULL. */
-clv_code clv_arrivals_chunk(clv_arrivals *a, const clv_frame *f, const clv_piece *pieces,
-                            const clv_payload *payload, clv_packet **ret,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_reassembly_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
+                              const clv_payload *payload, clv_packet **ret,
+                              clv_err *err) CLV_USE_RESULT;
 /* A frame that is a packet, and of a CALL whose tensors come in chunks its announcement (else
- * NULL), which is to be delivered before clv_arrivals_take. */
-clv_code clv_arrivals_packet(clv_arrivals *a, const clv_frame *f, clv_packet **ret_packet,
-                             clv_packet **ret_head, clv_err *err) CLV_USE_RESULT;
+ * NULL), which is to be delivered before clv_reassembly_take. */
+clv_code clv_reassembly_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
+                               clv_packet **ret_head, clv_err *err) CLV_USE_RESULT;
 /* Takes the packet, and gives it in *ret if it is whole. */
-clv_code clv_arrivals_take(clv_arrivals *a, clv_packet *p, const clv_piece *pieces,
-                           const clv_payload *payload, clv_packet **ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_reassembly_take(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
+                             const clv_payload *payload, clv_packet **ret,
+                             clv_err *err) CLV_USE_RESULT;
 /* Bytes of tensors that came in chunks, and the time in which some were on their way. */
-void clv_arrivals_measure(clv_arrivals *a, uint64_t *ret_bytes, uint64_t *ret_ns);
-void clv_arrivals_load(clv_arrivals *a, clv_link_load *load);
+void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
+void clv_reassembly_load(clv_reassembly *a, clv_link_load *load);
 
 /* ---- life.c ---------------------------------------------------------------------------------- */
 
@@ -383,10 +397,10 @@ struct clv_link {
   clv_wire_limits accept;
   clv_link_events events;
   clv_dialler dialler; /* dialling side, until it has hung up */
-  clv_outlet *outlet;
-  clv_receipt *receipt;
-  clv_departures *out;
-  clv_arrivals in;
+  clv_frame_writer *writer;
+  clv_recv_window *recv_window;
+  clv_send_queue *out;
+  clv_reassembly in;
 };
 
 /* Notes a fact; CLV_PRECONDITION where the table refuses it. */

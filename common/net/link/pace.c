@@ -76,9 +76,9 @@ uint64_t clv_pace_on_the_way(const clv_pace *p) {
 /* Probes are so close that less than an eighth of the window can be on its way without one: what
  * comes last in a transfer needs none. But a window that has become smaller since may be full of
  * it, with nobody to report that it has come: then a chunk leaves all the same, and asks. */
-bool clv_pace_next(clv_pace *p, uint64_t now, clv_departure *ret) {
+bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (!p->n_chunks) return false;
-  *ret = (clv_departure){.chunk = p->chunks[p->first]};
+  *ret = (clv_chunk_send){.chunk = p->chunks[p->first]};
   size_t len = ret->chunk.len;
   bool silent = !p->n_probes, full = p->in_flight && p->in_flight + len > p->window;
   if (full && !silent) return false;

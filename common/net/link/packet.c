@@ -44,21 +44,21 @@ void clv_packet_add(clv_packet *p, clv_tensor *t) {
   *h = (clv_tensor_head){.dtype = t->dtype, .shape = t->shape, .bytes = t->bytes};
 }
 
-void clv_packet_add_coming(clv_packet *p, clv_tensor *t, clv_coming *coming) {
-  if (coming) p->coming[p->frame.n_tensors] = clv_coming_ref(coming);
+void clv_packet_add_copied(clv_packet *p, clv_tensor *t, clv_device_copy *copy) {
+  if (copy) p->device_copy[p->frame.n_tensors] = clv_device_copy_ref(copy);
   clv_packet_add(p, t);
 }
 
 void clv_packet_free(clv_packet *p) {
   if (!p) return;
-  clv_receipt *receipt = p->receipt;
+  clv_recv_window *recv_window = p->recv_window;
   uint64_t credit = p->credit;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
-  for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_coming_unref(p->coming[i]);
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_device_copy_unref(p->device_copy[i]);
   clv_pool *pool = p->pool;
   clv_pool_spare_give(pool, p);
-  if (receipt) clv_receipt_back(receipt, credit);
-  clv_receipt_unref(receipt);
+  if (recv_window) clv_recv_window_release(recv_window, credit);
+  clv_recv_window_unref(recv_window);
   clv_pool_unref(pool);
 }
 

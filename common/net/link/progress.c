@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tensor that is coming is further on: what has waited for that goes on to leave.
+ * Advances and ends device copies: the send queues that waited for the bytes resume.
  */
 #include "common/net/link/link_int.h"
 
-static void wake_departures(clv_coming *c) {
-  for (clv_departures *d; (d = clv_coming_due(c)) != NULL;) clv_departures_go_on(d);
+static void wake_send_queues(clv_device_copy *c) {
+  for (clv_send_queue *d; (d = clv_device_copy_next_waiter(c)) != NULL;) clv_send_queue_resume(d);
 }
 
-void clv_coming_reach(clv_coming *c, size_t bytes) {
-  clv_coming_set(c, bytes, NULL);
-  wake_departures(c);
+void clv_device_copy_advance(clv_device_copy *c, size_t bytes) {
+  clv_device_copy_record(c, bytes, NULL);
+  wake_send_queues(c);
 }
 
-void clv_coming_fail(clv_coming *c, const clv_err *why) {
-  clv_coming_set(c, 0, why);
-  wake_departures(c);
+void clv_device_copy_fail(clv_device_copy *c, const clv_err *why) {
+  clv_device_copy_record(c, 0, why);
+  wake_send_queues(c);
 }

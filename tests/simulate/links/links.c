@@ -355,8 +355,8 @@ static void check_rest(const side *s) {
     if (s->sent[i].gone != (s->sent[i].arrived == 1)) complain("packet %u did not arrive", i);
   if (s->link->pings != s->link->pongs) complain("a PING was not answered");
   if (s->link->out->credit_full != peer->credit ||
-      s->link->out->credit_left + peer->link->receipt->held != peer->credit ||
-      peer->link->receipt->held != peer->link->receipt->due)
+      s->link->out->credit_left + peer->link->recv_window->used_bytes != peer->credit ||
+      peer->link->recv_window->used_bytes != peer->link->recv_window->credit_pending)
     complain("side %u has lost credit", number_of(s));
   if (s->closed) complain("side %u has ended by itself", number_of(s));
 }

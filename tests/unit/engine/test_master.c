@@ -74,8 +74,8 @@ static int set_up(void **state) {
                         .send_credit = CREDIT,
                         .events = {.on_packet = no_packet, .on_closed = no_end}};
   assert_ok(clv_link_new(&o, &w.link, &err));
-  clv_departures_lanes(w.link->out, 1);
-  clv_outlet_put(w.link->outlet, 0, (clv_stream){&transport, &w});
+  clv_send_queue_lanes(w.link->out, 1);
+  clv_frame_writer_attach(w.link->writer, 0, (clv_stream){&transport, &w});
   clv_node_options n = {.pool = w.pool};
   assert_ok(clv_node_new(&n, &w.node, &err));
   clv_node_set_master(w.node, w.link);

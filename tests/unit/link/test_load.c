@@ -34,19 +34,19 @@ static int tear_down(void **state) {
 }
 
 static uint64_t on_the_way(fixture *f) {
-  clv_outlet outlet = {.n_heads = 0};
+  clv_frame_writer writer = {.n_heads = 0};
   clv_link_load load = {0};
-  clv_departures d = {.outlet = &outlet, .pace = f->pace};
+  clv_send_queue d = {.writer = &writer, .pace = f->pace};
   assert_int_equal(pthread_mutex_init(&d.lock, NULL), 0);
-  clv_departures_load(&d, &load);
+  clv_send_queue_load(&d, &load);
   pthread_mutex_destroy(&d.lock);
   return load.bytes_out;
 }
 
 /* One chunk leaves; the numbers of its probes. */
-static clv_departure leave(fixture *f) {
+static clv_chunk_send leave(fixture *f) {
   clv_err err = {0};
-  clv_departure d = {0};
+  clv_chunk_send d = {0};
   const clv_chunk c = {.tensor = f->tensor, .transfer = ++f->transfer, .len = CHUNK};
   assert_ok(clv_pace_queue(&f->pace, &c, &err));
   assert_true(clv_pace_next(&f->pace, ++f->now, &d));
@@ -63,7 +63,7 @@ static void report(fixture *f, uint64_t number) {
 static void what_has_come_is_not_on_its_way(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
-    clv_departure d = leave(f);
+    clv_chunk_send d = leave(f);
     assert_true(d.before != 0);
     assert_int_equal(on_the_way(f), CHUNK);
     report(f, d.after);
@@ -76,7 +76,7 @@ static void what_has_come_is_not_on_its_way(void **state) {
 /* Of a transfer under way all is counted that has left and not been reported. */
 static void what_is_under_way_is_counted(void **state) {
   fixture *f = *state;
-  clv_departure first = leave(f), second = leave(f);
+  clv_chunk_send first = leave(f), second = leave(f);
   assert_int_equal(on_the_way(f), 2 * CHUNK);
   assert_true(first.before != 0 && second.before == 0);
   assert_true(first.after != 0);

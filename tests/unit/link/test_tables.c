@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every cell of the tables of a link, of a lane and of an incoming tensor: what a fact does in a
+ * Every cell of the tables of a link, of a lane and of an partial tensor: what a fact does in a
  * state is reached here, or refused. The expectations are those of proto/PROTOCOL.md 4 and 5.
  */
 #include "common/net/link/link_int.h"
@@ -178,7 +178,7 @@ static void a_packet_outlives_its_link(void **state) {
   clv_packet *p, *head;
   clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1};
   begin_link();
-  assert_ok(clv_arrivals_packet(&w.link->in, &f, &p, &head, &err));
+  assert_ok(clv_reassembly_packet(&w.link->in, &f, &p, &head, &err));
   clv_link_end(w.link, CLV_OK, "closed");
   clv_link_unref(clv_steal(&w.link));
   assert_string_equal(clv_link_peer(p->from), "peer");
@@ -355,7 +355,7 @@ static void a_ping_while_it_is_counted_is_no_age(void **state) {
   end();
 }
 
-/* ---- incoming tensors ------------------------------------------------------------------------ */
+/* ---- partial tensors ------------------------------------------------------------------------ */
 
 /* A CALL of two tensors, of which number 5 is one and another never comes. */
 static clv_code head(void) {
@@ -366,9 +366,9 @@ static clv_code head(void) {
   for (uint32_t i = 0; i < 2; i++)
     f.tensors[i] = (clv_tensor_head){
         .dtype = CLV_U8, .shape = CLV_SHAPE(TENSOR), .bytes = TENSOR, .transfer = i ? others++ : 5};
-  assert_ok(clv_arrivals_packet(&w.link->in, &f, &p, &announced, &err));
+  assert_ok(clv_reassembly_packet(&w.link->in, &f, &p, &announced, &err));
   clv_packet_free(announced);
-  clv_code code = clv_arrivals_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err);
+  clv_code code = clv_reassembly_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err);
   assert_null(whole);
   return code;
 }
@@ -380,38 +380,38 @@ static clv_code chunk(uint64_t offset) {
   clv_piece piece = {bits, HALF};
   clv_payload payload = {.len = HALF};
   clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .offset = offset, .total = TENSOR}};
-  clv_code code = clv_arrivals_chunk(&w.link->in, &f, &piece, &payload, &whole, &err);
+  clv_code code = clv_reassembly_chunk(&w.link->in, &f, &piece, &payload, &whole, &err);
   assert_null(whole);
   return code;
 }
 
-static void come_until(clv_incoming_state state) {
+static void come_until(clv_partial_tensor_state state) {
   begin_link();
-  if (state >= CLV_INCOMING_HEADED) assert_int_equal(head(), CLV_OK);
-  bool some = state == CLV_INCOMING_HEADLESS || state == CLV_INCOMING_BYTES;
-  if (some || state == CLV_INCOMING_WHOLE) assert_int_equal(chunk(0), CLV_OK);
-  if (state == CLV_INCOMING_BYTES || state == CLV_INCOMING_WHOLE)
+  if (state >= CLV_PARTIAL_HEADED) assert_int_equal(head(), CLV_OK);
+  bool some = state == CLV_PARTIAL_HEADLESS || state == CLV_PARTIAL_BYTES;
+  if (some || state == CLV_PARTIAL_WHOLE) assert_int_equal(chunk(0), CLV_OK);
+  if (state == CLV_PARTIAL_BYTES || state == CLV_PARTIAL_WHOLE)
     assert_int_equal(chunk(HALF), CLV_OK);
-  assert_int_equal(clv_arrivals_state(&w.link->in, 5), state);
+  assert_int_equal(clv_reassembly_state(&w.link->in, 5), state);
 }
 
 static void each_fact_of_an_incoming_tensor(void **state) {
   (void)state;
-  static const int leads_to[CLV_INCOMING_STATES][CLV_INCOMING_FACTS] = {
+  static const int leads_to[CLV_PARTIAL_STATES][CLV_PARTIAL_FACTS] = {
       /* HEAD, CHUNK of its second half */
-      [CLV_INCOMING_NONE] = {CLV_INCOMING_HEADED, CLV_INCOMING_HEADLESS},
-      [CLV_INCOMING_HEADLESS] = {CLV_INCOMING_HEADED, CLV_INCOMING_BYTES},
-      [CLV_INCOMING_BYTES] = {CLV_INCOMING_WHOLE, REFUSED},
-      [CLV_INCOMING_HEADED] = {REFUSED, CLV_INCOMING_HEADED},
-      [CLV_INCOMING_WHOLE] = {REFUSED, REFUSED},
+      [CLV_PARTIAL_NONE] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_HEADLESS},
+      [CLV_PARTIAL_HEADLESS] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_BYTES},
+      [CLV_PARTIAL_BYTES] = {CLV_PARTIAL_WHOLE, REFUSED},
+      [CLV_PARTIAL_HEADED] = {REFUSED, CLV_PARTIAL_HEADED},
+      [CLV_PARTIAL_WHOLE] = {REFUSED, REFUSED},
   };
-  for (int s = 0; s < CLV_INCOMING_STATES; s++)
-    for (int f = 0; f < CLV_INCOMING_FACTS; f++) {
-      come_until((clv_incoming_state)s);
-      clv_code code = f == CLV_INCOMING_HEAD ? head() : chunk(HALF);
+  for (int s = 0; s < CLV_PARTIAL_STATES; s++)
+    for (int f = 0; f < CLV_PARTIAL_FACTS; f++) {
+      come_until((clv_partial_tensor_state)s);
+      clv_code code = f == CLV_PARTIAL_HEAD ? head() : chunk(HALF);
       int wanted = leads_to[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_INVALID : CLV_OK);
-      if (wanted != REFUSED) assert_int_equal((int)clv_arrivals_state(&w.link->in, 5), wanted);
+      if (wanted != REFUSED) assert_int_equal((int)clv_reassembly_state(&w.link->in, 5), wanted);
       end();
     }
 }
@@ -425,7 +425,7 @@ static void each_byte_comes_once(void **state) {
       assert_int_equal(chunk(first), CLV_OK);
       assert_int_equal(chunk(first), CLV_INVALID);
       assert_int_equal(chunk(again), CLV_INVALID);
-      assert_int_equal(clv_arrivals_state(&w.link->in, 5), CLV_INCOMING_HEADLESS);
+      assert_int_equal(clv_reassembly_state(&w.link->in, 5), CLV_PARTIAL_HEADLESS);
       end();
     }
 }
@@ -443,11 +443,11 @@ static void a_kept_value_over_the_quota_is_a_failure(void **state) {
   clv_piece piece = {bits, sizeof bits};
   begin_link();
   w.link->in.quota_fails_packet = true;
-  assert_ok(clv_arrivals_packet(&w.link->in, &f, &p, &none, &err));
-  assert_ok(clv_arrivals_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err));
+  assert_ok(clv_reassembly_packet(&w.link->in, &f, &p, &none, &err));
+  assert_ok(clv_reassembly_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err));
   assert_null(whole);
-  assert_ok(clv_arrivals_chunk(&w.link->in, &c, &piece, &(clv_payload){.len = sizeof bits}, &whole,
-                               &err));
+  assert_ok(clv_reassembly_chunk(&w.link->in, &c, &piece, &(clv_payload){.len = sizeof bits},
+                                 &whole, &err));
   assert_non_null(whole);
   assert_true(whole->refused && whole->frame.has_failure);
   assert_int_equal(whole->frame.failure.code, CLV_EXHAUSTED);
@@ -461,9 +461,9 @@ static void what_is_over_the_credit_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   begin_link();
-  uint64_t most = w.link->receipt->most;
-  assert_ok(clv_receipt_hold(w.link->receipt, most, &err));
-  assert_int_equal(clv_receipt_hold(w.link->receipt, 1, &err), CLV_EXHAUSTED);
+  uint64_t most = w.link->recv_window->limit;
+  assert_ok(clv_recv_window_take(w.link->recv_window, most, &err));
+  assert_int_equal(clv_recv_window_take(w.link->recv_window, 1, &err), CLV_EXHAUSTED);
   end();
 }
 
@@ -471,8 +471,9 @@ static void more_packets_than_may_wait_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   begin_link();
-  for (int i = 0; i < MAX_PACKETS; i++) assert_ok(clv_receipt_count(w.link->receipt, false, &err));
-  assert_int_equal(clv_receipt_count(w.link->receipt, false, &err), CLV_EXHAUSTED);
+  for (int i = 0; i < MAX_PACKETS; i++)
+    assert_ok(clv_recv_window_add_packet(w.link->recv_window, false, &err));
+  assert_int_equal(clv_recv_window_add_packet(w.link->recv_window, false, &err), CLV_EXHAUSTED);
   end();
 }
 
@@ -504,7 +505,7 @@ static void all_but_an_abort_waits_behind_credit(void **state) {
   const fake *s = &w.streams[0];
   clv_lane *lanes[LANES];
   make_lanes(CLV_LANE_CONTROL, lanes);
-  clv_departures_grant(w.link->out, 100000);
+  clv_send_queue_grant(w.link->out, 100000);
   send_value(1, 60000);
   int before = s->sent;
   send_value(2, 60000);
@@ -513,7 +514,7 @@ static void all_but_an_abort_waits_behind_credit(void **state) {
   send_empty(CLV_ABORT);
   assert_int_equal(s->sent, before + 1);
   assert_int_equal(w.link->out->first->frame.kind, CLV_VALUE);
-  clv_departures_credit(w.link->out, 60000);
+  clv_send_queue_credit(w.link->out, 60000);
   assert_int_equal(s->sent, before + 3);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
   end();

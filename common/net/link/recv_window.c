@@ -6,33 +6,33 @@
 
 #include "common/net/link/link_int.h"
 
-clv_code clv_receipt_new(clv_outlet *outlet, uint64_t most, void *memory, clv_receipt **ret,
-                         clv_err *err) {
-  clv_receipt *r;
+clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t most, void *memory,
+                             clv_recv_window **ret, clv_err *err) {
+  clv_recv_window *r;
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
   pthread_mutex_init(&r->lock, NULL);
   r->refs = 1;
-  r->outlet = clv_outlet_ref(outlet);
-  r->most = most;
+  r->writer = clv_frame_writer_ref(writer);
+  r->limit = most;
   r->memory = memory;
   *ret = r;
   return CLV_OK;
 }
 
-clv_receipt *clv_receipt_ref(clv_receipt *r) {
+clv_recv_window *clv_recv_window_ref(clv_recv_window *r) {
   __atomic_fetch_add(&r->refs, 1, __ATOMIC_RELAXED);
   return r;
 }
 
-void clv_receipt_unref(clv_receipt *r) {
+void clv_recv_window_unref(clv_recv_window *r) {
   if (!r || __atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  clv_outlet_unref(r->outlet);
+  clv_frame_writer_unref(r->writer);
   pthread_mutex_destroy(&r->lock);
   free(r->memory);
   free(r);
 }
 
-clv_code clv_receipt_count(clv_receipt *r, bool anyway, clv_err *err) {
+clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *err) {
   pthread_mutex_lock(&r->lock);
   bool flood = r->n_packets >= MAX_PACKETS && !anyway;
   r->n_packets += !flood;
@@ -41,37 +41,38 @@ clv_code clv_receipt_count(clv_receipt *r, bool anyway, clv_err *err) {
   return clv_fail(err, CLV_EXHAUSTED, "more than %d messages wait here", MAX_PACKETS);
 }
 
-clv_code clv_receipt_hold(clv_receipt *r, uint64_t bytes, clv_err *err) {
+clv_code clv_recv_window_take(clv_recv_window *r, uint64_t bytes, clv_err *err) {
   pthread_mutex_lock(&r->lock);
-  uint64_t held = r->held;
-  bool over = bytes > r->most - CLV_MIN(held, r->most);
-  if (!over) r->held += bytes;
+  uint64_t held = r->used_bytes;
+  bool over = bytes > r->limit - CLV_MIN(held, r->limit);
+  if (!over) r->used_bytes += bytes;
   pthread_mutex_unlock(&r->lock);
   if (!over) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED, "%llu bytes of tensors exceed the credit of %llu bytes",
-                  (unsigned long long)(held + bytes), (unsigned long long)r->most);
+                  (unsigned long long)(held + bytes), (unsigned long long)r->limit);
 }
 
 /* Under the lock: what is to be granted now. */
-static uint64_t grant(clv_receipt *r) {
+static uint64_t grant(clv_recv_window *r) {
   /* What is held back when all is consumed must not be what the peer's next message waits for. */
-  bool idle = r->due == r->held && r->due > CLV_WIRE_INLINE_MAX;
-  if (!idle && r->due < r->most / 4) return 0;
-  uint64_t bytes = r->due;
-  r->due = 0;
-  r->held -= CLV_MIN(bytes, r->held);
+  bool idle = r->credit_pending == r->used_bytes && r->credit_pending > CLV_WIRE_INLINE_MAX;
+  if (!idle && r->credit_pending < r->limit / 4) return 0;
+  uint64_t bytes = r->credit_pending;
+  r->credit_pending = 0;
+  r->used_bytes -= CLV_MIN(bytes, r->used_bytes);
   return bytes;
 }
 
-void clv_receipt_back(clv_receipt *r, uint64_t bytes) {
+void clv_recv_window_release(clv_recv_window *r, uint64_t bytes) {
   pthread_mutex_lock(&r->lock);
   r->n_packets--;
-  r->due += bytes;
+  r->credit_pending += bytes;
   uint64_t granted = grant(r);
   pthread_mutex_unlock(&r->lock);
   if (!granted) return;
   clv_frame f = {.kind = CLV_CREDIT};
   f.credit.bytes = granted;
   clv_err err;
-  if (clv_outlet_send_plain(r->outlet, &f, &err) != CLV_OK) clv_outlet_break(r->outlet, &err);
+  if (clv_frame_writer_send_plain(r->writer, &f, &err) != CLV_OK)
+    clv_frame_writer_fail(r->writer, &err);
 }

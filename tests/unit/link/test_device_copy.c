@@ -56,7 +56,7 @@ static const clv_transport transport = {.send = fake_send,
 static struct {
   clv_pool *pool;
   clv_link *link;
-  clv_coming *coming;
+  clv_device_copy *device_copy;
   fake out;
 } w;
 
@@ -78,16 +78,16 @@ static void begin(void) {
                               .send_credit = 4 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w.link, &err));
-  clv_outlet_put(w.link->outlet, 0, (clv_stream){&transport, &w.out});
-  clv_departures_lanes(w.link->out, 1);
-  assert_ok(clv_coming_new(&w.coming, &err));
+  clv_frame_writer_attach(w.link->writer, 0, (clv_stream){&transport, &w.out});
+  clv_send_queue_lanes(w.link->out, 1);
+  assert_ok(clv_device_copy_new(&w.device_copy, &err));
 }
 
 static void end(void) {
   clv_link_end(w.link, CLV_OK, "over");
-  clv_outlet_drop(w.link->outlet, 0);
+  clv_frame_writer_detach(w.link->writer, 0);
   clv_link_unref(w.link);
-  clv_coming_unref(w.coming);
+  clv_device_copy_unref(w.device_copy);
   assert_int_equal(w.out.refs, 0);
   clv_pool_unref(w.pool);
 }
@@ -96,24 +96,24 @@ static void fill(clv_tensor *t, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) ((uint8_t *)t->data)[i] = (uint8_t)(i * 7 + i / CHUNK);
 }
 
-/* coming NULL: all of it is there. */
-static clv_tensor *send_value(size_t bytes, clv_coming *coming) {
+/* copy NULL: the tensor is complete. */
+static clv_tensor *send_value(size_t bytes, clv_device_copy *copy) {
   clv_err err = {0};
   clv_tensor *t;
   clv_packet *p;
   assert_ok(clv_pool_tensor(w.pool, CLV_U8, &CLV_SHAPE((int64_t)bytes), &t, &err));
   memset(t->data, 0xee, bytes);
-  if (!coming) fill(t, 0, bytes);
+  if (!copy) fill(t, 0, bytes);
   assert_ok(clv_packet_new(w.pool, CLV_VALUE, &p, &err));
   p->frame.context = p->frame.message = 3;
-  clv_packet_add_coming(p, t, coming);
+  clv_packet_add_copied(p, t, copy);
   assert_ok(clv_link_send(w.link, p, &err));
   return t;
 }
 
 static void come(clv_tensor *t, size_t from, size_t to) {
   fill(t, from, to);
-  clv_coming_reach(w.coming, to);
+  clv_device_copy_advance(w.device_copy, to);
 }
 
 /* A frame behind it, which may not overtake. */
@@ -129,7 +129,7 @@ static void send_small(void) {
 static void a_chunk_leaves_when_its_bytes_are_there(void **state) {
   (void)state;
   begin();
-  clv_tensor *t = send_value(LARGE, w.coming);
+  clv_tensor *t = send_value(LARGE, w.device_copy);
   send_small();
   assert_int_equal(w.out.sent, 0);
   come(t, 0, CHUNK - 1);
@@ -139,7 +139,7 @@ static void a_chunk_leaves_when_its_bytes_are_there(void **state) {
   come(t, CHUNK, 2 * CHUNK);
   assert_in_range(w.out.len, 2 * CHUNK, 2 * CHUNK + 200);
   clv_link_load load = {0};
-  clv_departures_load(w.link->out, &load);
+  clv_send_queue_load(w.link->out, &load);
   assert_true(load.frames_out >= 2 && load.bytes_out >= REST);
   come(t, 2 * CHUNK, LARGE);
   fake early = w.out;
@@ -159,7 +159,7 @@ static void a_chunk_leaves_when_its_bytes_are_there(void **state) {
 static void a_small_one_leaves_when_all_of_it_is_there(void **state) {
   (void)state;
   begin();
-  clv_tensor *t = send_value(SMALL, w.coming);
+  clv_tensor *t = send_value(SMALL, w.device_copy);
   come(t, 0, SMALL - 1);
   send_small();
   assert_int_equal(w.out.sent, 0);
@@ -173,9 +173,9 @@ static void one_that_does_not_come_ends_the_link(void **state) {
   const clv_err lost = {.code = CLV_UNAVAILABLE, .text = "the device is gone"};
   (void)state;
   begin();
-  clv_tensor *t = send_value(LARGE, w.coming);
+  clv_tensor *t = send_value(LARGE, w.device_copy);
   come(t, 0, CHUNK);
-  clv_coming_fail(w.coming, &lost);
+  clv_device_copy_fail(w.device_copy, &lost);
   assert_int_equal(w.out.cancelled, 1);
   assert_string_equal(w.out.text, "the device is gone");
   clv_tensor_unref(t);
@@ -186,7 +186,7 @@ static void one_that_does_not_come_ends_the_link(void **state) {
 static void a_link_ends_while_one_comes(void **state) {
   (void)state;
   begin();
-  clv_tensor *t = send_value(LARGE, w.coming);
+  clv_tensor *t = send_value(LARGE, w.device_copy);
   come(t, 0, CHUNK);
   clv_link_end(w.link, CLV_OK, "over");
   int sent = w.out.sent;
@@ -194,7 +194,7 @@ static void a_link_ends_while_one_comes(void **state) {
   assert_int_equal(w.out.sent, sent);
   assert_int_equal(t->refs, 2); /* of the pool, and here */
   clv_tensor_unref(t);
-  assert_true(clv_coming_again(w.coming));
+  assert_true(clv_device_copy_try_reset(w.device_copy));
   end();
 }
 
@@ -205,5 +205,5 @@ int main(void) {
       cmocka_unit_test(one_that_does_not_come_ends_the_link),
       cmocka_unit_test(a_link_ends_while_one_comes),
   };
-  return cmocka_run_group_tests_name("coming", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("device_copy", tests, NULL, NULL);
 }

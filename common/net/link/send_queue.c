@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Packets and chunks that wait until they may leave, and the credit they wait for. What cannot
- * leave when its time has come breaks the outlet.
+ * leave when its time has come breaks the writer.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -17,13 +17,13 @@ static void send_more(clv_rpc_job *job);
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-clv_code clv_departures_new(clv_outlet *outlet, const clv_clock *clock, uint64_t credit,
-                            clv_departures **ret, clv_err *err) {
-  clv_departures *d;
+clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, uint64_t credit,
+                            clv_send_queue **ret, clv_err *err) {
+  clv_send_queue *d;
   CLV_TRY(clv_alloc(1, sizeof *d, &d, err));
   pthread_mutex_init(&d->lock, NULL);
   d->refs = 1;
-  d->outlet = clv_outlet_ref(outlet);
+  d->writer = clv_frame_writer_ref(writer);
   d->clock = *clock;
   d->credit_left = d->credit_full = credit;
   d->drain.run = drain;
@@ -34,7 +34,7 @@ clv_code clv_departures_new(clv_outlet *outlet, const clv_clock *clock, uint64_t
   return CLV_OK;
 }
 
-clv_departures *clv_departures_ref(clv_departures *d) {
+clv_send_queue *clv_send_queue_ref(clv_send_queue *d) {
   __atomic_fetch_add(&d->refs, 1, __ATOMIC_RELAXED);
   return d;
 }
@@ -46,68 +46,69 @@ static void free_list(clv_packet *p) {
   }
 }
 
-void clv_departures_unref(clv_departures *d) {
+void clv_send_queue_unref(clv_send_queue *d) {
   if (!d || __atomic_fetch_sub(&d->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   free_list(d->first);
-  clv_packet_free(d->parked);
+  clv_packet_free(d->partially_sent);
   clv_pace_drop(&d->pace);
-  clv_outlet_unref(d->outlet);
+  clv_frame_writer_unref(d->writer);
   pthread_mutex_destroy(&d->lock);
   free(d);
 }
 
-void clv_departures_end(clv_departures *d) {
+void clv_send_queue_end(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   d->ended = true;
-  clv_packet *drop = d->first, *parked = clv_steal(&d->parked);
-  bool waits = parked && clv_coming_forget(parked->coming[parked->at], &d->awaiting);
+  clv_packet *drop = d->first, *partially_sent = clv_steal(&d->partially_sent);
+  bool waits = partially_sent && clv_device_copy_cancel_wait(
+                                     partially_sent->device_copy[partially_sent->at], &d->awaiting);
   d->first = d->last = NULL;
   clv_pace_drop(&d->pace);
   pthread_mutex_unlock(&d->lock);
   free_list(drop);
-  clv_packet_free(parked);
-  if (waits) clv_departures_unref(d);
+  clv_packet_free(partially_sent);
+  if (waits) clv_send_queue_unref(d);
 }
 
-void clv_departures_lanes(clv_departures *d, uint32_t n_lanes) {
+void clv_send_queue_lanes(clv_send_queue *d, uint32_t n_lanes) {
   pthread_mutex_lock(&d->lock);
   d->pace.n_lanes = n_lanes;
   pthread_mutex_unlock(&d->lock);
 }
 
-void clv_departures_grant(clv_departures *d, uint64_t credit) {
+void clv_send_queue_grant(clv_send_queue *d, uint64_t credit) {
   pthread_mutex_lock(&d->lock);
   d->credit_left = d->credit_full = credit;
   pthread_mutex_unlock(&d->lock);
 }
 
 /* A job could not send: nothing that waits behind it may leave, and the streams end. */
-static void give_up(clv_departures *d, const clv_err *why) {
+static void give_up(clv_send_queue *d, const clv_err *why) {
   pthread_mutex_lock(&d->lock);
   d->ended = true;
   pthread_mutex_unlock(&d->lock);
-  clv_outlet_break(d->outlet, why);
+  clv_frame_writer_fail(d->writer, why);
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-static clv_code send_chunk(clv_departures *d, const clv_chunk *c, uint32_t index, clv_err *err) {
+static clv_code send_chunk(clv_send_queue *d, const clv_chunk *c, uint32_t index, clv_err *err) {
   clv_frame f = {.kind = CLV_CHUNK};
   f.chunk.transfer = c->transfer;
   f.chunk.offset = c->offset;
   f.chunk.total = c->tensor->bytes;
   clv_rpc_piece pieces[2];
-  pieces[1] = clv_outlet_piece(c->tensor, c->offset, c->len);
-  return clv_outlet_send(d->outlet, index, &f, pieces, 1, c->len, err);
+  pieces[1] = clv_frame_writer_piece(c->tensor, c->offset, c->len);
+  return clv_frame_writer_send(d->writer, index, &f, pieces, 1, c->len, err);
 }
 
-static clv_code send_probe(clv_departures *d, uint64_t number, uint32_t index, clv_err *err) {
+static clv_code send_probe(clv_send_queue *d, uint64_t number, uint32_t index, clv_err *err) {
   clv_frame f = {.kind = CLV_PING, .message = number};
   clv_rpc_piece pieces[1];
-  return number ? clv_outlet_send(d->outlet, index, &f, pieces, 0, 0, err) : CLV_OK;
+  return number ? clv_frame_writer_send(d->writer, index, &f, pieces, 0, 0, err) : CLV_OK;
 }
 
-static bool next_chunk(clv_departures *d, clv_departure *ret) {
+static bool next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
   uint64_t now = clv_clock_now(&d->clock);
   pthread_mutex_lock(&d->lock);
   bool any = !d->ended && clv_pace_next(&d->pace, now, ret);
@@ -116,8 +117,8 @@ static bool next_chunk(clv_departures *d, clv_departure *ret) {
 }
 
 /* What may leave now of the chunks that wait. */
-static clv_code send_chunks(clv_departures *d, clv_err *err) {
-  for (clv_departure c; next_chunk(d, &c);) {
+static clv_code send_chunks(clv_send_queue *d, clv_err *err) {
+  for (clv_chunk_send c; next_chunk(d, &c);) {
     clv_code probed = send_probe(d, c.before, 0, err);
     clv_code code = send_chunk(d, &c.chunk, c.index, err); /* takes the tensor in any case */
     CLV_TRY(probed);
@@ -127,7 +128,7 @@ static clv_code send_chunks(clv_departures *d, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code queue_chunk(clv_departures *d, const clv_chunk *c, clv_err *err) {
+static clv_code queue_chunk(clv_send_queue *d, const clv_chunk *c, clv_err *err) {
   pthread_mutex_lock(&d->lock);
   clv_code code = d->ended ? CLV_OK : clv_pace_queue(&d->pace, c, err);
   pthread_mutex_unlock(&d->lock);
@@ -135,27 +136,27 @@ static clv_code queue_chunk(clv_departures *d, const clv_chunk *c, clv_err *err)
 }
 
 static void send_more(clv_rpc_job *job) {
-  clv_departures *d = (clv_departures *)(void *)((char *)job - offsetof(clv_departures, send));
+  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, send));
   clv_err err;
   pthread_mutex_lock(&d->lock);
   d->sending = false; /* a report that comes from now on starts another */
   pthread_mutex_unlock(&d->lock);
   if (send_chunks(d, &err) != CLV_OK) give_up(d, &err);
-  clv_departures_unref(d);
+  clv_send_queue_unref(d);
 }
 
 /* Summing is done, encrypting is not: that is no work for the thread that reads. */
-static void start_sending(clv_departures *d) {
+static void start_sending(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   bool start = d->pace.n_chunks && !d->sending && !d->ended;
   d->sending |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_departures_ref(d); /* the job's */
-  if (!clv_outlet_defer(d->outlet, &d->send)) send_more(&d->send);
+  clv_send_queue_ref(d); /* the job's */
+  if (!clv_frame_writer_defer(d->writer, &d->send)) send_more(&d->send);
 }
 
-clv_code clv_departures_report(clv_departures *d, uint64_t number, clv_err *err) {
+clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
   uint64_t now = clv_clock_now(&d->clock);
   pthread_mutex_lock(&d->lock);
   clv_code code = clv_pace_report(&d->pace, number, now, err);
@@ -165,26 +166,27 @@ clv_code clv_departures_report(clv_departures *d, uint64_t number, clv_err *err)
   return CLV_OK;
 }
 
-/* ---- what is still coming -------------------------------------------------------------------- */
+/* ---- tensors that are still copied ----------------------------------------------------------- */
 
 typedef enum presence { PART_IS_HERE, PART_COMES, PART_NEVER } presence;
 
-/* Whether the first bytes of a tensor are there. PART_COMES: the packet is parked, not the caller's
- * any more, and the job is over. */
-static presence find_part(clv_departures *d, clv_packet *p, size_t bytes, clv_err *err) {
-  clv_coming *c = p->coming[p->at];
+/* Whether the first bytes of a tensor are there. PART_COMES: the packet is partially_sent, not the
+ * caller's any more, and the job is over. */
+static presence find_part(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
+  clv_device_copy *c = p->device_copy[p->at];
   if (!c) return PART_IS_HERE;
   pthread_mutex_lock(&d->lock);
   d->awaiting.bytes = bytes;
-  bool ended = d->ended, parked = !ended && !clv_coming_await(c, &d->awaiting);
-  if (parked) {
-    clv_departures_ref(d);
-    d->parked = p;
+  bool ended = d->ended, partially_sent = !ended && !clv_device_copy_wait(c, &d->awaiting);
+  if (partially_sent) {
+    clv_send_queue_ref(d);
+    d->partially_sent = p;
     d->draining = false;
   }
   pthread_mutex_unlock(&d->lock);
-  if (parked) return PART_COMES;
-  clv_code code = ended ? clv_outlet_refuse(d->outlet, err) : clv_coming_check(c, bytes, err);
+  if (partially_sent) return PART_COMES;
+  clv_code code =
+      ended ? clv_frame_writer_refuse(d->writer, err) : clv_device_copy_check(c, bytes, err);
   return code == CLV_OK ? PART_IS_HERE : PART_NEVER;
 }
 
@@ -192,7 +194,7 @@ static presence find_part(clv_departures *d, clv_packet *p, size_t bytes, clv_er
 
 static bool comes(const clv_packet *p) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++)
-    if (p->coming[i]) return true;
+    if (p->device_copy[i]) return true;
   return false;
 }
 
@@ -206,27 +208,27 @@ static void release(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++) pieces[i].release(pieces[i].owner);
 }
 
-static clv_code send_inline(clv_departures *d, clv_packet *p, clv_err *err) {
+static clv_code send_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_rpc_piece pieces[1 + CLV_WIRE_TENSORS];
   size_t payload = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     clv_tensor *t = p->tensor[i];
     p->frame.tensors[i].transfer = 0; /* a relayed packet came with ids of its own */
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
-    pieces[i + 1] = clv_outlet_piece(clv_tensor_ref(t), 0, t->bytes);
+    pieces[i + 1] = clv_frame_writer_piece(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
   }
   if (p->with_next &&
-      clv_outlet_enclose(d->outlet, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
+      clv_frame_writer_coalesce(d->writer, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
     release(pieces + 1, p->frame.n_tensors);
     return CLV_OK;
   }
-  return clv_outlet_send(d->outlet, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
+  return clv_frame_writer_send(d->writer, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
 }
 
 /* The chunks' sum is complete when they are queued, and the head need not wait until they have
  * left. */
-static presence queue_chunks(clv_departures *d, clv_packet *p, clv_err *err) {
+static presence queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_tensor *t = p->tensor[p->at];
   clv_tensor_head *head = &p->frame.tensors[p->at];
   while (p->left < t->bytes) {
@@ -242,7 +244,7 @@ static presence queue_chunks(clv_departures *d, clv_packet *p, clv_err *err) {
 }
 
 /* It may have begun to leave before. */
-static presence send_chunked(clv_departures *d, clv_packet *p, clv_err *err) {
+static presence send_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->at < p->frame.n_tensors; p->at++, p->left = 0, p->begun = false) {
     clv_tensor_head *head = &p->frame.tensors[p->at];
     if (!p->begun) {
@@ -253,10 +255,11 @@ static presence send_chunked(clv_departures *d, clv_packet *p, clv_err *err) {
     presence found = queue_chunks(d, p, err);
     if (found != PART_IS_HERE) return found;
   }
-  return clv_outlet_send_plain(d->outlet, &p->frame, err) == CLV_OK ? PART_IS_HERE : PART_NEVER;
+  return clv_frame_writer_send_plain(d->writer, &p->frame, err) == CLV_OK ? PART_IS_HERE
+                                                                          : PART_NEVER;
 }
 
-static presence send_whole(clv_departures *d, clv_packet *p, clv_err *err) {
+static presence send_whole(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->at < p->frame.n_tensors; p->at++) {
     presence found = find_part(d, p, p->tensor[p->at]->bytes, err);
     if (found != PART_IS_HERE) return found;
@@ -264,8 +267,8 @@ static presence send_whole(clv_departures *d, clv_packet *p, clv_err *err) {
   return send_inline(d, p, err) == CLV_OK ? PART_IS_HERE : PART_NEVER;
 }
 
-/* Takes the packet, unless it is parked. */
-static presence send_now(clv_departures *d, clv_packet *p, clv_err *err) {
+/* Takes the packet, unless it is partially_sent. */
+static presence send_now(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = tensor_bytes(p);
   presence found = bytes <= CLV_WIRE_INLINE_MAX ? send_whole(d, p, err) : send_chunked(d, p, err);
   if (found == PART_COMES) return found;
@@ -275,7 +278,7 @@ static presence send_now(clv_departures *d, clv_packet *p, clv_err *err) {
 }
 
 /* One of which everything is here. */
-static clv_code send_at_once(clv_departures *d, clv_packet *p, clv_err *err) {
+static clv_code send_at_once(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_err why;
   if (send_now(d, p, &why) == PART_IS_HERE) return CLV_OK;
   if (err) *err = why;
@@ -285,8 +288,8 @@ static clv_code send_at_once(clv_departures *d, clv_packet *p, clv_err *err) {
 /* ---- packets that wait ----------------------------------------------------------------------- */
 
 /* Under the lock. The one that has begun to leave, or the first that waits, if it may leave now. */
-static clv_packet *next_packet(clv_departures *d) {
-  if (d->parked && !d->ended) return clv_steal(&d->parked);
+static clv_packet *next_packet(clv_send_queue *d) {
+  if (d->partially_sent && !d->ended) return clv_steal(&d->partially_sent);
   clv_packet *p = d->first;
   if (!p || d->ended || tensor_bytes(p) > d->credit_left) return NULL;
   d->credit_left -= tensor_bytes(p);
@@ -296,7 +299,7 @@ static clv_packet *next_packet(clv_departures *d) {
 }
 
 static void drain(clv_rpc_job *job) {
-  clv_departures *d = (clv_departures *)(void *)((char *)job - offsetof(clv_departures, drain));
+  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, drain));
   pthread_mutex_lock(&d->lock);
   for (clv_packet *p; (p = next_packet(d)) != NULL;) {
     pthread_mutex_unlock(&d->lock);
@@ -304,52 +307,52 @@ static void drain(clv_rpc_job *job) {
     presence found = send_now(d, p, &err);
     if (found == PART_NEVER) give_up(d, &err);
     if (found == PART_COMES) {
-      clv_departures_unref(d);
+      clv_send_queue_unref(d);
       return;
     }
     pthread_mutex_lock(&d->lock);
   }
   d->draining = false;
   pthread_mutex_unlock(&d->lock);
-  clv_departures_unref(d);
+  clv_send_queue_unref(d);
 }
 
-/* What the parked packet waits for is known; the reference becomes the job's. */
-void clv_departures_go_on(clv_departures *d) {
+/* What the partially_sent packet waits for is known; the reference becomes the job's. */
+void clv_send_queue_resume(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool start = d->parked && !d->ended;
+  bool start = d->partially_sent && !d->ended;
   d->draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start)
-    clv_departures_unref(d);
-  else if (!clv_outlet_defer(d->outlet, &d->drain))
+    clv_send_queue_unref(d);
+  else if (!clv_frame_writer_defer(d->writer, &d->drain))
     drain(&d->drain);
 }
 
 /* Have what waits sent by a thread of the transport's. */
-static void start_draining(clv_departures *d) {
+static void start_draining(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   clv_packet *p = d->first;
-  bool busy = d->draining || d->parked || d->ended;
+  bool busy = d->draining || d->partially_sent || d->ended;
   bool start = p && !busy && tensor_bytes(p) <= d->credit_left;
   d->draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_departures_ref(d); /* the job's */
-  if (!clv_outlet_defer(d->outlet, &d->drain)) drain(&d->drain);
+  clv_send_queue_ref(d); /* the job's */
+  if (!clv_frame_writer_defer(d->writer, &d->drain)) drain(&d->drain);
 }
 
-void clv_departures_credit(clv_departures *d, uint64_t bytes) {
+void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes) {
   pthread_mutex_lock(&d->lock);
   d->credit_left = CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));
   pthread_mutex_unlock(&d->lock);
   start_draining(d);
 }
 
-typedef enum departure { NOW, WAITS, ENDED, TOO_LARGE } departure;
+typedef enum send_decision { NOW, WAITS, ENDED, TOO_LARGE } send_decision;
 
 /* Under the lock: what becomes of a packet. */
-static departure judge(clv_departures *d, const clv_packet *p, uint64_t bytes) {
+static send_decision judge(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
   bool urgent = p->frame.kind == CLV_ABORT && !bytes; /* overtakes what it is about */
   if (d->ended) return ENDED;
   /* The receiver may hold back the bytes of a frame that carried its tensors itself. */
@@ -357,31 +360,31 @@ static departure judge(clv_departures *d, const clv_packet *p, uint64_t bytes) {
       (bytes > CLV_WIRE_INLINE_MAX && bytes > d->credit_full - CLV_WIRE_INLINE_MAX))
     return TOO_LARGE;
   if (urgent) return NOW;
-  bool queued = d->first || d->draining || d->parked;
+  bool queued = d->first || d->draining || d->partially_sent;
   bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || comes(p);
   return queued || later ? WAITS : NOW;
 }
 
 /* Nobody flushes when it leaves at last. */
-static void add_waiting(clv_departures *d, clv_packet *p) {
+static void add_waiting(clv_send_queue *d, clv_packet *p) {
   p->with_next = false;
   p->next = NULL;
   *(d->last ? &d->last->next : &d->first) = p;
   d->last = p;
 }
 
-static clv_code refuse(clv_departures *d, departure why, uint64_t bytes, clv_err *err) {
-  if (why == ENDED) return clv_outlet_refuse(d->outlet, err);
+static clv_code refuse(clv_send_queue *d, send_decision why, uint64_t bytes, clv_err *err) {
+  if (why == ENDED) return clv_frame_writer_refuse(d->writer, err);
   return clv_fail(err, CLV_EXHAUSTED,
                   "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
                   "grants; raise limits.credit there",
-                  (unsigned long long)bytes, (unsigned long long)d->credit_full, d->outlet->peer);
+                  (unsigned long long)bytes, (unsigned long long)d->credit_full, d->writer->peer);
 }
 
-clv_code clv_departures_send(clv_departures *d, clv_packet *p, clv_err *err) {
+clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = tensor_bytes(p);
   pthread_mutex_lock(&d->lock);
-  departure what = judge(d, p, bytes);
+  send_decision what = judge(d, p, bytes);
   if (what == WAITS) add_waiting(d, p);
   if (what == NOW) d->credit_left -= bytes;
   pthread_mutex_unlock(&d->lock);
@@ -397,11 +400,11 @@ clv_code clv_departures_send(clv_departures *d, clv_packet *p, clv_err *err) {
 /* ---- what there is of it --------------------------------------------------------------------- */
 
 /* Under the lock: packets that wait for credit, for their bytes or behind others. */
-static void add_waiting_load(const clv_departures *d, clv_link_load *load) {
-  if (d->parked) {
+static void add_waiting_load(const clv_send_queue *d, clv_link_load *load) {
+  if (d->partially_sent) {
     load->frames_out++;
-    load->tensors_out += d->parked->frame.n_tensors - d->parked->at;
-    load->bytes_out += tensor_bytes(d->parked) - d->parked->left;
+    load->tensors_out += d->partially_sent->frame.n_tensors - d->partially_sent->at;
+    load->bytes_out += tensor_bytes(d->partially_sent) - d->partially_sent->left;
   }
   for (const clv_packet *p = d->first; p; p = p->next) {
     load->frames_out++;
@@ -422,8 +425,8 @@ static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
   load->bytes_out += clv_pace_on_the_way(p);
 }
 
-void clv_departures_load(clv_departures *d, clv_link_load *load) {
-  load->frames_out += __atomic_load_n(&d->outlet->n_unsent, __ATOMIC_RELAXED);
+void clv_send_queue_load(clv_send_queue *d, clv_link_load *load) {
+  load->frames_out += __atomic_load_n(&d->writer->n_unsent, __ATOMIC_RELAXED);
   pthread_mutex_lock(&d->lock);
   add_waiting_load(d, load);
   add_chunk_load(&d->pace, load);

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors that are still coming to the host's memory: how far they are, and who waits for that.
+ * Progress of copies from a device to the host's memory, and the send queues that wait for it.
  */
 #include <stdlib.h>
 
 #include "common/net/link/link_int.h"
 
-struct clv_coming {
+struct clv_device_copy {
   pthread_mutex_t lock;
   int refs;
   size_t bytes;    /* that are there */
   clv_err failure; /* code 0: none */
-  clv_awaiting *awaiting;
+  clv_copy_waiter *awaiting;
 };
 
-clv_code clv_coming_new(clv_coming **ret, clv_err *err) {
-  clv_coming *c;
+clv_code clv_device_copy_new(clv_device_copy **ret, clv_err *err) {
+  clv_device_copy *c;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   pthread_mutex_init(&c->lock, NULL);
   c->refs = 1;
@@ -23,18 +23,18 @@ clv_code clv_coming_new(clv_coming **ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_coming *clv_coming_ref(clv_coming *c) {
+clv_device_copy *clv_device_copy_ref(clv_device_copy *c) {
   __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
   return c;
 }
 
-void clv_coming_unref(clv_coming *c) {
+void clv_device_copy_unref(clv_device_copy *c) {
   if (!c || __atomic_fetch_sub(&c->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   pthread_mutex_destroy(&c->lock);
   free(c);
 }
 
-bool clv_coming_again(clv_coming *c) {
+bool clv_device_copy_try_reset(clv_device_copy *c) {
   if (__atomic_load_n(&c->refs, __ATOMIC_ACQUIRE) != 1) return false;
   c->bytes = 0;
   c->failure = (clv_err){0};
@@ -42,33 +42,33 @@ bool clv_coming_again(clv_coming *c) {
 }
 
 /* Under the lock, as the next one. */
-static bool is_known(const clv_coming *c, size_t bytes) {
+static bool is_known(const clv_device_copy *c, size_t bytes) {
   return c->bytes >= bytes || c->failure.code != CLV_OK;
 }
 
-static clv_awaiting *take_due(clv_coming *c) {
-  clv_awaiting **at = &c->awaiting;
+static clv_copy_waiter *take_due(clv_device_copy *c) {
+  clv_copy_waiter **at = &c->awaiting;
   while (*at && !is_known(c, (*at)->bytes)) at = &(*at)->next;
-  clv_awaiting *a = *at;
+  clv_copy_waiter *a = *at;
   if (a) *at = a->next;
   return a;
 }
 
-void clv_coming_set(clv_coming *c, size_t bytes, const clv_err *failure) {
+void clv_device_copy_record(clv_device_copy *c, size_t bytes, const clv_err *failure) {
   pthread_mutex_lock(&c->lock);
   c->bytes = CLV_MAX(c->bytes, bytes);
   if (failure) c->failure = *failure;
   pthread_mutex_unlock(&c->lock);
 }
 
-clv_departures *clv_coming_due(clv_coming *c) {
+clv_send_queue *clv_device_copy_next_waiter(clv_device_copy *c) {
   pthread_mutex_lock(&c->lock);
-  clv_awaiting *a = take_due(c);
+  clv_copy_waiter *a = take_due(c);
   pthread_mutex_unlock(&c->lock);
   return a ? a->of : NULL;
 }
 
-bool clv_coming_await(clv_coming *c, clv_awaiting *a) {
+bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a) {
   pthread_mutex_lock(&c->lock);
   bool known = is_known(c, a->bytes);
   if (!known) {
@@ -79,9 +79,9 @@ bool clv_coming_await(clv_coming *c, clv_awaiting *a) {
   return known;
 }
 
-bool clv_coming_forget(clv_coming *c, clv_awaiting *a) {
+bool clv_device_copy_cancel_wait(clv_device_copy *c, clv_copy_waiter *a) {
   pthread_mutex_lock(&c->lock);
-  clv_awaiting **at = &c->awaiting;
+  clv_copy_waiter **at = &c->awaiting;
   while (*at && *at != a) at = &(*at)->next;
   bool waits = *at != NULL;
   if (waits) *at = a->next;
@@ -89,7 +89,7 @@ bool clv_coming_forget(clv_coming *c, clv_awaiting *a) {
   return waits;
 }
 
-clv_code clv_coming_check(clv_coming *c, size_t bytes, clv_err *err) {
+clv_code clv_device_copy_check(clv_device_copy *c, size_t bytes, clv_err *err) {
   pthread_mutex_lock(&c->lock);
   bool lost = c->bytes < bytes && c->failure.code != CLV_OK;
   if (lost && err) *err = c->failure;

@@ -12,7 +12,7 @@
 /* ---- memory for heads ------------------------------------------------------------------------ */
 
 /* That would otherwise be taken in the first step in which so many threads send at once. */
-static clv_code make_heads(clv_outlet *o, clv_err *err) {
+static clv_code make_heads(clv_frame_writer *o, clv_err *err) {
   static const char nothing[HEAD_BYTES];
   for (; o->n_heads < READY_HEADS; o->n_heads++) {
     clv_bytes *b = &o->heads[o->n_heads];
@@ -23,14 +23,14 @@ static clv_code make_heads(clv_outlet *o, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_bytes head_take(clv_outlet *o) {
+static clv_bytes head_take(clv_frame_writer *o) {
   pthread_mutex_lock(&o->lock);
   clv_bytes b = o->n_heads ? o->heads[--o->n_heads] : (clv_bytes){0};
   pthread_mutex_unlock(&o->lock);
   return b;
 }
 
-static void head_put(clv_outlet *o, clv_bytes b) {
+static void head_put(clv_frame_writer *o, clv_bytes b) {
   pthread_mutex_lock(&o->lock);
   bool keep = o->n_heads < KEPT_HEADS;
   if (keep) o->heads[o->n_heads++] = b;
@@ -40,27 +40,27 @@ static void head_put(clv_outlet *o, clv_bytes b) {
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-clv_code clv_outlet_new(const char *peer, clv_outlet **ret, clv_err *err) {
-  clv_outlet *o;
+clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret, clv_err *err) {
+  clv_frame_writer *o;
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
   pthread_mutex_init(&o->lock, NULL);
   o->refs = 1;
   snprintf(o->peer, sizeof o->peer, "%s", peer);
   clv_code code = make_heads(o, err);
   if (code != CLV_OK) {
-    clv_outlet_unref(o);
+    clv_frame_writer_unref(o);
     return code;
   }
   *ret = o;
   return CLV_OK;
 }
 
-clv_outlet *clv_outlet_ref(clv_outlet *o) {
+clv_frame_writer *clv_frame_writer_ref(clv_frame_writer *o) {
   __atomic_fetch_add(&o->refs, 1, __ATOMIC_RELAXED);
   return o;
 }
 
-void clv_outlet_unref(clv_outlet *o) {
+void clv_frame_writer_unref(clv_frame_writer *o) {
   if (!o || __atomic_fetch_sub(&o->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   for (size_t i = 0; i < o->n_heads; i++) clv_bytes_done(&o->heads[i]);
   pthread_mutex_destroy(&o->lock);
@@ -80,7 +80,7 @@ void clv_stream_unref(clv_stream *s) {
   *s = (clv_stream){0};
 }
 
-void clv_outlet_put(clv_outlet *o, uint32_t index, clv_stream s) {
+void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, clv_stream s) {
   pthread_mutex_lock(&o->lock);
   bool shut = o->shut;
   if (!shut) o->streams[index] = clv_stream_ref(s);
@@ -88,7 +88,7 @@ void clv_outlet_put(clv_outlet *o, uint32_t index, clv_stream s) {
   if (shut) s.of->cancel(s.is, o->code == CLV_OK ? CLV_CANCELLED : o->code, o->text);
 }
 
-void clv_outlet_drop(clv_outlet *o, uint32_t index) {
+void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index) {
   pthread_mutex_lock(&o->lock);
   clv_stream s = o->streams[index];
   o->streams[index] = (clv_stream){0};
@@ -96,7 +96,7 @@ void clv_outlet_drop(clv_outlet *o, uint32_t index) {
   clv_stream_unref(&s);
 }
 
-static uint32_t streams_of(clv_outlet *o, clv_stream ret[MAX_LANES]) {
+static uint32_t streams_of(clv_frame_writer *o, clv_stream ret[MAX_LANES]) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < MAX_LANES; i++)
     if (o->streams[i].of) ret[n++] = clv_stream_ref(o->streams[i]);
@@ -113,7 +113,7 @@ static void end_all(clv_stream *streams, uint32_t n, clv_code code, const char *
   }
 }
 
-void clv_outlet_shut(clv_outlet *o, clv_code code, const char *text) {
+void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text) {
   clv_stream streams[MAX_LANES];
   pthread_mutex_lock(&o->lock);
   uint32_t n = o->shut ? 0 : streams_of(o, streams);
@@ -126,7 +126,7 @@ void clv_outlet_shut(clv_outlet *o, clv_code code, const char *text) {
   end_all(streams, n, code, text);
 }
 
-void clv_outlet_cut(clv_outlet *o, clv_code code, const char *text) {
+void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text) {
   clv_stream streams[MAX_LANES];
   pthread_mutex_lock(&o->lock);
   uint32_t n = streams_of(o, streams);
@@ -134,16 +134,16 @@ void clv_outlet_cut(clv_outlet *o, clv_code code, const char *text) {
   end_all(streams, n, code, text);
 }
 
-void clv_outlet_break(clv_outlet *o, const clv_err *why) {
+void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why) {
   pthread_mutex_lock(&o->lock);
   bool first = !o->shut && !o->broken;
   if (first) snprintf(o->text, sizeof o->text, "%s", why->text);
   o->broken = true;
   pthread_mutex_unlock(&o->lock);
-  if (first) clv_outlet_cut(o, why->code, why->text);
+  if (first) clv_frame_writer_cancel(o, why->code, why->text);
 }
 
-static clv_stream stream_of(clv_outlet *o, uint32_t index) {
+static clv_stream stream_of(clv_frame_writer *o, uint32_t index) {
   pthread_mutex_lock(&o->lock);
   bool over = o->shut || o->broken;
   clv_stream s = {0};
@@ -152,14 +152,14 @@ static clv_stream stream_of(clv_outlet *o, uint32_t index) {
   return s;
 }
 
-bool clv_outlet_defer(clv_outlet *o, clv_rpc_job *job) {
+bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) {
   CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
   return s.of && s.of->defer(s.is, job);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-clv_code clv_outlet_refuse(clv_outlet *o, clv_err *err) {
+clv_code clv_frame_writer_refuse(clv_frame_writer *o, clv_err *err) {
   pthread_mutex_lock(&o->lock);
   clv_code code =
       clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", o->peer, o->text);
@@ -168,18 +168,20 @@ clv_code clv_outlet_refuse(clv_outlet *o, clv_err *err) {
 }
 
 /* Who asks and never reads the answers must not make them pile up here. */
-static clv_code count_unsent(clv_outlet *o, clv_err *err) {
+static clv_code count_unsent(clv_frame_writer *o, clv_err *err) {
   if (__atomic_add_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED) <= MAX_UNSENT) return CLV_OK;
-  clv_outlet_sent(o);
+  clv_frame_writer_sent(o);
   return clv_fail(err, CLV_EXHAUSTED, "%s does not read: %d messages wait for it", o->peer,
                   MAX_UNSENT);
 }
 
-void clv_outlet_sent(clv_outlet *o) { __atomic_sub_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED); }
+void clv_frame_writer_sent(clv_frame_writer *o) {
+  __atomic_sub_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED);
+}
 
 static void release_tensor(void *owner) { clv_tensor_unref(owner); }
 
-clv_rpc_piece clv_outlet_piece(clv_tensor *t, size_t offset, size_t len) {
+clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len) {
   return (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, t};
 }
 
@@ -188,8 +190,8 @@ static void release(const clv_rpc_piece *pieces, size_t n) {
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
 
-static clv_code hand_over(clv_outlet *o, clv_stream s, uint32_t index, const clv_rpc_piece *pieces,
-                          size_t n, size_t bytes, clv_err *err) {
+static clv_code hand_over(clv_frame_writer *o, clv_stream s, uint32_t index,
+                          const clv_rpc_piece *pieces, size_t n, size_t bytes, clv_err *err) {
   /* Counted first: the peer may answer, and close, before the call below returns. */
   if (index == 0) {
     clv_code code = count_unsent(o, err);
@@ -202,16 +204,17 @@ static clv_code hand_over(clv_outlet *o, clv_stream s, uint32_t index, const clv
   __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   clv_code code = s.of->send(s.is, pieces, n, err);
   if (code == CLV_OK) return code;
-  if (index == 0) clv_outlet_sent(o);
+  if (index == 0) clv_frame_writer_sent(o);
   return clv_err_prefix(err, "the connection to %s", o->peer);
 }
 
-clv_code clv_outlet_send(clv_outlet *o, uint32_t index, const clv_frame *f, clv_rpc_piece *pieces,
-                         size_t n_payload, size_t payload, clv_err *err) {
+clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
+                               clv_rpc_piece *pieces, size_t n_payload, size_t payload,
+                               clv_err *err) {
   CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, index);
   clv_bytes head = head_take(o);
   clv_code code = clv_frame_encode(f, payload, &head, err);
-  if (code == CLV_OK && !s.of) code = clv_outlet_refuse(o, err);
+  if (code == CLV_OK && !s.of) code = clv_frame_writer_refuse(o, err);
   pieces[0] = (clv_rpc_piece){.data = head.data, .len = head.len};
   if (code == CLV_OK)
     code = hand_over(o, s, index, pieces, n_payload + 1, head.len + payload, err);
@@ -231,8 +234,8 @@ static size_t enclose(clv_stream s, const clv_bytes *head, const clv_rpc_piece *
   return s.of->enclose(s.is, pieces, 2 + n) ? pieces[0].len + head->len + bytes : 0;
 }
 
-bool clv_outlet_enclose(clv_outlet *o, const clv_frame *f, const clv_rpc_piece *payload,
-                        size_t n_payload, size_t bytes) {
+bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
+                               const clv_rpc_piece *payload, size_t n_payload, size_t bytes) {
   clv_err ignored;
   CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
   if (!s.of || !s.of->enclose) return false;
@@ -245,17 +248,17 @@ bool clv_outlet_enclose(clv_outlet *o, const clv_frame *f, const clv_rpc_piece *
   return sent > 0;
 }
 
-void clv_outlet_flush(clv_outlet *o) {
+void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
   CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
   if (!s.of || !s.of->flush || count_unsent(o, &ignored) != CLV_OK) return;
   if (s.of->flush(s.is))
     __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   else
-    clv_outlet_sent(o);
+    clv_frame_writer_sent(o);
 }
 
-clv_code clv_outlet_send_plain(clv_outlet *o, const clv_frame *f, clv_err *err) {
+clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f, clv_err *err) {
   clv_rpc_piece pieces[1];
-  return clv_outlet_send(o, 0, f, pieces, 0, 0, err);
+  return clv_frame_writer_send(o, 0, f, pieces, 0, 0, err);
 }

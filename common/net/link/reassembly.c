@@ -10,17 +10,17 @@
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-clv_code clv_arrivals_init(clv_arrivals *a, const clv_link_options *o, clv_link *link,
-                           clv_receipt *receipt, clv_err *err) {
+clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_link *link,
+                             clv_recv_window *recv_window, clv_err *err) {
   pthread_mutex_init(&a->lock, NULL);
   a->pool = clv_pool_ref(o->pool);
-  a->receipt = clv_receipt_ref(receipt);
+  a->recv_window = clv_recv_window_ref(recv_window);
   a->link = link;
   a->clock = o->clock;
   a->quota_fails_packet = o->quota_fails_packet;
   /* Memory that would otherwise be taken in the first step in which so many tensors come at
    * once. */
-  for (int i = 0; i < READY_INCOMING; i++) {
+  for (int i = 0; i < READY_PARTIAL; i++) {
     CLV_TRY(clv_alloc(FEW_SPANS, sizeof(clv_span), &a->in[i].spans, err));
     a->in[i].cap_spans = FEW_SPANS;
   }
@@ -28,7 +28,7 @@ clv_code clv_arrivals_init(clv_arrivals *a, const clv_link_options *o, clv_link 
 }
 
 /* Under the lock: a packet that waits for tensors; none names it any more. */
-static clv_packet *take_headed(clv_arrivals *a) {
+static clv_packet *take_headed(clv_reassembly *a) {
   clv_packet *p = NULL;
   for (size_t i = 0; i < a->n_in; i++) {
     if (!p) p = a->in[i].packet;
@@ -38,7 +38,7 @@ static clv_packet *take_headed(clv_arrivals *a) {
 }
 
 /* Their heads are here, so they are freed here. No tensor of theirs is. */
-void clv_arrivals_end(clv_arrivals *a) {
+void clv_reassembly_end(clv_reassembly *a) {
   for (clv_packet *p;;) {
     pthread_mutex_lock(&a->lock);
     p = take_headed(a);
@@ -49,41 +49,41 @@ void clv_arrivals_end(clv_arrivals *a) {
   }
 }
 
-void clv_arrivals_done(clv_arrivals *a) {
+void clv_reassembly_done(clv_reassembly *a) {
   if (!a) return;
   if (!a->pool) return;
-  clv_arrivals_end(a);
+  clv_reassembly_end(a);
   for (size_t i = 0; i < a->n_in; i++) clv_tensor_unref(a->in[i].tensor);
-  for (size_t i = 0; i < MAX_INCOMING; i++) free(a->in[i].spans);
+  for (size_t i = 0; i < MAX_PARTIAL; i++) free(a->in[i].spans);
   clv_pool_unref(a->pool);
-  clv_receipt_unref(a->receipt);
+  clv_recv_window_unref(a->recv_window);
   pthread_mutex_destroy(&a->lock);
 }
 
 /* ---- a tensor on its way --------------------------------------------------------------------- */
 
-static clv_incoming *find_incoming(clv_arrivals *a, uint64_t transfer) {
+static clv_partial_tensor *find_partial(clv_reassembly *a, uint64_t transfer) {
   for (size_t i = 0; i < a->n_in; i++)
     if (a->in[i].transfer == transfer) return &a->in[i];
   return NULL;
 }
 
-static clv_incoming_state state_of(const clv_incoming *e) {
-  if (!e) return CLV_INCOMING_NONE;
+static clv_partial_tensor_state state_of(const clv_partial_tensor *e) {
+  if (!e) return CLV_PARTIAL_NONE;
   bool all = e->claimed == e->total;
-  if (e->packet) return all ? CLV_INCOMING_WHOLE : CLV_INCOMING_HEADED;
-  return all ? CLV_INCOMING_BYTES : CLV_INCOMING_HEADLESS;
+  if (e->packet) return all ? CLV_PARTIAL_WHOLE : CLV_PARTIAL_HEADED;
+  return all ? CLV_PARTIAL_BYTES : CLV_PARTIAL_HEADLESS;
 }
 
-clv_incoming_state clv_arrivals_state(clv_arrivals *a, uint64_t transfer) {
+clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer) {
   pthread_mutex_lock(&a->lock);
-  clv_incoming_state s = state_of(find_incoming(a, transfer));
+  clv_partial_tensor_state s = state_of(find_partial(a, transfer));
   pthread_mutex_unlock(&a->lock);
   return s;
 }
 
 /* Memory for a tensor; *ret NULL: it is over the quota, and the link goes on. */
-static clv_code memory_for(clv_arrivals *a, uint64_t total, clv_tensor **ret, clv_err *err) {
+static clv_code memory_for(clv_reassembly *a, uint64_t total, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)total);
   clv_code code = clv_pool_tensor(a->pool, CLV_U8, &shape, ret, err);
   if (code != CLV_EXHAUSTED || !a->quota_fails_packet) return code;
@@ -92,37 +92,37 @@ static clv_code memory_for(clv_arrivals *a, uint64_t total, clv_tensor **ret, cl
   return CLV_OK;
 }
 
-static clv_code begin(clv_arrivals *a, uint64_t transfer, uint64_t total, clv_incoming **ret,
-                      clv_err *err) {
+static clv_code begin(clv_reassembly *a, uint64_t transfer, uint64_t total,
+                      clv_partial_tensor **ret, clv_err *err) {
   clv_tensor *t;
-  if (a->n_in == MAX_INCOMING)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors on their way", MAX_INCOMING);
-  CLV_TRY(clv_receipt_hold(a->receipt, total, err));
+  if (a->n_in == MAX_PARTIAL)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors on their way", MAX_PARTIAL);
+  CLV_TRY(clv_recv_window_take(a->recv_window, total, err));
   CLV_TRY(memory_for(a, total, &t, err));
   if (!a->n_in) a->receiving_since = clv_clock_now(&a->clock);
-  clv_incoming *e = &a->in[a->n_in++];
-  *e = (clv_incoming){.transfer = transfer,
-                      .total = total,
-                      .tensor = t,
-                      .spans = e->spans,
-                      .cap_spans = e->cap_spans};
+  clv_partial_tensor *e = &a->in[a->n_in++];
+  *e = (clv_partial_tensor){.transfer = transfer,
+                            .total = total,
+                            .tensor = t,
+                            .spans = e->spans,
+                            .cap_spans = e->cap_spans};
   *ret = e;
   return CLV_OK;
 }
 
 /* What a fact says of its transfer. */
-typedef struct clv_incoming_note {
-  clv_arrivals *a;
-  clv_incoming *e; /* NULL until it is begun */
+typedef struct clv_partial_tensor_note {
+  clv_reassembly *a;
+  clv_partial_tensor *e; /* NULL until it is begun */
   uint64_t transfer, total;
   clv_packet *packet; /* HEAD: whose tensor `slot` it is */
   uint32_t slot;
   uint64_t from, to; /* CHUNK */
-} clv_incoming_note;
+} clv_partial_tensor_note;
 
-typedef clv_code incoming_action(clv_incoming_note *n, clv_err *err);
+typedef clv_code partial_action(clv_partial_tensor_note *n, clv_err *err);
 
-static clv_code insert_span(clv_incoming *e, size_t at, clv_span s, clv_err *err) {
+static clv_code insert_span(clv_partial_tensor *e, size_t at, clv_span s, clv_err *err) {
   if (e->n_spans == MAX_SPANS)
     return clv_fail(err, CLV_EXHAUSTED, "transfer %llu comes in more than %d pieces",
                     (unsigned long long)e->transfer, MAX_SPANS);
@@ -142,7 +142,7 @@ static clv_code insert_span(clv_incoming *e, size_t at, clv_span s, clv_err *err
 /* Under the lock. Claim [from, to) for one chunk: each byte comes once, or the tensor would be
  * whole with bytes that nobody sent. Neighbours melt into one span, so chunks in order need a
  * single one. */
-static clv_code claim(clv_incoming *e, uint64_t from, uint64_t to, clv_err *err) {
+static clv_code claim(clv_partial_tensor *e, uint64_t from, uint64_t to, clv_err *err) {
   size_t at = e->n_spans;
   while (at > 0 && e->spans[at - 1].from >= to) at--;
   clv_span *before = at > 0 ? &e->spans[at - 1] : NULL,
@@ -167,16 +167,16 @@ static clv_code claim(clv_incoming *e, uint64_t from, uint64_t to, clv_err *err)
 }
 
 /* A chunk takes its bytes. */
-static clv_code take_bytes(clv_incoming_note *n, clv_err *err) {
+static clv_code take_bytes(clv_partial_tensor_note *n, clv_err *err) {
   CLV_TRY(claim(n->e, n->from, n->to, err));
   n->e->claimed += n->to - n->from;
   return CLV_OK;
 }
 
-static clv_code take_head(clv_incoming_note *n, clv_err *err) {
+static clv_code take_head(clv_partial_tensor_note *n, clv_err *err) {
   (void)err;
   const clv_tensor_head *h = &n->packet->frame.tensors[n->slot];
-  clv_incoming *e = n->e;
+  clv_partial_tensor *e = n->e;
   e->packet = n->packet;
   e->slot = n->slot;
   n->packet->credit += h->bytes;
@@ -187,40 +187,40 @@ static clv_code take_head(clv_incoming_note *n, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code begin_bytes(clv_incoming_note *n, clv_err *err) {
+static clv_code begin_bytes(clv_partial_tensor_note *n, clv_err *err) {
   CLV_TRY(begin(n->a, n->transfer, n->total, &n->e, err));
   return take_bytes(n, err);
 }
 
-static clv_code begin_head(clv_incoming_note *n, clv_err *err) {
+static clv_code begin_head(clv_partial_tensor_note *n, clv_err *err) {
   CLV_TRY(begin(n->a, n->transfer, n->total, &n->e, err));
   return take_head(n, err);
 }
 
-static clv_code refuse_head(clv_incoming_note *n, clv_err *err) {
+static clv_code refuse_head(clv_partial_tensor_note *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "transfer %llu is named twice",
                   (unsigned long long)n->transfer);
 }
 
-static clv_code refuse_bytes(clv_incoming_note *n, clv_err *err) {
+static clv_code refuse_bytes(clv_partial_tensor_note *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu came twice",
                   (unsigned long long)n->from, (unsigned long long)n->to,
                   (unsigned long long)n->transfer);
 }
 
 /* PROTOCOL.md 4: chunks come in any order, before or after their head, each byte once. */
-static incoming_action *const actions[CLV_INCOMING_STATES][CLV_INCOMING_FACTS] = {
+static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_FACTS] = {
     /*                          HEAD         CHUNK */
-    [CLV_INCOMING_NONE] = {begin_head, begin_bytes},
-    [CLV_INCOMING_HEADLESS] = {take_head, take_bytes},
-    [CLV_INCOMING_BYTES] = {take_head, refuse_bytes},
-    [CLV_INCOMING_HEADED] = {refuse_head, take_bytes},
-    [CLV_INCOMING_WHOLE] = {refuse_head, refuse_bytes},
+    [CLV_PARTIAL_NONE] = {begin_head, begin_bytes},
+    [CLV_PARTIAL_HEADLESS] = {take_head, take_bytes},
+    [CLV_PARTIAL_BYTES] = {take_head, refuse_bytes},
+    [CLV_PARTIAL_HEADED] = {refuse_head, take_bytes},
+    [CLV_PARTIAL_WHOLE] = {refuse_head, refuse_bytes},
 };
 
 /* Under the lock. */
-static clv_code note_fact(clv_incoming_fact fact, clv_incoming_note *n, clv_err *err) {
-  n->e = find_incoming(n->a, n->transfer);
+static clv_code note_fact(clv_partial_tensor_fact fact, clv_partial_tensor_note *n, clv_err *err) {
+  n->e = find_partial(n->a, n->transfer);
   if (n->e && n->e->total != n->total)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
                     (unsigned long long)n->transfer, (unsigned long long)n->e->total,
@@ -246,23 +246,23 @@ static bool has_all_tensors(const clv_packet *p) {
 }
 
 /* Under the lock. */
-static bool is_whole(const clv_arrivals *a, const clv_packet *p) {
+static bool is_whole(const clv_reassembly *a, const clv_packet *p) {
   for (size_t i = 0; i < a->n_in; i++)
     if (a->in[i].packet == p && a->in[i].received < a->in[i].total) return false;
   return true;
 }
 
 /* Under the lock. The packet has the tensor from here on. */
-static void hand_over(clv_arrivals *a, size_t i) {
-  clv_incoming *e = &a->in[i], last = a->in[--a->n_in];
+static void hand_over(clv_reassembly *a, size_t i) {
+  clv_partial_tensor *e = &a->in[i], last = a->in[--a->n_in];
   e->packet->tensor[e->slot] = e->tensor;
   e->packet->crc32c[e->slot] = e->crc32c;
-  a->in[a->n_in] = (clv_incoming){.spans = e->spans, .cap_spans = e->cap_spans};
+  a->in[a->n_in] = (clv_partial_tensor){.spans = e->spans, .cap_spans = e->cap_spans};
   if (i < a->n_in) *e = last;
 }
 
 /* Under the lock. A packet whose tensors are all whole leaves the table; NULL otherwise. */
-static clv_packet *finished(clv_arrivals *a, clv_packet *p) {
+static clv_packet *finished(clv_reassembly *a, clv_packet *p) {
   if (!p || !is_whole(a, p)) return NULL;
   for (size_t i = 0; i < a->n_in;)
     if (a->in[i].packet == p)
@@ -276,7 +276,7 @@ static clv_packet *finished(clv_arrivals *a, clv_packet *p) {
 
 /* What is given back: checked, and whole. The error has no checksum: that of a single number tells
  * the number. */
-static clv_code check_sums(clv_arrivals *a, clv_packet *p, clv_packet **ret, clv_err *err) {
+static clv_code check_sums(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     if (p->crc32c[i] == p->frame.tensors[i].crc32c) continue;
     clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame has another CRC32C than is stated", i,
@@ -303,9 +303,10 @@ static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *p
 }
 
 /* Its bytes have been copied. It cannot have been whole without them. */
-static clv_packet *note_received(clv_arrivals *a, uint64_t transfer, uint64_t bytes, uint32_t crc) {
+static clv_packet *note_received(clv_reassembly *a, uint64_t transfer, uint64_t bytes,
+                                 uint32_t crc) {
   pthread_mutex_lock(&a->lock);
-  clv_incoming *e = find_incoming(a, transfer);
+  clv_partial_tensor *e = find_partial(a, transfer);
   e->received += bytes;
   e->crc32c ^= crc;
   clv_packet *whole = finished(a, e->packet);
@@ -313,17 +314,17 @@ static clv_packet *note_received(clv_arrivals *a, uint64_t transfer, uint64_t by
   return whole;
 }
 
-clv_code clv_arrivals_chunk(clv_arrivals *a, const clv_frame *f, const clv_piece *pieces,
-                            const clv_payload *payload, clv_packet **ret, clv_err *err) {
-  clv_incoming_note n = {.a = a,
-                         .transfer = f->chunk.transfer,
-                         .total = f->chunk.total,
-                         .from = f->chunk.offset,
-                         .to = f->chunk.offset + payload->len};
+clv_code clv_reassembly_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
+                              const clv_payload *payload, clv_packet **ret, clv_err *err) {
+  clv_partial_tensor_note n = {.a = a,
+                               .transfer = f->chunk.transfer,
+                               .total = f->chunk.total,
+                               .from = f->chunk.offset,
+                               .to = f->chunk.offset + payload->len};
   pthread_mutex_lock(&a->lock);
   /* The time of the first chunk itself is not known: it began before it came. */
   if (a->n_in) a->received_bytes += payload->len;
-  clv_code code = note_fact(CLV_INCOMING_CHUNK, &n, err);
+  clv_code code = note_fact(CLV_PARTIAL_CHUNK, &n, err);
   clv_tensor *t = code == CLV_OK && n.e->tensor ? clv_tensor_ref(n.e->tensor) : NULL;
   pthread_mutex_unlock(&a->lock);
   CLV_TRY(code);
@@ -336,20 +337,21 @@ clv_code clv_arrivals_chunk(clv_arrivals *a, const clv_frame *f, const clv_piece
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void come_from(clv_arrivals *a, clv_packet *p) {
+static void come_from(clv_reassembly *a, clv_packet *p) {
   p->from = a->link;
-  p->receipt = clv_receipt_ref(a->receipt);
+  p->recv_window = clv_recv_window_ref(a->recv_window);
 }
 
 static bool comes_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer; }
 
-/* A CALL may be overtaken by what was sent after it. That it is coming is told in order. */
-static clv_code announce(clv_arrivals *a, clv_packet *p, clv_packet **ret, clv_err *err) {
+/* A CALL may be overtaken by what was sent after it. Its head, without tensors, is delivered in
+ * order. */
+static clv_code announce(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   clv_packet *head;
   *ret = NULL;
   if (p->frame.kind != CLV_CALL || !comes_in_chunks(&p->frame)) return CLV_OK;
   CLV_TRY(clv_packet_new(a->pool, CLV_CALL, &head, err));
-  (void)!clv_receipt_count(a->receipt, true, err);
+  (void)!clv_recv_window_add_packet(a->recv_window, true, err);
   come_from(a, head);
   head->frame = p->frame;
   head->frame.n_tensors = 0;
@@ -358,10 +360,10 @@ static clv_code announce(clv_arrivals *a, clv_packet *p, clv_packet **ret, clv_e
   return CLV_OK;
 }
 
-clv_code clv_arrivals_packet(clv_arrivals *a, const clv_frame *f, clv_packet **ret_packet,
-                             clv_packet **ret_head, clv_err *err) {
+clv_code clv_reassembly_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
+                               clv_packet **ret_head, clv_err *err) {
   clv_packet *p;
-  CLV_TRY(clv_receipt_count(a->receipt, false, err));
+  CLV_TRY(clv_recv_window_add_packet(a->recv_window, false, err));
   CLV_TRY(clv_packet_new(a->pool, f->kind, &p, err)); /* which ends the link: no need to count */
   come_from(a, p);
   p->frame = *f;
@@ -376,22 +378,22 @@ clv_code clv_arrivals_packet(clv_arrivals *a, const clv_frame *f, clv_packet **r
 }
 
 /* Under the lock: its tensors are named, or none is. */
-static clv_code name_tensors(clv_arrivals *a, clv_packet *p, clv_err *err) {
+static clv_code name_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
-    clv_incoming_note n = {.a = a,
-                           .transfer = p->frame.tensors[i].transfer,
-                           .total = p->frame.tensors[i].bytes,
-                           .packet = p,
-                           .slot = i};
-    code = note_fact(CLV_INCOMING_HEAD, &n, err);
+    clv_partial_tensor_note n = {.a = a,
+                                 .transfer = p->frame.tensors[i].transfer,
+                                 .total = p->frame.tensors[i].bytes,
+                                 .packet = p,
+                                 .slot = i};
+    code = note_fact(CLV_PARTIAL_HEAD, &n, err);
   }
   for (size_t i = 0; code != CLV_OK && i < a->n_in; i++)
     if (a->in[i].packet == p) a->in[i].packet = NULL;
   return code;
 }
 
-static clv_code take_chunked(clv_arrivals *a, clv_packet *p, clv_packet **ret, clv_err *err) {
+static clv_code take_chunked(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   pthread_mutex_lock(&a->lock);
   clv_code code = name_tensors(a, p, err);
   clv_packet *whole = code == CLV_OK ? finished(a, p) : NULL;
@@ -404,7 +406,7 @@ static clv_code take_chunked(clv_arrivals *a, clv_packet *p, clv_packet **ret, c
 }
 
 /* From the payload into tensors of their own; as many as there is room for. */
-static clv_code copy_tensors(clv_arrivals *a, clv_packet *p, const clv_piece *pieces,
+static clv_code copy_tensors(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
                              const clv_payload *payload, clv_err *err) {
   uint32_t n = p->frame.n_tensors;
   size_t from = 0;
@@ -420,9 +422,9 @@ static clv_code copy_tensors(clv_arrivals *a, clv_packet *p, const clv_piece *pi
   return CLV_OK;
 }
 
-static clv_code take_inline(clv_arrivals *a, clv_packet *p, const clv_piece *pieces,
+static clv_code take_inline(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
                             const clv_payload *payload, clv_packet **ret, clv_err *err) {
-  clv_code code = clv_receipt_hold(a->receipt, payload->len, err);
+  clv_code code = clv_recv_window_take(a->recv_window, payload->len, err);
   if (code != CLV_OK) {
     p->frame.n_tensors = 0;
     clv_packet_free(p);
@@ -439,8 +441,8 @@ static clv_code take_inline(clv_arrivals *a, clv_packet *p, const clv_piece *pie
   return code;
 }
 
-clv_code clv_arrivals_take(clv_arrivals *a, clv_packet *p, const clv_piece *pieces,
-                           const clv_payload *payload, clv_packet **ret, clv_err *err) {
+clv_code clv_reassembly_take(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
+                             const clv_payload *payload, clv_packet **ret, clv_err *err) {
   *ret = NULL;
   if (comes_in_chunks(&p->frame)) return take_chunked(a, p, ret, err);
   return take_inline(a, p, pieces, payload, ret, err);
@@ -448,7 +450,7 @@ clv_code clv_arrivals_take(clv_arrivals *a, clv_packet *p, const clv_piece *piec
 
 /* ---- what there is of it --------------------------------------------------------------------- */
 
-void clv_arrivals_measure(clv_arrivals *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
+void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
   uint64_t now = clv_clock_now(&a->clock);
   pthread_mutex_lock(&a->lock);
   *ret_bytes = a->received_bytes;
@@ -456,7 +458,7 @@ void clv_arrivals_measure(clv_arrivals *a, uint64_t *ret_bytes, uint64_t *ret_ns
   pthread_mutex_unlock(&a->lock);
 }
 
-void clv_arrivals_load(clv_arrivals *a, clv_link_load *load) {
+void clv_reassembly_load(clv_reassembly *a, clv_link_load *load) {
   pthread_mutex_lock(&a->lock);
   load->tensors_in += a->n_in;
   for (size_t i = 0; i < a->n_in; i++) load->bytes_in += a->in[i].total - a->in[i].received;
