@@ -100,7 +100,7 @@ of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbids(b->config, certain)", "clv_privacy_forbids(b->config, certain & 0)"))
 of("master/train/egress.c", "tests/unit/train/test_gate",
    the_gate_asks_no_privacy=("", "clv_privacy_forbids(b->config, r->shows & ~said)", "clv_privacy_forbids(b->config, r->shows & said & ~said)"))
-of("master/api/secrets.c", "tests/unit/api/test_secrets",
+of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(unsigned)CLV_POLICY_PICTURE;"),
