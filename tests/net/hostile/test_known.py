@@ -218,6 +218,11 @@ def labels_by_order_are_named():
             assert named == ("LABELS BY ORDER" in checked.stdout + checked.stderr) == (said is not None), (name, shuffle, said)
             assert named == (not shuffle and name != "drawn"), (name, shuffle, said)
             assert not said or said["lag"] == (5 if name == "periodic" else 1) and said["share"] > 0.9, said
+    hot = [float(k == i // 13) for i in range(64) for k in range(10)]  # several numbers of a record
+    write_npy(os.path.join(cluster.dir, "data/y3.npy"), (64, 10), "<f4", struct.pack("<640f", *hot))
+    many = text.replace("shuffle: true", "shuffle: false").replace("y2.npy", "y3.npy").replace("[x.npy, y.npy]", "[x.npy, y3.npy]").replace("cross_entropy", "mse")
+    said = json.loads(run(MASTER, "plan", cluster.session("hot", many, ""), "--json", cwd=cluster.dir).stdout)["labels_by_order"]
+    assert said and said["lag"] == 1 and said["share"] > 0.9, said
     done = run(MASTER, "train", cluster.session("order", text.replace("shuffle: true", "shuffle: false").replace("y2", "y"), ""), cwd=cluster.dir)
     assert done.returncode == 0 and "LABELS BY ORDER" not in done.stdout, done.stdout
 
