@@ -7,6 +7,7 @@ from cluster import *
 
 suite = Suite()
 OTHER = "0badcafe0badcafe0badcafe0badcafe"
+THIRD = "7777cafe7777cafe7777cafe7777cafe"
 RAW = "privacy: {raw_input_leaves: true}\n"
 FRONT = "privacy: {front_known: true}\n"
 cluster = None
@@ -122,6 +123,35 @@ def a_layer_that_stays_where_it_was_is_nothing_new():
     well("eval", "stays", at="master")
 
 
+def ledger():
+    with open(os.path.join(os.environ["XDG_STATE_HOME"], "cleave/keys.ledger")) as f:
+        return f.read()
+
+
+@suite.test
+def what_never_left_stays_secret():
+    """An attempt with the layer at a worker that finds nobody there: the ledger has no line of it,
+    and the layer at home hides as before."""
+    well("train", "tried", at="master", seed=THIRD)
+    first = os.path.join(cluster.dir, "tried.safetensors")
+    shutil.copy(os.path.join(cluster.dir, "runs/tried/checkpoint-2/model-00001-of-00003.safetensors"), first)
+    secret = f"weights: {{file: {first}, secret: true}}, "
+    before = ledger()
+    cluster.workers[0].stop()
+    try:
+        for name, args, more in (("tried", ("--resume", "--accept-egress"), {"steps": 3}), ("again", (), {}), ("file", (), {"weights": secret})):
+            done = command("train", name, *args, at="w1", seed=THIRD, more=RAW, train="dtype: f32, ", **more)
+            assert done.returncode == 4, (name, done.returncode, done.stderr)
+    finally:
+        cluster.restart(0)
+    assert ledger() == before
+    well("train", "tried", "--resume", "--accept-egress", at="master", seed=THIRD, steps=3)
+    well("train", "file", "--fresh", at="master", seed=THIRD, weights=secret)
+    done = command("train", "tried", "--resume", "--accept-egress", at="w1", seed=THIRD, steps=4, more=RAW)
+    assert done.returncode == 0 and ledger() != before, done.stderr
+    refused("train", "tried", "--resume", "--accept-egress", at="master", seed=THIRD, steps=5, says="'spiffe://test/w1'")
+
+
 @suite.test
 def weights_that_a_worker_had_are_no_secret():
     """First weights of a file, and those that were trained there."""
@@ -188,6 +218,11 @@ def labels_by_order_are_named():
             assert named == ("LABELS BY ORDER" in checked.stdout + checked.stderr) == (said is not None), (name, shuffle, said)
             assert named == (not shuffle and name != "drawn"), (name, shuffle, said)
             assert not said or said["lag"] == (5 if name == "periodic" else 1) and said["share"] > 0.9, said
+    hot = [float(k == i // 13) for i in range(64) for k in range(10)]  # several numbers of a record
+    write_npy(os.path.join(cluster.dir, "data/y3.npy"), (64, 10), "<f4", struct.pack("<640f", *hot))
+    many = text.replace("shuffle: true", "shuffle: false").replace("y2.npy", "y3.npy").replace("[x.npy, y.npy]", "[x.npy, y3.npy]").replace("cross_entropy", "mse")
+    said = json.loads(run(MASTER, "plan", cluster.session("hot", many, ""), "--json", cwd=cluster.dir).stdout)["labels_by_order"]
+    assert said and said["lag"] == 1 and said["share"] > 0.9, said
     done = run(MASTER, "train", cluster.session("order", text.replace("shuffle: true", "shuffle: false").replace("y2", "y"), ""), cwd=cluster.dir)
     assert done.returncode == 0 and "LABELS BY ORDER" not in done.stdout, done.stdout
 
