@@ -163,7 +163,7 @@ $(call layer, master/look, common/base/tensor)
 $(call layer, master/api, $(ENGINE))
 
 # the record of what left: written ahead, settled, read; the ledger of keys; the policy
-$(call layer, master/egress, common/base/tensor common/model/config common/net/tls)
+$(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)
 
 # of which places of a record each element of each value is made, by the graph alone
 $(call layer, master/reach, common/base/tensor kernels kernels/ops common/model/graph)

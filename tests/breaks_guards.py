@@ -98,12 +98,17 @@ of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
 of("master/reach/flow.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->scalar) return s->several;", "return set != REACH_EMPTY;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbids(b->config, certain)", "clv_privacy_forbids(b->config, certain & 0)"))
-of("master/train/egress.c", "tests/unit/train/test_gate",
-   the_gate_asks_no_privacy=("", "clv_privacy_forbids(b->config, r->shows & ~said)", "clv_privacy_forbids(b->config, r->shows & said & ~said)"))
+of("master/egress/gate.c", "tests/unit/egress/test_gate",
+   the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_form_of(g, &g->rows[k], s)", ""),
+   state_that_nobody_expects_leaves=("static clv_egress_flow *find_state(", "|| strcmp(f->name, s->name) != 0", ""))
+of("master/egress/row.c", "tests/unit/egress/test_gate",
+   tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(unsigned)CLV_POLICY_PICTURE;"),
+   pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(clv_findings)CLV_SHOWS_PICTURE;"),
    bytes_have_no_limit=("", "if (bytes > limit || left > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->figure", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",

@@ -149,8 +149,8 @@ of("master/plan/cache.c", CACHED,
    pictures_may_be_flipped=("static const char *what_moves(", "d->images.flip > 0", "false"),
    tokens_may_be_hidden=("static const char *what_moves(", "if (d->objective == CLV_LABELS_MASKED)", "if (false)"),
    packed_sequences_are_kept=("static const char *what_stands_in_the_way(", "if (b->lengths >= 0)", "if (false)"))
-of("master/train/egress.c", "tests/unit/train/test_gate",
-   numbers_are_admitted_as_rows=("static bool is_of_an_input(", "|| kind == CLEAVE_SENDING_CACHED", ""))
+of("master/egress/gate.c", "tests/unit/egress/test_gate",
+   numbers_are_admitted_as_rows=("", '"rows to be kept of", true', '"rows to be kept of", false'))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    what_is_kept_needs_no_kind=("static const char *kind_of(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,

@@ -242,8 +242,8 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
-    bool silent = r->kind == CLEAVE_SENDING_LEAF || r->relayed;
+    bool state = r->kind == CLV_EGRESS_WEIGHTS;
+    bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->relayed;
     const char *word = silent ? "" : clv_findings_words(r->shows, words);
     clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s", r->name,
                      state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),

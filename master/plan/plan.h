@@ -52,28 +52,6 @@ enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
 enum { CLV_STAGE_DEVICE = 32 };
 
-/* One finding: what a tensor that leaves shows of records or labels to a worker that knows the
- * session file. Each is a bit, a worse one is greater (privacy.c says when a layer is secret). */
-typedef enum clv_shows {
-  CLV_SHOWS_MIXED = 0,            /* no finding, which is never proof of safety */
-  CLV_SHOWS_PICTURE = 1,          /* an element is made of fewer than half of the places */
-  CLV_SHOWS_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
-  CLV_SHOWS_TOKENS = 4,           /* one vector per token */
-  CLV_SHOWS_RAW_INPUT = 8,        /* on some path nothing mixes */
-  CLV_SHOWS_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
-  CLV_SHOWS_LABELS = 32,
-} clv_shows;
-
-/* A set of findings. Of two sets the one with the worse finding is the greater number. */
-typedef unsigned clv_findings;
-enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
-
-/* The words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns buf. */
-const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
-clv_shows clv_findings_worst(clv_findings f);
-/* The findings that `privacy` in the session does not permit; 0: none. */
-clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
-
 /* What onlookers were seen to read of the tensors that leave (look.c). */
 typedef enum clv_look_reader {
   CLV_LOOK_PIXELS,
@@ -113,24 +91,6 @@ typedef struct clv_look {
 typedef struct clv_picture {
   int64_t least, places;
 } clv_picture;
-
-/* One tensor that leaves the master, per micro-batch. */
-typedef struct clv_egress_row {
-  char name[160]; /* "activation of stage 'a' (layer 2)" */
-  cleave_sending_kind kind;
-  uint32_t stage;    /* of the module, as libcleave names it */
-  uint32_t input;    /* of a LEAF: of the module, in its order; CACHED: 1, numbers of rows */
-  uint32_t n_values; /* of a cut: the values that cross it together */
-  int worker;        /* index into the session's workers */
-  clv_dtype dtype;
-  clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
-  uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
-  int64_t places;          /* of clv_node: packed sequences have so many rows at most */
-  bool relayed;            /* it came from another worker and only passes through */
-  clv_findings shows;
-  clv_findings looked;     /* those of them that the look alone has found */
-  uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
-} clv_egress_row;
 
 typedef struct clv_stage_plan {
   clv_graph *graph;   /* of a micro-batch; over packed sequences where the session packs them */
@@ -241,8 +201,9 @@ typedef struct clv_sends {
  * permitted, with the line of the policy. */
 clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends,
                             clv_err *err) CLV_USE_RESULT;
-/* A row as a policy sees it. */
-clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress_row *r);
+/* What the worker of a direct stage sends to the next worker, or back the gradient, as a row: it
+ * passes no gate, and policy and record are of it all the same. */
+clv_egress_row clv_blueprint_hop(const clv_blueprint *b, uint32_t stage, bool back);
 
 /* ---- what workers know from earlier sessions (known.c, sample.c) ----------------------------- */
 

@@ -148,13 +148,31 @@ static void text_records(const clv_blueprint *b, bool any, clv_findings shows, c
   if (!shows) text_mixed(any, out);
 }
 
+/* Scripts read one word as `records`, the worst; `findings` has them all. */
+static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
+  static const struct {
+    clv_shows shows;
+    const char *word;
+  } words[] = {{CLV_SHOWS_RAW_INPUT, "raw_input"},
+               {CLV_SHOWS_TOKENS, "tokens"},
+               {CLV_SHOWS_FRONT_KNOWN, "front_known"},
+               {CLV_SHOWS_PICTURE, "picture"}};
+  const char *worst = any ? "mixed" : "stay";
+  for (size_t i = CLV_COUNT(words); i-- > 0;)
+    if (shows & words[i].shows) worst = words[i].word;
+  clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
+  for (size_t i = 0, n = 0; i < CLV_COUNT(words); i++)
+    if (shows & words[i].shows) clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
+  clv_bytes_puts(out, "],");
+}
+
 static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings shows,
                          clv_bytes *out) {
   const char *which = labels_case(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
                    head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
-  clv_findings_json(any, shows, out);
+  findings_json(any, shows, out);
   if (shows & CLV_SHOWS_PICTURE && picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"least\":%lld,\"places\":%lld},",
                      (long long)picture_of(b).least, (long long)picture_of(b).places);

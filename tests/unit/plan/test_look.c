@@ -51,7 +51,7 @@ static clv_look look_of(double tokens, double labels) {
   return look;
 }
 
-static const clv_egress_row *row_of(const clv_blueprint *b, cleave_sending_kind kind) {
+static const clv_egress_row *row_of(const clv_blueprint *b, clv_egress_kind kind) {
   for (size_t i = 0; i < b->n_egress; i++)
     if (b->egress[i].kind == kind) return &b->egress[i];
   fail_msg("no such row");
@@ -69,8 +69,8 @@ static void what_is_read_is_a_finding_of_its_rows(void **state) {
   clv_blueprint_egress_text(b, &before);
   clv_blueprint_looked(b, &look);
   if (clv_blueprint_permits(b, &err) != CLV_OK) fail_msg("%s", err.text);
-  assert_int_equal(row_of(b, CLEAVE_SENDING_VALUE)->looked, CLV_SHOWS_TOKENS);
-  assert_int_equal(row_of(b, CLEAVE_SENDING_GRADIENT)->shows, CLV_SHOWS_LABELS_READABLE);
+  assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, CLV_SHOWS_TOKENS);
+  assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->shows, CLV_SHOWS_LABELS_READABLE);
   clv_blueprint_egress_text(b, &after); /* figures change while weights learn, and it may not */
   assert_string_equal(before.data, after.data);
   clv_blueprint_egress(b, false, &page);
