@@ -212,6 +212,9 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* CLV_INVALID: the session has another number of stages, or an optimiser with other moments, than
+ * the last attempt, so that no checkpoint fits. Names the key and both values. */
+clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 

@@ -173,6 +173,23 @@ def changed_keys_are_told_and_kept():
     assert SEED[::-1] not in done.stdout + open(path("runs", "keys", "changes.jsonl")).read()
 
 
+@suite.test
+def an_optimiser_without_the_state_is_refused():
+    """Before anything of the run changes. adam and adamw have the same state."""
+    arrays()
+    session = begun("kind", DATA + STAGES + TAIL)
+    kept = open(path("runs", "kind", "session.effective.yaml"), "rb").read()
+    for kind in ("sgd", "adagrad", "adamax"):
+        done = refused(session, rf"train\.optimizer\.kind is {kind}, but the checkpoints of runs/kind were written with adamw: "
+                       "set it back to adamw", args=("--set", f"train.optimizer.kind={kind}"), code=3)
+        assert open(path("runs", "kind", "session.effective.yaml"), "rb").read() == kept, done.stderr
+    two = "stages=[{name: a, at: master, layers: [{op: flatten}]}, {name: b, at: master, layers: [{op: linear, out: 3}]}]"
+    refused(session, "stages is a list of 2, but the checkpoints of runs/kind were written with a list of 1", args=("--set", two), code=3)
+    resumed(session, "--max-steps", "3", "--set", "train.optimizer.kind=adam")
+    session = begun("momentum", DATA + STAGES + TAIL.replace("adamw", "sgd"))
+    refused(session, r"train\.optimizer\.momentum is 0\.9, but .* were written with 0: ", args=("--set", "train.optimizer.momentum=0.9"), code=3)
+
+
 # ---- sets ----------------------------------------------------------------------------------------
 
 @suite.test
