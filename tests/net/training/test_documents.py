@@ -120,6 +120,11 @@ def what_has_no_words_is_named():
     lines, said = words("bare.pdf")
     assert [x["words"] for x in lines] == [[]] * 4 and re.search(r"bare\.pdf: page 3 has no words; .*pdftoppm", said), said
     assert "page 4 has" not in said and "4 pages have no words in all" in said, said
+    for name in ("empty.pdf", "empty.png"):
+        open(path(name), "w").close()
+        assert f"{name}: the file is empty (0 bytes)" in words(name, code=7)[1]
+    pdfs.of_lines(path("askew.pdf"), ["Total 12"], extra=b"/Rotate 45")
+    refused("askew.pdf", "page 1 has a /Rotate that is no multiple of 90: turn it with qpdf --rotate=0:1")
     os.makedirs(path("nothing"))
     assert "nothing: has no PDF, PNG or JPEG" in words("nothing", code=7)[1]
 
