@@ -108,6 +108,16 @@ def broken_images_are_listed_or_left_out():
 
 
 @suite.test
+def the_commonest_size_is_that_of_records():
+    """Also where the first image is the one that differs."""
+    for i in range(12):
+        png(f"sizes/{'ab'[i % 2]}/{i:02}.png", 8, 3 * i, side=6 if i else 5)
+    refused("sizes", images("sizes"), 7, r"sizes/a/00\.png: is 5 x 5, and others are 6 x 6: set data\.images\.crop")
+    done = passes("sizes", images("sizes", "broken: skip, "))
+    assert "data.train: 1 record left out" in done.stderr and "training: 11 records: 'a' 5, 'b' 6\n" in done.stdout, done.stdout + done.stderr
+
+
+@suite.test
 def deep_images_show_their_levels():
     for i in range(4):
         png(f"scans/{i % 2}/{i}.png", 16, 1000 * i)

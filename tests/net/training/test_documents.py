@@ -168,6 +168,31 @@ def check_finds_what_is_wrong_with_labelled_pages():
     checked("plain", 3, "documents needs data.tokenizer.file", re.sub("  tokenizer.*\n", "", DOCUMENTS))
 
 
+@suite.test
+def broken_pages_are_listed_or_left_out():
+    """Lines and files; a line that is left out adds no class."""
+    bad = [json.dumps({**LABELLED, "boxes": LABELLED["boxes"][:2]}), '{"words": [', json.dumps({**LABELLED, "labels": ["fresh", "a/b", None]})]
+    with open(path("lines.jsonl"), "w") as f:
+        f.writelines(line + "\n" for line in [json.dumps(LABELLED), *bad, json.dumps(LABELLED)])
+    said = r"data\.train: 3 records cannot be read: .*data\.broken: skip.*lines\.jsonl:2: has 3 words and 2 boxes"
+    done = master("check", cluster.session("broken", DOCUMENTS + STAGES + TAIL, keys=""), cwd=cluster.dir)
+    assert done.returncode == 7 and re.search(said, done.stderr), done.stderr
+    skip = DOCUMENTS.replace("data:\n", "data:\n  broken: skip\n")
+    done = master("check", cluster.session("broken", skip + STAGES + TAIL, keys=""), cwd=cluster.dir)
+    assert "data.train: 3 records left out (data.broken: skip); the first: " in done.stderr, done.stderr
+    assert "2 training samples in 2 classes" in done.stdout, done.stdout
+    for kind in KINDS:
+        os.makedirs(path(f"kinds-of/{kind}"))
+        pdfs.of_lines(path(f"kinds-of/{kind}/0.pdf"), [KINDS[kind]])
+    open(path("kinds-of/letter/1.pdf"), "w").close()
+    pdfs.of_lines(path("kinds-of/letter/2.pdf"), ["Total 12"], extra=b"/Rotate 45")
+    skip = skip.replace("lines.jsonl", "kinds-of").replace("{max", "{labels_of: pages, max")
+    stages = STAGES.replace("{op: linear, out: 2}", "{op: mean, dim: 1}, {op: linear, out: 2}")
+    done = master("check", cluster.session("broken", skip + stages + TAIL, keys=""), cwd=cluster.dir)
+    assert re.search(r"data\.train: 2 records left out .*the first: \S*1\.pdf: the file is empty", done.stderr), done.stderr
+    assert "2 training samples in 2 classes" in done.stdout, done.stdout
+
+
 def forms(name, train, test):
     """Pages of the seed's script, and the data section of a session that reads them."""
     out = path(name)
