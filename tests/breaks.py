@@ -294,9 +294,10 @@ of("master/documents/child.c", DOCUMENTS,
    a_childs_children_stay=("static void let_go(", "kill(-r->pid, SIGKILL);", ";"),
    a_silent_child_has_all_the_time=("static clv_code end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
-   a_list_of_files_is_taken_for_an_image=("static const kind *kind_of(", "return NULL;", "return &kinds[1];"))
+   a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: begins as no PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: begins as no PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
-   pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"))
+   pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"),
+   skew_pages_are_turned=("static clv_code check_rotations(", "turned->data[i] == ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
    shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
    every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))

@@ -213,6 +213,8 @@ of("master/data/pages.c", OF_PAGES,
    words_are_kept_as_the_one_behind=("static clv_code labels_of(", "= (int32_t)i;", "= (int32_t)i + 1;"),
    pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
 of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code take_member(", "(which < 0 || which == FILE_NAME) && l->wants", "which > 99 && l->wants"))
+of("master/data/pages.c", OF_DOCUMENTS,
+   a_page_left_out_adds_a_class=("static clv_code number_words(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
    every_page_has_the_first_pages_rows=("static rows_of_page rows_for(", "row_from(r, p->first), row_from(r, p->first + p->windows)", "0, p->windows"),
    a_page_is_its_first_window=("static void put_of_page(", "row < rows.end", "row < rows.begin"),

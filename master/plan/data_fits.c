@@ -92,6 +92,11 @@ static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *
       s->key, labels_of(s), (long long)high, of, outputs, (long long)high + 1);
 }
 
+bool clv_plan_is_number(const char *name) {
+  size_t n = strspn(name, "0123456789");
+  return n && !name[n];
+}
+
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
   for (size_t i = 0; c->model.hf && i < c->model.n_attrs; i++)
     if (strcmp(c->model.attrs[i].key, "labels") == 0) return &c->model.attrs[i];
@@ -102,15 +107,18 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
  * records says it alone. */
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);
-  size_t n = clv_dataset_classes(s->ds);
+  size_t n = clv_dataset_classes(s->ds), numbers = 0;
   char first[100], last[100];
+  while (numbers < n && clv_plan_is_number(clv_dataset_class(s->ds, numbers))) numbers++;
   if (!n || !a || a->integer <= (int64_t)n) return CLV_OK;
   return clv_session_fail_at(
       b->config, a->pos, err,
-      "labels: %lld, and %s has %zu classes, '%s' to '%s': write labels: %zu",
+      "labels: %lld, and %s has %zu classes, '%s' to '%s'%s: write labels: %zu%s",
       (long long)a->integer, s->key, n,
       clv_text_fit(clv_dataset_class(s->ds, 0), first, sizeof first),
-      clv_text_fit(clv_dataset_class(s->ds, n - 1), last, sizeof last), n);
+      clv_text_fit(clv_dataset_class(s->ds, n - 1), last, sizeof last),
+      numbers == n ? " in the order of their names as texts, not as numbers" : "", n,
+      numbers == n ? ", or give the data a record of each class that is missing" : "");
 }
 
 static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {

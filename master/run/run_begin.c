@@ -82,7 +82,7 @@ static clv_code fail_lost(const clv_run *r, clv_err *err) {
 clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
   r->resumed = clv_checkpoint_any_written(r->dir.data);
-  if (r->resumed) return CLV_OK;
+  if (r->resumed) return clv_run_refuse_changes(r, err);
 #ifndef CLV_MUTATE_LOST_CHECKPOINT
   if (clv_run_lock_has_saved(r->lock)) return fail_lost(r, err);
 #endif

@@ -117,6 +117,13 @@ clv_code clv_run_find_key(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Into the locked run folder, for the owner alone. */
 clv_code clv_run_keep_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
+/* ---- what check says of the data (run_sets.c) ------------------------------------------------ */
+
+/* Appends the range of values and the classes of each set: lines, or with json members of an
+ * object, each after a comma. */
+clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
+                               clv_err *err) CLV_USE_RESULT;
+
 /* ---- on trained weights (run.c) -------------------------------------------------------------- */
 
 /* The data and the blueprint are there. Takes the checkpoint that was asked for, and evaluates
@@ -135,8 +142,6 @@ void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, cons
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
 /* What the trainer has for a person since the last time. */
 void clv_run_print_notices(const clv_run *r);
-/* Prints the range of values and the classes of each set (run_sets.c). */
-clv_code clv_run_print_sets(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The same for one text; user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 /* On standard output, in the form that was asked for. */
@@ -212,6 +217,9 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* CLV_INVALID: the session has another number of stages, or an optimiser with other moments, than
+ * the last attempt, so that no checkpoint fits. Names the key and both values. */
+clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 
@@ -246,9 +254,9 @@ clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_
                            clv_err *err) CLV_USE_RESULT;
 /* Those of the run in the folder; none where it has no such file. */
 clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_USE_RESULT;
-/* CLV_DATA_LOSS: the folders of the images, called `label`, are others. */
-clv_code clv_classes_compare(const clv_classes *c, const clv_dataset *d, const char *label,
-                             clv_err *err) CLV_USE_RESULT;
+/* CLV_DATA_LOSS: the classes of `d`, called `label`, are others. Names where they come from. */
+clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
+                                 const char *label, clv_err *err) CLV_USE_RESULT;
 /* Those of the training images into the run folder; on resume they must be as they were. */
 clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 

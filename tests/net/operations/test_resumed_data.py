@@ -107,13 +107,15 @@ def other_inputs_are_refused_by_name():
 @suite.test
 def text_and_images_are_compared():
     """Of images the bytes of the files count: a new date alone is none."""
-    def table(word):
+    def table(word, classes="ab"):
         with open(path("data", "t.csv"), "w") as f:
-            f.write("text,label\n" + "".join(f"the {word if i == 7 else 'free'} software {i},{'ab'[i % 2]}\n" for i in range(30)))
+            f.write("text,label\n" + "".join(f"the {word if i == 7 else 'free'} software {i},{classes[i % 2]}\n" for i in range(30)))
     table("free")
     layers = "stages:\n  - {name: a, at: master, layers: [{op: embedding, rows: 1600, out: 4}, {op: mean, dim: 1}, {op: linear, out: 2}]}\n"
     session = begun("texts", f"data: {{format: text, root: data, train: [t.csv], text: {{max_tokens: 8}}, tokenizer: {{file: {PIECES}}}}}\n" +
                     layers + TAIL)
+    table("free", "ac")
+    refused(session, r"class 1 is 'b' in the run that was trained, and 'c' in data\.train: the values of data\.text\.label in its records must be the same")
     table("other")
     refused(session, r"records of data\.train \(\S+/t\.csv\)")
     for i in range(24):
@@ -122,6 +124,9 @@ def text_and_images_are_compared():
     session = begun("photos", body + STAGES.replace("out: 3", "out: 2") + TAIL)
     os.utime(path("data", "photos", "a", "04.png"), (1, 1))
     resumed(session, "--max-steps", "3")
+    os.rename(path("data", "photos", "b"), path("data", "photos", "c"))
+    refused(session, "and 'c' in data.train: the folders of its images must be the same", args=("--accept-data",))
+    os.rename(path("data", "photos", "c"), path("data", "photos", "b"))
     png(path("data", "photos", "a", "04.png"), 41)
     refused(session, r"records of data\.train \(\S+/photos\)")
 
@@ -171,6 +176,23 @@ def changed_keys_are_told_and_kept():
     assert re.search(r"changed since the last attempt: train\.drop_last: false -> true\n", done.stdout), done.stdout
     assert re.search(r"steps of the run: 20 -> 8\n", done.stdout) and "train.seed: (secret) -> another one" in done.stdout, done.stdout
     assert SEED[::-1] not in done.stdout + open(path("runs", "keys", "changes.jsonl")).read()
+
+
+@suite.test
+def an_optimiser_without_the_state_is_refused():
+    """Before anything of the run changes. adam and adamw have the same state."""
+    arrays()
+    session = begun("kind", DATA + STAGES + TAIL)
+    kept = open(path("runs", "kind", "session.effective.yaml"), "rb").read()
+    for kind in ("sgd", "adagrad", "adamax"):
+        done = refused(session, rf"train\.optimizer\.kind is {kind}, but the checkpoints of runs/kind were written with adamw: "
+                       "set it back to adamw", args=("--set", f"train.optimizer.kind={kind}"), code=3)
+        assert open(path("runs", "kind", "session.effective.yaml"), "rb").read() == kept, done.stderr
+    two = "stages=[{name: a, at: master, layers: [{op: flatten}]}, {name: b, at: master, layers: [{op: linear, out: 3}]}]"
+    refused(session, "stages is a list of 2, but the checkpoints of runs/kind were written with a list of 1", args=("--set", two), code=3)
+    resumed(session, "--max-steps", "3", "--set", "train.optimizer.kind=adam")
+    session = begun("momentum", DATA + STAGES + TAIL.replace("adamw", "sgd"))
+    refused(session, r"train\.optimizer\.momentum is 0\.9, but .* were written with 0: ", args=("--set", "train.optimizer.momentum=0.9"), code=3)
 
 
 # ---- sets ----------------------------------------------------------------------------------------
