@@ -6,7 +6,8 @@ within the braces that open behind the text `in` (a function, a row of a table; 
 file), and becomes `new`. Spaces and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
 transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
-for what workers know in breaks_known.py, for the look in breaks_look.py.
+for what workers know in breaks_known.py, for the look in breaks_look.py, for the records of a run
+and readers of data in breaks_runs.py.
 """
 import collections
 

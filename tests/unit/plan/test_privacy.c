@@ -131,6 +131,11 @@ static const front_row fronts[] = {
      COLUMN ", {op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
+    {&features, /* of one element: 1, whatever the other half of the record is */
+     "{op: slice, dim: 1, start: 0, stop: 8}, {op: reshape, shape: [8, 1], name: x}, "
+     "{op: slice, dim: 1, start: 8, stop: 16, from: [input]}, {op: reshape, shape: [8, 1]}, "
+     "{op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, {op: linear, out: 2}",
+     "", "", RAW, 0},
     {&features,
      COLUMN ", {op: layernorm, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
