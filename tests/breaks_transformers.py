@@ -100,7 +100,11 @@ of("common/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_toke
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
-of("master/data/pads.c", "tests/unit/plan/test_data_fits", pads_inside_are_numbered=("bool clv_dataset_pads_fit(", "if (place != wanted) return false", "if (place > wanted) return false"), labels_are_not_looked_at=("bool clv_dataset_labels_are_tokens(", "m.is_same && !m.is_next", "false"))
+of("master/data/pads.c", "tests/unit/plan/test_data_fits",
+   pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
+   texts_of_pads_alone_are_scored=("static bool scores_last_real(", "return place + 1 == length;", "return place + 1 == length || !length;"),
+   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->own &&", "return m->own > m->telling &&"),
+   constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code match(", "if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);", ""))
