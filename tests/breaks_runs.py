@@ -12,6 +12,8 @@ of("master/data/keep.c", SPLIT, labels_stay_where_they_were=("clv_code clv_datas
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
    touched_images_are_others=("static clv_code digest_part(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
+   other_tokenizers_are_not_noticed=("static clv_code digest_files(", "for (size_t i = 0; i < CLV_COUNT(model_files); i++) {", "for (size_t i = 0; i < 1; i++) {"),
+   predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_old_rules(", "(!held && !limited) ||", "true ||"))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < whole", "true"))
 of("master/run/run_changes.c", RESUMED,

@@ -51,8 +51,8 @@ typedef struct clv_hf_config {
   int64_t vocabulary, hidden, layers, heads, kv_heads, inner; /* kv_heads 0: as many as heads */
   int64_t head_width;                                         /* 0: hidden / heads */
   int64_t positions, types, boxes;                            /* rows of the tables */
-  int64_t padding;                                            /* the token of pads; -1: none */
-  int64_t padding_row;            /* of the table of tokens, which gets no gradient; -1: none */
+  int64_t padding;     /* the token of pads; -1: none; -2: a number below 0, which no token is */
+  int64_t padding_row; /* of the table of tokens, which gets no gradient; -1: none */
   int64_t image, patch, channels; /* pixels of a side */
   int64_t labels;                 /* that it names; 2 unless it does */
   double embedding_dropout, hidden_dropout, attention_dropout, head_dropout;

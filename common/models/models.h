@@ -49,7 +49,8 @@ clv_code clv_model_graph(const clv_session_config *config, const clv_shape *inpu
 bool clv_model_takes_tokens(const clv_session_config *config);
 /* True if the first layer takes [N, a, b] alone, as an lstm and a conv1d do. */
 bool clv_model_takes_sequences(const clv_session_config *config);
-/* True if the first layer takes both [N, a, b] and [N, 1, a, b], with other results. */
+/* True if records [N, a, b] may have been meant as sequences: the first layer neither takes images
+ * alone nor makes the same of both. */
 bool clv_model_takes_anything(const clv_session_config *config);
 
 /* The graph of `model:` alone, whatever the stages take of it. */
@@ -66,7 +67,7 @@ clv_code clv_model_check(const clv_session_config *config, clv_err *err) CLV_USE
 
 /* How transformers treats the padding token that a model by `model.hf` names. */
 typedef struct clv_model_pads {
-  int64_t token;          /* -1: none */
+  int64_t token;          /* -1: none; -2: a number that no token has */
   bool numbers_places;    /* places are numbered without pads */
   bool scores_last_token; /* the class is that of the last token that is no pad */
   bool shifts_labels;     /* a place is compared with the label of the next one */

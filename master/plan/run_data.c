@@ -382,6 +382,18 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                      w->key, (long long)high, (long long)a->integer, (long long)high + 1);
 }
 
+/* Where nearly all are, they are refused (clv_run_data_fits). */
+static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+                       clv_bytes *notes) {
+  if (!clv_model_pads_of(c).shifts_labels) return;
+  clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
+  if (m.own > m.telling - m.own && !clv_labels_are_own_tokens(&m))
+    clv_bytes_printf(notes,
+                     "%s: %zu of %zu labels are the token of their own place; head: causal is to "
+                     "say the next one, and nothing shifts labels here\n",
+                     w->key, m.own, m.telling);
+}
+
 static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_words *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
@@ -395,6 +407,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   note_channel(c, ds, w, files->items[0], notes);
   note_pages(c, ds, w, notes);
   note_labels(c, ds, w, notes);
+  note_shift(c, ds, w, notes);
   if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
     if (err) err->code = why.code;

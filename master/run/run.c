@@ -185,8 +185,6 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   clv_cursor cursor;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
-  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
   if (code == CLV_OK) code = clv_run_look(r, c, err);
   if (code == CLV_OK) code = open_record(r, command, err);
@@ -203,11 +201,20 @@ static clv_exit untrained_exit(const clv_err *err) {
   return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
 }
 
+static clv_code check_files(clv_run *r, clv_err *err) {
+  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_run_compare_files(r, err));
+  r->changes.len = 0; /* they were said */
+  return clv_run_warn_of_keys(r, err);
+}
+
 clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
                          clv_tensor **predictions) {
   clv_err err;
   clv_exit code = clv_run_check_identity(r, false, &err);
   if (code != CLV_EXIT_OK) return code;
+  if (check_files(r, &err) != CLV_OK) return clv_run_fail(r, clv_run_setup_exit(&err), &err);
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)

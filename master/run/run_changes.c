@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a resumed run finds changed: keys of the session file, the length of the run, and data that
- * were accepted. A line of each is printed, and kept in the run's log and in changes.jsonl.
+ * were accepted. A line of each is printed, and kept in the run's log and in changes.jsonl. `eval`
+ * and `predict` warn of keys that make other numbers of a record.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -140,11 +141,13 @@ static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err)
   return CLV_OK;
 }
 
-static clv_code load_last(const clv_run *r, clv_session_config **ret, clv_err *err) {
+/* *ret: NULL where the file cannot be read, and `why` says why. */
+static clv_code load_last(const clv_run *r, clv_session_config **ret, clv_err *why, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_session_config_load(path.data, NULL, ret, err);
+  if (clv_session_config_load(path.data, NULL, ret, why) != CLV_OK) *ret = NULL;
+  return CLV_OK;
 }
 
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
@@ -152,7 +155,8 @@ clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err why;
   if (!r->resumed) return CLV_OK;
-  if (load_last(r, &then, &why) == CLV_OK) {
+  CLV_TRY(load_last(r, &then, &why, err));
+  if (then) {
     CLV_TRY(compare_keys(r, then, err));
     return print_all(r, err);
   }
@@ -222,7 +226,50 @@ static clv_code check_stages(const clv_run *r, const clv_session_config *last, c
 
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
-  if (load_last(r, &last, NULL) != CLV_OK) return CLV_OK; /* the checkpoint will tell */
+  clv_err why;
+  CLV_TRY(load_last(r, &last, &why, err));
+  if (!last) return CLV_OK; /* reading the checkpoint finds what does not fit */
   CLV_TRY(check_stages(r, last, err));
   return check_optimizer(r, last, err);
+}
+
+/* ---- trained weights ------------------------------------------------------------------------- */
+
+/* Keys that say how a record becomes numbers. Files have digests of their own. */
+static bool makes_numbers(const char *key) {
+  static const char *const keys[] = {
+      "data.tokenizer.lower_case", "data.tokenizer.accents",    "data.tokenizer.ends",
+      "data.tokenizer.first",      "data.tokenizer.last",       "data.tokenizer.pad",
+      "data.text.max_tokens",      "data.documents.max_tokens", "data.documents.stride",
+      "data.images.channels",      "data.images.resize",        "data.images.crop"};
+  for (size_t i = 0; i < CLV_COUNT(keys); i++)
+    if (strcmp(keys[i], key) == 0) return true;
+  return false;
+}
+
+static void warn_of_each(const clv_run *r) {
+  const char *at = r->changes.data, *end = at + r->changes.len;
+  while (at && at < end) {
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+    const char *before = at + strlen(at) + 1, *after = before + strlen(before) + 1;
+    clv_bytes_printf(&text, "%s is %s here, but was %s when the run in %s trained", at, after,
+                     before, r->dir.data);
+    if (makes_numbers(at) && !text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
+    at = after + strlen(after) + 1;
+  }
+}
+
+clv_code clv_run_warn_of_keys(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
+  clv_err why;
+  CLV_TRY(load_last(r, &then, &why, err));
+  if (!then) return CLV_OK; /* a folder of checkpoints alone is no run */
+  CLV_TRY(clv_session_config_list(then, &before, err));
+  CLV_TRY(clv_session_config_list(r->config, &after, err));
+  compare_lines(r, &before, &after, false);
+  compare_lines(r, &after, &before, true);
+  if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  warn_of_each(r);
+  return CLV_OK;
 }

@@ -29,15 +29,16 @@ typedef struct clv_best_checkpoint {
 
 /* ---- the data that a run is of (run_data.c) -------------------------------------------------- */
 
-/* A line of data.digest: what part of which set, of how many records. */
+/* A line of data.digest: what part of which set, of how many records; or a file of the model. */
 typedef struct clv_data_part {
   char name[96]; /* "train.input.records", "train.labels", "test.rows" */
   uint64_t records;
   clv_sha256 digest;
 } clv_data_part;
 
-/* Three sets, each of inputs, labels, a stamp and rows; and the model's config.json. */
-enum { CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) + 1 };
+/* Three sets, each of inputs, labels, a stamp and rows; the model's config.json, and the file of
+ * the tokenizer. */
+enum { CLV_DATA_FILES = 2, CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) + CLV_DATA_FILES };
 
 typedef struct clv_data_parts {
   clv_data_part list[CLV_DATA_PARTS];
@@ -210,6 +211,10 @@ clv_code clv_data_parts_parse(const char *text, size_t len, const char *label, c
 /* Of a run that is resumed from a checkpoint: CLV_DATA_LOSS names what is not as it was, unless
  * other data are accepted. */
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* For `eval` and `predict`, whose records are others: CLV_DATA_LOSS names a file of model.hf or
+ * data.tokenizer that is not the one that the run began with, unless it is accepted. Says where
+ * that is not known. */
+clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Writes data.digest. */
 clv_code clv_run_keep_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Notes a change for clv_run_print_changes. */
@@ -220,6 +225,9 @@ clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* CLV_INVALID: the session has another number of stages, or an optimiser with other moments, than
  * the last attempt, so that no checkpoint fits. Names the key and both values. */
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* For `eval` and `predict`: warns of each key with another value than in the last attempt that says
+ * how a record becomes numbers, such as data.tokenizer.lower_case. */
+clv_code clv_run_warn_of_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 

@@ -169,7 +169,8 @@ def records_of_rank_3_are_what_the_first_layer_takes():
     floats("seq.npy", (RECORDS, 4, 6))
     body = DATA.replace("train: [x.npy", "train: [seq.npy").replace(", test: [tx.npy, y.npy]", "") + LOSS + TRAIN
     stages = "stages:\n  - {name: a, at: master, layers: [FIRST, {op: flatten}, {op: linear, out: 3}]}\n"
-    for first, noted in (("{op: lstm, out: 5}", 0), ("{op: conv1d, out: 5, kernel: 3}", 0), ("{op: conv2d, out: 5, kernel: 3}", 0), ("{op: linear, out: 5}", 1)):
+    for first, noted in (("{op: lstm, out: 5}", 0), ("{op: conv1d, out: 5, kernel: 3}", 0), ("{op: conv2d, out: 5, kernel: 3}", 0), ("{op: linear, out: 5}", 1),
+                         ("{op: batchnorm}", 1), ("{op: avgpool, kernel: 2}", 0)):
         done = passes("rank", body + stages.replace("FIRST", first))
         assert ("taken for images of one channel, [1, 1, 4, 6]; if they are sequences, data.inputs: [x]" in done.stderr) == noted, (first, done.stderr)
 

@@ -132,6 +132,49 @@ def text_and_images_are_compared():
 
 
 @suite.test
+def another_tokenizer_or_model_is_refused_by_name():
+    """Of eval and predict as well, whose records are others than those of the run."""
+    with open(path("data", "v.csv"), "w") as f:
+        f.write("text,label\n" + "".join(f"the free software {i},{'ab'[i % 2]}\n" for i in range(30)))
+    pieces, vocab, model = open(PIECES).read().split("\n"), path("data", "vocab.txt"), path("data", "bert")
+
+    def files(swapped=False, dropout=0.1):
+        lines = list(pieces)
+        if swapped:  # two tokens that no record here has: the rows of the training are as they were
+            lines[-3], lines[-2] = lines[-2], lines[-3]
+        with open(vocab, "w") as f:
+            f.write("\n".join(lines))
+        os.makedirs(model, exist_ok=True)
+        with open(os.path.join(model, "config.json"), "w") as f:
+            json.dump({"model_type": "bert", "vocab_size": 1600, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_dropout_prob": dropout}, f)
+    files()
+    body = (f"data: {{format: text, root: data, train: [v.csv], test: [v.csv], text: {{max_tokens: 8}}, tokenizer: {{file: {vocab}}}}}\n"
+            f"model: {{hf: {model}, head: sequence, labels: 2}}\nstages:\n  - {{name: a, at: master, layers: embeddings..classifier}}\n" + TAIL)
+    session = begun("words", body)
+    for command in ("predict", "eval"):
+        done = master(command, session, cwd=cluster.dir)
+        assert done.returncode == 0 and not done.stderr, (done.stdout, done.stderr)
+    for change, says in ((lambda: files(swapped=True), r"data\.tokenizer\.file \(\S+/vocab\.txt\)"),
+                         (lambda: files(dropout=0.2), r"config\.json of model\.hf \(\S+/bert\)")):
+        change()
+        refused(session, says + r"; .*--accept-data")
+        for command in ("predict", "eval"):
+            done = master(command, session, cwd=cluster.dir)
+            assert done.returncode == 7 and re.search(r"runs/words began: " + says + "; .*--accept-data", done.stderr), (done.returncode, done.stderr)
+            done = master(command, session, "--accept-data", cwd=cluster.dir)
+            assert done.returncode == 0 and re.search("accepted: " + says, done.stderr), (done.returncode, done.stderr)
+    files()
+    done = master("predict", session, "--set", "data.tokenizer.lower_case=false", cwd=cluster.dir)
+    assert done.returncode == 0 and "data.tokenizer.lower_case is false here, but was true when" in done.stderr, done.stderr
+    digests = path("runs", "words", "data.digest")
+    kept = [line for line in open(digests) if not line.startswith("tokenizer.")]
+    open(digests, "w").writelines(kept)
+    done = master("eval", session, cwd=cluster.dir)
+    assert done.returncode == 0 and "nobody can tell whether" in done.stderr, done.stderr
+
+
+@suite.test
 def data_that_shrank_do_not_finish_a_run():
     arrays()
     session = cluster.session("shrunk", DATA + STAGES + TAIL)
