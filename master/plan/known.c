@@ -95,14 +95,32 @@ static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, c
   return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
+/* Weights that a worker had, in another unit, type or order. */
+static clv_code recall_form(recall *r, int k, const clv_weights_sample *s, clv_err *err) {
+  clv_weights_form f;
+  if (!clv_sample_form(s, &f)) return CLV_OK;
+  for (unsigned beside = 0; beside < 1u << CLV_FORM_MEANS; beside++) {
+    clv_sha256 of;
+    bool near;
+    CLV_TRY(clv_form_digest(&f, beside, &of, &near, err));
+    if (near)
+      CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of,
+                      "has weights that are scaled, rounded or "
+                      "reordered ones",
+                      " in an earlier session", err));
+  }
+  return CLV_OK;
+}
+
 static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
                               const clv_weights_sample *s, clv_err *err) {
   clv_sha256 of;
   int k = node_of(r->b, &r->b->stages[stage], p);
+  if (k < 0) return CLV_OK;
   CLV_TRY(clv_sample_digest(s, &of, err));
-  return k < 0 ? CLV_OK
-               : look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were",
-                         " in an earlier session", err);
+  CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",
+                  err));
+  return recall_form(r, k, s, err);
 }
 
 /* ---- weights of secret files ----------------------------------------------------------------- */
