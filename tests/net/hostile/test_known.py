@@ -100,6 +100,26 @@ def a_secret_file_that_mixes_nothing_hides_nothing():
 
 
 @suite.test
+def weights_that_a_worker_begins_with_are_no_secret():
+    """In the same session, before the ledger has them."""
+    r = random.Random(5)
+    rows = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(16)]
+    for name, change in (("same", rows), ("twice", [[2 * v for v in row] for row in rows]), ("other", [[r.uniform(-1, 1) for _ in row] for row in rows])):
+        theirs = secret_file("theirs", rows).replace("secret: true", "secret: false")
+        text = body("master", weights=secret_file("own-" + name, change)).replace(
+            "layers: [{op: scale, factor: 1}]", theirs + "layers: [{op: linear, out: 16, name: b}]")
+        with open(os.path.join(cluster.dir, "theirs.safetensors"), "rb") as f:
+            raw = f.read()
+        with open(os.path.join(cluster.dir, "theirs.safetensors"), "wb") as f:
+            f.write(raw.replace(b'"a.weight"', b'"b.weight"').replace(b'"a.bias"', b'"b.bias"'))
+        done = run(MASTER, "check", cluster.session("begins", text, ""), cwd=cluster.dir)
+        if name == "other":
+            assert done.returncode == 0, done.stderr
+        else:
+            assert done.returncode == 3 and "has weights that a worker begins with" in done.stderr, (name, done.stderr)
+
+
+@suite.test
 def a_run_that_goes_on_with_a_layer_at_home():
     """It was at the worker at first: whatever it has learned there is known. The seed may be
     another, and the run folder may have moved."""
