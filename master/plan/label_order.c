@@ -4,8 +4,9 @@
  * stand. Where classes are contiguous, or come in turns, whoever knows the class of a few records
  * knows those of their neighbours. Each record is compared with the one before it, then with the
  * one two before it, and so on: the largest share of equal labels counts, against the share that a
- * shuffle would give. Of neighbours the deviation of a shuffle is known exactly (Wald and Wolfowitz,
- * of several classes), so that a few records in blocks are enough, and so are blocks of a rare class.
+ * shuffle would give. Of neighbours the deviation of a shuffle is known exactly (Wald and
+ * Wolfowitz, of several classes), so that a few records in blocks are enough, and so are blocks of
+ * a rare class.
  */
 #include <math.h>
 #include <stdlib.h>

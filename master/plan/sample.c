@@ -83,7 +83,7 @@ static double value_at(const clv_weights_sample *s, size_t i) {
   return (double)(s->dtype == CLV_BF16 ? clv_bf16_value(half) : wide);
 }
 
-/* Of a number below 0 too: sines turn their signs with it, and count without. */
+/* Of a number below 0 too: sines angle their signs with it, and count without. */
 bool clv_sample_form(const clv_weights_sample *s, clv_weights_form *ret) {
   size_t n = s->parts * s->part;
   double squares = 0, scale;
@@ -93,8 +93,8 @@ bool clv_sample_form(const clv_weights_sample *s, clv_weights_form *ret) {
   if (n < LEAST_VALUES || scale <= 0 || !isfinite(scale)) return false;
   for (size_t i = 0; i < n; i++)
     for (int k = 0; k < CLV_FORM_MEANS; k++) {
-      double turn = FREQUENCY * (k / 2 + 1) * value_at(s, i) / scale;
-      ret->mean[k] += k % 2 ? sin(turn) : cos(turn);
+      double angle = FREQUENCY * (k / 2 + 1) * value_at(s, i) / scale;
+      ret->mean[k] += k % 2 ? sin(angle) : cos(angle);
     }
   for (int k = 0; k < CLV_FORM_MEANS; k++)
     ret->mean[k] = (k % 2 ? fabs(ret->mean[k]) : ret->mean[k]) / (CELL * sqrt((double)n));
