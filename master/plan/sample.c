@@ -83,7 +83,7 @@ static double value_at(const clv_weights_sample *s, size_t i) {
   return (double)(s->dtype == CLV_BF16 ? clv_bf16_value(half) : wide);
 }
 
-/* Of a number below 0 too: sines angle their signs with it, and count without. */
+/* Where all values are negated, sines are too: they count without their sign. */
 bool clv_sample_form(const clv_weights_sample *s, clv_weights_form *ret) {
   size_t n = s->parts * s->part;
   double squares = 0, scale;
