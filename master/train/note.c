@@ -3,8 +3,8 @@
  * What workers are going to know of the layers. The trainer adds it to the ledger at the last
  * moment before it leaves: the keys of a stage before its worker is told to make it, parameters and
  * values before they are given. So an attempt that is refused earlier leaves no line, and one that
- * is cut off between the two errs to the safe side. Values that come home for a checkpoint are added
- * as well: the worker has them.
+ * is cut off between the two errs to the safe side. Values that come home for a checkpoint are
+ * added as well: the worker has them.
  */
 #include <stdlib.h>
 #include <string.h>
