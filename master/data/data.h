@@ -234,6 +234,8 @@ int64_t clv_dataset_tokens(const clv_dataset *ds);
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 /* The one label of a record; false: it has none, or several. */
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
+/* The same; of several a number that is equal where all of them are. false: it has none. */
+bool clv_dataset_label_mark(const clv_dataset *ds, size_t record, double *ret);
 /* The number in its file of the first record with the largest class label. False where classes are
  * not counted by looking at records: they have names, or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);

@@ -338,5 +338,7 @@ clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_
 /* Adds them to the file and waits for the disk. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
+/* Can lines be added? A file that is missing gets its first line; errors as of clv_ledger_add. */
+clv_code clv_ledger_ready(clv_err *err) CLV_USE_RESULT;
 
 #endif

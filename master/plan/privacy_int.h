@@ -22,7 +22,8 @@ typedef struct clv_layer_facts {
 typedef struct clv_privacy_view {
   const clv_blueprint *b;
   const clv_graph *g;
-  bool all_home; /* as if the master had every layer */
+  bool all_home;   /* as if the master had every layer */
+  bool away_known; /* as if the master had those of workers, who know them */
   clv_layer_facts of[CLV_MAX_NODES];
   clv_reach_layer layers[CLV_MAX_NODES];
   clv_reach reach[CLV_MAX_NODES], gradient[CLV_MAX_NODES];

@@ -221,12 +221,12 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_flow *re
   const clv_stage_plan *s = &t->b->stages[stage];
   const clv_node *value = &s->graph->nodes[s->graph->output];
   char words[CLV_FINDINGS_TEXT];
-  clv_egress_what what = {.kind = back ? CLV_EGRESS_GRADIENT : kind_of_value(s->shows),
+  clv_egress_what what = {.kind = back ? CLV_EGRESS_GRADIENT : kind_of_value(s->hop_shows),
                           .random = t->egress.random};
   if (!s->direct || (back && !s[1].input_needs_grad)) return CLV_OK;
   place(t, s[back].worker, s[!back].worker, &what);
   name_stage(t, stage, &what);
-  clv_findings_words(back ? s->gradient_shows : s->shows, words);
+  clv_findings_words(back ? s->gradient_shows : s->hop_shows, words);
   snprintf(what.name, sizeof what.name, "%s", words);
   CLV_TRY(measure(value->dtype, &value->shape, value->places, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);

@@ -259,11 +259,13 @@ clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_k
 
 /* ---- what workers will know (note.c) --------------------------------------------------------- */
 
-/* Each adds to the ledger, and returns when the disk has it; errors as of clv_ledger_add. Keys and
- * parameters of all layers at workers, before anybody is dialled: */
-clv_code clv_trainer_note_layers(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;
-/* Values that are given to a stage or come from it: samples to be filled where they have parts,
- * then noted. *ret NULL: none are wanted; to be freed. */
+/* Can what follows be noted? Asked before anybody is dialled. */
+clv_code clv_trainer_may_note(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;
+/* Each adds to the ledger, and returns when the disk has it; errors as of clv_ledger_add. The keys
+ * of a stage's layers, and where a run begins its parameters, which follow from them: */
+clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) CLV_USE_RESULT;
+/* Parameters and values that are given to a stage or come from it: samples to be filled where they
+ * have parts, then noted. *ret NULL: none are wanted; to be freed. */
 clv_code clv_trainer_watch(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                            const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                            clv_err *err) CLV_USE_RESULT;
