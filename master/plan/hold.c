@@ -57,11 +57,15 @@ clv_egress_row clv_blueprint_hop(const clv_blueprint *b, uint32_t stage, bool ba
   return r;
 }
 
-/* What goes from worker to worker is in no row, and the policy is of it as well. */
+/* What goes from worker to worker is in no row, and the policy is of it as well. A policy that
+ * permits the findings of the stage, by which hops were named until 0.8, permits the hop too. */
 static clv_code hold_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
   if (!b->stages[i].direct || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop(b, i, back);
   clv_policy_tensor t = clv_egress_row_tensor(b->config, &r);
+  if (!back) t.shows = b->stages[i].shows;
+  if (!back && clv_policy_permits(b->policy, &t, err) == CLV_OK) return CLV_OK;
+  t.shows = r.shows;
   return clv_policy_permits(b->policy, &t, err);
 }
 

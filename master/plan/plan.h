@@ -243,6 +243,26 @@ void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, s
 clv_code clv_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
 
+enum { CLV_FORM_MEANS = 8 };
+
+/* How the values of a sample are spread, whatever their order and their unit. */
+typedef struct clv_weights_form {
+  size_t count;                /* values of the tensor */
+  double mean[CLV_FORM_MEANS]; /* in cells */
+} clv_weights_form;
+
+/* false: they are too few, or all 0. */
+bool clv_sample_form(const clv_weights_sample *s, clv_weights_form *ret);
+enum { CLV_SAMPLE_NAMES = 2 }; /* for the ledger: of its values, and of their form */
+
+/* What the ledger keeps of a tensor that a worker has. */
+clv_code clv_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
+                          size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+/* Names the form. Bit i of `beside`: with the cell beside that of mean i, where it is so near that
+ * rounded values may be in it; *ret_near false: a mean of them is not. */
+clv_code clv_form_digest(const clv_weights_form *f, unsigned beside, clv_sha256 *ret,
+                         bool *ret_near, clv_err *err) CLV_USE_RESULT;
+
 /* ---- data ------------------------------------------------------------------------------------ */
 
 typedef struct clv_run_data {

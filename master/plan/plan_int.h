@@ -42,6 +42,8 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 
 /* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
+/* True if the name of a class is a whole number, such as 10 or 007. */
+bool clv_plan_is_number(const char *name);
 
 /* ---- inputs (inputs.c) ----------------------------------------------------------------------- */
 

@@ -246,6 +246,17 @@ bool clv_privacy_crosses(const clv_privacy_view *v, int k, uint32_t last) {
   return before && v->until[k] > last;
 }
 
+bool clv_privacy_sends_each_place(const clv_blueprint *b, uint32_t stage) {
+  uint32_t last = b->stages[stage].last_layer;
+  const clv_node *nodes = b->whole->nodes;
+  for (int k = 0; k < b->whole->n_nodes; k++)
+    for (int i = 0; nodes[k].layer > last && i < nodes[k].n_in; i++) {
+      const clv_node *sent = &nodes[nodes[k].in[i]];
+      if (sent->op != CLV_OP_INPUT && sent->layer <= last && sent->shape.rank > 2) return true;
+    }
+  return false;
+}
+
 int clv_privacy_worst_at(const clv_privacy_view *v, uint32_t last) {
   int worst = -1;
   for (int k = 0; k < v->g->n_nodes; k++)

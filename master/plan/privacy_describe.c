@@ -91,16 +91,28 @@ static bool token_front_known(const clv_blueprint *b) {
   return false;
 }
 
+/* A stage whose output shows tokens and has a vector for each place. */
+static bool any_sends_each_place(const clv_blueprint *b) {
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
+        (b->stages[i].shows & CLV_SHOWS_TOKENS) && clv_privacy_sends_each_place(b, i))
+      return true;
+  return false;
+}
+
 /* tests/seeds/seed000.py measures the first figure of each, at the first step, where most is read;
  * those of others are published. */
 static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
+  bool each = any_sends_each_place(b);
   clv_bytes_printf(
       out,
-      "records: TOKENS: one vector per token is sent (privacy.tokens_readable), %s of tokens were "
-      "read off behind the first block of a LayoutLM; published: 59 %% behind two blocks, 35 %% "
+      "records: TOKENS: one vector per %s is sent%s (privacy.tokens_readable), %s of tokens were "
+      "read off behind the first block of a LayoutLM%s; published: 59 %% behind two blocks, 35 %% "
       "behind eight (arXiv 2602.16760)\n",
+      each ? "token" : "text", each ? "" : ", made of those of its tokens",
       token_front_known(b) ? "by layers whose weights are known: with these, 92 %"
-                           : "by layers with secret weights: with the words of ten pages, 54 %");
+                           : "by layers with secret weights: with the words of ten pages, 54 %",
+      each ? "" : " that sends one per token");
 }
 
 /* Some element is made of the fewest places; a smaller share of another cut is told instead. */

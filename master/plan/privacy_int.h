@@ -52,6 +52,8 @@ int clv_privacy_worst_at(const clv_privacy_view *v, uint32_t last);
 bool clv_privacy_crosses(const clv_privacy_view *v, int k, uint32_t last);
 
 /* Of a stage at a worker, its name in the session. */
+/* True if what crosses the end of a stage has a vector for each place, not one for each record. */
+bool clv_privacy_sends_each_place(const clv_blueprint *b, uint32_t stage);
 const char *clv_privacy_worker(const clv_blueprint *b, uint32_t stage);
 /* Is a gradient sent to the worker of stage i? */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i);

@@ -4,8 +4,7 @@
  * moment before it leaves: the keys of a stage before its worker is told to make it, parameters and
  * values before they are given. So an attempt that is refused earlier leaves no line, and one that
  * is cut off between the two errs to the safe side. Values that come home for a checkpoint are
- * added as
- * well: the worker has them.
+ * added as well: the worker has them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -102,12 +101,13 @@ clv_code clv_trainer_watch(const clv_trainer *t, uint32_t stage, cleave_state_ki
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n, clv_err *err) {
   CLV_AUTO(note_done) note o = {0};
-  clv_sha256 of;
+  clv_sha256 of[CLV_SAMPLE_NAMES];
+  size_t n_of;
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++) {
     if (!samples[i].parts) continue;
-    CLV_TRY(clv_sample_digest(&samples[i], &of, err));
-    CLV_TRY(add(&o, t, stage, CLV_LEDGER_WEIGHTS, &of, err));
+    CLV_TRY(clv_sample_names(&samples[i], of, &n_of, err));
+    for (size_t k = 0; k < n_of; k++) CLV_TRY(add(&o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
   }
   return clv_ledger_add(o.items, o.n, err);
 }

@@ -239,7 +239,11 @@ static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_
     if (all == want || !is_idle(t->b->stages[stage].params, e->name)) items[n++] = e;
   }
   if (n != want)
-    return clv_fail(err, CLV_DATA_LOSS, "the optimiser's file has %zu tensors, not %zu", n, want);
+    return clv_fail(
+        err, CLV_INVALID,
+        "the optimiser's file has %zu tensors, and train.optimizer with the layers that "
+        "learn needs %zu",
+        n, want);
   return put_set(t, stage, CLEAVE_STATE_OPTIMIZER, f, items, NULL, n, err);
 }
 

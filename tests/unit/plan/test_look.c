@@ -78,6 +78,19 @@ static void what_is_read_is_a_finding_of_its_rows(void **state) {
   assert_non_null(strstr(page.data, "READABLE by w1"));
 }
 
+static void a_figure_at_its_limit_is_no_finding(void **state) {
+  (void)state;
+  for (int above = 0; above < 2; above++) {
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = session("tokens_readable: true");
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
+    clv_look look = look_of(.2 + .01 * above, .3 + .01 * above);
+    clv_blueprint_looked(b, &look);
+    assert_int_equal(row_of(b, CLEAVE_SENDING_VALUE)->looked, above ? CLV_SHOWS_TOKENS : 0);
+    assert_int_equal(row_of(b, CLEAVE_SENDING_GRADIENT)->looked,
+                     above ? CLV_SHOWS_LABELS_READABLE : 0);
+  }
+}
+
 static void what_is_read_needs_a_key(void **state) {
   (void)state;
   static const struct {
@@ -108,6 +121,7 @@ static void what_is_read_needs_a_key(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_read_is_a_finding_of_its_rows),
+      cmocka_unit_test(a_figure_at_its_limit_is_no_finding),
       cmocka_unit_test(what_is_read_needs_a_key),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

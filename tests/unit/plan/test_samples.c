@@ -64,6 +64,85 @@ static void a_copy_in_bf16_is_the_same(void **state) {
   assert_true(equal(digest_of(CLV_F32, &shape, v, 4096), digest_of(CLV_BF16, &shape, half, 4096)));
 }
 
+/* ---- forms ----------------------------------------------------------------------------------- */
+
+enum { SIDE = 64, DRAWINGS = 40 };
+
+static clv_weights_form form_of(const float *v, size_t rows, size_t columns) {
+  static clv_weights_sample s;
+  clv_weights_form ret;
+  const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
+  assert_true(clv_sample_begin(&s, CLV_F32, &shape));
+  clv_sample_take(&s, 0, v, rows * columns * sizeof *v);
+  assert_true(clv_sample_form(&s, &ret));
+  return ret;
+}
+
+/* Is the second, in any cell that it may be in, the first? */
+static bool same_form(const clv_weights_form *noted, const clv_weights_form *asked) {
+  clv_sha256 a, b;
+  bool near, found = false;
+  assert_int_equal(clv_form_digest(noted, 0, &a, &near, NULL), CLV_OK);
+  for (unsigned beside = 0; beside < 1u << CLV_FORM_MEANS; beside++) {
+    assert_int_equal(clv_form_digest(asked, beside, &b, &near, NULL), CLV_OK);
+    found |= near && equal(a, b);
+  }
+  return found;
+}
+
+/* Even drawings are uniform, odd ones nearly normal. */
+static void draw(uint64_t seed, float *v) {
+  const clv_rng_key key = {.seed = seed};
+  static float more[4 * VALUES];
+  clv_rng_uniform(&key, -1, 1, v, VALUES);
+  clv_rng_uniform(&key, -1, 1, more, 4 * (size_t)VALUES);
+  for (size_t i = 0; i < VALUES && seed % 2; i++)
+    v[i] = more[4 * i] + more[4 * i + 1] + more[4 * i + 2] + more[4 * i + 3];
+}
+
+static void copies_in_another_unit_type_or_order_are_found(void **state) {
+  (void)state;
+  static float v[VALUES], w[VALUES];
+  static const float by[] = {2, 3, -0.7F, 1e-3F};
+  for (uint64_t seed = 1; seed <= DRAWINGS; seed++) {
+    draw(seed, v);
+    const size_t sides[][2] = {{SIDE, SIDE}, {16, 16}, {ROWS, COLUMNS}};
+    for (size_t k = 0; k < CLV_COUNT(sides); k++) {
+      size_t rows = sides[k][0], columns = sides[k][1], n = rows * columns;
+      clv_weights_form own = form_of(v, rows, columns), other;
+      for (size_t i = 0; i < CLV_COUNT(by) + 2; i++) {
+        float factor = i < CLV_COUNT(by) ? by[i] : 1 + (float)i;
+        for (size_t j = 0; j < n; j++) w[j] = factor * v[j];
+        for (size_t j = 0; i >= CLV_COUNT(by) && j < n; j++)
+          w[j] = clv_bf16_value(clv_bf16_of(w[j]));
+        other = form_of(w, rows, columns);
+        if (!same_form(&own, &other)) fail_msg("drawing %d of %zu, way %zu", (int)seed, n, i);
+      }
+      if (rows == ROWS) continue; /* more values than a sample has */
+      for (size_t j = 0; j < n; j++) w[j] = v[j % rows * columns + j / rows];
+      other = form_of(w, columns, rows);
+      assert_true(same_form(&own, &other));
+      for (size_t j = 0; j < n; j++) w[j] = -2 * v[(j + 5 * columns) % n];
+      other = form_of(w, rows, columns);
+      assert_true(same_form(&own, &other));
+    }
+  }
+}
+
+static void drawings_of_one_shape_differ_in_form(void **state) {
+  (void)state;
+  static float v[VALUES];
+  clv_weights_form of[2 * DRAWINGS];
+  for (int small = 0; small < 2; small++) {
+    for (uint64_t seed = 0; seed < 2 * DRAWINGS; seed++) {
+      draw(seed + 1, v);
+      of[seed] = form_of(v, small ? 8 : SIDE, small ? 2 : SIDE);
+    }
+    for (size_t i = 0; i < 2 * DRAWINGS; i++)
+      for (size_t k = 0; k < i; k++) assert_false(same_form(&of[i], &of[k]));
+  }
+}
+
 static void biases_and_counts_are_none(void **state) {
   (void)state;
   clv_weights_sample s;
@@ -163,6 +242,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pieces_of_any_size_are_one_tensor),
       cmocka_unit_test(a_copy_in_bf16_is_the_same),
+      cmocka_unit_test(copies_in_another_unit_type_or_order_are_found),
+      cmocka_unit_test(drawings_of_one_shape_differ_in_form),
       cmocka_unit_test(biases_and_counts_are_none),
       cmocka_unit_test(drawn_labels_have_no_order),
       cmocka_unit_test(contiguous_classes_stand_out),
