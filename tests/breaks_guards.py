@@ -27,6 +27,10 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
    a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
+of("worker/admission.c", "tests/net/operations/test_connections.py an_identity_has_a_quota",
+   connections_have_no_quota=("static clv_tls_decision room_for(", "h->held >= h->quota", "h->quota == 0"))
+of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
+   frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
    a_revoked_certificate_is_admitted=("static clv_tls_decision judge(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
    a_list_that_has_ended_is_enough=("static clv_tls_decision judge(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
