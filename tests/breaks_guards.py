@@ -109,7 +109,7 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state(", "|| strcmp(f->name, s->name) != 0", ""))
 of("master/egress/row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
-of("master/api/secrets.c", "tests/unit/api/test_secrets",
+of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(clv_findings)CLV_SHOWS_PICTURE;"),
