@@ -86,8 +86,7 @@ static void a_figure_at_its_limit_is_no_finding(void **state) {
     clv_look look = look_of(.2 + .01 * above, .3 + .01 * above);
     clv_blueprint_looked(b, &look);
     assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, above ? CLV_SHOWS_TOKENS : 0);
-    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->looked,
-                     above ? CLV_SHOWS_LABELS_READABLE : 0);
+    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->looked, above ? CLV_SHOWS_LABELS_READABLE : 0);
   }
 }
 
