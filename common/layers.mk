@@ -171,7 +171,7 @@ $(call layer, master/api/extra, $(ENGINE) master/api master/api/core)
 BEHIND_master/api := master/api/core master/api/extra
 
 # the record of what left: written ahead, settled, read; the ledger of keys; the policy
-$(call layer, master/egress, common/base/tensor common/model/config common/net/tls)
+$(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)
 
 # of which places of a record each element of each value is made, by the graph alone
 $(call layer, master/reach, common/base/tensor kernels kernels/ops common/model/graph)

@@ -186,7 +186,9 @@ RANKS = {
     **dict.fromkeys(("conv1d", "conv_transpose1d", "lstm"), SEQUENCES),
 }
 # Modules whose type says the rank, where the op takes several.
-MODULE_RANKS = {nn.BatchNorm2d: ((None, 4), "it takes [N, channels, height, width]")}
+MODULE_RANKS = {nn.BatchNorm2d: ((None, 4), "it takes [N, channels, height, width]"),
+                nn.BatchNorm1d: ((None, 2), RANKS["batchnorm"][1])}
+RECORD_RANKS = (2, 3, 4)  # that the runtime gives a first layer
 KEEP_RANK = ("linear", "softmax", "log_softmax", "batchnorm", "layernorm", "groupnorm", "rmsnorm")
 GIVE_RANK = {"conv2d": 4, "conv1d": 3, "conv_transpose2d": 4, "conv_transpose1d": 3,
              "maxpool": 4, "avgpool": 4, "globalavgpool": 4, "flatten": 2, "lstm": 3}
@@ -219,6 +221,8 @@ def layer_of(m, rank):
 def first_rank(model):
     """The rank of the records, as the first module tells that takes one alone; else None."""
     for _, m in walk(model):
+        if type(m) is nn.BatchNorm1d:
+            continue  # in PyTorch it takes rank 3 as well
         try:
             row, _ = row_of(m)
         except NotMapped:
@@ -262,11 +266,9 @@ def check_tensors(model, layers):
     return wrong
 
 
-def convert(model):
-    """[layer, ...] for a session file. Raises Unsupported naming everything that is in the way."""
-    if type(model) is not nn.Sequential:
-        raise Unsupported(f"{type(model).__name__} is not an nn.Sequential")
-    layers, wrong, rank = [], [], first_rank(model)
+def layers_at(model, rank):
+    """[(path, layer), ...] behind records of that rank, and what is in the way."""
+    layers, wrong = [], []
     for at, m in walk(model):
         kind = type(m).__name__
         if hooks(m):
@@ -281,6 +283,18 @@ def convert(model):
                          + ", ".join(exportable()))
         except Unsupported as e:
             wrong.append(f"layer '{at}': {kind} with {e}")
+    return layers, wrong
+
+
+def convert(model):
+    """[layer, ...] for a session file. Raises Unsupported naming everything that is in the way."""
+    if type(model) is not nn.Sequential:
+        raise Unsupported(f"{type(model).__name__} is not an nn.Sequential")
+    rank = first_rank(model)
+    layers, wrong = layers_at(model, rank)
+    if not wrong and rank is None:
+        # Records of some rank must pass; an embedding makes one more of each.
+        wrong = min((layers_at(model, r)[1] for r in RECORD_RANKS), key=len)
     if not wrong:
         wrong = check_tensors(model, layers)
     if not wrong and not layers:

@@ -7,8 +7,8 @@ file), and becomes `new`. A fourth item is the path of another file that the edi
 and line ends between words do not count. The test is a program
 below the build's folder with its arguments. Rows of ops are in breaks_ops.py, those for what
 transformers need on processors in breaks_transformers.py, for what leaves devices in breaks_gpu.py,
-for what workers know in breaks_known.py, for the look in breaks_look.py, for guards in
-breaks_guards.py.
+for what workers know in breaks_known.py, for the look in breaks_look.py, for the records of a run
+and readers of data in breaks_runs.py, for guards in breaks_guards.py.
 """
 import collections
 
@@ -263,6 +263,7 @@ of("master/tokens/bpe.c", TOKENS,
    merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
    a_pair_that_is_gone_is_joined=("static bool still(", "return m && m->id == p->id;", "return m != NULL;"))
 of("master/tokens/wordpiece.c", TOKENS,
+   pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"),
    long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
    half_a_word_is_known=("static clv_code add_word(", "out->n = before;", ";"))
 of("master/tokens/chars.c", TOKENS,
@@ -296,9 +297,10 @@ of("master/documents/child.c", DOCUMENTS,
    a_childs_children_stay=("static void let_go(", "kill(-r->pid, SIGKILL);", ";"),
    a_silent_child_has_all_the_time=("static clv_code end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
-   a_list_of_files_is_taken_for_an_image=("static const kind *kind_of(", "return NULL;", "return &kinds[1];"))
+   a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: begins as no PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: begins as no PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
-   pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"))
+   pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"),
+   skew_pages_are_turned=("static clv_code check_rotations(", "turned->data[i] == ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
    shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
    every_piece_has_the_label=("static void put_piece(", "labels && first ?", "labels && (first || labels) ?"))

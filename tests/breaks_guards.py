@@ -27,6 +27,10 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
    a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
+of("worker/admission.c", "tests/net/operations/test_connections.py an_identity_has_a_quota",
+   connections_have_no_quota=("static clv_tls_decision room_for(", "h->held >= h->quota", "h->quota == 0"))
+of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
+   frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
    a_revoked_certificate_is_admitted=("static clv_tls_decision judge(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
    a_list_that_has_ended_is_enough=("static clv_tls_decision judge(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
@@ -98,18 +102,23 @@ of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
 of("master/reach/flow.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->scalar) return s->several;", "return set != REACH_EMPTY;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbids(b->config, certain)", "clv_privacy_forbids(b->config, certain & 0)"))
-of("master/train/egress.c", "tests/unit/train/test_gate",
-   the_gate_asks_no_privacy=("", "clv_privacy_forbids(b->config, r->shows & ~said)", "clv_privacy_forbids(b->config, r->shows & said & ~said)"))
+of("master/egress/gate.c", "tests/unit/egress/test_gate",
+   the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_form_of(g, &g->rows[k], s)", ""),
+   state_that_nobody_expects_leaves=("static clv_egress_flow *find_state(", "|| strcmp(f->name, s->name) != 0", ""))
+of("master/egress/row.c", "tests/unit/egress/test_gate",
+   tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(unsigned)CLV_POLICY_PICTURE;"),
+   pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(clv_findings)CLV_SHOWS_PICTURE;"),
    bytes_have_no_limit=("", "if (bytes > limit || left > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->figure", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_roots_alone(", "return st->st_uid == 0", "return true;"),
    root_needs_no_signature=("", "if (!signed_only) return CLV_OK;", RET_OK))
-of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=("", "if (!n) return CLV_OK;", RET_OK))
+of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=first("static clv_code add(", "CLV_TRY(open_for_adding(&f, err));", RET_OK))
 of("master/egress/page_forms.c", "tests/unit/egress/test_egress_page",
    names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
 of("master/egress/record.c", "tests/unit/egress/test_egress_record",
@@ -137,3 +146,6 @@ of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint
    the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
+of("master/plan/hold.c", "tests/unit/plan/test_hops",
+   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
+   hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_permits(b->policy, &t, err);", "return CLV_OK;"))

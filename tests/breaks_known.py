@@ -6,14 +6,21 @@ KNOWN = "tests/net/hostile/test_known.py"
 of("master/plan/known.c", KNOWN,
    keys_that_workers_had_are_forgotten=("static clv_code recall_param(", 'return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
    what_a_run_gave_away_is_forgotten=("static clv_code recall_param(", "if (run) {", "if (!r) {"),
-   secret_files_are_not_looked_up=("static clv_code recall_files(", "if (!spec->weights_secret) return CLV_OK;", "if (spec) return CLV_OK;"))
+   what_a_worker_begins_with_is_secret=("static clv_code keep_given(", "r->n_given += n;", ""),
+   other_forms_are_secret=("static clv_code recall_sample(", "return recall_form(r, k, s, err);", "return CLV_OK;"),
+   secret_files_are_not_looked_up=("static clv_code recall_files(", "if (home && !spec->weights_secret) return CLV_OK;", "if (home && spec) return CLV_OK;"))
 of("master/train/state.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
    weights_that_are_given_are_not_noted=("static clv_code note_given(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
+of("master/train/modules.c", KNOWN,
+   what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_may_note(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/plan/sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("size_t clv_sample_first(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
-   periods_are_no_order=("clv_label_order clv_label_order_of(", "return stands_out(&best, n) ? best : (clv_label_order){0};", "return (clv_label_order){0};"))
+   periods_are_no_order=("clv_label_order clv_label_order_of(", "return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
+   few_blocks_are_chance=("clv_label_order clv_label_order_of(", "has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))
+of("master/data/labels.c", KNOWN,
+   only_one_label_has_an_order=("bool clv_dataset_label_mark(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
    two_may_add_at_once=("static clv_code open_for_adding(", "CLV_TRY(lock_file(f, err));", "if (f->fd < 0) CLV_TRY(lock_file(f, err));"),
    a_cut_line_stays=("static clv_code append(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"))

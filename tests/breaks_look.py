@@ -19,7 +19,10 @@ of("master/plan/look.c", "tests/net/operations/test_look.py",
 of("master/plan/look_head.c", "tests/net/operations/test_look.py",
    numbers_are_one_class=("static size_t classes_of_numbers(", "h->label[i] += numbers_of", "h->label[i] += 0 * numbers_of"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
-   all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"))
+   all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"),
+   vectors_were_not_looked_at=("static void settle(", "if (why)", "if (why && code == CLV_OK)"))
+of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
+   a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->away_known = true;", ""))
 of("master/reach/flow.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
    a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),

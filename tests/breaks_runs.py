@@ -12,11 +12,14 @@ of("master/data/keep.c", SPLIT, labels_stay_where_they_were=("clv_code clv_datas
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
    touched_images_are_others=("static clv_code digest_part(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
+   other_tokenizers_are_not_noticed=("static clv_code digest_files(", "for (size_t i = 0; i < CLV_COUNT(model_files); i++) {", "for (size_t i = 0; i < 1; i++) {"),
+   predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_old_rules(", "(!held && !limited) ||", "true ||"))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < whole", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_lines(", "if (backwards && !now)", "if (false)"),
-   another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"))
+   another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"),
+   an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
    a_test_is_the_best_of_validations=("void clv_run_lock_evaluation(", "other ? strcmp(e->what, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
@@ -26,7 +29,11 @@ of("master/data/npy.c", "tests/unit/data/test_readers",
 of("master/data/png.c", "tests/unit/data/test_images",
    texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
 of("master/data/lines.c", "tests/unit/data/test_texts",
-   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"))
+   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"),
+   empty_lines_are_records=("clv_code clv_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
+   ends_of_cr_are_one_line=("static clv_code check_line_ends(", "if (!ends_in_cr(l))", "if (l)"))
+of("master/data/images.c", "tests/net/operations/test_checks.py",
+   the_first_size_is_that_of_records=("static void take_size(", "if (same <= most)", "if (most)"))
 of("master/data/rows.c", "tests/unit/data/test_texts",
    a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",

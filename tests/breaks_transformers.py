@@ -100,7 +100,11 @@ of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_o
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
-of("master/data/pads.c", "tests/unit/plan/test_data_fits", pads_inside_are_numbered=("bool clv_dataset_pads_fit(", "if (place != wanted) return false", "if (place > wanted) return false"), labels_are_not_looked_at=("bool clv_dataset_labels_are_tokens(", "m.is_same && !m.is_next", "false"))
+of("master/data/pads.c", "tests/unit/plan/test_data_fits",
+   pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
+   texts_of_pads_alone_are_scored=("static bool scores_last_real(", "return place + 1 == length;", "return place + 1 == length || !length;"),
+   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->own &&", "return m->own > m->telling &&"),
+   constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code match(", "if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);", ""))
@@ -149,8 +153,8 @@ of("master/plan/cache.c", CACHED,
    pictures_may_be_flipped=("static const char *what_moves(", "d->images.flip > 0", "false"),
    tokens_may_be_hidden=("static const char *what_moves(", "if (d->objective == CLV_LABELS_MASKED)", "if (false)"),
    packed_sequences_are_kept=("static const char *what_stands_in_the_way(", "if (b->lengths >= 0)", "if (false)"))
-of("master/train/egress.c", "tests/unit/train/test_gate",
-   numbers_are_admitted_as_rows=("static bool is_of_an_input(", "|| kind == CLEAVE_SENDING_CACHED", ""))
+of("master/egress/gate.c", "tests/unit/egress/test_gate",
+   numbers_are_admitted_as_rows=("", '"rows to be kept of", true', '"rows to be kept of", false'))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    what_is_kept_needs_no_kind=("static const char *kind_of(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
@@ -213,9 +217,13 @@ of("master/data/pages.c", OF_PAGES,
    words_are_kept_as_the_one_behind=("static clv_code labels_of(", "= (int32_t)i;", "= (int32_t)i + 1;"),
    pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
 of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code take_member(", "(which < 0 || which == FILE_NAME) && l->wants", "which > 99 && l->wants"))
+of("master/data/pages.c", OF_DOCUMENTS,
+   a_page_left_out_adds_a_class=("static clv_code number_words(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
    every_page_has_the_first_pages_rows=("static rows_of_page rows_for(", "row_from(r, p->first), row_from(r, p->first + p->windows)", "0, p->windows"),
    a_page_is_its_first_window=("static void put_of_page(", "row < rows.end", "row < rows.begin"),
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs(", "+ row * n * classes", "+ rows.begin * n * classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_other(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code put_config(", "classes.n && classes.n == labels_of(m)", "!classes.n"))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *refusal_of(", "if (worst == CLV_SHOWS_TOKENS && !clv_privacy_sends_each_place(b, stage)) return &text_refusal;", ""))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))

@@ -16,7 +16,7 @@ const char *clv_code_name(clv_code code) {
   return (unsigned)code < CLV_COUNT(code_names) ? code_names[code] : "unknown";
 }
 
-/* What was longer than a text of errors ends in "...". `wanted` as of snprintf. */
+/* Ends a text that did not fit in "...". wanted: length of the full text, as of snprintf. */
 static void show_cut(char text[CLV_ERR_TEXT], int wanted) {
   static const char more[] = "...";
   size_t at = CLV_ERR_TEXT - sizeof more;

@@ -21,11 +21,6 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", c->label, line + 1, column, text);
 }
 
-static void end_line(clv_csv *c) {
-  c->line++;
-  c->line_at = c->at;
-}
-
 /* The bytes of the line end here, 0 where there is none. */
 static size_t line_end(const clv_csv *c) {
   if (c->at < c->len && c->text[c->at] == '\n') return 1;
@@ -35,7 +30,7 @@ static size_t line_end(const clv_csv *c) {
 bool clv_csv_more(clv_csv *c) {
   for (size_t n; (n = line_end(c));) {
     c->at += n;
-    end_line(c);
+    c->line++;
   }
   return c->at < c->len;
 }
@@ -74,6 +69,6 @@ clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err)
   *ret_last = c->at == c->len || c->text[c->at] != ',';
   size_t n = *ret_last ? line_end(c) : 1;
   c->at += n;
-  if (*ret_last && n) end_line(c);
+  c->line += *ret_last && n;
   return CLV_OK;
 }

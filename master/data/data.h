@@ -234,6 +234,8 @@ int64_t clv_dataset_tokens(const clv_dataset *ds);
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 /* The one label of a record; false: it has none, or several. */
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
+/* The same; of several a number that is equal where all of them are. false: it has none. */
+bool clv_dataset_label_mark(const clv_dataset *ds, size_t record, double *ret);
 /* The number in its file of the first record with the largest class label. False where classes are
  * not counted by looking at records: they have names, or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
@@ -313,17 +315,27 @@ typedef enum clv_pad_rule {
   CLV_PADS_BEHIND, /* no pad among the real places: places are numbered without pads there */
   CLV_PADS_LAST,   /* the last token that is no pad is the last real one: it is scored there */
 } clv_pad_rule;
+/* Instead of the token of pads: there is none; pads are a number that no token has. */
+enum { CLV_NO_PAD = -1, CLV_PAD_OF_NO_TOKEN = -2 };
 typedef struct clv_pad_fault {
   size_t record;
   int64_t place, length; /* place: of the pad, or of the token that is scored there */
+  bool is_empty;         /* it has no token but pads, or the length 0 */
 } clv_pad_fault;
 
 /* Whether all records follow the rule; else the first that does not. Tokens are the input "ids", or
- * the first one; real places those before "lengths", or all. True without a pad (-1). */
+ * the first one; real places those before "lengths", or all. True for
+ * CLV_NO_PAD. */
 bool clv_dataset_pads_fit(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
                           clv_pad_fault *ret);
-/* Whether each label that counts is the token of its own place, and not that of the next one. */
-bool clv_dataset_labels_are_tokens(const clv_dataset *ds, int64_t ignored);
+/* Labels of places where the next place has another token: how many there are, and how many of them
+ * are the token of their own place. 0 where labels are no tokens. */
+typedef struct clv_label_shift {
+  size_t telling, own;
+} clv_label_shift;
+clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored);
+/* Nine of ten are their own token, or all but one of at least four. */
+bool clv_labels_are_own_tokens(const clv_label_shift *m);
 
 /* What a file is, or each file in a folder, without reading it: adds a line with path, inode, size
  * and time. Equal lines, equal records, unless somebody sets times back. */

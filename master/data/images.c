@@ -134,11 +134,11 @@ clv_code clv_images_pixels(clv_images *im, uint32_t record, const clv_pixels **r
 
 static clv_code check_size(const clv_images *im, const clv_view *v, clv_err *err) {
   if (v->out_width == im->width && v->out_height == im->height) return CLV_OK;
-  return clv_fail(err, CLV_DATA_LOSS,
-                  "is %u x %u%s, the first one is %u x %u: set data.images.crop, so that all have "
-                  "one size",
-                  v->out_width, v->out_height, im->o.resize ? " when resized" : "", im->width,
-                  im->height);
+  return clv_fail(
+      err, CLV_DATA_LOSS,
+      "is %u x %u%s, and others are %u x %u: set data.images.crop, so that all have one "
+      "size",
+      v->out_width, v->out_height, im->o.resize ? " when resized" : "", im->width, im->height);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -255,17 +255,26 @@ static clv_code check_options(const clv_image_options *o, clv_err *err) {
   return CLV_OK;
 }
 
-/* The size of a record, and whether this one can have it. */
-static clv_code probe(clv_images *im, uint32_t record, clv_err *err) {
-  clv_view view;
+/* Finds the size that the image has as a record, from its header. */
+static clv_code probe(clv_images *im, uint32_t record, clv_view *ret, clv_err *err) {
   worker *w = &im->workers[0];
   CLV_TRY(decode(im, record, true, w, err));
-  CLV_TRY(clv_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, &view, err));
-  if (!im->width) {
-    im->width = view.out_width;
-    im->height = view.out_height;
+  return clv_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
+}
+
+/* The size of records is the commonest one of these, and of several the first. */
+static void take_size(clv_images *im, const clv_view *views, size_t n) {
+  size_t most = 0;
+  for (size_t i = 0; i < n; i++) {
+    size_t same = 0;
+    for (size_t k = 0; k < n; k++)
+      same +=
+          views[k].out_width == views[i].out_width && views[k].out_height == views[i].out_height;
+    if (same <= most) continue;
+    most = same;
+    im->width = views[i].out_width;
+    im->height = views[i].out_height;
   }
-  return check_size(im, &view, err);
 }
 
 bool clv_images_tolerate(const clv_images *im) { return im->tolerates_broken; }
@@ -275,17 +284,29 @@ clv_code clv_images_probed(const clv_images *im, clv_err *err) {
   return im->probed.code;
 }
 
+/* An image that was probed and cannot be a record. true: look at more of them. */
+static bool note_probed(clv_images *im, uint32_t record, clv_err *why) {
+  clv_code code = blame(im, record, why);
+  if (im->probed.code == CLV_OK) im->probed = *why;
+  return im->tolerates_broken && code != CLV_EXHAUSTED;
+}
+
 /* Spread over the folder, the first one included. */
 static clv_code probe_some(clv_images *im, clv_err *err) {
-  size_t n = CLV_MIN(im->folder.n, PROBES);
+  clv_view views[PROBES];
+  uint32_t record[PROBES];
+  size_t all = CLV_MIN(im->folder.n, PROBES), n = 0;
   clv_err why;
-  for (size_t i = 0; i < n; i++) {
-    uint32_t record = (uint32_t)(i * im->folder.n / n);
-    if (probe(im, record, &why) == CLV_OK) continue;
-    clv_code code = blame(im, record, &why);
-    if (im->probed.code == CLV_OK) im->probed = why;
-    if (!im->tolerates_broken || code == CLV_EXHAUSTED) break;
+  for (size_t i = 0; i < all; i++) {
+    record[n] = (uint32_t)(i * im->folder.n / all);
+    if (probe(im, record[n], &views[n], &why) == CLV_OK)
+      n++;
+    else if (!note_probed(im, record[n], &why))
+      break;
   }
+  take_size(im, views, n);
+  for (size_t i = 0; i < n; i++)
+    if (check_size(im, &views[i], &why) != CLV_OK && !note_probed(im, record[i], &why)) break;
   return im->tolerates_broken && im->width ? CLV_OK : clv_images_probed(im, err);
 }
 

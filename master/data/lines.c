@@ -33,6 +33,13 @@ void clv_lines_freep(clv_lines **l) {
   *l = NULL;
 }
 
+static csv_place next_place(csv_place now, char c) {
+  if (now == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
+  if (c == ',') return FIELD_BEGINS;
+  if (now == FIELD_BEGINS && c == '"') return IN_QUOTES;
+  return now == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
+}
+
 /* ---- encodings ------------------------------------------------------------------------------- */
 
 size_t clv_mark_bytes(const char *text, size_t len) {
@@ -48,11 +55,39 @@ static clv_code check_encoding(const clv_lines *l, clv_err *err) {
                   clv_source_label(l->source), name, name);
 }
 
-/* ---- records --------------------------------------------------------------------------------- */
+/* The first line ends with \r alone, as files of an old Macintosh do. A quoted field may hold one;
+ * in JSON it is a space unless another record follows. */
+static bool ends_in_cr(const clv_lines *l) {
+  csv_place place = FIELD_BEGINS;
+  for (size_t i = 0; i + 1 < l->got; i++) {
+    char c = l->piece[i], next = l->piece[i + 1];
+    bool inside = l->is_csv && place == IN_QUOTES;
+    if (c == '\n' && !inside) return false;
+    if (c == '\r' && !inside && (l->is_csv ? next != '\n' && next != '\r' : next == '{'))
+      return true;
+    place = next_place(place, c);
+  }
+  return false;
+}
+
+static clv_code check_line_ends(const clv_lines *l, clv_err *err) {
+  if (!ends_in_cr(l)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%.200s:1: its lines end with CR alone, and LF or CR LF is expected: convert it "
+                  "with tr '\\r' '\\n'",
+                  clv_source_label(l->source));
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 static clv_code fill(clv_lines *l, clv_err *err) {
   l->at = 0;
   return clv_source_read(l->source, l->piece, PIECE, &l->got, err);
+}
+
+static clv_code fail_size(const clv_lines *l, clv_err *err) {
+  return clv_fail(err, CLV_EXHAUSTED, "%.200s: has more than %zu bytes",
+                  clv_source_label(l->source), l->max_bytes);
 }
 
 static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_lines **ret,
@@ -64,6 +99,7 @@ static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_l
   l->max_bytes = max_bytes;
   CLV_TRY(fill(l, err));
   CLV_TRY(check_encoding(l, err));
+  CLV_TRY(check_line_ends(l, err));
   l->at = clv_mark_bytes(l->piece, l->got);
   *ret = clv_steal(&l);
   return CLV_OK;
@@ -81,13 +117,6 @@ clv_code clv_lines_memory(const char *text, size_t len, const char *label, bool 
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_memory(text, len, label, &s, err));
   return open_source(&s, is_csv, SIZE_MAX, ret, err);
-}
-
-static csv_place next_place(csv_place now, char c) {
-  if (now == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
-  if (c == ',') return FIELD_BEGINS;
-  if (now == FIELD_BEGINS && c == '"') return IN_QUOTES;
-  return now == AFTER_QUOTE && c == '"' ? IN_QUOTES : IN_PLAIN;
 }
 
 /* Bytes of `piece` up to the end of the record, *ret_end, or of the piece. */
@@ -109,6 +138,43 @@ static size_t line_bytes(clv_lines *l, bool *ret_end) {
   return stop ? (size_t)(stop - from) + 1 : l->got - l->at;
 }
 
+/* ---- empty lines ----------------------------------------------------------------------------- */
+
+/* A line end of CSV is \n or \r\n, and spaces are a field. A line of JSON may have spaces only. */
+static bool is_blank(const clv_lines *l, size_t i) {
+  char c = l->piece[i];
+  if (l->is_csv) return c == '\r' && i + 1 < l->got && l->piece[i + 1] == '\n';
+  return c == '\r' || c == ' ' || c == '\t';
+}
+
+/* Bytes of `piece` up to the end of the last empty line before a record. Counts the lines. */
+static size_t empty_bytes(clv_lines *l) {
+  size_t end = l->at;
+  for (size_t i = end; i < l->got; i++) {
+    if (l->piece[i] == '\n') {
+      end = i + 1;
+      l->lines++;
+    } else if (!is_blank(l, i)) {
+      break;
+    }
+  }
+  return end - l->at;
+}
+
+/* Passes by empty lines in one scan: a record of its own costs thirty times as much. */
+static clv_code skip_empty(clv_lines *l, clv_err *err) {
+  do {
+    if (l->at == l->got) CLV_TRY(fill(l, err));
+    size_t n = empty_bytes(l);
+    if (n > l->max_bytes - l->taken) return fail_size(l, err);
+    l->at += n;
+    l->taken += n;
+  } while (l->got && l->at == l->got);
+  return CLV_OK;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
 static clv_code take_bytes(clv_lines *l, size_t n, size_t line, clv_err *err) {
   const char *label = clv_source_label(l->source);
   if (l->record.len + n > CLV_RECORD_MOST)
@@ -116,8 +182,7 @@ static clv_code take_bytes(clv_lines *l, size_t n, size_t line, clv_err *err) {
         err, CLV_EXHAUSTED, "%.200s:%zu: this record has more than %d bytes, the limit of one%s",
         label, line, CLV_RECORD_MOST,
         l->place == IN_QUOTES ? " (do its quotes have no end?)" : ": make several of it");
-  if (n > l->max_bytes - l->taken)
-    return clv_fail(err, CLV_EXHAUSTED, "%.200s: has more than %zu bytes", label, l->max_bytes);
+  if (n > l->max_bytes - l->taken) return fail_size(l, err);
   clv_bytes_add(&l->record, l->piece + l->at, n);
   l->at += n;
   l->taken += n;
@@ -127,6 +192,7 @@ static clv_code take_bytes(clv_lines *l, size_t n, size_t line, clv_err *err) {
 
 clv_code clv_lines_next(clv_lines *l, clv_record *ret, bool *ret_more, clv_err *err) {
   bool end = false;
+  CLV_TRY(skip_empty(l, err));
   size_t line = l->lines;
   l->record.len = 0;
   clv_bytes_add(&l->record, "", 0);

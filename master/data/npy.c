@@ -4,6 +4,7 @@
  * descr, fortran_order and shape, then the elements. Source: numpy.lib.format. The header is read
  * by a cursor over a bounded copy of it; nothing in it is ever evaluated.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,12 +38,15 @@ static const struct {
     {'U', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
     {'S', "texts", "number them: names, a = numpy.unique(a, return_inverse=True), then save a"},
     {'O', "Python objects",
-     "they are pickled, and reading them would run code: make numbers of them, a.astype('f4'), or "
-     "of texts names, a = numpy.unique(a.astype(str), return_inverse=True), then save a"},
+     "they are pickled, and reading them would run code: load a file of your own with "
+     "numpy.load(path, allow_pickle=True) and save a.astype('f4'), classes as a.astype('i8'); of "
+     "texts names, a = numpy.unique(a.astype(str), return_inverse=True), then save a"},
     {'c', "complex numbers", "save both parts: a = numpy.stack([a.real, a.imag], -1).astype('f4')"},
-    {'M', "dates", "make numbers of them: subtract a first date, a.astype('i8')"},
+    {'M', "dates", "make numbers of them: save (a - a.min()).astype('i8')"},
     {'m', "spans of time", "make numbers of them: a.astype('i8')"},
-    {'V', "structured records or bytes", "save each field as an array of its own: a['field']"},
+    {'V', "bytes without a type",
+     "give them the type that they had, such as a.view(ml_dtypes.bfloat16).astype('f4'), then save "
+     "a"},
     {'f', "floats of another size", "save a.astype('f8')"},
 };
 
@@ -109,12 +113,24 @@ static clv_code refuse_type(const header *h, const char *descr, clv_err *err) {
                   h->label, descr);
 }
 
+/* A list of fields: [('name', '<f4'), ...]. */
+static clv_code refuse_fields(header *h, clv_err *err) {
+  char name[32];
+  if (!take(h, '[') || !take(h, '(') || !take_string(h, name, sizeof name))
+    snprintf(name, sizeof name, "NAME");
+  return clv_fail(err, CLV_INVALID,
+                  "%s: its elements are structured records of several fields, which are not read: "
+                  "save each field as an array of its own, such as numpy.save(path, a['%s'])",
+                  h->label, name);
+}
+
 static clv_code parse_descr(header *h, clv_err *err) {
   char descr[32];
   if (h->says.element) return bad_header(h, "'descr' only once", err);
+  skip_space(h);
+  if (h->p < h->end && *h->p == '[') return refuse_fields(h, err);
   if (!take_string(h, descr, sizeof descr))
-    return bad_header(h, "a plain element type such as '<f4' (structured arrays are not read)",
-                      err);
+    return bad_header(h, "an element type such as '<f4'", err);
   h->says.is_big_endian = descr[0] == '>';
   for (size_t i = 0; descr[0] && strchr("<>=|", descr[0]) && i < CLV_COUNT(elements); i++)
     if (strcmp(descr + 1, elements[i].name) == 0) h->says.element = &elements[i];

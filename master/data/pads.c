@@ -58,44 +58,55 @@ static size_t last_other(const clv_token_rows *t, size_t record, int64_t pad) {
   return i ? i - 1 : 0;
 }
 
+/* transformers scores the last token that is no pad, or the first place where there is none. */
+static bool scores_last_real(const clv_token_rows *t, size_t record, int64_t pad,
+                             clv_pad_fault *ret) {
+  size_t length = length_of(t, record), place = last_other(t, record, pad);
+  bool is_empty = place == 0 && is_pad(t, record, 0, pad);
+  *ret = (clv_pad_fault){record, (int64_t)place, (int64_t)length, is_empty || !length};
+  return place + 1 == length;
+}
+
+static bool has_no_pad_inside(const clv_token_rows *t, size_t record, int64_t pad,
+                              clv_pad_fault *ret) {
+  size_t length = length_of(t, record), place = first_pad(t, record, pad);
+  *ret = (clv_pad_fault){record, (int64_t)place, (int64_t)length, false};
+  return place == length;
+}
+
 bool clv_dataset_pads_fit(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
                           clv_pad_fault *ret) {
   clv_token_rows t;
-  if (pad < 0 || !token_rows_of(ds, &t)) return true;
-  for (size_t r = 0; r < ds->count; r++) {
-    size_t length = length_of(&t, r);
-    size_t place = rule == CLV_PADS_BEHIND ? first_pad(&t, r, pad) : last_other(&t, r, pad);
-    size_t wanted = rule == CLV_PADS_BEHIND ? length : length - (length > 0);
-    *ret = (clv_pad_fault){r, (int64_t)place, (int64_t)length};
-    if (place != wanted) return false;
-  }
+  if (pad == CLV_NO_PAD || !token_rows_of(ds, &t)) return true;
+  for (size_t r = 0; r < ds->count; r++)
+    if (!(rule == CLV_PADS_BEHIND ? has_no_pad_inside : scores_last_real)(&t, r, pad, ret))
+      return false;
   return true;
 }
 
-/* How the labels of a record go with its tokens: each that counts is its place's token, or that of
- * the next place. */
-typedef struct clv_label_match {
-  bool is_same, is_next;
-} clv_label_match;
-
-static void match_labels(const clv_dataset *ds, const clv_token_rows *t, size_t record,
-                         int64_t ignored, clv_label_match *m) {
-  for (size_t i = 0; i < t->places; i++) {
+/* A label tells whether labels are shifted where its place and the next have different tokens. */
+static void count_labels(const clv_dataset *ds, const clv_token_rows *t, size_t record,
+                         int64_t ignored, clv_label_shift *m) {
+  for (size_t i = 0; i + 1 < t->places; i++) {
     size_t at = record * t->places + i;
-    int64_t label = clv_dataset_integer(ds->labels, at);
-    if (label == ignored) continue;
-    m->is_same &= label == clv_dataset_integer(t->ids, at);
-    m->is_next &= i + 1 < t->places && label == clv_dataset_integer(t->ids, at + 1);
+    int64_t label = clv_dataset_integer(ds->labels, at), own = clv_dataset_integer(t->ids, at);
+    if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;
+    m->telling++;
+    m->own += label == own;
   }
 }
 
-bool clv_dataset_labels_are_tokens(const clv_dataset *ds, int64_t ignored) {
-  clv_label_match m = {true, true};
+clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored) {
+  clv_label_shift m = {0};
   clv_token_rows t;
-  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !token_rows_of(ds, &t)) return false;
+  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !token_rows_of(ds, &t)) return m;
   const clv_tensor *y = ds->labels;
-  if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.places || y->dtype == CLV_F32)
-    return false;
-  for (size_t r = 0; r < ds->count && m.is_same; r++) match_labels(ds, &t, r, ignored, &m);
-  return m.is_same && !m.is_next;
+  if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.places || y->dtype == CLV_F32) return m;
+  for (size_t r = 0; r < ds->count; r++) count_labels(ds, &t, r, ignored, &m);
+  return m;
+}
+
+bool clv_labels_are_own_tokens(const clv_label_shift *m) {
+  size_t others = m->telling - m->own;
+  return m->own && (others <= m->telling / 10 || (others == 1 && m->telling >= 4));
 }

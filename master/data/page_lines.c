@@ -121,12 +121,12 @@ static clv_code take_value(clv_page_lines *l, clv_json *j, int which, clv_err *e
 
 static clv_code check_line(const clv_page_lines *l, const clv_json *j, uint32_t seen,
                            clv_err *err) {
-  char there[CLV_KEYS_TEXT];
+  clv_keys there;
   size_t words = l->words.n;
   for (int k = 0; k < KEYS; k++)
     if (needed(l->wants) & ~seen & 1u << k)
       return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->place, keys[k],
-                      clv_keys_text(j, there, sizeof there));
+                      clv_keys_text(j, &there));
   if (l->kept.failed || l->label.failed || l->file.failed || l->more.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->place);
   if (l->boxes.n != 4 * words)

@@ -85,8 +85,11 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   return r->wants == CLV_PAGES_OF_PAGES ? append(&r->labels, &class, 1, err) : CLV_OK;
 }
 
+/* All names are checked first, so that a page that is left out adds no class. */
 static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32_t *labels,
                              clv_err *err) {
+  for (size_t i = 0; i < p->page.n; i++)
+    if (p->labels[i]) CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));
   for (size_t i = 0; i < p->page.n; i++) {
     labels[i] = CLV_LABEL_IGNORED;
     if (p->labels[i])

@@ -341,7 +341,8 @@ static clv_code check_u64(const clv_source *s, const clv_tensor *t, clv_err *err
     if (((const int64_t *)t->data)[i] < 0)
       return clv_fail(err, CLV_INVALID,
                       "%s: element %zu is %llu, and whole numbers are read up to 2^63 - 1: save "
-                      "a.astype('f8')",
+                      "records as a.astype('f8'); number classes and ids: names, a = "
+                      "numpy.unique(a, return_inverse=True), then save a",
                       s->label, i, (unsigned long long)((const int64_t *)t->data)[i]);
   return CLV_OK;
 }

@@ -12,10 +12,17 @@
 
 enum { CLV_KEYS_TEXT = 200 };
 
-/* Adds 'key' to the list in text [len], which begins as ""; ends it with "..." when it is full. */
-void clv_keys_add(const char *key, char *text, size_t len);
-/* Fills text [len] with the list of the keys of an object that was read without an error. */
-const char *clv_keys_text(const clv_json *object, char *text, size_t len);
+/* A list of keys for a message. Zero-initialise, add, then end it. */
+typedef struct clv_keys {
+  char text[CLV_KEYS_TEXT];
+  size_t len, unlisted; /* bytes of text; keys that had no room */
+} clv_keys;
+
+void clv_keys_add(clv_keys *k, const char *key);
+/* Ends the list with the number of keys that had no room. Returns its text. */
+const char *clv_keys_end(clv_keys *k);
+/* Lists the keys of an object that was read without an error. Returns ret->text. */
+const char *clv_keys_text(const clv_json *object, clv_keys *ret);
 
 /* ---- tables (csv.c) -------------------------------------------------------------------------- */
 
@@ -25,7 +32,7 @@ enum { CLV_CSV_MOST = 4096 /* columns */ };
 typedef struct clv_csv {
   const char *label, *text;
   size_t len, at;
-  size_t line, line_at; /* lines before this one, and where it begins */
+  size_t line; /* lines before this one */
 } clv_csv;
 
 /* "label:line:column: ..." of the byte `at`, of this line or a former one. */

@@ -66,42 +66,42 @@ static const char *place_text(const char *label, size_t line, char *text, size_t
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-static clv_code one_column(const text_table *t, const clv_csv *c, const char *name, columns *ret,
-                           clv_err *err) {
+static clv_code one_column(const text_table *t, const clv_csv *c, size_t line, const char *name,
+                           columns *ret, clv_err *err) {
   for (int m = 0; m < MEMBERS; m++) {
     if (!name_of(t, m) || strcmp(name_of(t, m), name) != 0) continue;
     if (ret->at[m] != SIZE_MAX)
-      return clv_csv_fail(c, 0, 0, err, "the header has '%.80s' twice", name);
+      return clv_csv_fail(c, line, 0, err, "the header has '%.80s' twice", name);
     ret->at[m] = ret->n;
   }
   return CLV_OK;
 }
 
-/* The columns that there are, as far as a message has room for them. */
-static void list_columns(const clv_csv *header, char *text, size_t len) {
+/* Lists the columns that there are. */
+static const char *list_columns(const clv_csv *header, clv_keys *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes field = {0};
   clv_csv c = {.label = header->label, .text = header->text, .len = header->len};
   bool last = false;
-  text[0] = '\0';
-  while (!last && clv_csv_field(&c, &field, &last, NULL) == CLV_OK)
-    clv_keys_add(field.data, text, len);
+  *ret = (clv_keys){0};
+  while (!last && clv_csv_field(&c, &field, &last, NULL) == CLV_OK) clv_keys_add(ret, field.data);
+  return clv_keys_end(ret);
 }
 
 static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
   bool last = false;
-  char there[CLV_KEYS_TEXT];
+  size_t line = c->line;
+  clv_keys there;
   *ret = (columns){.at = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
   for (; !last; ret->n++) {
     CLV_TRY(clv_csv_field(c, &t->member[TEXT], &last, err));
     if (ret->n == CLV_CSV_MOST)
-      return clv_csv_fail(c, 0, 0, err, "more than %d columns", CLV_CSV_MOST);
-    CLV_TRY(one_column(t, c, t->member[TEXT].data, ret, err));
+      return clv_csv_fail(c, line, 0, err, "more than %d columns", CLV_CSV_MOST);
+    CLV_TRY(one_column(t, c, line, t->member[TEXT].data, ret, err));
   }
   for (int m = 0; m < MEMBERS; m++) {
     if (!name_of(t, m) || ret->at[m] != SIZE_MAX) continue;
-    list_columns(c, there, sizeof there);
-    return clv_csv_fail(c, 0, 0, err, "the header has no '%.80s', but %s: set %s", name_of(t, m),
-                        there, key_of[m]);
+    return clv_csv_fail(c, line, 0, err, "the header has no '%.80s', but %s: set %s", name_of(t, m),
+                        list_columns(c, &there), key_of[m]);
   }
   return CLV_OK;
 }
@@ -158,7 +158,7 @@ static clv_code take_words(clv_json *j, clv_bytes *text, clv_err *err) {
 
 static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
   const char *const names[] = {t->o->column, t->o->label, t->o->group};
-  char there[CLV_KEYS_TEXT];
+  clv_keys there;
   uint32_t seen = 0;
   bool more = true;
   int m;
@@ -176,7 +176,7 @@ static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
   for (m = 0; m < MEMBERS; m++)
     if (name_of(t, m) && !(seen & 1u << m))
       return clv_json_fail(j, 0, err, "has no '%.80s', but %s: set %s", names[m],
-                           clv_keys_text(j, there, sizeof there), key_of[m]);
+                           clv_keys_text(j, &there), key_of[m]);
   return CLV_OK;
 }
 

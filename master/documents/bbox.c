@@ -28,7 +28,21 @@ static bool take_rotation(const char *line, size_t *ret_page, long *ret_degrees)
   return true;
 }
 
-clv_code clv_rotations_parse(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
+enum { UPRIGHT, TURNED, ASKEW };
+
+/* pdftotext takes 45 degrees for 0 and others for 90, so boxes would be anywhere. */
+static clv_code check_rotations(const char *label, const clv_bytes *turned, clv_err *err) {
+  for (size_t i = 0; i < turned->len; i++)
+    if (turned->data[i] == ASKEW)
+      return clv_fail(err, CLV_INVALID,
+                      "%.200s: page %zu has a /Rotate that is no multiple of 90: turn it with qpdf "
+                      "--rotate=0:%zu IN OUT",
+                      label, i + 1, i + 1);
+  return CLV_OK;
+}
+
+clv_code clv_rotations_parse(const char *text, size_t len, const char *label, clv_bytes *ret,
+                             clv_err *err) {
   const char *end = text + len;
   size_t page;
   long degrees;
@@ -36,11 +50,12 @@ clv_code clv_rotations_parse(const char *text, size_t len, clv_bytes *ret, clv_e
     stop = memchr(at, '\n', (size_t)(end - at));
     if (take_rotation(at, &page, &degrees)) {
       while (ret->len <= page && !ret->failed) clv_bytes_add(ret, "", 1);
-      if (!ret->failed) ret->data[page] = degrees % 180 != 0;
+      if (!ret->failed) ret->data[page] = degrees % 90 ? ASKEW : degrees % 180 ? TURNED : UPRIGHT;
     }
     if (!stop) break;
   }
-  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for pages") : CLV_OK;
+  if (ret->failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for pages");
+  return check_rotations(label, ret, err);
 }
 
 static bool is_turned(const printed *r, size_t page) {

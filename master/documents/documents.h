@@ -65,8 +65,8 @@ clv_code clv_documents_walk(const char *path, clv_file_fn *each, void *user,
                             clv_err *err) CLV_USE_RESULT;
 
 /* Reads what `pdfinfo -f 1 -l N` prints: ret[i] is 1 where page i is turned by 90 or 270 degrees,
- * else 0 or past the end. */
-clv_code clv_rotations_parse(const char *text, size_t len, clv_bytes *ret,
+ * else 0 or past the end. CLV_INVALID: a page is turned by no multiple of 90. */
+clv_code clv_rotations_parse(const char *text, size_t len, const char *label, clv_bytes *ret,
                              clv_err *err) CLV_USE_RESULT;
 
 /* What the programs print, from memory: `pdftotext -bbox`, and tesseract's tsv. pdftotext turns the

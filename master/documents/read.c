@@ -55,15 +55,18 @@ static clv_code open_file(const char *path, int *ret, clv_err *err) {
   return *ret >= 0 ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "%s: %s", path, strerror(errno));
 }
 
-static const kind *kind_of(int fd) {
+static clv_code find_kind(int fd, const char *path, const kind **ret, clv_err *err) {
   char head[LEADING + 8];
   ssize_t n = pread(fd, head, sizeof head, 0);
-  for (size_t i = 0; n > 0 && i < CLV_COUNT(kinds); i++) {
+  if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", path, strerror(errno));
+  if (!n) return clv_fail(err, CLV_INVALID, "%s: the file is empty (0 bytes)", path);
+  for (size_t i = 0; i < CLV_COUNT(kinds); i++) {
     size_t len = strlen(kinds[i].magic);
+    *ret = &kinds[i];
     if (memmem(head, CLV_MIN((size_t)n, kinds[i].leading + len), kinds[i].magic, len))
-      return &kinds[i];
+      return CLV_OK;
   }
-  return NULL;
+  return clv_fail(err, CLV_INVALID, "%s: begins as no PDF, PNG or JPEG does", path);
 }
 
 static clv_code run_child(const char *const *args, int fd, const char *path,
@@ -80,13 +83,13 @@ clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv
   CLV_AUTO(close_fd) int fd = -1;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, info = {0}, turned = {0};
   bool apart = false, info_apart = true;
+  const kind *k = NULL;
   CLV_TRY(open_file(path, &fd, err));
-  const kind *k = kind_of(fd);
-  if (!k) return clv_fail(err, CLV_INVALID, "%s: begins as no PDF, PNG or JPEG does", path);
+  CLV_TRY(find_kind(fd, path, &k, err));
   CLV_TRY(run_child(k->args, fd, path, limits, &out, &apart, err));
   if (k->rotations) {
     CLV_TRY(run_child(k->rotations, fd, path, limits, &info, &info_apart, err));
-    CLV_TRY(clv_rotations_parse(info.data, info.len, &turned, err));
+    CLV_TRY(clv_rotations_parse(info.data, info.len, path, &turned, err));
   }
   CLV_TRY(k->parse(out.data, out.len, path, &turned, ret, err));
   ret->apart = apart && info_apart;

@@ -17,6 +17,8 @@
 
 #include "common/base/base.h"
 #include "common/base/tensor/tensor.h"
+#include "common/model/config/config.h"
+#include "master/api/api.h"
 
 #define CLV_EGRESS_FILE "egress.jsonl"
 #define CLV_EGRESS_MASTER "master" /* as `from`; workers have their names */
@@ -45,7 +47,7 @@ typedef enum clv_egress_event {
 
 typedef enum clv_egress_kind {
   CLV_EGRESS_INPUT = 1, /* "input": records as they are, or where nothing has mixed them */
-  CLV_EGRESS_TOKENS,    /* "tokens": one vector each */
+  CLV_EGRESS_TOKENS,    /* "tokens": one vector each; a word of the record alone, no row has it */
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,
   CLV_EGRESS_GRADIENT,
@@ -211,6 +213,31 @@ typedef enum clv_egress_form {
 clv_code clv_egress_page(const clv_egress_book *b, const char *run, clv_egress_form form,
                          clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
+/* ---- what a tensor shows (shows.c) ----------------------------------------------------------- */
+
+/* One finding: what a tensor that leaves shows of records or labels to a worker that knows the
+ * session file. Each is a bit, a worse one is greater. Plan, gate, policy and record use this type;
+ * master/plan/privacy.c says which layers hide something. */
+typedef enum clv_shows {
+  CLV_SHOWS_MIXED = 0,            /* no finding, which is never proof of safety */
+  CLV_SHOWS_PICTURE = 1,          /* an element is made of fewer than half of the places */
+  CLV_SHOWS_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
+  CLV_SHOWS_TOKENS = 4,           /* one vector per token */
+  CLV_SHOWS_RAW_INPUT = 8,        /* on some path nothing mixes */
+  CLV_SHOWS_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
+  CLV_SHOWS_LABELS = 32,
+} clv_shows;
+
+/* A set of findings. Of two sets the one with the worse finding is the greater number. */
+typedef unsigned clv_findings;
+enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
+
+/* The words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns buf. */
+const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
+clv_shows clv_findings_worst(clv_findings f);
+/* The findings that `privacy` in the session does not permit; 0: none. */
+clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
+
 /* ---- the policy ------------------------------------------------------------------------------ */
 
 #define CLV_POLICY_FOLDER "/etc/cleave"
@@ -221,23 +248,12 @@ clv_code clv_egress_page(const clv_egress_book *b, const char *run, clv_egress_f
 /* What whoever answers for the data permits to leave. Everything else is refused. */
 typedef struct clv_policy clv_policy;
 
-/* What a tensor shows of records and labels, where a policy has a word for it. The numbers are
- * bits, because a tensor may show several things. */
-typedef enum clv_policy_shows {
-  CLV_POLICY_PICTURE = 1,
-  CLV_POLICY_FRONT_KNOWN = 2,
-  CLV_POLICY_TOKENS = 4,
-  CLV_POLICY_RAW = 8,
-  CLV_POLICY_LABELS_READABLE = 16,
-  CLV_POLICY_LABELS = 32,
-} clv_policy_shows;
-
 #define CLV_POLICY_NO_PATH UINT32_MAX
 
 typedef struct clv_policy_tensor {
   const char *name; /* for messages */
   clv_egress_kind kind;
-  unsigned shows; /* set of clv_policy_shows */
+  clv_findings shows;
   /* hiding layers at the master, of records or labels, on the path with the fewest; of what shows
    * neither: CLV_POLICY_NO_PATH */
   uint32_t layers_at_home;
@@ -284,6 +300,73 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
  * is not counted. Any thread. */
 clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                          clv_err *err) CLV_USE_RESULT;
+
+/* ---- rows of the egress table (row.c) -------------------------------------------------------- */
+
+#define CLV_LOSS_NAME "(loss)" /* module of the loss; no stage may be called so */
+
+/* One tensor that the master sends, per micro-batch. The blueprint sets kind and shows once; plan,
+ * policy, gate and record read them here. */
+typedef struct clv_egress_row {
+  char name[160]; /* "activation of stage 'a' (layer 2)" */
+  /* what crosses: INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS (of state, too) or CACHED */
+  clv_egress_kind kind;
+  clv_findings shows;
+  clv_findings looked; /* those of them that the look alone has found */
+  uint32_t stage;      /* index of the module in the session, the loss behind the last */
+  uint32_t input;      /* INPUT, LABELS: of the module, in its order; CACHED: 1, numbers of rows */
+  uint32_t n_values;   /* of a cut: the values that cross it together */
+  int worker;          /* index of the receiver in the session's workers */
+  clv_dtype dtype;
+  clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
+  uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
+  int64_t places;          /* of clv_node: packed sequences have so many rows at most */
+  bool relayed;            /* received from another worker, and passed on */
+  uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
+} clv_egress_row;
+
+/* The word of the record for what crosses and what it shows: an activation that shows RAW INPUT is
+ * "input", one that shows TOKENS "tokens". Policies match the kind itself. */
+clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings shows);
+/* The row as a policy sees it. The texts are the row's and the session's. */
+clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_egress_row *r);
+
+/* ---- the gate (gate.c) ----------------------------------------------------------------------- */
+
+/* The record's flow of the tensors of a row, and their sizes. */
+typedef struct clv_flow {
+  clv_egress_flow *flow; /* NULL: WEIGHTS, whose pieces have one each */
+  uint64_t sample_bytes; /* bytes of a sample; of packed sequences at most */
+  uint64_t place_bytes;  /* bytes of a place of packed sequences; 0: they are not packed */
+} clv_flow;
+
+/* The record's flow of one piece of a stage's state. */
+typedef struct clv_state_flow {
+  clv_egress_flow *flow;
+  uint32_t stage;
+  bool optimizer; /* state of the optimiser, no parameter */
+  char name[CLV_EGRESS_NAME + 1];
+} clv_state_flow;
+
+/* What the gate compares a tensor with. All is the caller's, and set before a tensor is sent. */
+typedef struct clv_gate {
+  const clv_session_config *config;
+  const clv_egress_row *rows; /* [n_rows] the egress table */
+  size_t n_rows;
+  clv_flow *flows;            /* [n_rows] */
+  clv_egress_flow **failures; /* [config->n_workers] what each is sent of failures; NULL: nothing */
+  clv_state_flow *states;     /* [n_states] pieces of state that are expected */
+  size_t n_states, next_state; /* next_state: where the search begins, as pieces come in order */
+  int64_t max_samples;         /* of a tensor */
+  clv_findings uncertain;      /* of the look, which are printed and bind no session key */
+  clv_policy *policy;          /* NULL: no policy */
+} clv_gate;
+
+/* Decides whether a tensor leaves the master: finds its row, compares dtype and shape, asks the
+ * session's privacy, asks the policy, takes the bytes from the record's allowance. CLEAVE_DENIED
+ * with the reason; the code of the record when that cannot be written. For cleave_options.may_send
+ * with a clv_gate as user. Any thread. */
+cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the ledger (ledger.c, ledger_file.c) ----------------------------------------------------
  *
@@ -338,5 +421,7 @@ clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_
 /* Adds them to the file and waits for the disk. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
+/* Can lines be added? A file that is missing gets its first line; errors as of clv_ledger_add. */
+clv_code clv_ledger_ready(clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -177,14 +177,19 @@ static clv_code append(const ledger_file *f, size_t at, const clv_bytes *lines, 
   return f->made ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
 }
 
-clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {
+static clv_code add(const clv_ledger_item *items, size_t n, clv_err *err) {
   CLV_AUTO(file_done) ledger_file f = {.fd = -1};
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
   size_t whole;
-  if (!n) return CLV_OK;
   CLV_TRY(open_for_adding(&f, err));
   CLV_TRY(parse_file(&f, &l, &whole, err));
   CLV_TRY(clv_ledger_put(l, items, n, &lines, err));
   return lines.len ? append(&f, whole, &lines, err) : CLV_OK;
 }
+
+clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {
+  return n ? add(items, n, err) : CLV_OK;
+}
+
+clv_code clv_ledger_ready(clv_err *err) { return add(NULL, 0, err); }

@@ -41,32 +41,32 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
 
 /* Words that permit what a tensor shows, the worst first. */
 static const struct {
-  clv_policy_shows shows;
+  clv_shows shows;
   const char *key;
   size_t given, pos; /* members of clv_policy_config */
 } words[] = {
 #define AT(member) offsetof(clv_policy_config, member)
-    {CLV_POLICY_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
-    {CLV_POLICY_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
+    {CLV_SHOWS_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
+    {CLV_SHOWS_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
      AT(allow.labels_readable_pos)},
-    {CLV_POLICY_RAW, "allow.raw", AT(allow.raw), AT(allow.raw_pos)},
-    {CLV_POLICY_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos)},
-    {CLV_POLICY_FRONT_KNOWN, "allow.front_known", AT(allow.front_known), AT(allow.front_known_pos)},
-    {CLV_POLICY_PICTURE, "pictures", AT(pictures), AT(pictures_pos)},
+    {CLV_SHOWS_RAW_INPUT, "allow.raw", AT(allow.raw), AT(allow.raw_pos)},
+    {CLV_SHOWS_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos)},
+    {CLV_SHOWS_FRONT_KNOWN, "allow.front_known", AT(allow.front_known), AT(allow.front_known_pos)},
+    {CLV_SHOWS_PICTURE, "pictures", AT(pictures), AT(pictures_pos)},
 #undef AT
 };
 
 /* Vectors of tokens are permitted as such, whoever knows the layers before them. */
-static unsigned shows_of(const clv_policy_tensor *t) {
-  if (t->kind == CLV_EGRESS_INPUT) return CLV_POLICY_RAW;
-  if (t->kind == CLV_EGRESS_LABELS) return CLV_POLICY_LABELS;
-  if (t->shows & CLV_POLICY_TOKENS) return t->shows & ~(unsigned)CLV_POLICY_FRONT_KNOWN;
-  return t->shows | (t->kind == CLV_EGRESS_TOKENS && !t->shows ? CLV_POLICY_TOKENS : 0u);
+static clv_findings shows_of(const clv_policy_tensor *t) {
+  if (t->kind == CLV_EGRESS_INPUT) return CLV_SHOWS_RAW_INPUT;
+  if (t->kind == CLV_EGRESS_LABELS) return CLV_SHOWS_LABELS;
+  if (t->shows & CLV_SHOWS_TOKENS) return t->shows & ~(clv_findings)CLV_SHOWS_FRONT_KNOWN;
+  return t->shows;
 }
 
 /* Each thing that the tensor shows has to be permitted. */
 static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  unsigned shows = shows_of(t);
+  clv_findings shows = shows_of(t);
   for (size_t i = 0; i < CLV_COUNT(words); i++) {
     bool given = *(const bool *)((const char *)c + words[i].given);
     clv_config_pos pos = *(const clv_config_pos *)((const char *)c + words[i].pos);

@@ -78,6 +78,11 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static clv_code not_replaced(const char *param, clv_err *err) {
+  if (clv_lora_is_adapter(param))
+    return clv_fail(err, CLV_INVALID,
+                    "'%s' is there as well, and the lora of this stage has no from: give each "
+                    "stage with adapters of the folder the same lora.from",
+                    param);
   return clv_fail(err, CLV_INVALID,
                   "'%s' is saved whole there, and does not learn here: name its module in the "
                   "stage's lora.train, or leave freeze out",
@@ -153,10 +158,11 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 
 /* ---- whose tensors there are ----------------------------------------------------------------- */
 
-static bool has_module(const adapter_file *a, const clv_params *params) {
+/* Adapters of a stage that does not ask for them count: they are refused, not dropped. */
+static bool has_tensor(const adapter_file *a, const clv_params *params, bool asks) {
   prefixed name;
   for (int i = 0; i < params->n; i++)
-    if (!clv_lora_is_adapter(params->list[i].name) &&
+    if (!(asks && clv_lora_is_adapter(params->list[i].name)) &&
         clv_weights_find(a->file, name_in(a, params->list[i].name, name)))
       return true;
   return false;
@@ -171,7 +177,7 @@ static void find_modules(clv_blueprint *b, const char *folder) {
     clv_stage_plan *s = &b->stages[i];
     const char *own = b->config->stages[i].lora.from;
     if ((own && strcmp(own, folder) != 0) || s->has_modules) continue;
-    s->has_modules = has_module(&a, s->params);
+    s->has_modules = has_tensor(&a, s->params, own != NULL);
     if (s->has_modules) s->adapters = folder;
   }
 }

@@ -172,28 +172,29 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 /* ---- egress ---------------------------------------------------------------------------------- */
 
 /* Of an input of the loss: its labels; its predictions are a value. */
-static clv_findings shown_by(const clv_blueprint *b, cleave_sending_kind kind, uint32_t stage,
+static clv_findings shown_by(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
                              uint32_t input) {
-  if (kind == CLEAVE_SENDING_LEAF)
-    return stage == b->n_stages ? CLV_SHOWS_LABELS : clv_shown_by_leaf(b, stage, input);
-  if (kind == CLEAVE_SENDING_VALUE || (kind == CLEAVE_SENDING_CACHED && !input))
+  if (kind == CLV_EGRESS_LABELS) return CLV_SHOWS_LABELS;
+  if (kind == CLV_EGRESS_INPUT) return clv_shown_by_leaf(b, stage, input);
+  if (kind == CLV_EGRESS_ACTIVATION || (kind == CLV_EGRESS_CACHED && !input))
     return b->stages[stage].shows;
-  return kind == CLEAVE_SENDING_GRADIENT ? b->stages[stage].gradient_shows : CLV_SHOWS_MIXED;
+  return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_shows : CLV_SHOWS_MIXED;
 }
 
 /* Of records or labels themselves no layer is on the path. */
 static uint32_t layers_before(const clv_blueprint *b, const clv_egress_row *r) {
-  if (r->kind == CLEAVE_SENDING_LEAF) return r->shows ? 0 : CLV_POLICY_NO_PATH;
-  if (r->kind == CLEAVE_SENDING_GRADIENT) return b->stages[r->stage].head_layers;
-  bool value = r->kind == CLEAVE_SENDING_VALUE || (r->kind == CLEAVE_SENDING_CACHED && !r->input);
+  if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
+    return r->shows ? 0 : CLV_POLICY_NO_PATH;
+  if (r->kind == CLV_EGRESS_GRADIENT) return b->stages[r->stage].head_layers;
+  bool value = r->kind == CLV_EGRESS_ACTIVATION || (r->kind == CLV_EGRESS_CACHED && !r->input);
   return value ? b->stages[r->stage].front_layers : CLV_POLICY_NO_PATH;
 }
 
-static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
+static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint32_t input,
                     int worker, const clv_node *value, bool relayed, const char *fmt, ...)
     CLV_PRINTF(8, 9);
 
-static void add_row(clv_blueprint *b, cleave_sending_kind kind, uint32_t stage, uint32_t input,
+static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint32_t input,
                     int worker, const clv_node *value, bool relayed, const char *fmt, ...) {
   clv_egress_row *r = &b->egress[b->n_egress++];
   *r = (clv_egress_row){.kind = kind,
@@ -241,9 +242,9 @@ static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size
 static void cache_rows(clv_blueprint *b) {
   const char *name = b->config->stages[0].name;
   const clv_node numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
-  add_row(b, CLEAVE_SENDING_CACHED, 0, 0, b->stages[1].worker, output_of(&b->stages[0]), false,
+  add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].worker, output_of(&b->stages[0]), false,
           "CACHED activation of stage '%.40s', once", name);
-  add_row(b, CLEAVE_SENDING_CACHED, 0, 1, b->stages[1].worker, &numbers, false,
+  add_row(b, CLV_EGRESS_CACHED, 0, 1, b->stages[1].worker, &numbers, false,
           "CACHED: numbers of its records");
 }
 
@@ -256,12 +257,12 @@ static void hop_rows(clv_blueprint *b, uint32_t i) {
   if (b->caches && i == 0) cache_rows(b);
   put_what_crosses(b, i, what, sizeof what);
   if (to->worker >= 0)
-    add_row(b, CLEAVE_SENDING_VALUE, i, 0, to->worker, output_of(from), from->worker >= 0,
+    add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->worker, output_of(from), from->worker >= 0,
             b->caches && i == 0 ? "activation of stage '%.40s' (test, eval)%.0s"
                                 : "activation of stage '%.40s' (%s)",
             name, what);
   if (from->worker >= 0 && to->input_needs_grad)
-    add_row(b, CLEAVE_SENDING_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
+    add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
             "gradient for stage '%.40s' (%s)", name, what);
   while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_crossing(b, i, NULL);
 }
@@ -275,7 +276,7 @@ static void leaf_rows(clv_blueprint *b, uint32_t i) {
     uint32_t input = k + (i > 0);
     const clv_node *n = &s->graph->nodes[input];
     bool lengths = clv_shown_by_leaf(b, i, input) == CLV_SHOWS_MIXED;
-    add_row(b, CLEAVE_SENDING_LEAF, i, input, s->worker, n, false,
+    add_row(b, CLV_EGRESS_INPUT, i, input, s->worker, n, false,
             named ? "%s '%.40s'%s%.40s" : "%s%.0s%s%.40s", lengths ? "LENGTHS" : "RAW INPUT",
             n->name, i ? ", for stage " : "", i ? b->config->stages[i].name : "");
   }
@@ -292,11 +293,11 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) leaf_rows(b, i);
   for (uint32_t i = 0; i < b->n_stages; i++) hop_rows(b, i);
   if (loss->worker >= 0)
-    add_row(b, CLEAVE_SENDING_LEAF, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
+    add_row(b, CLV_EGRESS_LABELS, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
             "LABELS");
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (b->stages[i].worker < 0) continue;
-    add_row(b, CLEAVE_SENDING_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
+    add_row(b, CLV_EGRESS_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
             "state of stage '%.40s'%s", c->stages[i].name,
             clv_stage_pushes(&c->stages[i]) || b->stages[i].adapters ? " (initial weights; resume)"
                                                                      : " (resume only)");
@@ -432,10 +433,11 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    const char *word =
-        r->kind == CLEAVE_SENDING_LEAF ? "" : clv_findings_words(r->shows & ~r->looked, words);
+    const char *word = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
+                           ? ""
+                           : clv_findings_words(r->shows & ~r->looked, words);
     clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s%s%s\n", r->name,
-                     r->kind == CLEAVE_SENDING_WEIGHTS
+                     r->kind == CLV_EGRESS_WEIGHTS
                          ? "parameters"
                          : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,

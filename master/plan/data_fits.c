@@ -92,6 +92,11 @@ static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *
       s->key, labels_of(s), (long long)high, of, outputs, (long long)high + 1);
 }
 
+bool clv_plan_is_number(const char *name) {
+  size_t n = strspn(name, "0123456789");
+  return n && !name[n];
+}
+
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
   for (size_t i = 0; c->model.hf && i < c->model.n_attrs; i++)
     if (strcmp(c->model.attrs[i].key, "labels") == 0) return &c->model.attrs[i];
@@ -102,15 +107,18 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
  * records says it alone. */
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);
-  size_t n = clv_dataset_classes(s->ds);
+  size_t n = clv_dataset_classes(s->ds), numbers = 0;
   char first[100], last[100];
+  while (numbers < n && clv_plan_is_number(clv_dataset_class(s->ds, numbers))) numbers++;
   if (!n || !a || a->integer <= (int64_t)n) return CLV_OK;
   return clv_session_fail_at(
       b->config, a->pos, err,
-      "labels: %lld, and %s has %zu classes, '%s' to '%s': write labels: %zu",
+      "labels: %lld, and %s has %zu classes, '%s' to '%s'%s: write labels: %zu%s",
       (long long)a->integer, s->key, n,
       clv_text_fit(clv_dataset_class(s->ds, 0), first, sizeof first),
-      clv_text_fit(clv_dataset_class(s->ds, n - 1), last, sizeof last), n);
+      clv_text_fit(clv_dataset_class(s->ds, n - 1), last, sizeof last),
+      numbers == n ? " in the order of their names as texts, not as numbers" : "", n,
+      numbers == n ? ", or give the data a record of each class that is missing" : "");
 }
 
 static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -245,43 +253,64 @@ static clv_code inputs_fit(const clv_blueprint *b, const data_set *s, clv_err *e
 
 /* ---- pads ------------------------------------------------------------------------------------ */
 
-/* The rule that this model has for them, and what it says of a record that does not follow it. */
-static const struct pad_rule {
-  clv_pad_rule rule;
+/* What a record does that does not follow the rule of this model, and what helps. */
+typedef struct pad_text {
   const char *fault, *cure;
-} pad_rules[] = {
-    {CLV_PADS_BEHIND, "is a pad, and the record has the length",
-     "this model numbers places without pads, here all are numbered: take pads out of texts, and "
-     "give data.inputs lengths where texts are shorter"},
-    {CLV_PADS_LAST, "has its last token that is no pad, and the record has the length",
-     "head: sequence scores that token in transformers, and the last of the length here: let no "
-     "text end with the pad, fill with it behind the length alone, and give data.inputs lengths "
-     "where texts are shorter"},
-};
+} pad_text;
 
-static clv_code pads_follow(const clv_blueprint *b, const data_set *s, const struct pad_rule *rule,
+static const pad_text pad_inside = {
+    "is a pad, and the record has the length",
+    "this model numbers places without pads, here all are numbered: take pads out of texts, and "
+    "give data.inputs lengths where texts are shorter"};
+static const pad_text pad_last = {
+    "has its last token that is no pad, and the record has the length",
+    "head: sequence scores that token in transformers, and the last of the length here: let no "
+    "text end with the pad, fill with it behind the length alone, and give data.inputs lengths "
+    "where texts are shorter"};
+static const pad_text pad_alone = {
+    "has its first pad, with no token before or behind it, and the record has the length",
+    "head: sequence scores that place in transformers: leave the record out, or let its length be "
+    "1"};
+static const pad_text pad_of_none = {
+    "has its last number, and the record has the length",
+    "no token is that number, so head: sequence scores the last place in transformers, pad or not: "
+    "let pad_token_id be the token that fills texts"};
+
+static const pad_text *text_of(clv_pad_rule rule, int64_t token, const clv_pad_fault *f) {
+  if (rule == CLV_PADS_BEHIND) return &pad_inside;
+  if (f->is_empty) return &pad_alone;
+  return token == CLV_PAD_OF_NO_TOKEN ? &pad_of_none : &pad_last;
+}
+
+static clv_code pads_follow(const clv_blueprint *b, const data_set *s, clv_pad_rule rule,
                             int64_t token, clv_err *err) {
   clv_pad_fault at;
-  if (clv_dataset_pads_fit(s->ds, rule->rule, token, &at)) return CLV_OK;
+  if (clv_dataset_pads_fit(s->ds, rule, token, &at)) return CLV_OK;
+  const pad_text *t = text_of(rule, token, &at);
   return clv_session_fail_at(b->config, s->pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",
-                             s->key, records_of(s, 0), at.record, (long long)at.place, rule->fault,
-                             (long long)at.length, (long long)token, rule->cure);
+                             s->key, records_of(s, 0), at.record, (long long)at.place, t->fault,
+                             (long long)at.length, (long long)CLV_MAX(token, -1), t->cure);
+}
+
+static clv_code labels_are_next(const clv_blueprint *b, const data_set *s, clv_err *err) {
+  int64_t ignored = (int64_t)b->config->loss.ignore_index;
+  clv_label_shift m = clv_dataset_label_shift(s->ds, ignored);
+  if (!clv_labels_are_own_tokens(&m)) return CLV_OK;
+  return clv_session_fail_at(
+      b->config, s->pos, err,
+      "%s: %s: %zu of %zu labels are the token of their own place, not the next: transformers "
+      "shifts the labels of head: causal, and here none are: let each place have the token of the "
+      "next one, and the last place %lld",
+      s->key, labels_of(s), m.own, m.telling, (long long)ignored);
 }
 
 static clv_code pads_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   clv_model_pads pads = clv_model_pads_of(b->config);
-  int64_t ignored = (int64_t)b->config->loss.ignore_index;
-  if (pads.numbers_places) CLV_TRY(pads_follow(b, s, &pad_rules[0], pads.token, err));
-  if (pads.scores_last_token) CLV_TRY(pads_follow(b, s, &pad_rules[1], pads.token, err));
-  if (!pads.shifts_labels || !clv_dataset_labels_are_tokens(s->ds, ignored)) return CLV_OK;
-  return clv_session_fail_at(
-      b->config, s->pos, err,
-      "%s: %s: each label is the token of its own place: transformers shifts "
-      "the labels of head: causal, and here none are: let each place have "
-      "the token of the next one, and the last place %lld",
-      s->key, labels_of(s), (long long)ignored);
+  if (pads.numbers_places) CLV_TRY(pads_follow(b, s, CLV_PADS_BEHIND, pads.token, err));
+  if (pads.scores_last_token) CLV_TRY(pads_follow(b, s, CLV_PADS_LAST, pads.token, err));
+  return pads.shifts_labels ? labels_are_next(b, s, err) : CLV_OK;
 }
 
 static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err) {

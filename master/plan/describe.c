@@ -153,7 +153,7 @@ static const char *way_of(const clv_blueprint *b, uint32_t i) {
 /* What workers send each other passes no row of the table: the words of its rows stand here. */
 static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
   char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
-  clv_findings_words(s->shows, value);
+  clv_findings_words(s->hop_shows, value);
   clv_findings_words(s->gradient_shows, back);
   if (*value) clv_bytes_printf(out, ": %s", value);
   if (*back && s[1].input_needs_grad) clv_bytes_printf(out, "%s %s", *value ? "," : ":", back);
@@ -242,8 +242,8 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    bool state = r->kind == CLEAVE_SENDING_WEIGHTS;
-    bool silent = r->kind == CLEAVE_SENDING_LEAF || r->relayed;
+    bool state = r->kind == CLV_EGRESS_WEIGHTS;
+    bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->relayed;
     const char *word = silent ? "" : clv_findings_words(r->shows, words);
     clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s", r->name,
                      state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
@@ -289,7 +289,7 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts
       b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
       f->activations, f->scratch, f->cache, f->values, f->kept, f->evaluation, f->memory,
       f->borrowed, f->reorders, b->stages[i].direct ? "true" : "false",
-      clv_findings_words(b->stages[i].direct ? b->stages[i].shows : CLV_SHOWS_MIXED, shows));
+      clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_SHOWS_MIXED, shows));
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
     if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);

@@ -8,92 +8,64 @@
 
 #include "master/plan/plan_int.h"
 
-_Static_assert((int)CLV_SHOWS_PICTURE == (int)CLV_POLICY_PICTURE &&
-                   (int)CLV_SHOWS_RAW_INPUT == (int)CLV_POLICY_RAW &&
-                   (int)CLV_SHOWS_LABELS == (int)CLV_POLICY_LABELS,
-               "one numbering of findings");
-
 _Static_assert(CLV_LOOK_PIXELS == 0 && CLV_LOOK_TOKENS == 1 && CLV_LOOK_LABELS == 2,
                "one numbering of readers");
 
-static clv_egress_kind kind_of(const clv_blueprint *b, const clv_egress_row *r) {
-  static const clv_egress_kind kinds[] = {[CLEAVE_SENDING_VALUE] = CLV_EGRESS_ACTIVATION,
-                                          [CLEAVE_SENDING_GRADIENT] = CLV_EGRESS_GRADIENT,
-                                          [CLEAVE_SENDING_WEIGHTS] = CLV_EGRESS_WEIGHTS,
-                                          [CLEAVE_SENDING_CACHED] = CLV_EGRESS_CACHED};
-  if (r->kind != CLEAVE_SENDING_LEAF) return kinds[r->kind];
-  return r->stage == b->n_stages ? CLV_EGRESS_LABELS : CLV_EGRESS_INPUT;
-}
-
-clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress_row *r) {
-  const clv_remote_spec *w = &b->config->workers[r->worker];
-  return (clv_policy_tensor){.name = r->name,
-                             .kind = kind_of(b, r),
-                             .shows = r->shows,
-                             .layers_at_home = r->layers_at_home,
-                             .worker = w->name,
-                             .identity = w->identity,
-                             .dtype = r->dtype,
-                             .shape = r->shape};
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool is_evaluated(const clv_blueprint *b, const clv_egress_row *r) {
-  return r->kind == CLEAVE_SENDING_VALUE || r->kind == CLEAVE_SENDING_CACHED ||
-         (r->kind == CLEAVE_SENDING_LEAF && r->stage < b->n_stages);
+static bool is_evaluated(const clv_egress_row *r) {
+  return r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED ||
+         r->kind == CLV_EGRESS_INPUT;
 }
 
 /* State goes out on a resume, for an evaluation, and where a file has the first weights. */
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
-  if (r->kind == CLEAVE_SENDING_WEIGHTS)
+  if (r->kind == CLV_EGRESS_WEIGHTS)
     return s->weights || clv_stage_pushes(&b->config->stages[r->stage]) ||
            b->stages[r->stage].adapters;
   bool cached = b->caches && r->stage == 0 && s->trained;
-  if (r->kind == CLEAVE_SENDING_CACHED) return cached;
-  return s->trained || (s->evaluated && is_evaluated(b, r));
+  if (r->kind == CLV_EGRESS_CACHED) return cached;
+  return s->trained || (s->evaluated && is_evaluated(r));
 }
 
 static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s,
                          clv_err *err) {
-  clv_policy_tensor t = clv_egress_row_tensor(b, r);
+  clv_policy_tensor t = clv_egress_row_tensor(b->config, r);
   if (!is_sent(b, r, s)) return CLV_OK;
-  if (s->trained || r->kind == CLEAVE_SENDING_WEIGHTS)
-    CLV_TRY(clv_policy_permits(b->policy, &t, err));
-  if (!s->evaluated || !is_evaluated(b, r)) return CLV_OK;
+  if (s->trained || r->kind == CLV_EGRESS_WEIGHTS) CLV_TRY(clv_policy_permits(b->policy, &t, err));
+  if (!s->evaluated || !is_evaluated(r)) return CLV_OK;
   t.shape.dim[0] = b->eval_size * CLV_MAX(r->places, 1);
   return clv_policy_permits(b->policy, &t, err);
 }
 
-/* Names a row "direct RAW INPUT of stage 'b'": by its findings, else by its kind. */
-static void name_hop(const clv_blueprint *b, uint32_t i, const char *kind, clv_egress_row *r) {
-  char words[CLV_FINDINGS_TEXT];
-  snprintf(r->name, sizeof r->name, "direct %s %s stage '%s'",
-           r->shows ? clv_findings_words(r->shows, words) : kind,
-           r->kind == CLEAVE_SENDING_GRADIENT ? "for" : "of", b->config->stages[i].name);
-}
-
-/* What goes from worker to worker is in no row, and the policy is of it as well. */
-static clv_code hold_hop(const clv_blueprint *b, uint32_t i, clv_err *err) {
-  const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
+clv_egress_row clv_blueprint_hop(const clv_blueprint *b, uint32_t stage, bool back) {
+  const clv_stage_plan *from = &b->stages[stage], *to = &b->stages[stage + 1];
   const clv_node *out = &from->graph->nodes[from->graph->output];
-  clv_egress_row r = {.kind = CLEAVE_SENDING_VALUE,
-                      .stage = i,
-                      .worker = to->worker,
+  char words[CLV_FINDINGS_TEXT];
+  clv_egress_row r = {.kind = back ? CLV_EGRESS_GRADIENT : CLV_EGRESS_ACTIVATION,
+                      .stage = stage,
+                      .worker = back ? from->worker : to->worker,
                       .dtype = out->dtype,
                       .shape = out->shape,
-                      .shows = from->shows,
-                      .layers_at_home = from->front_layers};
-  name_hop(b, i, "activation", &r);
-  clv_policy_tensor t = clv_egress_row_tensor(b, &r);
-  CLV_TRY(clv_policy_permits(b->policy, &t, err));
-  if (!to->input_needs_grad) return CLV_OK;
-  r.kind = CLEAVE_SENDING_GRADIENT;
-  r.worker = from->worker;
-  r.shows = from->gradient_shows;
-  r.layers_at_home = from->head_layers;
-  name_hop(b, i, "gradient", &r);
-  t = clv_egress_row_tensor(b, &r);
+                      .places = out->places,
+                      .shows = back ? from->gradient_shows : from->hop_shows,
+                      .layers_at_home = back ? from->head_layers : from->front_layers};
+  clv_findings_words(r.shows, words);
+  snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
+           r.shows ? words : clv_egress_kind_name(r.kind), back ? "for" : "of",
+           b->config->stages[stage].name);
+  return r;
+}
+
+/* What goes from worker to worker is in no row, and the policy is of it as well. A policy that
+ * permits the findings of the stage, by which hops were named until 0.8, permits the hop too. */
+static clv_code hold_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
+  if (!b->stages[i].direct || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
+  clv_egress_row r = clv_blueprint_hop(b, i, back);
+  clv_policy_tensor t = clv_egress_row_tensor(b->config, &r);
+  if (!back) t.shows = b->stages[i].shows;
+  if (!back && clv_policy_permits(b->policy, &t, err) == CLV_OK) return CLV_OK;
+  t.shows = r.shows;
   return clv_policy_permits(b->policy, &t, err);
 }
 
@@ -115,8 +87,8 @@ static clv_code hold_workers(const clv_blueprint *b, clv_err *err) {
 static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
   if (!is_sent(b, r, s)) return 0;
-  if (r->kind == CLEAVE_SENDING_WEIGHTS) return (double)r->bytes_per_step;
-  return sample * (double)(s->trained + (is_evaluated(b, r) ? s->evaluated : 0));
+  if (r->kind == CLV_EGRESS_WEIGHTS) return (double)r->bytes_per_step;
+  return sample * (double)(s->trained + (is_evaluated(r) ? s->evaluated : 0));
 }
 
 static clv_code hold_readings(const clv_blueprint *b, clv_err *err) {
@@ -140,7 +112,9 @@ clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends, clv_
     CLV_TRY(hold_row(b, &b->egress[i], sends, err));
     bytes += epoch_bytes(b, &b->egress[i], sends);
   }
-  for (uint32_t i = 0; i + 1 < b->n_stages; i++)
-    if (b->stages[i].direct) CLV_TRY(hold_hop(b, i, err));
+  for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
+    CLV_TRY(hold_hop(b, i, false, err));
+    CLV_TRY(hold_hop(b, i, true, err));
+  }
   return clv_policy_permits_epoch(b->policy, bytes < 1e18 ? (uint64_t)bytes : UINT64_MAX, err);
 }

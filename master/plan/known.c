@@ -39,7 +39,11 @@ typedef struct recall {
   clv_blueprint *b;
   const clv_ledger *ledger;
   clv_ledger_entry found;
+  clv_sha256 *given; /* [n_given] names of tensors that stages at workers begin with */
+  size_t n_given, room;
 } recall;
+
+static void recall_done(recall *r) { free(r->given); }
 
 /* Notes at node k of the whole model why it is known, if the ledger has it; the first reason stays.
  * why: a format for the identity and the date. */
@@ -48,6 +52,9 @@ static clv_code look_up(recall *r, int k, clv_ledger_kind kind, const clv_sha256
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   bool there;
   if (r->b->known[k]) return CLV_OK;
+  for (size_t i = 0; kind == CLV_LEDGER_WEIGHTS && i < r->n_given; i++)
+    if (memcmp(&r->given[i], of, sizeof *of) == 0)
+      return clv_strdup("has weights that a worker begins with", &r->b->known[k], err);
   CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found, &there, err));
   if (!there) return CLV_OK;
   clv_bytes_printf(&text, "%s at '%.100s'%s (%s)", before, r->found.identity, behind,
@@ -95,14 +102,47 @@ static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, c
   return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
+/* Weights that a worker had, in another unit, type or order. */
+static clv_code recall_form(recall *r, int k, const clv_weights_sample *s, clv_err *err) {
+  clv_weights_form f;
+  if (!clv_sample_form(s, &f)) return CLV_OK;
+  for (unsigned beside = 0; beside < 1u << CLV_FORM_MEANS; beside++) {
+    clv_sha256 of;
+    bool near;
+    CLV_TRY(clv_form_digest(&f, beside, &of, &near, err));
+    if (near)
+      CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of,
+                      "has weights that are scaled, rounded or "
+                      "reordered ones",
+                      " in an earlier session", err));
+  }
+  return CLV_OK;
+}
+
+/* What a stage at a worker begins with is known in this very session. */
+static clv_code keep_given(recall *r, const clv_weights_sample *s, clv_err *err) {
+  size_t n, room = r->n_given + CLV_SAMPLE_NAMES;
+  if (room > r->room) {
+    clv_sha256 *more = reallocarray(r->given, 2 * room, sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    r->given = more;
+    r->room = 2 * room;
+  }
+  CLV_TRY(clv_sample_names(s, r->given + r->n_given, &n, err));
+  r->n_given += n;
+  return CLV_OK;
+}
+
 static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
                               const clv_weights_sample *s, clv_err *err) {
   clv_sha256 of;
   int k = node_of(r->b, &r->b->stages[stage], p);
+  if (r->b->stages[stage].worker >= 0) return keep_given(r, s, err);
+  if (k < 0) return CLV_OK;
   CLV_TRY(clv_sample_digest(s, &of, err));
-  return k < 0 ? CLV_OK
-               : look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were",
-                         " in an earlier session", err);
+  CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",
+                  err));
+  return recall_form(r, k, s, err);
 }
 
 /* ---- weights of secret files ----------------------------------------------------------------- */
@@ -146,7 +186,8 @@ static clv_code recall_folder(recall *r, uint32_t stage, clv_weights_sample *s, 
 static clv_code recall_files(recall *r, uint32_t stage, clv_err *err) {
   const clv_stage_spec *spec = &r->b->config->stages[stage];
   CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
-  if (!spec->weights_secret) return CLV_OK; /* others count as known */
+  bool home = r->b->stages[stage].worker < 0;
+  if (home && !spec->weights_secret) return CLV_OK; /* others count as known */
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   if (spec->weights_file) CLV_TRY(recall_file(r, stage, s, err));
   return spec->weights_folder ? recall_folder(r, stage, s, err) : CLV_OK;
@@ -156,8 +197,9 @@ static clv_code recall_files(recall *r, uint32_t stage, clv_err *err) {
 
 static clv_code recall_stage(recall *r, const clv_sha256 *run, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &r->b->stages[i];
-  if (s->worker >= 0) return CLV_OK;
-  for (int k = 0; k < s->params->n; k++) CLV_TRY(recall_param(r, run, i, &s->params->list[k], err));
+  bool any = clv_ledger_count(r->ledger) > 0;
+  for (int k = 0; any && k < s->params->n; k++)
+    CLV_TRY(recall_param(r, run, i, &s->params->list[k], err));
   return recall_files(r, i, err);
 }
 
@@ -178,14 +220,23 @@ static bool uses_workers(const clv_blueprint *b) {
   return false;
 }
 
+static bool has_secret_files(const clv_blueprint *b) {
+  bool any = false;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    any |= b->stages[i].worker < 0 && b->config->stages[i].weights_secret;
+  return any;
+}
+
 clv_code clv_blueprint_recall(clv_blueprint *b, const clv_sha256 *run, clv_err *err) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *ledger = NULL;
   if (!uses_workers(b)) return CLV_OK;
   CLV_TRY(clv_ledger_open(&ledger, err));
-  recall r = {.b = b, .ledger = ledger};
+  CLV_AUTO(recall_done) recall r = {.b = b, .ledger = ledger};
   CLV_TRY(clv_alloc((size_t)b->whole->n_nodes, sizeof *b->known, &b->known, err));
-  for (uint32_t i = 0; clv_ledger_count(ledger) && i < b->n_stages; i++)
-    CLV_TRY(recall_stage(&r, run, i, err));
+  for (uint32_t i = 0; has_secret_files(b) && i < b->n_stages; i++)
+    if (b->stages[i].worker >= 0) CLV_TRY(recall_files(&r, i, err));
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker < 0) CLV_TRY(recall_stage(&r, run, i, err));
   CLV_TRY(clv_blueprint_find_plain(b, err));
   CLV_TRY(recall_ties(b, err));
   CLV_TRY(clv_privacy_find(b, err));

@@ -4,27 +4,32 @@
  * stand. Where classes are contiguous, or come in turns, whoever knows the class of a few records
  * knows those of their neighbours. Each record is compared with the one before it, then with the
  * one two before it, and so on: the largest share of equal labels counts, against the share that a
- * shuffle would give.
+ * shuffle would give. Of neighbours the deviation of a shuffle is known exactly (Wald and
+ * Wolfowitz, of several classes), so that a few records in blocks are enough, and so are blocks of
+ * a rare class.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "master/plan/plan_int.h"
 
-enum { MAX_LAG = 64, RECORDS_PER_LAG = 8 };
-/* Of standard deviations that a shuffle has; more where the best of many is taken. */
-static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 4, LAG_SIGMAS = 6;
+enum { MAX_LAG = 1024, MAX_WORK = 1 << 26, RECORDS_PER_LAG = 8 };
+enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 }; /* blocks of each class */
+/* Of standard deviations that a shuffle has; fewer for few blocks, more where the best of many lags
+ * is taken. */
+static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 3, FEW_SIGMAS = 2.5, LAG_SIGMAS = 6;
 
 /* Labels of the training rows in their order; numbers become the side of their mean on which they
- * are. false: a record has not one label. */
+ * are, and several labels of a record one number. false: a record has none. */
 static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
-  double sum = 0;
+  double sum = 0, one;
   for (size_t i = 0; i < n; i++) {
-    if (!clv_dataset_label(d->train, d->train_rows.index[i], &labels[i])) return false;
+    if (!clv_dataset_label_mark(d->train, d->train_rows.index[i], &labels[i])) return false;
     sum += labels[i];
   }
-  if (clv_dataset_y_dtype(d->train) != CLV_F32) return true;
+  if (clv_dataset_y_dtype(d->train) != CLV_F32 || !clv_dataset_label(d->train, 0, &one))
+    return true;
   for (size_t i = 0; i < n; i++) labels[i] = labels[i] > sum / (double)n;
   return true;
 }
@@ -34,15 +39,30 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The share of pairs of records with equal labels, whatever their order. Sorts. */
-static double share_of_pairs(double *labels, size_t n) {
-  double pairs = 0;
+/* What is expected of a shuffle. */
+typedef struct shuffle {
+  double share; /* of pairs of records with equal labels */
+  double sigma; /* of the share of neighbours */
+  size_t classes;
+} shuffle;
+
+/* Sorts. */
+static shuffle shuffle_of(double *labels, size_t n) {
+  double squares = 0, cubes = 0, all = (double)n;
+  shuffle ret = {0};
   qsort(labels, n, sizeof *labels, by_value);
   for (size_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && labels[end] == labels[i];) end++;
-    pairs += (double)(end - i) * (double)(end - i - 1);
+    double of = (double)(end - i);
+    squares += of * of;
+    cubes += of * of * of;
+    ret.classes++;
   }
-  return pairs / ((double)n * (double)(n - 1));
+  double runs = (squares * (squares + all * (all + 1)) - 2 * all * cubes - all * all * all) /
+                (all * all * (all - 1)); /* variance of their number */
+  ret.share = (squares - all) / (all * (all - 1));
+  ret.sigma = sqrt(fmax(runs, 0)) / (all - 1);
+  return ret;
 }
 
 static double share_at(const double *labels, size_t n, size_t lag) {
@@ -52,29 +72,36 @@ static double share_at(const double *labels, size_t n, size_t lag) {
 }
 
 /* Far above what a shuffle gives, and more than chance. */
-static bool stands_out(const clv_label_order *o, size_t n) {
+static bool stands_out(const clv_label_order *o, double sigmas, double sigma) {
   double more = o->share - o->shuffled, left = 1 - o->shuffled;
-  double sigmas = o->lag > 1 ? LAG_SIGMAS : NEXT_SIGMAS;
-  return o->lag && left > 0 && more >= LEAST_EXCESS * left &&
-         more * sqrt((double)n) >= sigmas * sqrt(o->shuffled * left);
+  return o->lag && left > 0 && more >= LEAST_EXCESS * left && more >= sigmas * sigma;
+}
+
+static bool has_few_blocks(const clv_label_order *next, size_t classes, size_t n) {
+  double blocks = 1 + (1 - next->share) * (double)(n - 1);
+  return blocks <= FEW_BLOCKS * (double)classes && RECORDS_PER_BLOCK * blocks <= (double)n;
 }
 
 clv_label_order clv_label_order_of(double *labels, size_t n) {
-  size_t lags = CLV_MIN(n / RECORDS_PER_LAG, (size_t)MAX_LAG);
-  if (!lags) return (clv_label_order){0};
+  size_t lags =
+      CLV_MIN(n / RECORDS_PER_LAG, CLV_MIN((size_t)MAX_LAG, MAX_WORK / CLV_MAX(n, (size_t)1)));
+  if (n < RECORDS_PER_LAG) return (clv_label_order){0};
   clv_label_order next = {.lag = 1, .share = share_at(labels, n, 1)}, best = {0};
   for (size_t lag = 2; lag <= lags; lag++) {
     double share = share_at(labels, n, lag);
     if (share > best.share) best = (clv_label_order){.lag = (uint32_t)lag, .share = share};
   }
-  next.shuffled = best.shuffled = share_of_pairs(labels, n);
-  if (stands_out(&next, n)) return next;
-  return stands_out(&best, n) ? best : (clv_label_order){0};
+  const shuffle s = shuffle_of(labels, n);
+  next.shuffled = best.shuffled = s.share;
+  double sigmas = has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS;
+  if (stands_out(&next, sigmas, s.sigma)) return next;
+  double sigma = sqrt(s.share * (1 - s.share) / (double)n);
+  return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
 }
 
 static bool sends_records(const clv_blueprint *b) {
   for (size_t i = 0; i < b->n_egress; i++)
-    if (b->egress[i].kind != CLEAVE_SENDING_WEIGHTS) return true;
+    if (b->egress[i].kind != CLV_EGRESS_WEIGHTS) return true;
   return false;
 }
 

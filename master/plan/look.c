@@ -102,10 +102,10 @@ static bool gets_gradient(const clv_blueprint *b, uint32_t stage) {
 }
 
 /* Values that leave the master show records, gradients from behind the last worker show labels. */
-static clv_findings found_in(const clv_blueprint *b, const clv_look *look, cleave_sending_kind kind,
+static clv_findings found_in(const clv_blueprint *b, const clv_look *look, clv_egress_kind kind,
                              uint32_t stage) {
-  bool gradient = kind == CLEAVE_SENDING_GRADIENT && gets_gradient(b, stage);
-  bool value = kind == CLEAVE_SENDING_VALUE && b->stages[stage].worker < 0;
+  bool gradient = kind == CLV_EGRESS_GRADIENT && gets_gradient(b, stage);
+  bool value = kind == CLV_EGRESS_ACTIVATION && b->stages[stage].worker < 0;
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
     if ((k == CLV_LOOK_LABELS ? gradient : value) && is_above(look, (clv_look_reader)k))
@@ -129,17 +129,18 @@ static clv_findings beside(const clv_blueprint *b, clv_findings found, clv_findi
 static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
-    bool rows = r->kind == CLEAVE_SENDING_CACHED && !r->input;
+    bool rows = r->kind == CLV_EGRESS_CACHED && !r->input;
     clv_findings found =
-        beside(b, found_in(b, look, rows ? CLEAVE_SENDING_VALUE : r->kind, r->stage), r->shows);
+        beside(b, found_in(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage), r->shows);
     r->looked = found & ~(r->shows & ~r->looked);
     r->shows |= found;
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
-    clv_findings value = sent ? beside(b, found_in(b, look, CLEAVE_SENDING_VALUE, i), s->shows) : 0;
-    clv_findings gradient = found_in(b, look, CLEAVE_SENDING_GRADIENT, i);
+    clv_findings value =
+        sent ? beside(b, found_in(b, look, CLV_EGRESS_ACTIVATION, i), s->shows) : 0;
+    clv_findings gradient = found_in(b, look, CLV_EGRESS_GRADIENT, i);
     s->looked = value & ~(s->shows & ~s->looked);
     s->gradient_looked = gradient & ~(s->gradient_shows & ~s->gradient_looked);
     s->shows |= value;
@@ -153,9 +154,9 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
   const clv_session_config *c = b->config;
   while (k + 1 < CLV_LOOK_READERS && !(forbidden & readers[k].shows)) k++;
   const clv_look_result *found = &b->look.of[k];
-  clv_config_pos pos = r->kind == CLEAVE_SENDING_GRADIENT ? c->stages[r->stage].at_pos
-                       : r->stage + 1 < b->n_stages       ? c->stages[r->stage + 1].at_pos
-                                                          : c->loss.at_pos;
+  clv_config_pos pos = r->kind == CLV_EGRESS_GRADIENT ? c->stages[r->stage].at_pos
+                       : r->stage + 1 < b->n_stages   ? c->stages[r->stage + 1].at_pos
+                                                      : c->loss.at_pos;
   return clv_session_fail_at(
       c, pos, err,
       "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "

@@ -66,6 +66,8 @@ static clv_code add_tensor(look_tensors *f, uint32_t stage, const clv_shape *sha
 static clv_code list_tensors(look_tensors *f, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   size_t most = f->b->inputs.n;
+  for (uint32_t i = 0; i < f->b->n_stages; i++)
+    if (output_leaves(f->b, i)) f->n_parts = i + 1;
   for (uint32_t i = 0; i < f->n_parts; i++) most += clv_blueprint_crossing(f->b, i, NULL);
   CLV_TRY(clv_alloc(most, sizeof *f->tensors, &f->tensors, err));
   CLV_TRY(clv_alloc(most, sizeof *f->stage, &f->stage, err));
@@ -80,8 +82,6 @@ static clv_code list_tensors(look_tensors *f, clv_err *err) {
 }
 
 static clv_code make_parts(look_tensors *f, clv_err *err) {
-  for (uint32_t i = 0; i < f->b->n_stages; i++)
-    if (output_leaves(f->b, i)) f->n_parts = i + 1;
   CLV_TRY(clv_alloc(f->n_parts, sizeof *f->parts, &f->parts, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
     CLV_TRY(clv_look_part_new(&f->r->weights, i, i, &f->parts[i], err));
@@ -109,9 +109,7 @@ static clv_code choose(look_tensors *f, clv_err *err) {
   if (by_memory < CLV_LOOK_LEAST)
     return clv_fail(err, CLV_EXHAUSTED, "a record has %zu values there, more than a look keeps",
                     f->width);
-  if (f->r->sample->half.n) return CLV_OK;
-  return clv_look_sample_new(f->r->o, f->r->weights.seed,
-                             CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), f->r->sample, err);
+  return clv_look_choose(f->r, CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), err);
 }
 
 static char *row_of(const clv_tensor *t, size_t record) {
@@ -218,9 +216,10 @@ static void take(clv_look_result *ret, clv_code code, const clv_look_read *read,
   ret->by = read->by;
 }
 
-/* An input of the records as a tensor. */
+/* An input of the records as a tensor; without a sample its form alone. */
 static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
-  const clv_tensor *x = f->r->sample->x[k];
+  const clv_tensor *x = k < f->r->sample->n_inputs ? f->r->sample->x[k] : NULL;
+  if (!x) return (clv_look_tensor){.shape = without_n(&f->b->inputs.list[k].shape)};
   return (clv_look_tensor){
       .values = x->data, .record = x->n / (size_t)x->shape.dim[0], .shape = without_n(&x->shape)};
 }
@@ -276,20 +275,28 @@ static clv_code list_views(const look_tensors *f, const clv_look_view *records, 
   return CLV_OK;
 }
 
+/* Why there is nothing like a picture, by the forms of records and tensors alone; NULL: there may
+ * be one. */
+static const char *no_pixels(const look_tensors *f) {
+  CLV_AUTO(views_done) look_views v = {0};
+  clv_look_view records;
+  size_t k = 0;
+  if (!find_record(f, &records)) return "records are no images or signals of 16 places";
+  if (list_views(f, &records, 0, &v, NULL) != CLV_OK) return NULL;
+  while (k < v.n && v.list[k].n_rows * v.list[k].n_columns < CLV_LOOK_GRID) k++;
+  return k < v.n ? NULL : "what leaves has no grid of 16 places";
+}
+
 static void read_pixels(const look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
   clv_look_read read;
   clv_err err;
-  if (!find_record(f, &records)) {
-    nothing(ret, "records are no images or signals of 16 places");
-    return;
-  }
+  (void)find_record(f, &records);
   clv_code code = list_views(f, &records, 0, &v, &err);
   if (code == CLV_OK)
     code = clv_look_pixels(v.list, v.n, &records, f->r->sample->half, &read, &err);
   take(ret, code, &read, &err);
-  if (code == CLV_OK && !*read.by) nothing(ret, "what leaves has no grid of 16 places");
 }
 
 /* The first input of tokens; columns beside a token, as boxes, are none. */
@@ -336,7 +343,7 @@ static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
 }
 
 /* Of records that repeat to the bit the number of each different one; false: most do not. */
-static bool list_repeats(const look_tensors *f, int64_t *ret) {
+static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_RECORDS]) {
   size_t n = f->r->sample->half.n, different = 0;
   clv_look_tensor t;
   if (!find_vectors(f, &t)) return false;
@@ -360,10 +367,7 @@ static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_lo
 static void read_repeats(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_RECORDS];
   const clv_look_tokens t = {tokens, 1};
-  if (!list_repeats(f, tokens)) {
-    nothing(ret, "records have no tokens");
-    return;
-  }
+  if (!list_repeats(f, tokens)) return; /* no_tokens has said so */
   read_nearest(f, &t, ret);
   if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
 }
@@ -385,27 +389,43 @@ static void read_tokens(const look_tensors *f, clv_look_result *ret) {
     clv_look_not(ret, &err);
 }
 
+/* Why there are no tokens, by the records alone, so that it is known where layers cannot run; NULL:
+ * there are, or may be. Chooses records where nobody has. */
+static const char *no_tokens(const look_tensors *f) {
+  int64_t tokens[CLV_LOOK_RECORDS];
+  size_t n_tokens, columns;
+  uint32_t input;
+  clv_err few;
+  if (find_tokens(f, &input, &n_tokens, &columns)) return NULL;
+  if (clv_look_choose(f->r, CLV_LOOK_RECORDS, &few) != CLV_OK && !f->r->sample->half.n) return NULL;
+  return list_repeats(f, tokens) ? NULL : "records have no tokens";
+}
+
 static clv_code look(look_tensors *f, clv_err *err) {
   CLV_TRY(make_parts(f, err));
-  CLV_TRY(list_tensors(f, err));
-  if (!f->n_tensors) return CLV_OK;
   CLV_TRY(choose(f, err));
   return run(f, err);
 }
 
+/* What has no pixels or tokens by its form is not read, which differs from what could not be. */
+static void settle(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
+  if (why)
+    nothing(ret, why);
+  else if (code != CLV_OK)
+    clv_look_not(ret, err);
+}
+
 void clv_look_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens) {
   CLV_AUTO(front_done) look_tensors f = {.r = r, .b = r->weights.b};
+  static const char none[] = "nothing of the records leaves";
   clv_err err;
-  if (look(&f, &err) != CLV_OK) {
-    clv_look_not(pixels, &err);
-    clv_look_not(tokens, &err);
-    return;
-  }
-  if (!f.n_tensors) {
-    nothing(pixels, "nothing of the records leaves");
-    nothing(tokens, "nothing of the records leaves");
-    return;
-  }
-  read_pixels(&f, pixels);
-  read_tokens(&f, tokens);
+  clv_code code = list_tensors(&f, &err);
+  bool listed = code == CLV_OK, any = listed && f.n_tensors;
+  if (any) code = look(&f, &err);
+  const char *of_pixels = any ? no_pixels(&f) : listed ? none : NULL;
+  const char *of_tokens = any ? no_tokens(&f) : listed ? none : NULL;
+  settle(pixels, of_pixels, code, &err);
+  settle(tokens, of_tokens, code, &err);
+  if (code == CLV_OK && !of_pixels) read_pixels(&f, pixels);
+  if (code == CLV_OK && !of_tokens) read_tokens(&f, tokens);
 }

@@ -373,22 +373,20 @@ static const char *excuse(const clv_look_round *r, uint32_t last) {
   if (r->o->evaluates) return "no gradient is sent";
   if (b->stages[b->n_stages].worker >= 0) return "the labels themselves leave";
   if (last == b->n_stages || !b->stages[last + 1].input_needs_grad) return "no gradient is sent";
-  return r->sample->y ? NULL : "there are no labels";
+  return clv_dataset_has_labels(r->o->data) ? NULL : "there are no labels";
 }
 
 void clv_look_head(const clv_look_round *r, clv_look_result *ret) {
   CLV_AUTO(head_done) look_gradients h = {.r = r, .b = r->weights.b};
   clv_look_read read;
   clv_err err;
-  clv_code code = CLV_OK;
   h.last = clv_look_last_worker(h.b);
-  if (!r->sample->half.n && !r->o->evaluates)
-    code = clv_look_sample_new(r->o, r->weights.seed, CLV_LOOK_RECORDS, r->sample, &err);
-  const char *why = code == CLV_OK ? excuse(r, h.last) : NULL;
+  const char *why = excuse(r, h.last);
   if (why) {
     snprintf(ret->why, sizeof ret->why, "%s", why);
     return;
   }
+  clv_code code = clv_look_choose(r, CLV_LOOK_RECORDS, &err);
   if (code == CLV_OK) code = look(&h, &read, &err);
   if (code != CLV_OK) {
     clv_look_not(ret, &err);

@@ -24,10 +24,6 @@ typedef struct clv_look_sample {
   clv_tensor *y;                  /* NULL: there are no labels */
 } clv_look_sample;
 
-/* At most `most` records, so that each class has its share in both halves. CLV_PRECONDITION: there
- * are too few. */
-clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
-                             clv_look_sample *ret, clv_err *err) CLV_USE_RESULT;
 void clv_look_sample_done(clv_look_sample *s); /* frees and zeroes */
 
 void clv_look_not(clv_look_result *ret, const clv_err *why);
@@ -90,6 +86,10 @@ typedef struct clv_look_round {
   uint64_t until_ns;       /* when this draw should be over, by clv_now_ns, */
   uint64_t end_ns;         /* and when all has to be */
 } clv_look_round;
+
+/* Chooses the round's records, at most `most`, so that each class has its share in both halves;
+ * once for all draws. CLV_PRECONDITION: they are too few to learn from, and are there. */
+clv_code clv_look_choose(const clv_look_round *r, size_t most, clv_err *err) CLV_USE_RESULT;
 
 /* Fill their results, also with why not. */
 void clv_look_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens);

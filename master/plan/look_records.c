@@ -104,8 +104,8 @@ static clv_code draw(const clv_look_options *o, const uint32_t *index, clv_look_
   return clv_batch_draw(o->data, NULL, index, s->half.n, s->x, s->y, err);
 }
 
-clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
-                             clv_look_sample *ret, clv_err *err) {
+static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
+                           clv_look_sample *ret, clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample s = {0};
   CLV_AUTO(clv_freep) look_record *pool = NULL;
   uint32_t index[CLV_LOOK_RECORDS];
@@ -116,13 +116,18 @@ clv_code clv_look_sample_new(const clv_look_options *o, const clv_key *seed, siz
   rank(pool, n);
   most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_RECORDS);
   split(pool, most, index, &s.half);
-  if (most < CLV_LOOK_LEAST)
-    return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", most,
-                    CLV_LOOK_LEAST);
-  CLV_TRY(draw(o, index, &s, err));
+  if (most) CLV_TRY(draw(o, index, &s, err));
   *ret = s;
   s = (clv_look_sample){0};
   return CLV_OK;
+}
+
+clv_code clv_look_choose(const clv_look_round *r, size_t most, clv_err *err) {
+  clv_look_sample *s = r->sample;
+  if (!s->half.n) CLV_TRY(sample_new(r->o, r->weights.seed, most, s, err));
+  if (s->half.n >= CLV_LOOK_LEAST) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->half.n,
+                  CLV_LOOK_LEAST);
 }
 
 void clv_look_sample_done(clv_look_sample *s) {

@@ -52,28 +52,6 @@ enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
 enum { CLV_STAGE_DEVICE = 32 };
 
-/* One finding: what a tensor that leaves shows of records or labels to a worker that knows the
- * session file. Each is a bit, a worse one is greater (privacy.c says when a layer is secret). */
-typedef enum clv_shows {
-  CLV_SHOWS_MIXED = 0,            /* no finding, which is never proof of safety */
-  CLV_SHOWS_PICTURE = 1,          /* an element is made of fewer than half of the places */
-  CLV_SHOWS_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
-  CLV_SHOWS_TOKENS = 4,           /* one vector per token */
-  CLV_SHOWS_RAW_INPUT = 8,        /* on some path nothing mixes */
-  CLV_SHOWS_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
-  CLV_SHOWS_LABELS = 32,
-} clv_shows;
-
-/* A set of findings. Of two sets the one with the worse finding is the greater number. */
-typedef unsigned clv_findings;
-enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
-
-/* The words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns buf. */
-const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
-clv_shows clv_findings_worst(clv_findings f);
-/* The findings that `privacy` in the session does not permit; 0: none. */
-clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
-
 /* What onlookers were seen to read of the tensors that leave (look.c). */
 typedef enum clv_look_reader {
   CLV_LOOK_PIXELS,
@@ -114,24 +92,6 @@ typedef struct clv_picture {
   int64_t least, places;
 } clv_picture;
 
-/* One tensor that leaves the master, per micro-batch. */
-typedef struct clv_egress_row {
-  char name[160]; /* "activation of stage 'a' (layer 2)" */
-  cleave_sending_kind kind;
-  uint32_t stage;    /* of the module, as libcleave names it */
-  uint32_t input;    /* of a LEAF: of the module, in its order; CACHED: 1, numbers of rows */
-  uint32_t n_values; /* of a cut: the values that cross it together */
-  int worker;        /* index into the session's workers */
-  clv_dtype dtype;
-  clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
-  uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
-  int64_t places;          /* of clv_node: packed sequences have so many rows at most */
-  bool relayed;            /* it came from another worker and only passes through */
-  clv_findings shows;
-  clv_findings looked;     /* those of them that the look alone has found */
-  uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
-} clv_egress_row;
-
 typedef struct clv_stage_plan {
   clv_graph *graph;   /* of a micro-batch; over packed sequences where the session packs them */
   clv_params *params; /* with frozen ones marked */
@@ -144,6 +104,7 @@ typedef struct clv_stage_plan {
   bool direct;                 /* its output goes straight to the next stage's worker */
   clv_findings shows;          /* of the records: its output */
   clv_picture picture;         /* of PICTURE: the narrowest element */
+  clv_findings hop_shows;      /* of the records: what a worker sends to another one */
   clv_findings gradient_shows; /* of the labels: its output's gradient, with the loss at home */
   clv_findings looked, gradient_looked; /* of both: what the look alone has found */
   uint32_t front_layers; /* hiding layers from the records to its output, on the path with the
@@ -240,8 +201,9 @@ typedef struct clv_sends {
  * permitted, with the line of the policy. */
 clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends,
                             clv_err *err) CLV_USE_RESULT;
-/* A row as a policy sees it. */
-clv_policy_tensor clv_egress_row_tensor(const clv_blueprint *b, const clv_egress_row *r);
+/* What the worker of a direct stage sends to the next worker, or back the gradient, as a row: it
+ * passes no gate, and policy and record are of it all the same. */
+clv_egress_row clv_blueprint_hop(const clv_blueprint *b, uint32_t stage, bool back);
 
 /* ---- what workers know from earlier sessions (known.c, sample.c) ----------------------------- */
 
@@ -280,6 +242,26 @@ void *clv_sample_room(clv_weights_sample *s, size_t part);         /* where s->p
 void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
 clv_code clv_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
+
+enum { CLV_FORM_MEANS = 8 };
+
+/* How the values of a sample are spread, whatever their order and their unit. */
+typedef struct clv_weights_form {
+  size_t count;                /* values of the tensor */
+  double mean[CLV_FORM_MEANS]; /* in cells */
+} clv_weights_form;
+
+/* false: they are too few, or all 0. */
+bool clv_sample_form(const clv_weights_sample *s, clv_weights_form *ret);
+enum { CLV_SAMPLE_NAMES = 2 }; /* for the ledger: of its values, and of their form */
+
+/* What the ledger keeps of a tensor that a worker has. */
+clv_code clv_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
+                          size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+/* Names the form. Bit i of `beside`: with the cell beside that of mean i, where it is so near that
+ * rounded values may be in it; *ret_near false: a mean of them is not. */
+clv_code clv_form_digest(const clv_weights_form *f, unsigned beside, clv_sha256 *ret,
+                         bool *ret_near, clv_err *err) CLV_USE_RESULT;
 
 /* ---- data ------------------------------------------------------------------------------------ */
 

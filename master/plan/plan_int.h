@@ -24,9 +24,6 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
  * and what the gradient there would if all behind it were: [layers]. */
 clv_code clv_privacy_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
                              clv_findings *ret_gradient, clv_err *err) CLV_USE_RESULT;
-/* JSON's two keys of findings about records, each with its comma; any: something of the records is
- * sent. */
-void clv_findings_json(bool any, clv_findings f, clv_bytes *out);
 /* For `plan`: lines, or a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Of the lengths of sequences (lengths.c); any: something of the records is sent. JSON: keys, each
@@ -45,6 +42,8 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT
 
 /* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
+/* True if the name of a class is a whole number, such as 10 or 007. */
+bool clv_plan_is_number(const char *name);
 
 /* ---- inputs (inputs.c) ----------------------------------------------------------------------- */
 

@@ -65,7 +65,8 @@ const char *clv_privacy_excuse(const clv_privacy_view *v, int k, bool labels) {
 
 /* What its weights are to a worker; of an embedding at home any other than AWAY will do. */
 static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
-  if (clv_privacy_is_input(v, k) || !clv_privacy_at_home(v, k)) return CLV_REACH_AWAY;
+  if (clv_privacy_is_input(v, k)) return CLV_REACH_AWAY;
+  if (!clv_privacy_at_home(v, k)) return v->away_known ? CLV_REACH_KNOWN : CLV_REACH_AWAY;
   return clv_privacy_excuse(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
 }
 
@@ -245,6 +246,17 @@ bool clv_privacy_crosses(const clv_privacy_view *v, int k, uint32_t last) {
   return before && v->until[k] > last;
 }
 
+bool clv_privacy_sends_each_place(const clv_blueprint *b, uint32_t stage) {
+  uint32_t last = b->stages[stage].last_layer;
+  const clv_node *nodes = b->whole->nodes;
+  for (int k = 0; k < b->whole->n_nodes; k++)
+    for (int i = 0; nodes[k].layer > last && i < nodes[k].n_in; i++) {
+      const clv_node *sent = &nodes[nodes[k].in[i]];
+      if (sent->op != CLV_OP_INPUT && sent->layer <= last && sent->shape.rank > 2) return true;
+    }
+  return false;
+}
+
 int clv_privacy_worst_at(const clv_privacy_view *v, uint32_t last) {
   int worst = -1;
   for (int k = 0; k < v->g->n_nodes; k++)
@@ -291,6 +303,25 @@ clv_code clv_privacy_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
   return CLV_OK;
 }
 
+/* What a worker sends on is what its layers have made of it, with weights that it knows: a record
+ * that it was sent as such is none any more where they mix. Rows of the master never count this. */
+static clv_code find_hops(clv_blueprint *b, clv_err *err) {
+  CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
+  bool any = false;
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    clv_stage_plan *s = &b->stages[i];
+    s->hop_shows = s->shows;
+    any |= s->direct && (s->shows & (CLV_SHOWS_RAW_INPUT | CLV_SHOWS_TOKENS));
+  }
+  if (!any) return CLV_OK;
+  CLV_TRY(clv_privacy_view_new(b, false, &v, err));
+  v->away_known = true;
+  CLV_TRY(go_forward(v, err));
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].direct) b->stages[i].hop_shows = facts_at(v, b->stages[i].last_layer).shows;
+  return CLV_OK;
+}
+
 clv_code clv_privacy_find(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   bool home = b->stages[b->n_stages].worker < 0;
@@ -304,7 +335,7 @@ clv_code clv_privacy_find(clv_blueprint *b, clv_err *err) {
     s->head_layers = f.head;
     s->gradient_shows = home ? f.gradient : CLV_SHOWS_MIXED;
   }
-  return CLV_OK;
+  return find_hops(b, err);
 }
 
 /* Inputs come first in a graph, in their order. */

@@ -91,16 +91,28 @@ static bool token_front_known(const clv_blueprint *b) {
   return false;
 }
 
+/* A stage whose output shows tokens and has a vector for each place. */
+static bool any_sends_each_place(const clv_blueprint *b) {
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
+        (b->stages[i].shows & CLV_SHOWS_TOKENS) && clv_privacy_sends_each_place(b, i))
+      return true;
+  return false;
+}
+
 /* tests/seeds/seed000.py measures the first figure of each, at the first step, where most is read;
  * those of others are published. */
 static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
+  bool each = any_sends_each_place(b);
   clv_bytes_printf(
       out,
-      "records: TOKENS: one vector per token is sent (privacy.tokens_readable), %s of tokens were "
-      "read off behind the first block of a LayoutLM; published: 59 %% behind two blocks, 35 %% "
+      "records: TOKENS: one vector per %s is sent%s (privacy.tokens_readable), %s of tokens were "
+      "read off behind the first block of a LayoutLM%s; published: 59 %% behind two blocks, 35 %% "
       "behind eight (arXiv 2602.16760)\n",
+      each ? "token" : "text", each ? "" : ", made of those of its tokens",
       token_front_known(b) ? "by layers whose weights are known: with these, 92 %"
-                           : "by layers with secret weights: with the words of ten pages, 54 %");
+                           : "by layers with secret weights: with the words of ten pages, 54 %",
+      each ? "" : " that sends one per token");
 }
 
 /* Some element is made of the fewest places; a smaller share of another cut is told instead. */
@@ -148,13 +160,31 @@ static void text_records(const clv_blueprint *b, bool any, clv_findings shows, c
   if (!shows) text_mixed(any, out);
 }
 
+/* Scripts read one word as `records`, the worst; `findings` has them all. */
+static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
+  static const struct {
+    clv_shows shows;
+    const char *word;
+  } words[] = {{CLV_SHOWS_RAW_INPUT, "raw_input"},
+               {CLV_SHOWS_TOKENS, "tokens"},
+               {CLV_SHOWS_FRONT_KNOWN, "front_known"},
+               {CLV_SHOWS_PICTURE, "picture"}};
+  const char *worst = any ? "mixed" : "stay";
+  for (size_t i = CLV_COUNT(words); i-- > 0;)
+    if (shows & words[i].shows) worst = words[i].word;
+  clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
+  for (size_t i = 0, n = 0; i < CLV_COUNT(words); i++)
+    if (shows & words[i].shows) clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
+  clv_bytes_puts(out, "],");
+}
+
 static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings shows,
                          clv_bytes *out) {
   const char *which = labels_case(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
                    head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
-  clv_findings_json(any, shows, out);
+  findings_json(any, shows, out);
   if (shows & CLV_SHOWS_PICTURE && picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"least\":%lld,\"places\":%lld},",
                      (long long)picture_of(b).least, (long long)picture_of(b).places);

@@ -22,7 +22,8 @@ typedef struct clv_layer_facts {
 typedef struct clv_privacy_view {
   const clv_blueprint *b;
   const clv_graph *g;
-  bool all_home; /* as if the master had every layer */
+  bool all_home;   /* as if the master had every layer */
+  bool away_known; /* as if the master had those of workers, who know them */
   clv_layer_facts of[CLV_MAX_NODES];
   clv_reach_layer layers[CLV_MAX_NODES];
   clv_reach reach[CLV_MAX_NODES], gradient[CLV_MAX_NODES];
@@ -51,6 +52,8 @@ int clv_privacy_worst_at(const clv_privacy_view *v, uint32_t last);
 bool clv_privacy_crosses(const clv_privacy_view *v, int k, uint32_t last);
 
 /* Of a stage at a worker, its name in the session. */
+/* True if what crosses the end of a stage has a vector for each place, not one for each record. */
+bool clv_privacy_sends_each_place(const clv_blueprint *b, uint32_t stage);
 const char *clv_privacy_worker(const clv_blueprint *b, uint32_t stage);
 /* Is a gradient sent to the worker of stage i? */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i);

@@ -108,10 +108,14 @@ static const records_refusal refusals[] = {
     {CLV_SHOWS_RAW_INPUT, "is sent the records in all but name", "raw_input_leaves"},
     {CLV_SHOWS_TOKENS, "is sent one vector per token", "tokens_readable"},
     {CLV_SHOWS_FRONT_KNOWN, "is sent records that only known weights have mixed", "front_known"}};
+static const records_refusal text_refusal = {
+    CLV_SHOWS_TOKENS, "is sent one vector per text, made of those of its tokens,",
+    "tokens_readable"};
 
 /* The worst finding that the session does not permit. */
-static const records_refusal *refusal_of(const clv_blueprint *b, clv_findings shows) {
-  clv_shows worst = clv_findings_worst(clv_privacy_forbids(b->config, shows));
+static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage) {
+  clv_shows worst = clv_findings_worst(clv_privacy_forbids(b->config, b->stages[stage].shows));
+  if (worst == CLV_SHOWS_TOKENS && !clv_privacy_sends_each_place(b, stage)) return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
     if (refusals[i].shows == worst) return &refusals[i];
   return &refusals[0];
@@ -119,7 +123,7 @@ static const records_refusal *refusal_of(const clv_blueprint *b, clv_findings sh
 
 static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
-  const records_refusal *r = refusal_of(b, b->stages[i].shows);
+  const records_refusal *r = refusal_of(b, i);
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   layer_way w;
   CLV_TRY(clv_privacy_look(b, false, &v, err));

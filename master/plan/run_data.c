@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/model/models/models.h"
 #include "master/plan/plan_int.h"
@@ -247,6 +248,31 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
 }
 
+/* Of two names that are numbers, by value. */
+static bool number_before(const char *one, const char *other) {
+  one += strspn(one, "0");
+  other += strspn(other, "0");
+  size_t n = strlen(one), m = strlen(other);
+  return n == m ? strcmp(one, other) < 0 : n < m;
+}
+
+/* Classes are sorted by their names as texts, so 10 comes before 2, and class 1 may be '10'. */
+static void note_class_order(const clv_session_config *c, const clv_dataset *ds, clv_bytes *notes) {
+  size_t n = ds && !c->data.documents.labels.n ? clv_dataset_classes(ds) : 0, first = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (!clv_plan_is_number(clv_dataset_class(ds, i))) return;
+    if (!first && i && number_before(clv_dataset_class(ds, i), clv_dataset_class(ds, i - 1)))
+      first = i;
+  }
+  if (!first) return;
+  clv_bytes_printf(notes,
+                   "data.train: its classes are in the order of their names as texts, not as "
+                   "numbers: '%s' is class %zu, and '%s' class %zu; zeros in front (01, 02, 10) "
+                   "give the order of numbers\n",
+                   clv_dataset_class(ds, first - 1), first - 1, clv_dataset_class(ds, first),
+                   first);
+}
+
 /* Sets that say less than they seem to. */
 static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
   double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
@@ -255,6 +281,7 @@ static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_by
                      "data.validation: a fraction of %g of %zu records rounds to none, so one is "
                      "held back: raise data.validation.fraction\n",
                      c->data.validation_fraction, d->train_rows.n + 1);
+  note_class_order(c, d->train, notes);
   note_one_class("data.train", d->train, &d->train_rows, notes);
   note_one_class("data.validation", d->train, &d->validation_rows, notes);
   note_one_class("data.test", d->test, &d->test_rows, notes);
@@ -355,6 +382,18 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                      w->key, (long long)high, (long long)a->integer, (long long)high + 1);
 }
 
+/* Where nearly all are, they are refused (clv_run_data_fits). */
+static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+                       clv_bytes *notes) {
+  if (!clv_model_pads_of(c).shifts_labels) return;
+  clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
+  if (m.own > m.telling - m.own && !clv_labels_are_own_tokens(&m))
+    clv_bytes_printf(notes,
+                     "%s: %zu of %zu labels are the token of their own place; head: causal is to "
+                     "say the next one, and nothing shifts labels here\n",
+                     w->key, m.own, m.telling);
+}
+
 static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_words *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
@@ -368,6 +407,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   note_channel(c, ds, w, files->items[0], notes);
   note_pages(c, ds, w, notes);
   note_labels(c, ds, w, notes);
+  note_shift(c, ds, w, notes);
   if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
     if (err) err->code = why.code;

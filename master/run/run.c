@@ -113,7 +113,8 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-static void print_checked(const clv_run *r) {
+/* sets: what clv_run_describe_sets says. */
+static void print_checked(const clv_run *r, const char *sets) {
   char classes[48], looked[80] = "all of them were looked at";
   size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_most(r, all);
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
@@ -121,11 +122,11 @@ static void print_checked(const clv_run *r) {
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
   CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
   (r->o->json ? clv_look_json : clv_look_describe)(r->blueprint, &look);
-  if (!r->o->json) fputs(look.data ? look.data : "", stdout);
+  if (!r->o->json) printf("%s%s", sets, look.data ? look.data : "");
   if (r->o->json)
-    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s}\n",
+    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s%s}\n",
            r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->left_out,
-           look.data);
+           sets, look.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
@@ -163,9 +164,10 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_exit code = clv_run_check_identity(&r, true, &err);
   if (code != CLV_EXIT_OK) return code;
-  if (!o->json && clv_run_print_sets(&r, &err) != CLV_OK)
+  CLV_AUTO(clv_bytes_done) clv_bytes sets = {0};
+  if (clv_run_describe_sets(&r, o->json, &sets, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
-  print_checked(&r);
+  print_checked(&r, sets.data ? sets.data : "");
   return CLV_EXIT_OK;
 }
 
@@ -183,8 +185,6 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   clv_cursor cursor;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
-  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
   if (code == CLV_OK) code = clv_run_look(r, c, err);
   if (code == CLV_OK) code = open_record(r, command, err);
@@ -201,11 +201,20 @@ static clv_exit untrained_exit(const clv_err *err) {
   return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
 }
 
+static clv_code check_files(clv_run *r, clv_err *err) {
+  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_run_compare_files(r, err));
+  r->changes.len = 0; /* they were said */
+  return clv_run_warn_of_keys(r, err);
+}
+
 clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
                          clv_tensor **predictions) {
   clv_err err;
   clv_exit code = clv_run_check_identity(r, false, &err);
   if (code != CLV_EXIT_OK) return code;
+  if (check_files(r, &err) != CLV_OK) return clv_run_fail(r, clv_run_setup_exit(&err), &err);
   if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)
@@ -238,7 +247,7 @@ static clv_code check_labels(const clv_run *r, clv_err *err) {
     return clv_session_fail_at(c, c->data.test_pos, err,
                                "eval needs labels, and data.test names records alone");
   CLV_TRY(clv_classes_read(c->checkpoint.dir, &classes, err));
-  return clv_classes_compare(&classes, r->data.test, "data.test", err);
+  return clv_run_compare_classes(r, &classes, r->data.test, "data.test", err);
 }
 
 clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {

@@ -79,7 +79,7 @@ static clv_code fail_lost(const clv_run *r, clv_err *err) {
 clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
   r->resumed = clv_checkpoint_any_written(r->dir.data);
-  if (r->resumed) return CLV_OK;
+  if (r->resumed) return clv_run_refuse_changes(r, err);
   if (clv_run_lock_has_saved(r->lock)) return fail_lost(r, err);
   return clv_checkpoint_clear(r->dir.data, err); /* of one that was being written */
 }

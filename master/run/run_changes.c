@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a resumed run finds changed: keys of the session file, the length of the run, and data that
- * were accepted. A line of each is printed, and kept in the run's log and in changes.jsonl.
+ * were accepted. A line of each is printed, and kept in the run's log and in changes.jsonl. `eval`
+ * and `predict` warn of keys that make other numbers of a record.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -140,14 +141,22 @@ static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err)
   return CLV_OK;
 }
 
-clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  clv_err why;
-  if (!r->resumed) return CLV_OK;
+/* *ret: NULL where the file cannot be read, and `why` says why. */
+static clv_code load_last(const clv_run *r, clv_session_config **ret, clv_err *why, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (clv_session_config_load(path.data, NULL, &then, &why) == CLV_OK) {
+  if (clv_session_config_load(path.data, NULL, ret, why) != CLV_OK) *ret = NULL;
+  return CLV_OK;
+}
+
+clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err why;
+  if (!r->resumed) return CLV_OK;
+  CLV_TRY(load_last(r, &then, &why, err));
+  if (then) {
     CLV_TRY(compare_keys(r, then, err));
     return print_all(r, err);
   }
@@ -155,4 +164,112 @@ clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
                    why.text);
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
   return print_all(r, err);
+}
+
+/* ---- keys that a checkpoint is bound to ------------------------------------------------------ */
+
+static clv_code fail_bound(const clv_run *r, const char *key, const char *before, const char *after,
+                           clv_err *err) {
+  return clv_fail(err, CLV_INVALID,
+                  "%s is %s, but the checkpoints of %s were written with %s: set it back to %s, or "
+                  "start over with --fresh",
+                  key, after, r->dir.data, before, before);
+}
+
+static clv_optim_config optimizer_of(const clv_session_config *c) {
+  clv_optim_config o = {.kind = c->train.optimizer.kind};
+  CLV_OPTIM_COPY(&o, &c->train.optimizer);
+  return o;
+}
+
+static bool has_moment(const clv_optim_config *o, const char *name) {
+  uint32_t set = clv_optim_moments_of(o);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
+    if (set >> i & 1 && strcmp(clv_optimizer_row_of(o->kind)->moments[i].name, name) == 0)
+      return true;
+  return false;
+}
+
+/* Number of a moment of `one` that `other` lacks; -1: none. */
+static int lacks_moment(const clv_optim_config *one, const clv_optim_config *other) {
+  uint32_t set = clv_optim_moments_of(one);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
+    if (set >> i & 1 && !has_moment(other, clv_optimizer_row_of(one->kind)->moments[i].name))
+      return i;
+  return -1;
+}
+
+/* adam goes on as adamw, which has the same moments. */
+static clv_code check_optimizer(const clv_run *r, const clv_session_config *last, clv_err *err) {
+  clv_optim_config then = optimizer_of(last), now = optimizer_of(r->config);
+  const clv_optimizer_row *old = clv_optimizer_row_of(then.kind),
+                          *new = clv_optimizer_row_of(now.kind);
+  char key[64], before[32], after[32];
+  int more = lacks_moment(&then, &now), moment = more < 0 ? lacks_moment(&now, &then) : more;
+  if (moment < 0) return CLV_OK;
+  if (old != new) return fail_bound(r, "train.optimizer.kind", old->name, new->name, err);
+  uint32_t settings = new->moments[moment].unless_0;
+  clv_optim_setting of = (clv_optim_setting)__builtin_ctz(settings);
+  snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(of));
+  snprintf(before, sizeof before, "%g", clv_optim_setting_value(&then, of));
+  snprintf(after, sizeof after, "%g", clv_optim_setting_value(&now, of));
+  return fail_bound(r, key, before, after, err);
+}
+
+static clv_code check_stages(const clv_run *r, const clv_session_config *last, clv_err *err) {
+  char before[32], after[32];
+  if (last->n_stages == r->config->n_stages) return CLV_OK;
+  snprintf(before, sizeof before, "a list of %zu", last->n_stages);
+  snprintf(after, sizeof after, "a list of %zu", r->config->n_stages);
+  return fail_bound(r, "stages", before, after, err);
+}
+
+clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
+  clv_err why;
+  CLV_TRY(load_last(r, &last, &why, err));
+  if (!last) return CLV_OK; /* reading the checkpoint finds what does not fit */
+  CLV_TRY(check_stages(r, last, err));
+  return check_optimizer(r, last, err);
+}
+
+/* ---- trained weights ------------------------------------------------------------------------- */
+
+/* Keys that say how a record becomes numbers. Files have digests of their own. */
+static bool makes_numbers(const char *key) {
+  static const char *const keys[] = {
+      "data.tokenizer.lower_case", "data.tokenizer.accents",    "data.tokenizer.ends",
+      "data.tokenizer.first",      "data.tokenizer.last",       "data.tokenizer.pad",
+      "data.text.max_tokens",      "data.documents.max_tokens", "data.documents.stride",
+      "data.images.channels",      "data.images.resize",        "data.images.crop"};
+  for (size_t i = 0; i < CLV_COUNT(keys); i++)
+    if (strcmp(keys[i], key) == 0) return true;
+  return false;
+}
+
+static void warn_of_each(const clv_run *r) {
+  const char *at = r->changes.data, *end = at + r->changes.len;
+  while (at && at < end) {
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+    const char *before = at + strlen(at) + 1, *after = before + strlen(before) + 1;
+    clv_bytes_printf(&text, "%s is %s here, but was %s when the run in %s trained", at, after,
+                     before, r->dir.data);
+    if (makes_numbers(at) && !text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
+    at = after + strlen(after) + 1;
+  }
+}
+
+clv_code clv_run_warn_of_keys(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
+  clv_err why;
+  CLV_TRY(load_last(r, &then, &why, err));
+  if (!then) return CLV_OK; /* a folder of checkpoints alone is no run */
+  CLV_TRY(clv_session_config_list(then, &before, err));
+  CLV_TRY(clv_session_config_list(r->config, &after, err));
+  compare_lines(r, &before, &after, false);
+  compare_lines(r, &after, &before, true);
+  if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  warn_of_each(r);
+  return CLV_OK;
 }

@@ -105,19 +105,28 @@ static clv_code write_classes(const char *dir, const clv_dataset *d, clv_err *er
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-clv_code clv_classes_compare(const clv_classes *c, const clv_dataset *d, const char *label,
-                             clv_err *err) {
+/* Where the names of classes come from, and what is to be the same there. */
+static const char *source_of(const clv_session_config *c) {
+  if (c->data.format == CLV_DATA_IMAGES) return "the folders of its images";
+  if (c->data.format == CLV_DATA_TEXT) return "the values of data.text.label in its records";
+  return c->data.documents.labels.n ? "data.documents.labels" : "the labels of its pages";
+}
+
+clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
+                                 const char *label, clv_err *err) {
   size_t n = clv_dataset_classes(d);
   if (!n || !c->n) return CLV_OK;
   for (size_t i = 0; i < CLV_MIN(n, c->n); i++)
     if (strcmp(c->names[i], clv_dataset_class(d, i)) != 0)
-      return clv_fail(err, CLV_DATA_LOSS,
-                      "class %zu is '%s' in the run that was trained, and '%s' in %s: its folders "
-                      "must be the same",
-                      i, c->names[i], clv_dataset_class(d, i), label);
+      return clv_fail(
+          err, CLV_DATA_LOSS,
+          "class %zu is '%s' in the run that was trained, and '%s' in %s: %s must be the "
+          "same",
+          i, c->names[i], clv_dataset_class(d, i), label, source_of(r->config));
   if (n == c->n) return CLV_OK;
-  return clv_fail(err, CLV_DATA_LOSS, "the run was trained on %zu classes, and %s has %zu", c->n,
-                  label, n);
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "the run was trained on %zu classes, and %s has %zu: %s must be the same", c->n,
+                  label, n, source_of(r->config));
 }
 
 clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) {
@@ -125,7 +134,7 @@ clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) {
   if (!clv_dataset_classes(r->data.train)) return CLV_OK;
   if (r->o->resume) {
     CLV_TRY(clv_classes_read(r->dir.data, &c, err));
-    CLV_TRY(clv_classes_compare(&c, r->data.train, "data.train", err));
+    CLV_TRY(clv_run_compare_classes(r, &c, r->data.train, "data.train", err));
   }
   return c.n ? CLV_OK : write_classes(r->dir.data, r->data.train, err);
 }

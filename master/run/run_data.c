@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a run goes on with the records and labels that it began with. Its folder has a file of
- * digests, data.digest, with a line for each part of a set:
+ * Whether a run goes on with the records and labels that it began with, and whether `eval`,
+ * `predict` and `export` read the model's files that it began with. Its folder has a file of
+ * digests, data.digest, with a line for each part of a set, and one for each of these files:
  *
  *   train.input.records 60 3f5c...    the inputs, by name, and how many records there are
  *   train.labels 60 9a01...
  *   train.stamp 60 77b2...            of images alone: as long as it stays, they are not read again
  *   train.rows 54 0c4e...             which records are trained on, after limits and validation
  *   model.config 1 5e1b...            config.json of model.hf
+ *   tokenizer.file 1 c07d...          data.tokenizer.file
  *   validation.rows 6 ..., test.input.records ..., test.labels ..., test.rows ...
  */
 #include <stdio.h>
@@ -15,12 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/model/hf/hf.h"
 #include "master/run/run_int.h"
 
-#define MODEL_PART "model.config"
-
-enum { MAX_BYTES = 1 << 16, PART_TEXT = 80 };
+enum { MAX_BYTES = 1 << 16, PART_TEXT = 80, CHANGES_SHOWN = 3 };
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
@@ -141,23 +140,51 @@ static clv_code digest_set(const digested_set *s, const clv_data_parts *then, cl
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
 }
 
-static clv_code digest_model(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  clv_data_part *p = &r->parts.list[r->parts.n];
-  if (!r->config->model.hf) return CLV_OK;
-  CLV_TRY(clv_hf_config_text(r->config->model.hf, &path, &text, err));
-  *p = (clv_data_part){.name = MODEL_PART, .records = 1};
-  CLV_TRY(clv_sha256_of(text.data ? text.data : "", text.len, &p->digest, err));
-  r->parts.n++;
+/* A file beside the records that says what they mean to the model. */
+typedef struct model_file {
+  const char *part, *name; /* of its line; for a person */
+  /* NULL: the session has none. Path of the file, or of its folder. */
+  const char *(*given)(const clv_session_config *c);
+  const char *in_folder; /* name of the file; "": `given` is the file */
+} model_file;
+
+static const char *given_model(const clv_session_config *c) { return c->model.hf; }
+static const char *given_tokenizer(const clv_session_config *c) { return c->data.tokenizer.file; }
+
+static const model_file model_files[CLV_DATA_FILES] = {
+    {"model.config", "config.json of model.hf", given_model, "/config.json"},
+    {"tokenizer.file", "data.tokenizer.file", given_tokenizer, ""}};
+
+static const model_file *find_file(const char *part) {
+  for (size_t i = 0; i < CLV_COUNT(model_files); i++)
+    if (strcmp(model_files[i].part, part) == 0) return &model_files[i];
+  return NULL;
+}
+
+/* The files first, because a message has room for few parts, and others may follow from these. */
+static clv_code digest_files(const clv_session_config *c, clv_data_parts *ret, clv_err *err) {
+  ret->n = 0;
+  for (size_t i = 0; i < CLV_COUNT(model_files); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    const model_file *f = &model_files[i];
+    clv_data_part *p = &ret->list[ret->n];
+    if (!f->given(c)) continue;
+    *p = (clv_data_part){.records = 1};
+    snprintf(p->name, sizeof p->name, "%s", f->part);
+    clv_bytes_printf(&path, "%s%s", f->given(c), f->in_folder);
+    if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    CLV_TRY(clv_sha256_file(path.data, &p->digest, err));
+    ret->n++;
+  }
   return CLV_OK;
 }
 
 static clv_code digest_data(clv_run *r, const clv_data_parts *then, clv_err *err) {
   digested_set sets[SETS];
   size_t n = list_sets(r, sets);
-  r->parts.n = 0;
+  CLV_TRY(digest_files(r->config, &r->parts, err));
   for (size_t i = 0; i < n; i++) CLV_TRY(digest_set(&sets[i], then, &r->parts, err));
-  return digest_model(r, err);
+  return CLV_OK;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -172,8 +199,9 @@ static void name_part(const clv_run *r, const clv_data_part *p, clv_bytes *out) 
   digested_set sets[SETS];
   size_t n = list_sets(r, sets), len = strcspn(p->name, ".");
   const char *part = p->name + len + 1;
-  if (strcmp(p->name, MODEL_PART) == 0) {
-    clv_bytes_printf(out, "config.json of model.hf (%s)", r->config->model.hf);
+  const model_file *file = find_file(p->name);
+  if (file) {
+    clv_bytes_printf(out, "%s (%s)", file->name, file->given(r->config));
     return;
   }
   if (strncmp(part, "input.", 6) == 0) part += 6;
@@ -246,19 +274,18 @@ static void describe_change(const clv_run *r, const clv_data_part *old, const cl
 
 /* Names the first parts that are not as they were in `text`, and returns how many there are. */
 static size_t list_changes(clv_run *r, const clv_data_parts *then, clv_bytes *text) {
-  enum { SHOWN = 3 };
   size_t n = 0;
   for (size_t i = 0; i < r->parts.n; i++) {
     const clv_data_part *now = &r->parts.list[i], *old = find(then, now->name);
     if (!has_changed(then, now) || follows_from_others(r, then, now)) continue;
-    if (n < SHOWN) {
+    if (n < CHANGES_SHOWN) {
       clv_bytes_puts(text, n ? "; " : "");
       describe_change(r, old, now, text);
     }
     n++;
     add_change(r, old, now);
   }
-  if (n > SHOWN) clv_bytes_printf(text, "; and %zu more", n - SHOWN);
+  if (n > CHANGES_SHOWN) clv_bytes_printf(text, "; and %zu more", n - CHANGES_SHOWN);
   return n;
 }
 
@@ -327,6 +354,51 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
                     why.text);
   CLV_TRY(digest_data(r, &then, err));
   return compare(r, &then, err);
+}
+
+/* Parts of which `then` has nothing, such as those of a run of an earlier version. */
+static bool has_unknown(const clv_data_parts *then, const clv_data_parts *now) {
+  for (size_t i = 0; i < now->n; i++)
+    if (!find(then, now->list[i].name)) return true;
+  return false;
+}
+
+/* Says what `eval` and `predict` go on with. */
+static void warn_of_files(const clv_run *r, const clv_data_parts *then, const char *changes) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (has_unknown(then, &r->parts))
+    clv_bytes_printf(&text,
+                     "%s has no digest of the files of model.hf and data.tokenizer, so nobody can "
+                     "tell whether they are those that the run began with",
+                     r->dir.data);
+  else if (r->has_other_data)
+    clv_bytes_printf(&text, "not as when the run in %s began, and accepted: %s", r->dir.data,
+                     changes);
+  if (text.len && !text.failed) clv_run_warn(r, CLV_LOG_WARN, "data", text.data);
+}
+
+clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_data_parts then = {0};
+  clv_err why;
+  CLV_TRY(digest_files(r->config, &r->parts, err));
+  if (!r->parts.n || !clv_checkpoint_any_written(r->dir.data)) return CLV_OK;
+  clv_code code = read_parts(r->dir.data, &then, &why);
+  if (code != CLV_OK && code != CLV_NOT_FOUND && !r->o->accept_data)
+    return clv_fail(
+        err, CLV_DATA_LOSS,
+        "%s: what files of model.hf and data.tokenizer the run began with is not known; "
+        "pass --accept-data to go on with what is there now",
+        why.text);
+  r->has_other_data = list_changes(r, &then, &text) > 0;
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (r->has_other_data && !r->o->accept_data)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "not as when the run in %s began: %s; bring back what was there, or pass "
+                    "--accept-data to go on with what is there now",
+                    r->dir.data, text.data);
+  warn_of_files(r, &then, text.data);
+  return CLV_OK;
 }
 
 clv_code clv_run_keep_data(clv_run *r, clv_err *err) {

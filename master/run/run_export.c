@@ -64,7 +64,7 @@ static clv_code read_all(export *x, clv_err *err) {
     most += clv_weights_count(x->model[i]);
   }
   CLV_TRY(clv_alloc(2 * most, sizeof *x->list, &x->list, err));
-  CLV_TRY(clv_alloc(most, sizeof *x->known, &x->known, err));
+  CLV_TRY(clv_alloc(CLV_SAMPLE_NAMES * most, sizeof *x->known, &x->known, err));
   return clv_alloc(4 * most, sizeof(void *), &x->made, err);
 }
 
@@ -295,16 +295,17 @@ static clv_code note_merged(export *x, uint32_t stage, const clv_shape *shape, c
                             clv_err *err) {
   int worker = x->config->stages[stage].worker;
   CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
-  clv_ledger_item item = {.kind = CLV_LEDGER_WEIGHTS};
-  size_t bytes;
-  if (worker < 0) return CLV_OK;
+  const char *identity = worker < 0 ? NULL : x->config->workers[worker].identity;
+  clv_sha256 of[CLV_SAMPLE_NAMES];
+  size_t bytes, n_of;
+  if (!identity) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   CLV_TRY(clv_shape_bytes(shape, CLV_F32, &bytes, err));
   if (!clv_sample_begin(s, CLV_F32, shape)) return CLV_OK;
   clv_sample_take(s, 0, sum, bytes);
-  CLV_TRY(clv_sample_digest(s, &item.of, err));
-  item.identity = x->config->workers[worker].identity;
-  x->known[x->n_known++] = item;
+  CLV_TRY(clv_sample_names(s, of, &n_of, err));
+  for (size_t k = 0; k < n_of; k++)
+    x->known[x->n_known++] = (clv_ledger_item){CLV_LEDGER_WEIGHTS, of[k], identity};
   return CLV_OK;
 }
 

@@ -29,15 +29,16 @@ typedef struct clv_best_checkpoint {
 
 /* ---- the data that a run is of (run_data.c) -------------------------------------------------- */
 
-/* A line of data.digest: what part of which set, of how many records. */
+/* A line of data.digest: what part of which set, of how many records; or a file of the model. */
 typedef struct clv_data_part {
   char name[96]; /* "train.input.records", "train.labels", "test.rows" */
   uint64_t records;
   clv_sha256 digest;
 } clv_data_part;
 
-/* Three sets, each of inputs, labels, a stamp and rows; and the model's config.json. */
-enum { CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) + 1 };
+/* Three sets, each of inputs, labels, a stamp and rows; the model's config.json, and the file of
+ * the tokenizer. */
+enum { CLV_DATA_FILES = 2, CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) + CLV_DATA_FILES };
 
 typedef struct clv_data_parts {
   clv_data_part list[CLV_DATA_PARTS];
@@ -117,6 +118,13 @@ clv_code clv_run_find_key(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Into the locked run folder, for the owner alone. */
 clv_code clv_run_keep_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
+/* ---- what check says of the data (run_sets.c) ------------------------------------------------ */
+
+/* Appends the range of values and the classes of each set: lines, or with json members of an
+ * object, each after a comma. */
+clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
+                               clv_err *err) CLV_USE_RESULT;
+
 /* ---- on trained weights (run.c) -------------------------------------------------------------- */
 
 /* The data and the blueprint are there. Takes the checkpoint that was asked for, and evaluates
@@ -135,8 +143,6 @@ void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, cons
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
 /* What the trainer has for a person since the last time. */
 void clv_run_print_notices(const clv_run *r);
-/* Prints the range of values and the classes of each set (run_sets.c). */
-clv_code clv_run_print_sets(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The same for one text; user: the run. */
 void clv_run_on_notice(void *user, const char *text);
 /* On standard output, in the form that was asked for. */
@@ -205,6 +211,10 @@ clv_code clv_data_parts_parse(const char *text, size_t len, const char *label, c
 /* Of a run that is resumed from a checkpoint: CLV_DATA_LOSS names what is not as it was, unless
  * other data are accepted. */
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* For `eval` and `predict`, whose records are others: CLV_DATA_LOSS names a file of model.hf or
+ * data.tokenizer that is not the one that the run began with, unless it is accepted. Says where
+ * that is not known. */
+clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Writes data.digest. */
 clv_code clv_run_keep_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Notes a change for clv_run_print_changes. */
@@ -212,6 +222,12 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* CLV_INVALID: the session has another number of stages, or an optimiser with other moments, than
+ * the last attempt, so that no checkpoint fits. Names the key and both values. */
+clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* For `eval` and `predict`: warns of each key with another value than in the last attempt that says
+ * how a record becomes numbers, such as data.tokenizer.lower_case. */
+clv_code clv_run_warn_of_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 
@@ -246,9 +262,9 @@ clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_
                            clv_err *err) CLV_USE_RESULT;
 /* Those of the run in the folder; none where it has no such file. */
 clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_USE_RESULT;
-/* CLV_DATA_LOSS: the folders of the images, called `label`, are others. */
-clv_code clv_classes_compare(const clv_classes *c, const clv_dataset *d, const char *label,
-                             clv_err *err) CLV_USE_RESULT;
+/* CLV_DATA_LOSS: the classes of `d`, called `label`, are others. Names where they come from. */
+clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
+                                 const char *label, clv_err *err) CLV_USE_RESULT;
 /* Those of the training images into the run folder; on resume they must be as they were. */
 clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 

@@ -423,46 +423,49 @@ static clv_code take_pre_tokenizer(reading *r, clv_err *err) {
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
 
-static clv_code take_added_keys(clv_json *j, clv_bytes *content, int64_t *id, bool flags[4],
-                                clv_err *err) {
-  static const char *const names[] = {"single_word", "lstrip",  "rstrip", "normalized",
-                                      "id",          "content", "special"};
-  uint32_t seen = 0;
-  bool more = true;
+enum { SINGLE_WORD, LSTRIP, RSTRIP, NORMALIZED, ADDED_FLAGS, ID = ADDED_FLAGS, CONTENT, SPECIAL };
+
+typedef struct added_token {
+  clv_bytes *content;
+  int64_t id; /* -1: not given */
+  bool flags[ADDED_FLAGS];
+} added_token;
+
+static clv_code take_added_keys(clv_json *j, added_token *a, clv_err *err) {
+  static const char *const names[] = {
+      [SINGLE_WORD] = "single_word", [LSTRIP] = "lstrip", [RSTRIP] = "rstrip",
+      [NORMALIZED] = "normalized",   [ID] = "id",         [CONTENT] = "content",
+      [SPECIAL] = "special"}; /* counts for numbers to text */
+  clv_known_keys keys = {.names = names, .n_names = CLV_COUNT(names), .what = "an added token"};
   int which;
-  CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
-  for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return CLV_OK;
-    size_t at = j->at;
-    CLV_TRY(clv_json_which(j, names, CLV_COUNT(names), &seen, &which, err));
-    if (which < 0) return clv_json_fail(j, at, err, "a key of an added token that is not known");
-    if (which == 6) /* it is left out where numbers become text */
-      CLV_TRY(clv_json_skip(j, err));
-    else if (which < 4)
-      CLV_TRY(clv_json_bool(j, &flags[which], err));
-    else if (which == 4)
-      CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_NUMBER - 1, id, err));
+  for (;;) {
+    CLV_TRY(clv_next_key(j, &keys, &which, err));
+    if (which < 0) return CLV_OK;
+    if (which < ADDED_FLAGS)
+      CLV_TRY(clv_json_bool(j, &a->flags[which], err));
+    else if (which == ID)
+      CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_NUMBER - 1, &a->id, err));
     else
-      CLV_TRY(clv_json_text(j, content, err));
+      CLV_TRY(which == CONTENT ? clv_json_text(j, a->content, err) : clv_json_skip(j, err));
   }
 }
 
 static clv_code take_added_one(reading *r, clv_err *err) {
-  bool flags[4] = {0}; /* single_word, lstrip, rstrip, normalized */
-  int64_t id = -1;
+  added_token a = {.content = &r->text, .id = -1};
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
   size_t at = r->j.at;
   r->text.len = 0;
-  CLV_TRY(take_added_keys(&r->j, &r->text, &id, flags, err));
-  if (id < 0 || !r->text.len || r->text.len > CLV_ADDED_MOST)
+  CLV_TRY(take_added_keys(&r->j, &a, err));
+  if (a.id < 0 || !r->text.len || r->text.len > CLV_ADDED_MOST)
     return clv_json_fail(&r->j, at, err, "an added token needs id and content, of 1 to %d bytes",
                          CLV_ADDED_MOST);
-  if (flags[0]) return refuse(r, at, err, "single_word is not known, of the added token");
-  uint8_t strip = (uint8_t)((flags[1] ? CLV_ADDED_LSTRIP : 0) | (flags[2] ? CLV_ADDED_RSTRIP : 0));
-  return clv_vocab_add(flags[3] ? &r->t->normalised : &r->t->raw, r->text.data, r->text.len,
-                       (int32_t)id, (uint32_t)at, strip, err);
+  if (a.flags[SINGLE_WORD])
+    return refuse(r, at, err, "single_word is not known, of the added token");
+  uint8_t strip = (uint8_t)((a.flags[LSTRIP] ? CLV_ADDED_LSTRIP : 0) |
+                            (a.flags[RSTRIP] ? CLV_ADDED_RSTRIP : 0));
+  return clv_vocab_add(a.flags[NORMALIZED] ? &r->t->normalised : &r->t->raw, r->text.data,
+                       r->text.len, (int32_t)a.id, (uint32_t)at, strip, err);
 }
 
 static clv_code take_added(reading *r, clv_err *err) {

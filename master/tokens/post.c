@@ -27,21 +27,28 @@ static void processor_done(processor *p) {
   clv_bytes_done(&p->after);
 }
 
+clv_code clv_next_key(clv_json *j, clv_known_keys *k, int *ret_which, clv_err *err) {
+  bool more = true;
+  *ret_which = -1;
+  if (!k->n_read) CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
+  CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, k->n_read++, &more, err));
+  if (!more) return CLV_OK;
+  size_t at = j->at;
+  CLV_TRY(clv_json_which(j, k->names, k->n_names, &k->seen, ret_which, err));
+  return *ret_which >= 0 ? CLV_OK
+                         : clv_json_fail(j, at, err, "a key of %s that is not known", k->what);
+}
+
 typedef clv_code (*take_part)(clv_json *j, processor *p, int which, clv_err *err);
 
-/* An object whose keys are `names`; another key is refused. */
+/* An object whose keys are `names`. */
 static clv_code take_object(clv_json *j, processor *p, const char *const *names, size_t n_names,
                             take_part take, const char *what, clv_err *err) {
-  uint32_t seen = 0;
-  bool more = true;
+  clv_known_keys keys = {.names = names, .n_names = n_names, .what = what};
   int which;
-  CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
-  for (size_t n = 0;; n++) {
-    CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
-    if (!more) return CLV_OK;
-    size_t at = j->at;
-    CLV_TRY(clv_json_which(j, names, n_names, &seen, &which, err));
-    if (which < 0) return clv_json_fail(j, at, err, "a key of %s that is not known", what);
+  for (;;) {
+    CLV_TRY(clv_next_key(j, &keys, &which, err));
+    if (which < 0) return CLV_OK;
     CLV_TRY(take(j, p, which, err));
   }
 }

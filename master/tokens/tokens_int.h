@@ -132,6 +132,18 @@ size_t clv_split_end(clv_split_pattern pattern, const char *text, size_t len, si
 
 /* The character of the byte alphabet of GPT-2 that stands for a byte (bpe.c). */
 uint32_t clv_byte_char(unsigned char byte);
+/* The keys that an object may have, and how far it is read. */
+typedef struct clv_known_keys {
+  const char *const *names;
+  size_t n_names;
+  const char *what; /* the object, for messages: "an added token" */
+  uint32_t seen;    /* a bit for each of `names` */
+  size_t n_read;    /* 0: the object was not opened yet */
+} clv_known_keys;
+
+/* Reads the next key; *ret_which: its index, -1 at the end of the object. A key that is not known
+ * is refused (post.c). */
+clv_code clv_next_key(clv_json *j, clv_known_keys *k, int *ret_which, clv_err *err) CLV_USE_RESULT;
 /* What the keys post_processor, truncation and padding say, whose value comes (post.c). */
 clv_code clv_post_processor(clv_json *j, clv_tokenizer *t, clv_err *err) CLV_USE_RESULT;
 clv_code clv_truncation(clv_json *j, clv_tokenizer *t, clv_err *err) CLV_USE_RESULT;

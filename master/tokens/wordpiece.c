@@ -163,10 +163,28 @@ static clv_code encode(const clv_tokenizer *t, const char *text, size_t len, clv
   return code;
 }
 
+/* Files that are no list of pieces in UTF-8. */
+static clv_code check_kind(const char *text, size_t len, const char *label, clv_err *err) {
+  static const char merges[] = "#version:";
+  const char *encoding = clv_foreign_encoding(text, len);
+  if (encoding)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t "
+                    "UTF-8",
+                    label, encoding, encoding);
+  if (len >= sizeof merges && memcmp(text, merges, sizeof merges - 1) == 0)
+    return clv_fail(err, CLV_INVALID,
+                    "%s: this is a list of merges (merges.txt), half of a tokenizer: name the "
+                    "tokenizer.json that is saved beside it",
+                    label);
+  return CLV_OK;
+}
+
 clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
                              const clv_tokenizer_options *options, clv_tokenizer **ret,
                              clv_err *err) {
   CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+  CLV_TRY(check_kind(text, len, label, err));
   CLV_TRY(clv_tokenizer_new(&t, err));
   CLV_TRY(add_lines(t, text, len, label, err));
   const clv_vocab_entry *unknown = clv_vocab_find(&t->vocab, "[UNK]", 5);

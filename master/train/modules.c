@@ -149,6 +149,7 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));
   for (uint32_t i = 0; i <= b->n_stages; i++) {
     CLV_TRY(clv_interrupt_check(err));
+    if (i < b->n_stages) CLV_TRY(clv_trainer_note_keys(t, i, err));
     CLV_API(
         cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0, CLV_WHY));
   }
@@ -200,7 +201,7 @@ static clv_code fill(clv_trainer *t, clv_err *err) {
                       t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
   CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
-  CLV_TRY(clv_trainer_note_layers(t, err));
+  CLV_TRY(clv_trainer_may_note(t, err));
   CLV_TRY(connect(t, err));
   return load_modules(t, err);
 }

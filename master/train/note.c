@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What workers are going to know of the layers, added to the ledger before it leaves: keys and
- * parameters of a run before anybody is dialled, values of tensors before they are given. Values
- * that come home for a checkpoint are added as well: the worker has them.
+ * What workers are going to know of the layers. The trainer adds it to the ledger at the last
+ * moment before it leaves: the keys of a stage before its worker is told to make it, parameters and
+ * values before they are given. So an attempt that is refused earlier leaves no line, and one that
+ * is cut off between the two errs to the safe side. Values that come home for a checkpoint are
+ * added as well: the worker has them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -65,14 +67,21 @@ static clv_code add_keys(note *o, const clv_trainer *t, uint32_t stage, clv_err 
   return CLV_OK;
 }
 
-clv_code clv_trainer_note_layers(const clv_trainer *t, clv_err *err) {
+static bool is_noted(const clv_trainer *t, uint32_t stage) {
+  return t->use != CLV_TRAINER_TRIES /* its seed is forgotten */ && t->b->stages[stage].worker >= 0;
+}
+
+clv_code clv_trainer_may_note(const clv_trainer *t, clv_err *err) {
+  bool any = false;
+  for (uint32_t i = 0; i < t->b->n_stages; i++) any |= is_noted(t, i);
+  return any ? clv_ledger_ready(err) : CLV_OK;
+}
+
+clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) {
   CLV_AUTO(note_done) note o = {0};
-  if (t->use == CLV_TRAINER_TRIES) return CLV_OK; /* its seed is forgotten */
-  for (uint32_t i = 0; i < t->b->n_stages; i++) {
-    if (t->b->stages[i].worker < 0) continue;
-    CLV_TRY(add_keys(&o, t, i, err));
-    CLV_TRY(add_params(&o, t, i, err));
-  }
+  if (!is_noted(t, stage)) return CLV_OK;
+  CLV_TRY(add_keys(&o, t, stage, err));
+  if (t->use == CLV_TRAINER_BEGINS) CLV_TRY(add_params(&o, t, stage, err));
   return clv_ledger_add(o.items, o.n, err);
 }
 
@@ -81,9 +90,8 @@ clv_code clv_trainer_note_layers(const clv_trainer *t, clv_err *err) {
 clv_code clv_trainer_watch(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                            const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                            clv_err *err) {
-  bool noted = t->b->stages[stage].worker >= 0 && kind == CLEAVE_STATE_WEIGHTS;
   *ret = NULL;
-  if (!noted || t->use == CLV_TRAINER_TRIES) return CLV_OK;
+  if (!is_noted(t, stage) || kind != CLEAVE_STATE_WEIGHTS) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof **ret, ret, err));
   for (size_t i = 0; i < n; i++)
     (void)clv_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape); /* no parts: not noted */
@@ -93,11 +101,13 @@ clv_code clv_trainer_watch(const clv_trainer *t, uint32_t stage, cleave_state_ki
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n, clv_err *err) {
   CLV_AUTO(note_done) note o = {0};
-  clv_sha256 of;
+  clv_sha256 of[CLV_SAMPLE_NAMES];
+  size_t n_of;
+  if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++) {
     if (!samples[i].parts) continue;
-    CLV_TRY(clv_sample_digest(&samples[i], &of, err));
-    CLV_TRY(add(&o, t, stage, CLV_LEDGER_WEIGHTS, &of, err));
+    CLV_TRY(clv_sample_names(&samples[i], of, &n_of, err));
+    for (size_t k = 0; k < n_of; k++) CLV_TRY(add(&o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
   }
   return clv_ledger_add(o.items, o.n, err);
 }

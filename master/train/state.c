@@ -172,10 +172,10 @@ static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_ki
 static clv_code put_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                           const clv_weights_want *items, size_t n, cleave_piece_move *give,
                           putting *s, clv_err *err) {
-  if (!n) return CLV_OK;
   s->items = items;
+  if (n) CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
   CLV_TRY(note_given(t, stage, kind, items, n, give, s, err));
-  CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
+  if (!n) return CLV_OK;
   CLV_API(cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_WHY));
   return CLV_OK;
 }
@@ -239,7 +239,11 @@ static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_
     if (all == want || !is_idle(t->b->stages[stage].params, e->name)) items[n++] = e;
   }
   if (n != want)
-    return clv_fail(err, CLV_DATA_LOSS, "the optimiser's file has %zu tensors, not %zu", n, want);
+    return clv_fail(
+        err, CLV_INVALID,
+        "the optimiser's file has %zu tensors, and train.optimizer with the layers that "
+        "learn needs %zu",
+        n, want);
   return put_set(t, stage, CLEAVE_STATE_OPTIMIZER, f, items, NULL, n, err);
 }
 

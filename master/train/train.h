@@ -17,9 +17,6 @@
 
 typedef struct clv_trainer clv_trainer;
 
-/* What the module of a run's loss is called; no stage can be. */
-#define CLV_LOSS_NAME "(loss)"
-
 typedef struct clv_step_result {
   double loss;      /* mean over the batch */
   uint64_t correct; /* right ones among those judged, if they can be and the loss is at home */

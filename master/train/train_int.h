@@ -47,30 +47,13 @@ typedef struct clv_sampler {
   uint64_t next_measure_ns;
 } clv_sampler;
 
-/* The flows of what leaves (egress.c). */
-typedef struct clv_flow {
-  clv_egress_flow *flow;
-  uint64_t sample_bytes; /* of a sample; of a row of WEIGHTS there is no flow */
-  uint64_t place_bytes;  /* of a place of packed sequences; 0: they are not */
-} clv_flow;
-
-/* Of a piece of a stage's state. */
-typedef struct clv_state_flow {
-  clv_egress_flow *flow;
-  uint32_t stage;
-  bool optimizer;
-  char name[CLV_EGRESS_NAME + 1];
-} clv_state_flow;
-
+/* What leaves (egress.c). */
 typedef struct clv_trainer_egress {
   clv_egress_record *record; /* borrowed; NULL: nothing may leave */
   bool random;               /* numbers in place of records */
-  clv_flow *rows;            /* [b->n_egress] */
-  clv_flow *hops; /* [2 * n_stages]: the value of a stage and its gradient, where direct */
-  clv_egress_flow **failures; /* [config->n_workers]: what each is told of one */
-  clv_state_flow *states;
-  size_t n_states, next_state; /* pieces come in the order in which they were expected */
-  uint64_t samples;            /* of a step or batch, for which flows are ready */
+  clv_gate gate;             /* its arrays belong to the trainer */
+  clv_flow *hops;   /* [2 * n_stages]: the value of a stage and its gradient, where direct */
+  uint64_t samples; /* of a step or batch, for which flows are ready */
 } clv_trainer_egress;
 
 /* How batches get through the front that is cached. */
@@ -238,13 +221,10 @@ clv_code clv_trainer_front(clv_trainer *t, cleave_context context, const uint32_
 
 /* ---- what leaves (egress.c) ------------------------------------------------------------------ */
 
-/* The row of the table under which a tensor may leave, if the session's privacy permits what it
- * shows; CLEAVE_DENIED otherwise. */
-cleave_status clv_trainer_admit(const clv_blueprint *b, const cleave_sending *s,
-                                const clv_egress_row **ret, cleave_error *error);
-/* For cleave_options.may_send; user: the trainer. */
-cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error);
+/* Makes t->egress.gate and the flows of the record. */
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
+/* clv_gate_may_send with t->egress.gate, for cleave_options.may_send; user: the trainer. */
+cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error);
 void clv_trainer_drop_flows(clv_trainer *t);
 /* Before a step or batch of so many samples: allowances for it and the next ones. */
 clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training,
@@ -259,11 +239,13 @@ clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_k
 
 /* ---- what workers will know (note.c) --------------------------------------------------------- */
 
-/* Each adds to the ledger, and returns when the disk has it; errors as of clv_ledger_add. Keys and
- * parameters of all layers at workers, before anybody is dialled: */
-clv_code clv_trainer_note_layers(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;
-/* Values that are given to a stage or come from it: samples to be filled where they have parts,
- * then noted. *ret NULL: none are wanted; to be freed. */
+/* Can what follows be noted? Asked before anybody is dialled. */
+clv_code clv_trainer_may_note(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;
+/* Each adds to the ledger, and returns when the disk has it; errors as of clv_ledger_add. The keys
+ * of a stage's layers, and where a run begins its parameters, which follow from them: */
+clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) CLV_USE_RESULT;
+/* Parameters and values that are given to a stage or come from it: samples to be filled where they
+ * have parts, then noted. *ret NULL: none are wanted; to be freed. */
 clv_code clv_trainer_watch(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                            const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                            clv_err *err) CLV_USE_RESULT;

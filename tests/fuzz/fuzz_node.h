@@ -187,6 +187,9 @@ static void begin(conversation *c, clv_executor executor) {
 }
 
 static void end(conversation *c) {
+  clv_context_counts counts;
+  clv_node_context_count(c->node, &counts);
+  NEVER(!counts.contexts && counts.calls_waiting);
   for (int i = 0; i < PEERS; i++) clv_link_end(c->link[i], CLV_OK, "closed");
   clv_node_set_master(c->node, NULL);
   clv_node_free(c->node);

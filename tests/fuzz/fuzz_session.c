@@ -97,6 +97,8 @@ static void check_model(const clv_session_config *config) {
           !err.text[0]);
   }
   check_inputs(config, first, last);
+  bool sequences = clv_model_takes_sequences(config), anything = clv_model_takes_anything(config);
+  NEVER((sequences || anything) && (config->model.hf || config->model.arch != CLV_ARCH_NONE));
 }
 
 /* The texts after the file; an unfinished last one is left out. Even ones are sets, odd ones

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of texts: the first byte says whether the rest is CSV or JSON lines, and whether it has
- * labels.
+ * Tables of texts: the first byte says whether the rest is CSV or JSON lines, whether it has labels
+ * and groups, and whether broken records are left out.
  */
 #include "master/data/text_int.h"
 #include "tests/fuzz/never.h"
@@ -32,13 +32,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 .last = 3,
                 .width = 8,
                 .max_bytes = 1 << 20,
-                .labelled = data[0] & 2};
+                .labelled = data[0] & 2,
+                .tolerates_broken = data[0] & 8};
   NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokenizer,
                             &err) != CLV_OK);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_add(&text, data + 1, size - 1);
   clv_code code = clv_text_table(&r, &o, text.data, text.len, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz."));
+  NEVER(r.broken.n && (!r.tolerates_broken || !strstr(r.broken.list.data, "fuzz.")));
   if (code == CLV_OK && clv_texts_of(&r, &t, &err) == CLV_OK) check_rows(t);
   NEVER(t && t->groups.len != (o.group ? (size_t)t->tokens->shape.dim[0] * sizeof(int64_t) : 0));
   clv_texts_free(t);

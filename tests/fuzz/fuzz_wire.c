@@ -111,6 +111,23 @@ UNARY(status_reply)
 UNARY(cached_request)
 UNARY(cached_reply)
 
+/* A master looks up devices by name in a worker's answer, and checks whether its limits suffice. */
+static void fuzz_hello(const input *in) {
+  static const char *const names[] = {"", "auto", "cpu", "cuda", "cuda:0"};
+  clv_wire_hello_reply reply = {0};
+  clv_err err = {0};
+  fuzz_hello_reply(in);
+  if (clv_wire_hello_reply_decode(in->piece, in->n, &reply, &err) == CLV_OK) {
+    for (size_t i = 0; i < CLV_COUNT(names); i++) {
+      int at = clv_wire_device_of(&reply, names[i]);
+      check(at >= -1 && at < (int)reply.n_devices);
+      check(at != -1 || i > 1 || !reply.n_devices);
+    }
+    check(clv_wire_limits_check(&reply.about.limits, &err) == CLV_OK || strstr(err.text, "raise "));
+  }
+  clv_wire_done(&reply);
+}
+
 static void fuzz_health(const input *in) {
   char service[CLV_WIRE_NAME + 1], again[CLV_WIRE_NAME + 1];
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -138,7 +155,7 @@ static void fuzz_reflection(const input *in) {
 }
 
 static void (*const targets[])(const input *in) = {
-    fuzz_frame,      fuzz_hello_request,  fuzz_hello_reply,  fuzz_open_request,
+    fuzz_frame,      fuzz_hello_request,  fuzz_hello,        fuzz_open_request,
     fuzz_open_reply, fuzz_close_request,  fuzz_close_reply,  fuzz_load_request,
     fuzz_load_reply, fuzz_status_request, fuzz_status_reply, fuzz_health,
     fuzz_reflection, fuzz_cached_request, fuzz_cached_reply,

@@ -167,6 +167,11 @@ def text_seeds():
         write("text", name, bytes([name.endswith(".csv") | 2]) + data)
         if name.startswith(("good", "no_label", "missing")):
             write("text", "unlabelled_" + name, bytes([name.endswith(".csv")]) + data)
+        if name.startswith(("few", "many", "utf8", "missing", "kind")):
+            write("text", "broken_" + name, bytes([name.endswith(".csv") | 10]) + data)
+    write("text", "broken_one.csv", b"\x0btext,label\na,b\na\na,b,c\n")
+    write("text", "broken_one.jsonl", b'\x0a{"text": "a", "label": "x"}\n{"text": 1}\n{"text": ')
+    write("text", "utf16.csv", b"\3" + "text,label\na,b\n".encode("utf-16"))
     write("text", "rows.csv", b"\3text,label\n" + b"a,b\n" * 200)
 
 
@@ -176,7 +181,8 @@ def words_seeds():
         "good": f'<html><doc>\n{page}\n{word}A&amp;b&lt;&#39;&x</word>{word}b a b a</word></page>{page}</page></doc>', "bytes": (page + word).encode() + b"\xff\x01z</word>",
         "back": page + '<word xMin="90" yMin="nan" xMax="10" yMax="-1e99">ab</word>', "zero": '<page width="0" height="0">' + word + "a</word>",
         "no_size": "<page >", "no_box": page + "<word >", "no_page": word + "a</word>", "open": page + word + "a", "tag": "<page ", "empty": page + word + "</word>",
-        "long": page.replace("200.5", "1" * 50), "other": page.replace("200.5", "1x"), "nothing": "", "many": page + (word + "ab</word>") * 300}
+        "long": page.replace("200.5", "1" * 50), "other": page.replace("200.5", "1x"), "nothing": "", "many": page + (word + "ab</word>") * 300,
+        "turned": f"Title: Page 7\nPage    1 rot:   90\nPage    2 rot: 180\nPage 0 rot: 90\nPage 3\n{page}{word}ab</word></page>{page}</page>"}
     for name, text in printed.items():
         write("words", "bbox_" + name, b"\1" + (text if isinstance(text, bytes) else text.encode()))
     head, first = "level\tpage\n", "1\t1\t0\t0\t0\t0\t0\t0\t400\t200\t-1\t\n"
@@ -199,11 +205,13 @@ def hf_seeds():
         "bert": ({"hidden_act": "mish"}, {"is_decoder": True}, {"position_embedding_type": "relative_key"}, {"pruned_heads": {"1": [0]}},
                  {"pruned_heads": None}, {"quantization_config": {}}, {"quantization_config": None}, {"id2label": {}}, {"id2label": None},
                  {"layer_norm_eps": 0}, {"hidden_size": 18}, {"hidden_size": "16"}, {"hidden_act": 3}, {"model_type": "t5"}, {"position_embedding_type": "absolute"}),
-        "roberta": ({"pad_token_id": 19}, {"pad_token_id": -1}, {"classifier_dropout": 0.5}, {"type_vocab_size": 1}),
+        "roberta": ({"pad_token_id": 19}, {"pad_token_id": -1}, {"classifier_dropout": 0.5}, {"type_vocab_size": 1}, {"pad_token_id": 60}),
         "layoutlm": ({"tie_word_embeddings": True}, {"hidden_dropout_prob": 0}),
-        "gpt2": ({"n_inner": 8}, {"scale_attn_weights": False}, {"n_positions": 2}),
+        "gpt2": ({"n_inner": 8}, {"scale_attn_weights": False}, {"n_positions": 2}, {"hidden_size": 8}, {"hidden_size": 16}),
         "llama": ({"rope_parameters": None, "rope_theta": 3}, {"rope_scaling": {"type": "linear", "x": 1}}, {"num_key_value_heads": 3},
-                  {"head_dim": 6, "attention_bias": True}, {"head_dim": 5}, {"num_key_value_heads": None}, {"vocab_size": 1 << 24, "hidden_size": 65536}),
+                  {"head_dim": 6, "attention_bias": True}, {"head_dim": 5}, {"num_key_value_heads": None}, {"vocab_size": 1 << 24, "hidden_size": 65536},
+                  {"num_labels": 4, "id2label": None, "partial_rotary_factor": 1}, {"num_labels": 0}, {"num_labels": None}, {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": "1"},
+                  {"rope_parameters": {"full_attention": {"rope_theta": 3}}}),
         "qwen2": ({"layer_types": ["sliding_attention"]}, {"layer_types": None}, {"use_sliding_window": True}, {"num_key_value_heads": -1}),
         "vit": ({"patch_size": 3}, {"qkv_bias": False}, {"image_size": 16384, "patch_size": 1}),
     }

@@ -39,7 +39,7 @@ typedef enum clv_config_kind {
   CLV_CONFIG_POLICY
 } clv_config_kind;
 
-/* What stands above the file. Both parts may be empty. */
+/* Settings that override those of a file. Both lists may be empty. */
 typedef struct clv_config_overrides {
   const char *const *env;  /* like environ, NULL-terminated; NULL = ignore the environment */
   const char *const *sets; /* [n_sets] "a.b=value", the later one wins */
@@ -107,7 +107,7 @@ typedef struct clv_layer_range {
   char first_name[CLV_LAYER_NAME_MAX], last_name[CLV_LAYER_NAME_MAX]; /* "": the number */
 } clv_layer_range;
 
-/* Of a text such as the above; false: it is none. */
+/* Reads "4..9", "4", "block.0..block.3"; returns false if the text is no range. */
 bool clv_layer_range_read(const char *text, clv_layer_range *ret);
 
 /* ---- session.yaml ---------------------------------------------------------------------------- */
@@ -125,13 +125,13 @@ typedef enum clv_objective_choice {
   CLV_LABELS_MASKED
 } clv_objective_choice;
 typedef enum clv_labels_of { CLV_LABELS_OF_WORDS, CLV_LABELS_OF_PAGES } clv_labels_of;
-/* What becomes of accents in text: auto strips them where it becomes lower-case. */
+/* Treatment of accents in text. AUTO strips them if the tokenizer makes text lower-case. */
 typedef enum clv_accent_choice {
   CLV_ACCENT_AUTO,
   CLV_ACCENT_KEEP,
   CLV_ACCENT_STRIP
 } clv_accent_choice;
-/* Which records: of each class its share, any, the last (limits: the first), whole groups. */
+/* Choice of records: a share of each class, any, the last (of a limit: the first), whole groups. */
 typedef enum clv_split_by { CLV_BY_CLASS, CLV_BY_CHANCE, CLV_BY_END, CLV_BY_GROUP } clv_split_by;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
@@ -320,7 +320,7 @@ typedef struct clv_model_config {
 /* Whether there is a model that stages take ranges of. */
 bool clv_model_is_given(const clv_model_config *m);
 
-/* What weight decay is of: all that learns, or not biases and parameters of normalisations. */
+/* Parameters that decay: all that learn, or all but biases and those of normalisations. */
 typedef enum clv_decayed { CLV_DECAYS_ALL, CLV_DECAYS_WEIGHTS } clv_decayed;
 
 /* The settings by their names in common/base/settings. */
@@ -340,9 +340,9 @@ typedef struct clv_lr_config {
   bool from_zero;
 } clv_lr_config;
 
-/* What random numbers follow from. given: by the file; drawn: not there, and drawn by a run, which
- * keeps it. guessable: given, and below 128 bits: whoever has a key that was derived from it can
- * try all such seeds, so that no layer's first values are secret. */
+/* Seed of all random numbers. given: the file has it. drawn: the file has none, and a run has drawn
+ * and stored one. guessable: given and below 128 bits, so a worker that has a key derived from it
+ * can try all such seeds, and no layer's first values are secret. */
 typedef struct clv_seed {
   clv_key key;
   bool given, guessable, drawn;
@@ -351,7 +351,7 @@ typedef struct clv_seed {
 /* 32 hexadecimal digits, or a decimal number below 2^64, which is guessable. */
 bool clv_seed_parse(const char *text, clv_seed *ret);
 
-/* Of a run, once it is one; zeros in a config as it was read. */
+/* Identity of one attempt of a run. Reading a file leaves zeros; the run fills it in. */
 typedef struct clv_attempt {
   uint8_t session[16];
   uint64_t epoch; /* 1, 2, ...; 0: this is no attempt of a run */
@@ -505,7 +505,7 @@ typedef struct clv_worker_config {
 
 /* ---- egress.policy.yaml ---------------------------------------------------------------------- */
 
-/* What may leave. Nothing else stands above the file: no environment and no sets. */
+/* Policy for what a master may send. Neither environment nor --set overrides the file. */
 typedef struct clv_policy_config {
   char *file;
   clv_text_list overrides; /* always empty */

@@ -561,7 +561,6 @@ static void set_rest(clv_hf_config *c) {
   if (!c->labels) c->labels = 2;
   c->padding_row = is & GPT2 ? -1 : c->padding;
   if (c->padding == COUNTS_FROM_END) c->padding_row = is & GPT2 ? -1 : c->vocabulary - 1;
-  c->padding = CLV_MAX(c->padding, -1);
   if (is & (ENCODERS | GPT2 | QWEN2)) c->qkv_bias = true;
   c->out_bias = is & (ENCODERS | VIT | GPT2) || (is & LLAMA && c->qkv_bias);
   if (is & (ENCODERS | VIT | GPT2)) c->inner_bias = true;

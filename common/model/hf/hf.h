@@ -33,9 +33,9 @@ typedef enum clv_hf_family {
   CLV_HF_FAMILIES
 } clv_hf_family;
 
-/* What stands on the last block: nothing ([N, S, hidden] leaves), a class of the sample ([N,
- * labels]), one of each place ([N, S, labels]), a token of each place ([N, S, vocabulary]): that
- * which was hidden there, or the next. */
+/* Head on the last block, and the shape of its output. NO_HEAD: [N, S, hidden]. SEQUENCE: a class
+ * of the sample, [N, labels]. TOKEN: a class per position, [N, S, labels]. MASKED and CAUSAL: a
+ * token per position, [N, S, vocabulary], the masked one or the next one. */
 typedef enum clv_hf_head {
   CLV_HF_NO_HEAD,
   CLV_HF_SEQUENCE,
@@ -45,14 +45,14 @@ typedef enum clv_hf_head {
   CLV_HF_HEADS
 } clv_hf_head;
 
-/* What a config.json says. A key of another family is 0 or false. */
+/* Contents of a config.json. Keys of other families are 0 or false. */
 typedef struct clv_hf_config {
   clv_hf_family family;
   int64_t vocabulary, hidden, layers, heads, kv_heads, inner; /* kv_heads 0: as many as heads */
   int64_t head_width;                                         /* 0: hidden / heads */
   int64_t positions, types, boxes;                            /* rows of the tables */
-  int64_t padding;                                            /* the token of pads; -1: none */
-  int64_t padding_row;            /* of the table of tokens, which gets no gradient; -1: none */
+  int64_t padding;     /* the token of pads; -1: none; -2: a number below 0, which no token is */
+  int64_t padding_row; /* of the table of tokens, which gets no gradient; -1: none */
   int64_t image, patch, channels; /* pixels of a side */
   int64_t labels;                 /* that it names; 2 unless it does */
   double embedding_dropout, hidden_dropout, attention_dropout, head_dropout;
@@ -87,10 +87,10 @@ const char *clv_hf_family_name(clv_hf_family family); /* "layoutlm", as model_ty
 const char *clv_hf_head_name(clv_hf_head head);       /* "token" */
 /* The longest name of a module or parameter, with its NUL. */
 enum { CLV_HF_NAME = 256 };
-/* What transformers 5 calls in memory what its files call `name`, a module or a parameter: ViT's
- * blocks have other names there, and peft's files have those. */
+/* Returns the name that transformers 5 uses in memory for the module or parameter `name` of its
+ * files. They differ in ViT's blocks; peft's files use the names in memory. */
 const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]);
-/* What stands before the names of all parameters but the head's: "layoutlm." */
+/* Returns the prefix of all parameter names but the head's: "layoutlm." */
 const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head);
 /* The class of transformers that has these parameters, "LayoutLMForTokenClassification"; NULL: the
  * family has no such head. */

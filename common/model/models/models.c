@@ -138,8 +138,8 @@ bool clv_model_takes_sequences(const clv_session_config *c) {
 }
 
 bool clv_model_takes_anything(const clv_session_config *c) {
-  static const char *const ops[] = {"conv2d",    "conv_transpose2d", "maxpool", "avgpool",
-                                    "batchnorm", "globalavgpool",    "flatten", NULL};
+  static const char *const ops[] = {"conv2d",        "conv_transpose2d", "maxpool", "avgpool",
+                                    "globalavgpool", "flatten",          NULL};
   const clv_layer_spec *first = first_layer(c);
   return first && !is_one_of(first, ops);
 }

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-/* What a record is made of: each has a name, and a shape [N, ...]. */
+/* Inputs of a model. Each has a name, a type and a shape [N, ...]. */
 typedef struct clv_model_inputs {
   size_t n;
   struct {
@@ -40,7 +40,7 @@ clv_code clv_model_graph_over(const clv_session_config *config, const clv_model_
                               clv_graph **ret_whole, uint32_t *ret_first_layer,
                               uint32_t *ret_last_layer, clv_err *err) CLV_USE_RESULT;
 
-/* The same over one input of shape `input_sample` ([N, ...]). */
+/* As clv_model_graph_over, with one input of shape `input_sample` ([N, ...]). */
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
                          clv_err *err) CLV_USE_RESULT;
@@ -49,7 +49,8 @@ clv_code clv_model_graph(const clv_session_config *config, const clv_shape *inpu
 bool clv_model_takes_tokens(const clv_session_config *config);
 /* True if the first layer takes [N, a, b] alone, as an lstm and a conv1d do. */
 bool clv_model_takes_sequences(const clv_session_config *config);
-/* True if the first layer takes both [N, a, b] and [N, 1, a, b], with other results. */
+/* True if records [N, a, b] may have been meant as sequences: the first layer neither takes images
+ * alone nor makes the same of both. */
 bool clv_model_takes_anything(const clv_session_config *config);
 
 /* The graph of `model:` alone, whatever the stages take of it. */
@@ -64,19 +65,19 @@ clv_code clv_model_part(const clv_session_config *config, const clv_shape *input
 /* CLV_INVALID, with its place in the session: what is wrong with the config.json of `model.hf`. */
 clv_code clv_model_check(const clv_session_config *config, clv_err *err) CLV_USE_RESULT;
 
-/* What transformers makes of the token of pads that a model by `model.hf` names. */
+/* How transformers treats the padding token that a model by `model.hf` names. */
 typedef struct clv_model_pads {
-  int64_t token;          /* -1: none */
+  int64_t token;          /* -1: none; -2: a number that no token has */
   bool numbers_places;    /* places are numbered without pads */
   bool scores_last_token; /* the class is that of the last token that is no pad */
   bool shifts_labels;     /* a place is compared with the label of the next one */
 } clv_model_pads;
-/* Of another model, or one whose config.json cannot be read: none of it. */
+/* Returns token -1 and false for another model, or if its config.json cannot be read. */
 clv_model_pads clv_model_pads_of(const clv_session_config *config);
 
 /* The family of a model by `model.hf`; -1: another model, or its config.json cannot be read. */
 int clv_model_family(const clv_session_config *config);
-/* What peft's files call a parameter or a module of that family. */
+/* Returns the name that peft's files use for a parameter or a module of that family. */
 enum { CLV_PEFT_PARAM = 256 };
 const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]);
 
@@ -89,7 +90,7 @@ bool clv_loss_has_labels(const char *kind);
  * over the batch. */
 clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
                         clv_err *err) CLV_USE_RESULT;
-/* The same of a session's loss, with its attributes. */
+/* As clv_loss_graph, for the loss of a session with its attributes. */
 clv_code clv_session_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                 int64_t batch, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 

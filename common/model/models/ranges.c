@@ -117,14 +117,27 @@ static void list_parts(const clv_graph *g, char *ret, size_t size) {
   }
 }
 
+/* "; a range is written 0..3" for 0-3, whose begin there is. */
+static void hint_range(const clv_graph *g, const char *name, char *ret, size_t size) {
+  char begin[CLV_NAME_MAX];
+  uint32_t first, last;
+  size_t len = strcspn(name, "-");
+  snprintf(begin, sizeof begin, "%.*s", (int)len, name);
+  ret[0] = '\0';
+  if (!len || !name[len] || !name[len + 1]) return;
+  if (begin[strspn(begin, "0123456789")] && !clv_find_layers(g, begin, &first, &last)) return;
+  snprintf(ret, size, "; a range is written %s..%s", begin, name + len + 1);
+}
+
 static clv_code unknown(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                         clv_config_pos pos, const char *name, clv_err *err) {
-  char near[CLV_NAME_MAX], parts[160];
-  CLV_TRY(suggest(g, name, near, sizeof near, err));
+  char near[CLV_NAME_MAX] = "", parts[160], range[CLV_NAME_MAX + 40];
+  hint_range(g, name, range, sizeof range);
+  if (!range[0]) CLV_TRY(suggest(g, name, near, sizeof near, err));
   list_parts(g, parts, sizeof parts);
   return clv_session_fail_at(
-      c, pos, err, "stage '%.64s': the model has no layer or block '%s'%s%s%s; it has %s", s->name,
-      name, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "", parts);
+      c, pos, err, "stage '%.64s': the model has no layer or block '%s'%s%s%s%s; it has %s",
+      s->name, name, range, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "", parts);
 }
 
 /* ---- where a stage ends ---------------------------------------------------------------------- */

@@ -110,7 +110,7 @@ static clv_code begin(clv_reassembly *a, uint64_t transfer, uint64_t total,
   return CLV_OK;
 }
 
-/* What a fact says of its transfer. */
+/* Contents of a fact about a transfer. */
 typedef struct clv_partial_tensor_note {
   clv_reassembly *a;
   clv_partial_tensor *e; /* NULL until it is begun */
@@ -274,8 +274,8 @@ static clv_packet *finished(clv_reassembly *a, clv_packet *p) {
   return p;
 }
 
-/* What is given back: checked, and whole. The error has no checksum: that of a single number tells
- * the number. */
+/* Returns a complete packet once its checksums are compared. The error names no checksum, because
+ * that of a single number tells the number. */
 static clv_code check_sums(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     if (p->crc32c[i] == p->frame.tensors[i].crc32c) continue;
@@ -302,7 +302,7 @@ static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *p
                           f->chunk.total - f->chunk.offset - payload->len);
 }
 
-/* Its bytes have been copied. It cannot have been whole without them. */
+/* Adds the bytes of a copied chunk to its transfer, which is never complete before that. */
 static clv_packet *note_received(clv_reassembly *a, uint64_t transfer, uint64_t bytes,
                                  uint32_t crc) {
   pthread_mutex_lock(&a->lock);
@@ -344,8 +344,8 @@ static void come_from(clv_reassembly *a, clv_packet *p) {
 
 static bool comes_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer; }
 
-/* A CALL may be overtaken by what was sent after it. Its head, without tensors, is delivered in
- * order. */
+/* Makes an announcement of a CALL in chunks. It keeps the CALL's place in the order of frames when
+ * later frames overtake the chunks. */
 static clv_code announce(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   clv_packet *head;
   *ret = NULL;

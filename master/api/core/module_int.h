@@ -2,8 +2,8 @@
  *
  * How modules begin and end (module.c). All of it with the lock.
  */
-#ifndef CLEAVE_MODULE_INT_H
-#define CLEAVE_MODULE_INT_H
+#ifndef CLEAVE_API_MODULE_INT_H
+#define CLEAVE_API_MODULE_INT_H
 
 #include "master/api/core/core_int.h"
 

@@ -7,6 +7,7 @@ from cluster import *
 
 suite = Suite()
 OTHER = "0badcafe0badcafe0badcafe0badcafe"
+THIRD = "7777cafe7777cafe7777cafe7777cafe"
 RAW = "privacy: {raw_input_leaves: true}\n"
 FRONT = "privacy: {front_known: true}\n"
 cluster = None
@@ -99,6 +100,26 @@ def a_secret_file_that_mixes_nothing_hides_nothing():
 
 
 @suite.test
+def weights_that_a_worker_begins_with_are_no_secret():
+    """In the same session, before the ledger has them."""
+    r = random.Random(5)
+    rows = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(16)]
+    for name, change in (("same", rows), ("twice", [[2 * v for v in row] for row in rows]), ("other", [[r.uniform(-1, 1) for _ in row] for row in rows])):
+        theirs = secret_file("theirs", rows).replace("secret: true", "secret: false")
+        text = body("master", weights=secret_file("own-" + name, change)).replace(
+            "layers: [{op: scale, factor: 1}]", theirs + "layers: [{op: linear, out: 16, name: b}]")
+        with open(os.path.join(cluster.dir, "theirs.safetensors"), "rb") as f:
+            raw = f.read()
+        with open(os.path.join(cluster.dir, "theirs.safetensors"), "wb") as f:
+            f.write(raw.replace(b'"a.weight"', b'"b.weight"').replace(b'"a.bias"', b'"b.bias"'))
+        done = run(MASTER, "check", cluster.session("begins", text, ""), cwd=cluster.dir)
+        if name == "other":
+            assert done.returncode == 0, done.stderr
+        else:
+            assert done.returncode == 3 and "has weights that a worker begins with" in done.stderr, (name, done.stderr)
+
+
+@suite.test
 def a_run_that_goes_on_with_a_layer_at_home():
     """It was at the worker at first: whatever it has learned there is known. The seed may be
     another, and the run folder may have moved."""
@@ -122,6 +143,45 @@ def a_layer_that_stays_where_it_was_is_nothing_new():
     well("eval", "stays", at="master")
 
 
+def ledger():
+    with open(os.path.join(os.environ["XDG_STATE_HOME"], "cleave/keys.ledger")) as f:
+        return f.read()
+
+
+@suite.test
+def what_never_left_stays_secret():
+    """An attempt with the layer at a worker that finds nobody there: the ledger has no line of it,
+    and the layer at home hides as before."""
+    well("train", "tried", at="master", seed=THIRD)
+    first = os.path.join(cluster.dir, "tried.safetensors")
+    shutil.copy(os.path.join(cluster.dir, "runs/tried/checkpoint-2/model-00001-of-00003.safetensors"), first)
+    secret = f"weights: {{file: {first}, secret: true}}, "
+    before = ledger()
+    cluster.workers[0].stop()
+    try:
+        for name, args, more in (("tried", ("--resume", "--accept-egress"), {"steps": 3}), ("again", (), {}), ("file", (), {"weights": secret})):
+            done = command("train", name, *args, at="w1", seed=THIRD, more=RAW, train="dtype: f32, ", **more)
+            assert done.returncode == 4, (name, done.returncode, done.stderr)
+    finally:
+        cluster.restart(0)
+    assert ledger() == before
+    well("train", "tried", "--resume", "--accept-egress", at="master", seed=THIRD, steps=3)
+    well("train", "file", "--fresh", at="master", seed=THIRD, weights=secret)
+    done = command("train", "tried", "--resume", "--accept-egress", at="w1", seed=THIRD, steps=4, more=RAW)
+    assert done.returncode == 0 and ledger() != before, done.stderr
+    refused("train", "tried", "--resume", "--accept-egress", at="master", seed=THIRD, steps=5, says="'spiffe://test/w1'")
+
+
+def rewritten(path, name, change):
+    """A secret file of the weights of layer a in another, changed."""
+    with open(path, "rb") as f:
+        raw = f.read()
+    n, = struct.unpack("<Q", raw[:8])
+    begin, end = json.loads(raw[8:8 + n])["a.weight"]["data_offsets"]
+    values = struct.unpack("<256f", raw[8 + n + begin:8 + n + end])
+    return secret_file(name, change([list(values[i:i + 16]) for i in range(0, 256, 16)]))
+
+
 @suite.test
 def weights_that_a_worker_had_are_no_secret():
     """First weights of a file, and those that were trained there."""
@@ -137,6 +197,12 @@ def weights_that_a_worker_had_are_no_secret():
     shutil.copy(os.path.join(cluster.dir, "runs/taught/checkpoint-2/model-00001-of-00003.safetensors"), trained)
     refused("train", "learned", at="master", weights=f"weights: {{file: {trained}, secret: true}}, ",
             says="has weights that were at 'spiffe://test/w1'")
+    scaled = rewritten(first, "scaled", lambda rows: [[-3 * v for v in row] for row in rows])
+    turned = rewritten(first, "transposed", lambda rows: [list(row) for row in zip(*rows)])
+    moved = rewritten(first, "moved", lambda rows: rows[3:] + rows[:3])
+    rounded = rewritten(first, "rounded", lambda rows: [[struct.unpack("<f", struct.pack("<I", struct.unpack("<I", struct.pack("<f", v))[0] & 0xffff0000))[0] for v in row] for row in rows])
+    for of in (scaled, turned, moved, rounded):
+        refused("check", "other-form", at="master", weights=of, says="in an earlier session")
     adapted = f"weights: {{file: {trained}, secret: true}}, lora: {{targets: [a], r: 2, alpha: 400}}, "
     well("train", "adapted", at="w1", weights=adapted, more=RAW, train="clip_grad_norm: 1.0, ")
     done = run(MASTER, "export", "adapted", "--merge", "merged", cwd=cluster.dir)
@@ -188,6 +254,11 @@ def labels_by_order_are_named():
             assert named == ("LABELS BY ORDER" in checked.stdout + checked.stderr) == (said is not None), (name, shuffle, said)
             assert named == (not shuffle and name != "drawn"), (name, shuffle, said)
             assert not said or said["lag"] == (5 if name == "periodic" else 1) and said["share"] > 0.9, said
+    hot = [float(k == i // 13) for i in range(64) for k in range(10)]  # several numbers of a record
+    write_npy(os.path.join(cluster.dir, "data/y3.npy"), (64, 10), "<f4", struct.pack("<640f", *hot))
+    many = text.replace("shuffle: true", "shuffle: false").replace("y2.npy", "y3.npy").replace("[x.npy, y.npy]", "[x.npy, y3.npy]").replace("cross_entropy", "mse")
+    said = json.loads(run(MASTER, "plan", cluster.session("hot", many, ""), "--json", cwd=cluster.dir).stdout)["labels_by_order"]
+    assert said and said["lag"] == 1 and said["share"] > 0.9, said
     done = run(MASTER, "train", cluster.session("order", text.replace("shuffle: true", "shuffle: false").replace("y2", "y"), ""), cwd=cluster.dir)
     assert done.returncode == 0 and "LABELS BY ORDER" not in done.stdout, done.stdout
 

@@ -108,11 +108,42 @@ def broken_images_are_listed_or_left_out():
 
 
 @suite.test
+def the_commonest_size_is_that_of_records():
+    """Also where the first image is the one that differs."""
+    for i in range(12):
+        png(f"sizes/{'ab'[i % 2]}/{i:02}.png", 8, 3 * i, side=6 if i else 5)
+    refused("sizes", images("sizes"), 7, r"sizes/a/00\.png: is 5 x 5, and others are 6 x 6: set data\.images\.crop")
+    done = passes("sizes", images("sizes", "broken: skip, "))
+    assert "data.train: 1 record left out" in done.stderr and "training: 11 records: 'a' 5, 'b' 6\n" in done.stdout, done.stdout + done.stderr
+
+
+@suite.test
 def deep_images_show_their_levels():
     for i in range(4):
         png(f"scans/{i % 2}/{i}.png", 16, 1000 * i)
     done = passes("scans", images("scans"))
     assert "data.train: values from 0 to 3035 of 65535 (16 bits), 144 levels, in 4 of 4 records" in done.stdout, done.stdout
+    said = json.loads(passes("scans", images("scans"), "--json").stdout)
+    assert said["values"]["data.train"] == {"low": 0, "high": 3035, "levels": 144, "bits": 16, "looked_at": 4}, said
+    two = {"records": 4, "classes": [{"name": "0", "records": 2}, {"name": "1", "records": 2}]}
+    assert said["sets"]["training"] == said["sets"]["test"] == two, said
+    assert said["sets"]["validation"]["records"] == 0, said
+
+
+@suite.test
+def names_that_are_numbers_sort_as_texts():
+    for i, name in enumerate(("1", "10", "11", "2")):
+        png(f"numbers/{name}/{i}.png", 8, 10 * i)
+    body = images("numbers").replace("out: 3}", "out: 4}")
+    done = passes("numbers", body)
+    assert "training: 4 records: '1' 1, '10' 1, '11' 1, '2' 1\n" in done.stdout, done.stdout
+    assert "not as numbers: '11' is class 2, and '2' class 3; zeros in front" in done.stderr, done.stderr
+    names = [c["name"] for c in json.loads(passes("numbers", body, "--json").stdout)["sets"]["training"]["classes"]]
+    assert names == ["1", "10", "11", "2"], names
+    for name in "12":
+        os.rename(os.path.join(cluster.dir, "data/numbers", name), os.path.join(cluster.dir, "data/numbers/0" + name))
+    done = passes("numbers", body)
+    assert "not as numbers" not in done.stderr and "'01' 1, '02' 1, '10' 1, '11' 1\n" in done.stdout, done.stdout + done.stderr
 
 
 @suite.test
@@ -138,7 +169,8 @@ def records_of_rank_3_are_what_the_first_layer_takes():
     floats("seq.npy", (RECORDS, 4, 6))
     body = DATA.replace("train: [x.npy", "train: [seq.npy").replace(", test: [tx.npy, y.npy]", "") + LOSS + TRAIN
     stages = "stages:\n  - {name: a, at: master, layers: [FIRST, {op: flatten}, {op: linear, out: 3}]}\n"
-    for first, noted in (("{op: lstm, out: 5}", 0), ("{op: conv1d, out: 5, kernel: 3}", 0), ("{op: conv2d, out: 5, kernel: 3}", 0), ("{op: linear, out: 5}", 1)):
+    for first, noted in (("{op: lstm, out: 5}", 0), ("{op: conv1d, out: 5, kernel: 3}", 0), ("{op: conv2d, out: 5, kernel: 3}", 0), ("{op: linear, out: 5}", 1),
+                         ("{op: batchnorm}", 1), ("{op: avgpool, kernel: 2}", 0)):
         done = passes("rank", body + stages.replace("FIRST", first))
         assert ("taken for images of one channel, [1, 1, 4, 6]; if they are sequences, data.inputs: [x]" in done.stderr) == noted, (first, done.stderr)
 

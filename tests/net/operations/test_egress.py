@@ -145,6 +145,17 @@ def records_between_workers_are_called_so():
     command("train", session)
     hops = {(l["kind"], l["name"]) for l in Record("hop").settled if (l["from"], l["to"]) == ("w1", "w2")}
     assert hops == {("input", "RAW INPUT")}, hops
+    with open(session) as f:
+        text = f.read()
+    for name, layers, words, kind in (("sums", "[{op: flatten}, {op: linear, out: 24}]", "FRONT KNOWN", "activation"),
+                                      ("looks", "[{op: conv2d, out: 2, kernel: 3, pad: 1}, {op: flatten}]", "FRONT KNOWN, PICTURE", "activation"),
+                                      ("scales", "[{op: scale, factor: 2}, {op: flatten}]", "RAW INPUT", "input")):
+        path = cluster.session(name, text[text.index("data:"):].replace("layers: [{op: flatten}]", "layers: " + layers), keys="")
+        done = run(MASTER, "plan", path, "--json", cwd=cluster.dir)
+        assert done.returncode == 0 and json.loads(done.stdout)["stages"][0]["direct_shows"] == words, (name, done.stdout[:3000], done.stderr)
+        command("train", path)
+        hops = {(l["kind"], l["name"]) for l in Record(name).settled if (l["from"], l["to"]) == ("w1", "w2")}
+        assert hops == {(kind, words)}, (name, hops)
 
 
 @suite.test

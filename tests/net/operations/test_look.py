@@ -49,6 +49,7 @@ def data(folder):
     numbers("wide", lambda i: [r.gauss(0, 1) for _ in range(3)])
     for classes in (2, 10):
         numbers(f"hot{classes}", lambda i: [float(k == at) for at in [r.randrange(classes)] for k in range(classes)])
+    numbers("same", lambda i: [1., 2., 3., 4.])
     numbers("kinds", lambda i: [float(k == at) for at in [r.randrange(8)] for k in range(8)])
     numbers("codes", lambda i: [(.1, .7, 3)[r.randrange(3)], r.randrange(4)])
 
@@ -166,7 +167,40 @@ def what_cannot_run_is_said():
         f.write(whole.replace("layers: [{op: scale, factor: 1}]", f"weights: {{artifact: base, sha256: '{digest}'}}, layers: [{{op: linear, out: 16}}]")
                 .replace("loss: {kind", again + "loss: {kind"))
     done = master("plan", text, cwd=cluster.dir)
+    assert done.returncode == 0 and "pixels not applicable" in done.stdout and "tokens not applicable" in done.stdout, done.stdout + done.stderr
+    with open(text) as f:
+        whole = f.read()
+    with open(text, "w") as f:
+        f.write(whole.replace("vector.npy", "kinds.npy"))
+    done = master("plan", text, cwd=cluster.dir)
     assert done.returncode == 0 and "tokens not looked at (stage 'b' begins with an artifact" in done.stdout, done.stdout + done.stderr
+
+
+@suite.test
+def what_has_nothing_to_read_is_not_called_unread():
+    """Of five records nothing can be learned; but vectors have no pixels or tokens to be read, and
+    without a gradient there is no label."""
+    def states(name, front, x, head=HEADS[0] % 10, middle="[{op: scale, factor: 1}]"):
+        path = session(name, front, x, head, "y10", keys=READABLE, more="", middle=middle)
+        with open(path) as f:
+            text = f.read()
+        with open(path, "w") as f:
+            f.write(text.replace("train: [", "limit_train: 5, train: [").replace("batch: 16", "batch: 1"))
+        done = master("plan", "--json", path, cwd=cluster.dir)
+        assert done.returncode == 0, (name, done.stderr)
+        look = json.loads(done.stdout)["look"]
+        return [look[k]["state"] for k in ("pixels", "tokens", "labels")], look
+
+    none, unread = "not applicable", "not looked at"
+    flat = "[{op: flatten}, {op: linear, out: 10}]"
+    for name, args, want in (("vectors", (LINEAR, "vector"), [none, none, unread]),
+                             ("frozen", (LINEAR + ", freeze: true", "vector"), [none, none, none]),
+                             ("pictures", ("[{op: conv2d, out: 2, kernel: 3, pad: 1}]", "image", flat), [unread, none, unread]),
+                             ("coarse", ("[{op: conv2d, out: 2, kernel: 4, stride: 4}]", "image", flat), [none, none, unread]),
+                             ("words", (f"[{EMBEDDING}, {{op: lstm, out: 32}}]", "tokens", "[{op: mean, dim: 1}, {op: linear, out: 10}]"), [none, unread, unread]),
+                             ("repeated", (LINEAR, "same"), [none, unread, unread])):
+        found, look = states("few-" + name, *args)
+        assert found == want, (name, look)
 
 
 @suite.test

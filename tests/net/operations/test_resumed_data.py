@@ -107,13 +107,15 @@ def other_inputs_are_refused_by_name():
 @suite.test
 def text_and_images_are_compared():
     """Of images the bytes of the files count: a new date alone is none."""
-    def table(word):
+    def table(word, classes="ab"):
         with open(path("data", "t.csv"), "w") as f:
-            f.write("text,label\n" + "".join(f"the {word if i == 7 else 'free'} software {i},{'ab'[i % 2]}\n" for i in range(30)))
+            f.write("text,label\n" + "".join(f"the {word if i == 7 else 'free'} software {i},{classes[i % 2]}\n" for i in range(30)))
     table("free")
     layers = "stages:\n  - {name: a, at: master, layers: [{op: embedding, rows: 1600, out: 4}, {op: mean, dim: 1}, {op: linear, out: 2}]}\n"
     session = begun("texts", f"data: {{format: text, root: data, train: [t.csv], text: {{max_tokens: 8}}, tokenizer: {{file: {PIECES}}}}}\n" +
                     layers + TAIL)
+    table("free", "ac")
+    refused(session, r"class 1 is 'b' in the run that was trained, and 'c' in data\.train: the values of data\.text\.label in its records must be the same")
     table("other")
     refused(session, r"records of data\.train \(\S+/t\.csv\)")
     for i in range(24):
@@ -122,8 +124,54 @@ def text_and_images_are_compared():
     session = begun("photos", body + STAGES.replace("out: 3", "out: 2") + TAIL)
     os.utime(path("data", "photos", "a", "04.png"), (1, 1))
     resumed(session, "--max-steps", "3")
+    os.rename(path("data", "photos", "b"), path("data", "photos", "c"))
+    refused(session, "and 'c' in data.train: the folders of its images must be the same", args=("--accept-data",))
+    os.rename(path("data", "photos", "c"), path("data", "photos", "b"))
     png(path("data", "photos", "a", "04.png"), 41)
     refused(session, r"records of data\.train \(\S+/photos\)")
+
+
+@suite.test
+def another_tokenizer_or_model_is_refused_by_name():
+    """Of eval and predict as well, whose records are others than those of the run."""
+    with open(path("data", "v.csv"), "w") as f:
+        f.write("text,label\n" + "".join(f"the free software {i},{'ab'[i % 2]}\n" for i in range(30)))
+    pieces, vocab, model = open(PIECES).read().split("\n"), path("data", "vocab.txt"), path("data", "bert")
+
+    def files(swapped=False, dropout=0.1):
+        lines = list(pieces)
+        if swapped:  # two tokens that no record here has: the rows of the training are as they were
+            lines[-3], lines[-2] = lines[-2], lines[-3]
+        with open(vocab, "w") as f:
+            f.write("\n".join(lines))
+        os.makedirs(model, exist_ok=True)
+        with open(os.path.join(model, "config.json"), "w") as f:
+            json.dump({"model_type": "bert", "vocab_size": 1600, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_dropout_prob": dropout}, f)
+    files()
+    body = (f"data: {{format: text, root: data, train: [v.csv], test: [v.csv], text: {{max_tokens: 8}}, tokenizer: {{file: {vocab}}}}}\n"
+            f"model: {{hf: {model}, head: sequence, labels: 2}}\nstages:\n  - {{name: a, at: master, layers: embeddings..classifier}}\n" + TAIL)
+    session = begun("words", body)
+    for command in ("predict", "eval"):
+        done = master(command, session, cwd=cluster.dir)
+        assert done.returncode == 0 and not done.stderr, (done.stdout, done.stderr)
+    for change, says in ((lambda: files(swapped=True), r"data\.tokenizer\.file \(\S+/vocab\.txt\)"),
+                         (lambda: files(dropout=0.2), r"config\.json of model\.hf \(\S+/bert\)")):
+        change()
+        refused(session, says + r"; .*--accept-data")
+        for command in ("predict", "eval"):
+            done = master(command, session, cwd=cluster.dir)
+            assert done.returncode == 7 and re.search(r"runs/words began: " + says + "; .*--accept-data", done.stderr), (done.returncode, done.stderr)
+            done = master(command, session, "--accept-data", cwd=cluster.dir)
+            assert done.returncode == 0 and re.search("accepted: " + says, done.stderr), (done.returncode, done.stderr)
+    files()
+    done = master("predict", session, "--set", "data.tokenizer.lower_case=false", cwd=cluster.dir)
+    assert done.returncode == 0 and "data.tokenizer.lower_case is false here, but was true when" in done.stderr, done.stderr
+    digests = path("runs", "words", "data.digest")
+    kept = [line for line in open(digests) if not line.startswith("tokenizer.")]
+    open(digests, "w").writelines(kept)
+    done = master("eval", session, cwd=cluster.dir)
+    assert done.returncode == 0 and "nobody can tell whether" in done.stderr, done.stderr
 
 
 @suite.test
@@ -171,6 +219,23 @@ def changed_keys_are_told_and_kept():
     assert re.search(r"changed since the last attempt: train\.drop_last: false -> true\n", done.stdout), done.stdout
     assert re.search(r"steps of the run: 20 -> 8\n", done.stdout) and "train.seed: (secret) -> another one" in done.stdout, done.stdout
     assert SEED[::-1] not in done.stdout + open(path("runs", "keys", "changes.jsonl")).read()
+
+
+@suite.test
+def an_optimiser_without_the_state_is_refused():
+    """Before anything of the run changes. adam and adamw have the same state."""
+    arrays()
+    session = begun("kind", DATA + STAGES + TAIL)
+    kept = open(path("runs", "kind", "session.effective.yaml"), "rb").read()
+    for kind in ("sgd", "adagrad", "adamax"):
+        done = refused(session, rf"train\.optimizer\.kind is {kind}, but the checkpoints of runs/kind were written with adamw: "
+                       "set it back to adamw", args=("--set", f"train.optimizer.kind={kind}"), code=3)
+        assert open(path("runs", "kind", "session.effective.yaml"), "rb").read() == kept, done.stderr
+    two = "stages=[{name: a, at: master, layers: [{op: flatten}]}, {name: b, at: master, layers: [{op: linear, out: 3}]}]"
+    refused(session, "stages is a list of 2, but the checkpoints of runs/kind were written with a list of 1", args=("--set", two), code=3)
+    resumed(session, "--max-steps", "3", "--set", "train.optimizer.kind=adam")
+    session = begun("momentum", DATA + STAGES + TAIL.replace("adamw", "sgd"))
+    refused(session, r"train\.optimizer\.momentum is 0\.9, but .* were written with 0: ", args=("--set", "train.optimizer.momentum=0.9"), code=3)
 
 
 # ---- sets ----------------------------------------------------------------------------------------

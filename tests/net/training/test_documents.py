@@ -120,6 +120,11 @@ def what_has_no_words_is_named():
     lines, said = words("bare.pdf")
     assert [x["words"] for x in lines] == [[]] * 4 and re.search(r"bare\.pdf: page 3 has no words; .*pdftoppm", said), said
     assert "page 4 has" not in said and "4 pages have no words in all" in said, said
+    for name in ("empty.pdf", "empty.png"):
+        open(path(name), "w").close()
+        assert f"{name}: the file is empty (0 bytes)" in words(name, code=7)[1]
+    pdfs.of_lines(path("askew.pdf"), ["Total 12"], extra=b"/Rotate 45")
+    refused("askew.pdf", "page 1 has a /Rotate that is no multiple of 90: turn it with qpdf --rotate=0:1")
     os.makedirs(path("nothing"))
     assert "nothing: has no PDF, PNG or JPEG" in words("nothing", code=7)[1]
 
@@ -161,6 +166,31 @@ def check_finds_what_is_wrong_with_labelled_pages():
     checked("inputs", 3, r"data\.inputs: there is no 'masks'; there are ids, lengths and boxes", DOCUMENTS.replace("data:\n", "data:\n  inputs: [masks]\n"))
     checked("two", 3, "must name one file of pages or one folder", DOCUMENTS.replace("train: [", "train: [x, "))
     checked("plain", 3, "documents needs data.tokenizer.file", re.sub("  tokenizer.*\n", "", DOCUMENTS))
+
+
+@suite.test
+def broken_pages_are_listed_or_left_out():
+    """Lines and files; a line that is left out adds no class."""
+    bad = [json.dumps({**LABELLED, "boxes": LABELLED["boxes"][:2]}), '{"words": [', json.dumps({**LABELLED, "labels": ["fresh", "a/b", None]})]
+    with open(path("lines.jsonl"), "w") as f:
+        f.writelines(line + "\n" for line in [json.dumps(LABELLED), *bad, json.dumps(LABELLED)])
+    said = r"data\.train: 3 records cannot be read: .*data\.broken: skip.*lines\.jsonl:2: has 3 words and 2 boxes"
+    done = master("check", cluster.session("broken", DOCUMENTS + STAGES + TAIL, keys=""), cwd=cluster.dir)
+    assert done.returncode == 7 and re.search(said, done.stderr), done.stderr
+    skip = DOCUMENTS.replace("data:\n", "data:\n  broken: skip\n")
+    done = master("check", cluster.session("broken", skip + STAGES + TAIL, keys=""), cwd=cluster.dir)
+    assert "data.train: 3 records left out (data.broken: skip); the first: " in done.stderr, done.stderr
+    assert "2 training samples in 2 classes" in done.stdout, done.stdout
+    for kind in KINDS:
+        os.makedirs(path(f"kinds-of/{kind}"))
+        pdfs.of_lines(path(f"kinds-of/{kind}/0.pdf"), [KINDS[kind]])
+    open(path("kinds-of/letter/1.pdf"), "w").close()
+    pdfs.of_lines(path("kinds-of/letter/2.pdf"), ["Total 12"], extra=b"/Rotate 45")
+    skip = skip.replace("lines.jsonl", "kinds-of").replace("{max", "{labels_of: pages, max")
+    stages = STAGES.replace("{op: linear, out: 2}", "{op: mean, dim: 1}, {op: linear, out: 2}")
+    done = master("check", cluster.session("broken", skip + stages + TAIL, keys=""), cwd=cluster.dir)
+    assert re.search(r"data\.train: 2 records left out .*the first: \S*1\.pdf: the file is empty", done.stderr), done.stderr
+    assert "2 training samples in 2 classes" in done.stdout, done.stdout
 
 
 def forms(name, train, test):

@@ -28,6 +28,7 @@ dropping = lstm(batch_first=True, num_layers=2, dropout=0.5)
 time_first = lstm()
 behind_sequences = lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU())
 before_sequences = lambda: nn.Sequential(nn.BatchNorm1d(3), nn.ReLU(), nn.Conv1d(3, 4, 3))
+behind_a_table = lambda: nn.Sequential(nn.Embedding(9, 4), nn.ReLU(), nn.BatchNorm1d(5), nn.Flatten(), nn.Linear(20, 2))
 behind_an_lstm = lambda: nn.Sequential(nn.LSTM(3, 4, batch_first=True), nn.BatchNorm1d(5))
 flat_image = lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Conv2d(4, 4, 3))
 many_layers = lambda: nn.Sequential(nn.LSTM(3, 4, 9, batch_first=True))
@@ -40,6 +41,7 @@ REFUSED = {"both_ways": "layer '0': LSTM with bidirectional=True", "projected": 
            "dropping": "LSTM with dropout=0.5", "time_first": "LSTM with batch_first=False",
            "behind_sequences": r"layer '1': BatchNorm1d with an input of rank 3; batchnorm takes \[N, features\] or images",
            "before_sequences": "layer '0': BatchNorm1d with an input of rank 3", "behind_an_lstm": "layer '1': BatchNorm1d with an input of rank 3",
+           "behind_a_table": "layer '2': BatchNorm1d with an input of rank 3; batchnorm takes",
            "flat_image": "layer '2': Conv2d with an input of rank 2; it takes", "no_eps": "LayerNorm with eps=0; the op layernorm takes 1e-30 to 1",
            "many_layers": "layer '0': LSTM with layers=9; the op lstm takes 1 to 8",
            "plain_norm": "LayerNorm with elementwise_affine=False",

@@ -201,6 +201,13 @@ def more_labels_than_classes_are_refused():
     for labels, says in ((2, None), (5, r"named\.yaml:\d+:\d+: labels: 5, and \S+ has 2 classes, 'answer' to 'question': write labels: 2")):
         done = master("check", cluster.session("named", text % labels), cwd=cluster.dir)
         assert says is None and done.returncode == 0 or says and re.search(says, done.stderr), done.stderr
+    for part in ("train", "test"):
+        with open(f"{words}/{part}.jsonl") as f:
+            lines = f.read().replace('"answer"', '"10"').replace('"question"', '"9"')
+        with open(f"{words}/number-{part}.jsonl", "w") as f:
+            f.write(lines)
+    done = master("check", cluster.session("numbers", (text % 5).replace("[t", "[number-t")), cwd=cluster.dir)
+    assert re.search("'10' to '9' in the order of their names as texts, not as numbers: write labels: 2, or give the data", done.stderr), done.stderr
     listed = (text % 2).replace("stride: 6", "stride: 6, labels: [question, answer, other]")
     done = master("check", cluster.session("list", listed), cwd=cluster.dir)
     assert done.returncode == 3 and "labels go up to 2, and the last layer has 2 outputs: it needs 3, one per class" in done.stderr, done.stderr

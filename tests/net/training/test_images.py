@@ -199,7 +199,7 @@ def bad_folders_and_options():
     refused("outputs", DATA, 3, r"outputs\.yaml:\d+:\d+: data\.train: .*train: labels go up to 2, and the last layer has 2 outputs: it needs 3",
             STAGES.replace("out: 3", "out: 2"))
     refused("sizes", DATA.replace("crop: 16, train_crop: random_resized, area: [0.5, 1], ", ""), 7,
-            r"when resized, the first one is .*: set data.images.crop")
+            r"when resized, and others are .*: set data.images.crop")
 
 
 with Cluster(1) as cluster:

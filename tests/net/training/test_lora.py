@@ -265,6 +265,12 @@ def a_module_that_is_saved_reaches_the_stage_that_has_it():
         said = cluster.train(cluster.session("frozen-head", text.replace("name: s3,", key)), "--max-steps", "1")
         says = "stage 's3': lora.from: 'classifier.weight' is saved whole there, and does not learn here"
         assert (says in said.stderr) == ("freeze" in key), said.stderr
+    for i, param in enumerate(("front.query.lora_A.weight", "middle.0.query.lora_A.weight", "back.query.lora_A.weight")):
+        lines = text.replace(f"name: s{i},", f"name: s{i}, X").split("\n")
+        less = "\n".join(line.replace("name: s%d, X" % i, f"name: s{i},").replace("from: adapter, ", "") if " X" in line else line for line in lines)
+        said = cluster.train(cluster.session("one-from", less), "--max-steps", "1")
+        says = f"stage 's{i}': lora.from: '{param}' is there as well, and the lora of this stage has no from: give each stage"
+        assert said.returncode and says in said.stderr, said.stderr
 
 
 @suite.test

@@ -441,7 +441,7 @@ static void folders_that_are_refused(void **state) {
   put_text(root, "b/readme.md", "x");
   refused(&o, CLV_INVALID, "class 'b' has no .png, .jpg or .jpeg");
   put_png(root, "b/1.png", 4, 5, 0);
-  refused(&o, CLV_DATA_LOSS, "/b/1.png: is 4 x 5, the first one is 4 x 4: set data.images.crop");
+  refused(&o, CLV_DATA_LOSS, "/b/1.png: is 4 x 5, and others are 4 x 4: set data.images.crop");
   put_text(root, "b/1.png", "text");
   refused(&o, CLV_DATA_LOSS, "/b/1.png: neither PNG");
   char path[256];

@@ -159,6 +159,17 @@ static void what_is_wrong_is_located(void **state) {
           "k.jsonl:1:1: has no 'text', but 'label': set data.text.column");
   refused("n.jsonl", "{\"text\": \"k\"}\n", "n.jsonl:1:1: has no 'label', but 'text': set");
   refused("o.csv", "id,comment,stars\n", "no 'text', but 'id', 'comment', 'stars': set data.text.");
+  refused("p.csv",
+          "column_with_a_long_name_1,column_with_a_long_name_2,column_with_a_long_name_3,"
+          "column_with_a_long_name_4,column_with_a_long_name_5,column_with_a_long_name_6,x,y\n",
+          "column_with_a_long_name_6' and 2 more: set data.text.column");
+  refused("y.csv", "\n\r\nid,class\n", "y.csv:3:1: the header has no 'text', but 'id', 'class'");
+  refused("z.csv", "text,label\n\n\r\n\nb\n", "z.csv:5:1: this record has 1 fields");
+  refused("z.jsonl", "\n \t\r\n  {\"text\": 1}\n", "z.jsonl:3:12: a text is expected");
+  refused("r.csv", "text,label\ra,k\rb,k\r", "r.csv:1: its lines end with CR alone");
+  refused("s.csv", "text,\"la\nbel\"\ra,k\r", "s.csv:1: its lines end with CR alone");
+  refused("r.jsonl", "{\"text\": \"a\", \"label\": \"k\"}\r{\"text\": \"a\", \"label\": \"k\"}\r",
+          "tr '\\r' '\\n'");
   refused("w.csv", "\xff\xfet\0e\0", "w.csv: its text is UTF-16, and UTF-8 is expected");
   refused("x.tsv", "text\tlabel\n", "x.tsv: texts come as .csv or .jsonl");
 }
@@ -214,6 +225,43 @@ static void a_record_has_a_limit(void **state) {
   }
 }
 
+/* Seconds of this process for a table with `len` bytes after the header. */
+static double seconds_for(const char *more, size_t len, const char *name) {
+  static const char head[] = "text,label,more\na,k,\n";
+  CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
+  struct rusage before, after;
+  clv_dataset *ds = NULL;
+  clv_err err = {0};
+  clv_bytes_puts(&all, head);
+  clv_bytes_puts(&all, more[0] == '\n' || more[0] == '\r' ? "" : "b,k,");
+  clv_bytes_add(&all, more, len);
+  clv_bytes_puts(&all, "\nb,k,\n");
+  clv_dataset_options o = options_for(put(name, all.data, all.len));
+  getrusage(RUSAGE_SELF, &before);
+  must(clv_dataset_open(&o, &ds, &err), &err);
+  getrusage(RUSAGE_SELF, &after);
+  assert_in_range(clv_dataset_count(ds), 2, 3);
+  clv_dataset_free(ds);
+  return (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
+         1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec);
+}
+
+/* 12 MB of empty lines take less time than one field of 12 MB. Each line cost a record once, and
+ * took longer than all of that field. */
+static void empty_lines_cost_no_record_each(void **state) {
+  (void)state;
+  static const char *const kinds[] = {"\n\n", "\r\n"};
+  enum { BYTES = 12 << 20 };
+  CLV_AUTO(clv_freep) char *text = malloc(BYTES);
+  assert_non_null(text);
+  memset(text, 'a', BYTES);
+  double field = seconds_for(text, BYTES, "field.csv");
+  for (int k = 0; k < 2; k++) {
+    for (size_t i = 0; i < BYTES; i++) text[i] = kinds[k][i % 2];
+    assert_true(seconds_for(text, BYTES, "empty.csv") < field);
+  }
+}
+
 static void texts_need_an_embedding_and_classes(void **state) {
   (void)state;
   clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
@@ -241,6 +289,7 @@ int main(void) {
       cmocka_unit_test(byte_order_marks_are_skipped),
       cmocka_unit_test(other_encodings_are_named),
       cmocka_unit_test(a_record_has_a_limit),
+      cmocka_unit_test(empty_lines_cost_no_record_each),
       cmocka_unit_test(texts_need_an_embedding_and_classes),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

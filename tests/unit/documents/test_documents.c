@@ -48,7 +48,7 @@ static void boxes_of_pdftotext_are_read(void **state) {
 static void turned_pages_have_their_size_turned(void **state) {
   (void)state;
   static const char info[] =
-      "Title: x\nPage    1 rot:   90\n"
+      "Title: x\nPage    1 rot:   45\n"
       "Page    1 size:  612 x 792 pts\nPage    1 rot:   180\n"
       "Page    2 rot:   270\nPage 0 rot: 90\nPage 99999 rot: 90\nPage 3";
   static const char text[] =
@@ -61,13 +61,22 @@ static void turned_pages_have_their_size_turned(void **state) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
   clv_err err;
-  must(clv_rotations_parse(info, sizeof info - 1, &turned, &err), &err);
+  must(clv_rotations_parse(info, sizeof info - 1, "a.pdf", &turned, &err), &err);
   assert_int_equal(turned.len, 2);
   must(clv_bbox_parse(text, sizeof text - 1, "a.pdf", &turned, &d, &err), &err);
   assert_int_equal(d.n, 3);
   same_word(&d.pages[0].words[0], "a", 500, 250, 600, 300);
   same_word(&d.pages[1].words[0], "b", 250, 500, 300, 600);
   same_word(&d.pages[2].words[0], "c", 500, 250, 600, 300);
+}
+
+static void pages_are_turned_by_right_angles(void **state) {
+  (void)state;
+  static const char info[] = "Page    1 rot:   0\nPage    2 rot:   45\n";
+  CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
+  clv_err err = {0};
+  expect_error(CLV_INVALID, "a.pdf: page 2 has a /Rotate that is no multiple of 90",
+               clv_rotations_parse(info, sizeof info - 1, "a.pdf", &turned, &err), &err);
 }
 
 static void rows_of_tesseract_are_read(void **state) {
@@ -276,6 +285,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(boxes_of_pdftotext_are_read),
       cmocka_unit_test(turned_pages_have_their_size_turned),
+      cmocka_unit_test(pages_are_turned_by_right_angles),
       cmocka_unit_test(rows_of_tesseract_are_read),
       cmocka_unit_test(damaged_output_names_file_and_line),
       cmocka_unit_test(a_child_sees_its_file_and_no_network),

@@ -172,7 +172,7 @@ static void what_is_permitted(void **state) {
   clv_err err;
   clv_policy_tensor t = tensor();
   assert_ok(clv_policy_permits(p, &t, &err), &err);
-  t.shows = CLV_POLICY_RAW;
+  t.shows = CLV_SHOWS_RAW_INPUT;
   assert_ok(clv_policy_permits(p, &t, &err), &err);
   t.kind = CLV_EGRESS_INPUT;
   assert_ok(clv_policy_permits(p, &t, &err), &err);
@@ -220,16 +220,16 @@ static void what_is_not(void **state) {
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
          "is not true");
   t = tensor();
-  t.kind = CLV_EGRESS_TOKENS;
+  t.shows = CLV_SHOWS_TOKENS;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
          "is not true");
   t = tensor();
-  t.shows = CLV_POLICY_LABELS_READABLE;
+  t.shows = CLV_SHOWS_LABELS_READABLE;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
          "allow.labels_readable is not true");
-  t.shows = CLV_POLICY_FRONT_KNOWN;
+  t.shows = CLV_SHOWS_FRONT_KNOWN;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
          "allow.front_known is not true");
@@ -240,11 +240,11 @@ static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) 
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_tensor t = tensor();
   clv_err err;
-  t.shows = CLV_POLICY_RAW | CLV_POLICY_TOKENS; /* `raw` alone does not do */
+  t.shows = CLV_SHOWS_RAW_INPUT | CLV_SHOWS_TOKENS; /* `raw` alone does not do */
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
          "is not true");
-  t.shows = CLV_POLICY_PICTURE;
+  t.shows = CLV_SHOWS_PICTURE;
   assert_ok(clv_policy_permits(p, &t, &err), &err);
   p->config->pictures = false;
   assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);

@@ -144,7 +144,7 @@ static void pads_are_those_of_the_class(void **state) {
       {bert, "\"pad_token_id\": null", -1, -1},
       {llama, "", -1, -1},
       {llama, "\"pad_token_id\": 4", 4, 4},
-      {llama, "\"pad_token_id\": -1", -1, 49},
+      {llama, "\"pad_token_id\": -1", -2, 49},
       {gpt2, "\"pad_token_id\": 4", 4, -1},
       {gpt2, "\"pad_token_id\": 50256", 50256, -1},
   };

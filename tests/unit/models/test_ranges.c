@@ -35,6 +35,8 @@ static const struct {
      "no layer or block 'layer2.7', did you mean 'layer2.0'?; it has conv1, bn1, relu, maxpool, "
      "layer1, layer2, layer3, layer4, avgpool, flatten, fc"},
     {{"conv1..layer2", "stage5"}, "/s.yaml:9:36: ", "has no layer or block 'stage5'"},
+    {{"0-77", "layer3..fc"}, "/s.yaml:8:36: ", "'0-77'; a range is written 0..77; it has conv1"},
+    {{"conv1-layer2", "layer3..fc"}, "/s.yaml:8:36: ", "a range is written conv1..layer2"},
     {{"conv1..layer", "layer3..fc"}, "/s.yaml:8:36: ", "no layer or block 'layer'"},
     {{"conv1..layer2", "layer3.1..fc"},
      "/s.yaml:9:36: ",

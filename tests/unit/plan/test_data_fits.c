@@ -158,7 +158,7 @@ static void types_and_classes(void **state) {
 #define SIZES                                                                          \
   "\"vocab_size\": 9, \"hidden_size\": 4, \"num_hidden_layers\": 1, "                  \
   "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"intermediate_size\": 4, " \
-  "\"max_position_embeddings\": 12, \"type_vocab_size\": 1, \"pad_token_id\": 1}"
+  "\"max_position_embeddings\": 12, \"type_vocab_size\": 1, \"pad_token_id\": %d}"
 static const char model[] =
     "version: 1\nname: pads\n"
     "data: {format: npy, inputs: [ids, lengths], train: [ids.npy, n.npy, y.npy]}\n"
@@ -166,14 +166,15 @@ static const char model[] =
     "stages: [{name: a, at: master, layers: %s}]\n"
     "loss: {kind: cross_entropy}\ntrain: {batch: 2, optimizer: {kind: sgd, lr: 0.1}}\n";
 
-static void put_model(const char *family) {
+static void put_model_with_pad(const char *family, int pad) {
   char text[400], path[64];
   snprintf(path, sizeof path, "%s/config.json", family);
-  snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES, family);
+  snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES, family, pad);
   clv_err err;
   assert_ok(clv_mkdirs(at(family), &err), &err);
   put(path, text, strlen(text));
 }
+static void put_model(const char *family) { put_model_with_pad(family, 1); }
 
 /* Two records of four places, and their lengths; NULL: the session has none. */
 static void expect_of_model(const char *family, const char *head, const int64_t *ids,
@@ -218,27 +219,66 @@ static void pads_follow_the_lengths(void **state) {
                   "record 1, place 3 has its last token that is no pad");
 }
 
+/* transformers takes the first place of such a record, whatever its attention makes of no token. */
+static void records_of_pads_alone_are_refused(void **state) {
+  static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1}, one[] = {2, 3, 4, 5, 6, 1, 1, 1};
+  (void)state;
+  put_model("llama");
+  put_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
+  expect_of_model("llama", "sequence", ids, NULL,
+                  "record 1, place 0 has its first pad, with no token before or behind it, and the "
+                  "record has the length 4");
+  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 0}, "record has the length 0");
+  expect_of_model("llama", "sequence", one, (const int64_t[]){4, 0}, "record has the length 0");
+  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 1}, "");
+}
+
+/* -1 is no token, so that transformers scores the last place of every row. */
+static void pads_below_zero_score_the_last_place(void **state) {
+  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 0, 0}, full[] = {4, 4};
+  (void)state;
+  put_model_with_pad("llama", -1);
+  put_numbers("y.npy", "2,", (const int64_t[]){0, 1}, 2);
+  expect_of_model("llama", "sequence", ids, (const int64_t[]){4, 2},
+                  "record 1, place 3 has its last number, and the record has the length 2 "
+                  "(pad_token_id of model.hf is -1): no token is that number");
+  expect_of_model("llama", "sequence", ids, full, "");
+  expect_of_model("llama", "sequence", ids, NULL, "");
+}
+
 static void labels_of_a_causal_head_are_shifted(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
   (void)state;
   put_model("llama");
   put_numbers("y.npy", "2, 4", ids, 8);
-  expect_of_model("llama", "causal", ids, n,
-                  "y.npy: each label is the token of its own place: transformers shifts the labels "
-                  "of head: causal, and here none are");
+  expect_of_model(
+      "llama", "causal", ids, n,
+      "y.npy: 5 of 5 labels are the token of their own place, not the next: transformers "
+      "shifts the labels of head: causal, and here none are");
   put_numbers("y.npy", "2, 4", (const int64_t[]){-100, -100, 4, 5, 6, -100, -100, -100}, 8);
-  expect_of_model("llama", "causal", ids, n, "each label is the token of its own place");
+  expect_of_model("llama", "causal", ids, n, "2 of 2 labels are the token of their own place");
   expect_of_model("llama", "token", ids, n, "");
+  put_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 5, 6, 7, 1, 1}, 8);
+  expect_of_model("llama", "causal", ids, n, "4 of 5 labels are the token of their own place");
   put_numbers("y.npy", "2, 4", (const int64_t[]){3, 4, 5, -100, 7, -100, -100, -100}, 8);
   expect_of_model("llama", "causal", ids, n, "");
   put_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, -100, 3, -100, -100, -100}, 8);
   expect_of_model("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
+  /* A text of one token says nothing, not even where the row ends within the text. */
+  put_numbers("y.npy", "2, 4", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, 8);
+  expect_of_model("llama", "causal", (const int64_t[]){3, 3, 3, 3, 3, 3, 3, 3}, n, "");
+  /* More than half may be meant. */
+  put_numbers("y.npy", "2, 4", (const int64_t[]){2, 3, 8, 8, 6, 8, -100, -100}, 8);
+  expect_of_model("llama", "causal", ids, n, "");
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sets_and_batches), cmocka_unit_test(tokens_boxes_and_lengths),
-      cmocka_unit_test(types_and_classes), cmocka_unit_test(pads_follow_the_lengths),
-      cmocka_unit_test(labels_of_a_causal_head_are_shifted)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_batches),
+                                     cmocka_unit_test(tokens_boxes_and_lengths),
+                                     cmocka_unit_test(types_and_classes),
+                                     cmocka_unit_test(pads_follow_the_lengths),
+                                     cmocka_unit_test(records_of_pads_alone_are_refused),
+                                     cmocka_unit_test(pads_below_zero_score_the_last_place),
+                                     cmocka_unit_test(labels_of_a_causal_head_are_shifted)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -51,7 +51,7 @@ static clv_look look_of(double tokens, double labels) {
   return look;
 }
 
-static const clv_egress_row *row_of(const clv_blueprint *b, cleave_sending_kind kind) {
+static const clv_egress_row *row_of(const clv_blueprint *b, clv_egress_kind kind) {
   for (size_t i = 0; i < b->n_egress; i++)
     if (b->egress[i].kind == kind) return &b->egress[i];
   fail_msg("no such row");
@@ -69,13 +69,25 @@ static void what_is_read_is_a_finding_of_its_rows(void **state) {
   clv_blueprint_egress_text(b, &before);
   clv_blueprint_looked(b, &look);
   if (clv_blueprint_permits(b, &err) != CLV_OK) fail_msg("%s", err.text);
-  assert_int_equal(row_of(b, CLEAVE_SENDING_VALUE)->looked, CLV_SHOWS_TOKENS);
-  assert_int_equal(row_of(b, CLEAVE_SENDING_GRADIENT)->shows, CLV_SHOWS_LABELS_READABLE);
+  assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, CLV_SHOWS_TOKENS);
+  assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->shows, CLV_SHOWS_LABELS_READABLE);
   clv_blueprint_egress_text(b, &after); /* figures change while weights learn, and it may not */
   assert_string_equal(before.data, after.data);
   clv_blueprint_egress(b, false, &page);
   assert_non_null(strstr(page.data, "tokens 0.25 by the nearest vector, above 0.2; labels 0.90"));
   assert_non_null(strstr(page.data, "READABLE by w1"));
+}
+
+static void a_figure_at_its_limit_is_no_finding(void **state) {
+  (void)state;
+  for (int above = 0; above < 2; above++) {
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = session("tokens_readable: true");
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
+    clv_look look = look_of(.2 + .01 * above, .3 + .01 * above);
+    clv_blueprint_looked(b, &look);
+    assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, above ? CLV_SHOWS_TOKENS : 0);
+    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->looked, above ? CLV_SHOWS_LABELS_READABLE : 0);
+  }
 }
 
 static void what_is_read_needs_a_key(void **state) {
@@ -108,6 +120,7 @@ static void what_is_read_needs_a_key(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_read_is_a_finding_of_its_rows),
+      cmocka_unit_test(a_figure_at_its_limit_is_no_finding),
       cmocka_unit_test(what_is_read_needs_a_key),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -131,6 +131,11 @@ static const front_row fronts[] = {
      COLUMN ", {op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
      "", "", RAW, 0},
+    {&features, /* of one element: 1, whatever the other half of the record is */
+     "{op: slice, dim: 1, start: 0, stop: 8}, {op: reshape, shape: [8, 1], name: x}, "
+     "{op: slice, dim: 1, start: 8, stop: 16, from: [input]}, {op: reshape, shape: [8, 1]}, "
+     "{op: softmax, name: o}, {op: concat, dim: 2, from: [x, o]}, {op: linear, out: 2}",
+     "", "", RAW, 0},
     {&features,
      COLUMN ", {op: layernorm, name: o}, {op: concat, dim: 2, from: [x, o]}, "
             "{op: linear, out: 2}",
@@ -465,6 +470,15 @@ static void refusals_name_the_path_and_both_ways_out(void **state) {
           "that sums "
           "two places is on the path; put one there, at master, or "
           "set privacy.tokens_readable: true; the path: 0 (embedding)");
+  refused(&words, "",
+          "  - {name: front, at: master, layers: [{op: embedding, rows: 9, out: 4}, {op: lstm, "
+          "out: 4}, {op: mean, dim: 1}]}\n"
+          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+          "/s.yaml:13:24: worker 'w1' is sent one vector per text, made of those of its tokens, by "
+          "stage 'front': no linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d "
+          "with secret first values that sums two places is on the path; put one there, at master, "
+          "or set privacy.tokens_readable: true; the path: 0 (embedding) -> 1 (lstm) -> 2 (mean); "
+          "1 sums one place alone in some outputs (a border, a first step, a group)");
 }
 
 static void each_key_permits_its_case(void **state) {
@@ -565,6 +579,12 @@ static void plan_tells_how_tokens_are_read(void **state) {
                         "\"records\":\"tokens\",\"findings\":[\"tokens\"],\"front\":\"secret\",";
   expect_front("", "", table, secret, is_secret);
   expect_front("weights: {file: p}, ", "", table, known, is_known);
+  expect_front("", "", "{op: embedding, rows: 9, out: 4}, {op: mean, dim: 1}",
+               "records: TOKENS: one vector per text is sent, made of those of its tokens "
+               "(privacy.tokens_readable), by layers with secret weights: with the words of ten "
+               "pages, 54 % of tokens were read off behind the first block of a LayoutLM that "
+               "sends one per token",
+               is_secret);
   expect_front("weights: {file: p, secret: true}, ", "", both, secret, is_secret);
   expect_front("", "seed: 7, ", both, known, is_known);
   expect_front("weights: {folder: p, new: [\"1\"]}, ", "", both, secret, is_secret);

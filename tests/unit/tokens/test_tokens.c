@@ -97,6 +97,9 @@ static void damaged_pieces_are_refused(void **state) {
   assert_non_null(long_line);
   memset(long_line, 'a', 2000);
   refused_pieces("", 0, CLV_INVALID, "vocab.txt: has no token [UNK] among its 0 lines");
+  refused_pieces("#version: 0.2\na b\n", 18, CLV_INVALID,
+                 "vocab.txt: this is a list of merges (merges.txt), half of a tokenizer: name the "
+                 "tokenizer.json");
   refused_pieces("[UNK]\n\nb\n", 9, CLV_INVALID, "vocab.txt:2:1: an empty line");
   refused_pieces("[UNK]\nb\nc\nb\n", 12, CLV_INVALID, "vocab.txt:4:1: this token stands in line 2");
   refused_pieces("[UNK]\nb\xff\n", 9, CLV_INVALID, "vocab.txt:2: byte 1 of the line is not UTF-8");
@@ -220,6 +223,28 @@ static void a_byte_order_mark_is_no_token(void **state) {
   }
 }
 
+/* Bytes of a text in UTF-16, with a byte order mark or without. */
+static void put_utf16(const char *name, const char *text, bool is_big, bool has_mark) {
+  CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
+  if (has_mark) clv_bytes_add(&b, is_big ? "\xfe\xff" : "\xff\xfe", 2);
+  for (; *text; text++) clv_bytes_add(&b, is_big ? (char[]){0, *text} : (char[]){*text, 0}, 2);
+  put(name, b.data, b.len);
+}
+
+static void other_encodings_are_named(void **state) {
+  static const char *const texts[] = {"[UNK]\n[PAD]\na\n", "{\"version\": \"1.0\"}"};
+  (void)state;
+  for (int i = 0; i < 8; i++) {
+    CLV_AUTO(clv_tokenizer_freep) clv_tokenizer *t = NULL;
+    clv_tokenizer_options o = {0};
+    clv_err err = {0};
+    const char *name = i & 1 ? "wide.json" : "wide.txt";
+    put_utf16(name, texts[i & 1], i & 2, i & 4);
+    expect_error(CLV_INVALID, "its text is UTF-16, and UTF-8 is expected",
+                 clv_tokenizer_open(at(name), &o, &t, &err), &err);
+  }
+}
+
 static void text_that_is_not_utf8_is_refused(void **state) {
   (void)state;
   clv_tokenizer *all[CLV_COUNT(ways)];
@@ -271,6 +296,7 @@ int main(void) {
       cmocka_unit_test(what_is_not_done_is_refused_by_name),
       cmocka_unit_test(what_stands_around_a_text_is_read),
       cmocka_unit_test(a_byte_order_mark_is_no_token),
+      cmocka_unit_test(other_encodings_are_named),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
       cmocka_unit_test(long_texts_take_no_quadratic_time),
   };

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/plan/plan_int.h"
+#include "master/egress/egress.h"
 
 typedef struct finding_row {
   clv_shows shows;
@@ -45,22 +45,4 @@ clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f) {
   if (c->privacy.labels_readable) permitted |= CLV_SHOWS_LABELS_READABLE;
   if (c->privacy.labels_leave) permitted |= CLV_SHOWS_LABELS;
   return f & ~permitted;
-}
-
-/* Scripts read one word as `records`, the worst; `findings` has them all. */
-void clv_findings_json(bool any, clv_findings shows, clv_bytes *out) {
-  static const struct {
-    clv_shows shows;
-    const char *word;
-  } words[] = {{CLV_SHOWS_RAW_INPUT, "raw_input"},
-               {CLV_SHOWS_TOKENS, "tokens"},
-               {CLV_SHOWS_FRONT_KNOWN, "front_known"},
-               {CLV_SHOWS_PICTURE, "picture"}};
-  const char *worst = any ? "mixed" : "stay";
-  for (size_t i = CLV_COUNT(words); i-- > 0;)
-    if (shows & words[i].shows) worst = words[i].word;
-  clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
-  for (size_t i = 0, n = 0; i < CLV_COUNT(words); i++)
-    if (shows & words[i].shows) clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
-  clv_bytes_puts(out, "],");
 }

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gate: the one decision whether a tensor leaves the master. libcleave calls clv_gate_may_send
+ * before each tensor, on the thread that would send it. The steps are in the order of the decision:
+ * find the row of the egress table, compare the tensor with it, ask the session's privacy, ask the
+ * policy of the host, take the bytes from the record's allowance, answer.
+ *
+ * What workers send each other passes no gate: the record has it as it was planned.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/egress/egress.h"
+
+/* How the interface names what crosses; an input of the loss is LABELS. */
+static const struct {
+  clv_egress_kind kind;
+  const char *text; /* for messages */
+  bool has_input;   /* an input tells rows of one module apart */
+} sendings[] = {[CLEAVE_SENDING_LEAF] = {CLV_EGRESS_INPUT, "an input of", true},
+                [CLEAVE_SENDING_VALUE] = {CLV_EGRESS_ACTIVATION, "the output of", false},
+                [CLEAVE_SENDING_GRADIENT] = {CLV_EGRESS_GRADIENT, "a gradient for", false},
+                [CLEAVE_SENDING_WEIGHTS] = {CLV_EGRESS_WEIGHTS, "state of", false},
+                [CLEAVE_SENDING_CACHED] = {CLV_EGRESS_CACHED, "rows to be kept of", true}};
+
+static cleave_status deny(cleave_error *error) { return error->status = CLEAVE_DENIED; }
+
+/* ---- find the row, compare the tensor with it ------------------------------------------------ */
+
+/* The index of a module in the session, that of the loss behind the last stage; -1: none. */
+static int stage_of(const clv_session_config *c, const char *module) {
+  if (strcmp(module, CLV_LOSS_NAME) == 0) return (int)c->n_stages;
+  for (size_t i = 0; i < c->n_stages; i++)
+    if (strcmp(c->stages[i].name, module) == 0) return (int)i;
+  return -1;
+}
+
+static bool is_row_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
+                      int stage) {
+  clv_egress_kind kind = sendings[s->kind].kind;
+  if (kind == CLV_EGRESS_INPUT && stage == (int)g->config->n_stages) kind = CLV_EGRESS_LABELS;
+  return r->kind == kind && (int)r->stage == stage &&
+         (!sendings[s->kind].has_input || r->input == s->input) &&
+         strcmp(g->config->workers[r->worker].name, s->worker) == 0;
+}
+
+static bool has_form_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s) {
+  if (r->kind == CLV_EGRESS_WEIGHTS) return true;
+  if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
+  for (int i = 1; i < s->rank; i++)
+    if (r->shape.dim[i] != s->shape[i]) return false;
+  return s->rank == 0 || s->shape[0] <= g->max_samples * CLV_MAX(r->places, 1);
+}
+
+static const clv_egress_row *find_row(const clv_gate *g, const cleave_sending *s, int stage) {
+  for (size_t k = 0; k < g->n_rows; k++)
+    if (is_row_of(g, &g->rows[k], s, stage) && has_form_of(g, &g->rows[k], s)) return &g->rows[k];
+  return NULL;
+}
+
+/* A piece of state that is expected. More pieces of it may follow. */
+static clv_egress_flow *find_state(clv_gate *g, const cleave_sending *s, int stage) {
+  for (size_t i = 0; i < g->n_states; i++) {
+    size_t at = (g->next_state + i) % g->n_states;
+    clv_state_flow *f = &g->states[at];
+    if ((int)f->stage != stage || f->optimizer != s->optimizer || strcmp(f->name, s->name) != 0)
+      continue;
+    g->next_state = at;
+    return f->flow;
+  }
+  return NULL;
+}
+
+static cleave_status deny_unknown(const cleave_sending *s, cleave_error *error) {
+  clv_shape shape = {.rank = s->rank};
+  char text[160];
+  memcpy(shape.dim, s->shape, sizeof shape.dim);
+  snprintf(error->text, sizeof error->text,
+           "egress refused: %s stage '%s', %s, is not in the plan's table for %s",
+           sendings[s->kind].text, s->module, clv_shape_format(&shape, text, sizeof text),
+           s->worker);
+  return deny(error);
+}
+
+/* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
+
+static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
+                                 const cleave_sending *s, cleave_error *error) {
+  char words[CLV_FINDINGS_TEXT];
+  clv_findings printed_only = r->looked & g->uncertain;
+  clv_findings forbidden = clv_privacy_forbids(g->config, r->shows & ~printed_only);
+  if (!forbidden) return CLEAVE_OK;
+  snprintf(error->text, sizeof error->text,
+           "egress refused: a tensor of stage '%s' would show %s to %s, which the session's "
+           "privacy does not permit",
+           s->module, clv_findings_words(forbidden, words), s->worker);
+  return deny(error);
+}
+
+/* Of the tensor as it is, with its bytes. */
+static cleave_status ask_policy(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
+                                cleave_error *error) {
+  clv_policy_tensor t = clv_egress_row_tensor(g->config, r);
+  clv_err why;
+  t.dtype = (clv_dtype)s->dtype;
+  t.shape.rank = s->rank;
+  memcpy(t.shape.dim, s->shape, sizeof t.shape.dim);
+  if (clv_policy_take(g->policy, &t, s->bytes, &why) == CLV_OK) return CLEAVE_OK;
+  snprintf(error->text, sizeof error->text, "egress refused: %.440s", why.text);
+  return deny(error);
+}
+
+/* ---- write the record ------------------------------------------------------------------------ */
+
+static cleave_status write_record(clv_egress_flow *f, const cleave_sending *s,
+                                  cleave_error *error) {
+  clv_err err;
+  if (clv_egress_take(f, s->bytes, &err) == CLV_OK) return CLEAVE_OK;
+  error->status = (cleave_status)err.code;
+  snprintf(error->text, sizeof error->text, "nothing leaves without a record: %.400s", err.text);
+  return error->status;
+}
+
+/* A failure is a code and a place, and in no row of the table. */
+static cleave_status send_failure(const clv_gate *g, const cleave_sending *s, cleave_error *error) {
+  for (size_t i = 0; g->failures && i < g->config->n_workers; i++)
+    if (strcmp(g->config->workers[i].name, s->worker) == 0 && g->failures[i])
+      return write_record(g->failures[i], s, error);
+  snprintf(error->text, sizeof error->text, "egress refused: no record of failures for %s",
+           s->worker);
+  return deny(error);
+}
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+
+cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error) {
+  clv_gate *g = gate;
+  int stage = stage_of(g->config, s->module);
+  cleave_status status;
+  if (s->kind == CLEAVE_SENDING_FAILURE) return send_failure(g, s, error);
+  const clv_egress_row *r = find_row(g, s, stage);
+  if (!r) return deny_unknown(s, error);
+  clv_egress_flow *f =
+      r->kind == CLV_EGRESS_WEIGHTS ? find_state(g, s, stage) : g->flows[r - g->rows].flow;
+  if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;
+  if (!f) return deny_unknown(s, error);
+  if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;
+  return write_record(f, s, error);
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gate. One table has every case of a session: what crosses, what it shows, and the words that
+ * privacy, policy and record have for it. Each case is sent with and without each permission.
+ */
+#include "master/egress/egress_int.h"
+#include "tests/unit/files.h"
+
+static clv_remote_spec workers[] = {{.name = "w1", .identity = "spiffe://w1"}};
+static clv_stage_spec stages[] = {{.name = "front"}, {.name = "rest"}};
+
+/* ---- a session, a policy, a record ----------------------------------------------------------- */
+
+typedef struct shown_case {
+  clv_egress_kind kind;
+  clv_findings shows;
+  const char *privacy; /* words of what the session must permit; NULL: nothing */
+  const char *kinds;   /* word under the policy's `kinds`; NULL: none is needed */
+  const char *allow;   /* key of the policy that must be true; NULL: none is needed */
+  const char *record;  /* word of the record */
+  cleave_sending_kind sending;
+} shown_case;
+
+#define KNOWN CLV_SHOWS_FRONT_KNOWN
+static const shown_case cases[] = {
+    {CLV_EGRESS_INPUT, CLV_SHOWS_RAW_INPUT, "RAW INPUT", NULL, "raw", "input", CLEAVE_SENDING_LEAF},
+    {CLV_EGRESS_INPUT, CLV_SHOWS_MIXED, NULL, NULL, "raw", "input", CLEAVE_SENDING_LEAF},
+    {CLV_EGRESS_LABELS, CLV_SHOWS_LABELS, "LABELS", NULL, "labels", "labels", CLEAVE_SENDING_LEAF},
+    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_MIXED, NULL, "activation", NULL, "activation",
+     CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_PICTURE, NULL, "activation", "pictures", "activation",
+     CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_ACTIVATION, KNOWN, "FRONT KNOWN", "activation", "front_known", "activation",
+     CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_TOKENS, "TOKENS", "activation", "tokens", "tokens",
+     CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_TOKENS | KNOWN, "TOKENS", "activation", "tokens", "tokens",
+     CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_RAW_INPUT, "RAW INPUT", "activation", "raw", "input",
+     CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_RAW_INPUT | CLV_SHOWS_PICTURE, "RAW INPUT", "activation",
+     "raw", "input", CLEAVE_SENDING_VALUE},
+    {CLV_EGRESS_GRADIENT, CLV_SHOWS_MIXED, NULL, "gradient", NULL, "gradient",
+     CLEAVE_SENDING_GRADIENT},
+    {CLV_EGRESS_GRADIENT, CLV_SHOWS_LABELS_READABLE, "LABELS READABLE", "gradient",
+     "labels_readable", "gradient", CLEAVE_SENDING_GRADIENT},
+    {CLV_EGRESS_CACHED, CLV_SHOWS_MIXED, NULL, "cached", NULL, "cached", CLEAVE_SENDING_CACHED},
+    {CLV_EGRESS_CACHED, CLV_SHOWS_TOKENS, "TOKENS", "cached", "tokens", "cached",
+     CLEAVE_SENDING_CACHED},
+    {CLV_EGRESS_WEIGHTS, CLV_SHOWS_MIXED, NULL, "weights", NULL, "weights", CLEAVE_SENDING_WEIGHTS},
+};
+
+/* A policy that permits all but one kind and one key; either may be NULL. */
+static clv_policy *policy_without(const char *kind, const char *key) {
+  static const char *const kinds[] = {"activation", "gradient", "weights", "cached"};
+  static const char *const keys[] = {"raw", "tokens", "labels", "labels_readable", "front_known"};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_policy *p = NULL;
+  clv_err err;
+  clv_bytes_puts(&text, "version: 1\nworkers: [\"spiffe://w1\"]\nkinds: [other");
+  text.len -= strlen("other");
+  for (size_t i = 0, n = 0; i < CLV_COUNT(kinds); i++)
+    if (!kind || strcmp(kinds[i], kind) != 0)
+      clv_bytes_printf(&text, "%s%s", n++ ? ", " : "", kinds[i]);
+  clv_bytes_printf(&text,
+                   "]\nlargest_shape: [64, 128]\ndtypes: [f32, i64]\nbytes_per_epoch: 100000\n"
+                   "pictures: %s\nallow:\n",
+                   key && strcmp(key, "pictures") == 0 ? "false" : "true");
+  for (size_t i = 0; i < CLV_COUNT(keys); i++)
+    clv_bytes_printf(&text, "  %s: %s\n", keys[i],
+                     key && strcmp(keys[i], key) == 0 ? "false" : "true");
+  assert_ok(clv_alloc(1, sizeof *p, &p, &err), &err);
+  assert_ok(clv_policy_config_parse("/p.yaml", (const char *)text.data, text.len, &p->config, &err),
+            &err);
+  return p;
+}
+
+/* A session of one row, sent once under a record of its own. */
+typedef struct sent {
+  clv_session_config config;
+  clv_egress_row row;
+  clv_policy *policy;
+  cleave_sending what;
+  cleave_error error;
+  char recorded[32]; /* the record's word for it; "": nothing left */
+} sent;
+
+static void fill(sent *s, const shown_case *c) {
+  bool loss = c->kind == CLV_EGRESS_LABELS;
+  *s = (sent){.config = {.workers = workers,
+                         .n_workers = 1,
+                         .stages = stages,
+                         .n_stages = 2,
+                         .privacy = {true, true, true, true, true}},
+              .row = {.name = "the tensor",
+                      .kind = c->kind,
+                      .shows = c->shows,
+                      .stage = loss ? 2 : 0,
+                      .dtype = CLV_F32,
+                      .shape = CLV_SHAPE(4, 3),
+                      .layers_at_home = CLV_POLICY_NO_PATH},
+              .what = {.kind = c->sending,
+                       .module = loss ? CLV_LOSS_NAME : "front",
+                       .worker = "w1",
+                       .name = "weight",
+                       .dtype = CLEAVE_F32,
+                       .rank = 2,
+                       .shape = {4, 3},
+                       .bytes = 48}};
+}
+
+static void read_word(const char *path, sent *s) {
+  CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
+  clv_err err;
+  assert_ok(clv_egress_read(path, &book, &err), &err);
+  s->recorded[0] = '\0';
+  for (size_t i = 0; i < book.n_rows; i++)
+    if (book.rows[i].settled)
+      snprintf(s->recorded, sizeof s->recorded, "%s",
+               clv_egress_kind_name((clv_egress_kind)book.rows[i].what.kind));
+}
+
+static cleave_status send_through(sent *s) {
+  const clv_egress_line about = {.begun = {.command = "train", .session = "s", .run = "runs/s"}};
+  clv_egress_what what = {.from = CLV_EGRESS_MASTER,
+                          .to = "w1",
+                          .identity = "spiffe://w1",
+                          .kind = clv_egress_record_kind(s->row.kind, s->row.shows),
+                          .stage = "front",
+                          .dtype = "f32",
+                          .shape = {1, {3}}};
+  clv_egress_record *record = NULL;
+  clv_egress_flow *flow = NULL;
+  clv_err err;
+  const char *path = at("egress.jsonl");
+  unlink(path);
+  assert_ok(clv_egress_open(path, &about, &record, &err), &err);
+  assert_ok(clv_egress_flow_new(record, &what, false, &flow, &err), &err);
+  clv_egress_expect(flow, 48);
+  clv_flow flows[] = {{.flow = flow}};
+  clv_state_flow state = {.flow = flow, .name = "weight"};
+  clv_egress_flow *failures[] = {flow};
+  clv_gate gate = {.config = &s->config,
+                   .rows = &s->row,
+                   .n_rows = 1,
+                   .flows = flows,
+                   .states = &state,
+                   .n_states = 1,
+                   .failures = failures,
+                   .max_samples = 4,
+                   .policy = s->policy};
+  cleave_status status = clv_gate_may_send(&gate, &s->what, &s->error);
+  assert_ok(clv_egress_close(record, 0, &err), &err);
+  read_word(path, s);
+  return status;
+}
+
+/* ---- the cases ------------------------------------------------------------------------------- */
+
+static void permitted_tensor_is_recorded_by_its_word(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_policy_freep) clv_policy *all = policy_without(NULL, NULL);
+    sent s;
+    fill(&s, &cases[i]);
+    s.policy = all;
+    if (send_through(&s) != CLEAVE_OK) fail_msg("case %zu: %s", i, s.error.text);
+    assert_string_equal(s.recorded, cases[i].record);
+  }
+}
+
+static void session_must_permit_what_a_row_shows(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    sent s;
+    fill(&s, &cases[i]);
+    memset(&s.config.privacy, 0, sizeof s.config.privacy);
+    assert_int_equal(send_through(&s), cases[i].privacy ? CLEAVE_DENIED : CLEAVE_OK);
+    if (!cases[i].privacy) continue;
+    assert_non_null(strstr(s.error.text, cases[i].privacy));
+    assert_string_equal(s.recorded, "");
+  }
+}
+
+static void policy_must_permit_kind_and_key(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_policy_freep) clv_policy *no_kind = policy_without(cases[i].kinds, NULL);
+    CLV_AUTO(clv_policy_freep) clv_policy *no_key = policy_without(NULL, cases[i].allow);
+    char wanted[64];
+    sent s;
+    fill(&s, &cases[i]);
+    s.policy = no_kind;
+    assert_int_equal(send_through(&s), cases[i].kinds ? CLEAVE_DENIED : CLEAVE_OK);
+    snprintf(wanted, sizeof wanted, "permits no %s", cases[i].kinds ? cases[i].kinds : "");
+    if (cases[i].kinds) assert_non_null(strstr(s.error.text, wanted));
+    fill(&s, &cases[i]);
+    s.policy = no_key;
+    assert_int_equal(send_through(&s), cases[i].allow ? CLEAVE_DENIED : CLEAVE_OK);
+    snprintf(wanted, sizeof wanted, "%s is not true", cases[i].allow ? cases[i].allow : "");
+    if (cases[i].allow) assert_non_null(strstr(s.error.text, wanted));
+    assert_true(!cases[i].allow || !s.recorded[0]);
+  }
+}
+
+/* The plan asks the policy with the same tensor as the gate does. */
+static void plan_and_gate_ask_the_policy_the_same(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_policy_freep) clv_policy *p = policy_without(NULL, cases[i].allow);
+    sent s;
+    clv_err err = {0};
+    fill(&s, &cases[i]);
+    s.policy = p;
+    clv_policy_tensor t = clv_egress_row_tensor(&s.config, &s.row);
+    clv_code planned = clv_policy_permits(p, &t, &err);
+    assert_int_equal(send_through(&s) == CLEAVE_OK, planned == CLV_OK);
+    if (planned != CLV_OK) assert_non_null(strstr(s.error.text, err.text));
+  }
+}
+
+static void look_that_is_uncertain_needs_no_session_key(void **state) {
+  (void)state;
+  sent s;
+  fill(&s, &cases[6]);
+  memset(&s.config.privacy, 0, sizeof s.config.privacy);
+  s.row.looked = CLV_SHOWS_TOKENS;
+  clv_flow flows[] = {{0}};
+  clv_gate gate = {.config = &s.config,
+                   .rows = &s.row,
+                   .n_rows = 1,
+                   .flows = flows,
+                   .max_samples = 4,
+                   .uncertain = CLV_SHOWS_TOKENS};
+  assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
+  assert_non_null(strstr(s.error.text, "is not in the plan's table")); /* no flow, and no finding */
+  gate.uncertain = 0;
+  assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
+  assert_non_null(strstr(s.error.text, "would show TOKENS"));
+}
+
+/* ---- what fits no row ------------------------------------------------------------------------ */
+
+static void tensor_of_another_form_is_refused(void **state) {
+  (void)state;
+  sent s;
+#define REFUSED(change)                                                      \
+  do {                                                                       \
+    fill(&s, &cases[3]);                                                     \
+    change;                                                                  \
+    assert_int_equal(send_through(&s), CLEAVE_DENIED);                       \
+    assert_non_null(strstr(s.error.text, "is not in the plan's table for")); \
+    assert_string_equal(s.recorded, "");                                     \
+  } while (0)
+  REFUSED(s.what.dtype = CLEAVE_BF16);
+  REFUSED(s.what.rank = 1);
+  REFUSED(s.what.shape[1] = 4);
+  REFUSED(s.what.shape[0] = 5);
+  REFUSED(s.what.worker = "w2");
+  REFUSED(s.what.module = "rest");
+  REFUSED(s.what.module = "none");
+  REFUSED(s.what.kind = CLEAVE_SENDING_GRADIENT);
+  REFUSED(s.what.kind = CLEAVE_SENDING_CACHED);
+  REFUSED(s.what.kind = CLEAVE_SENDING_LEAF);
+  REFUSED((s.row.kind = CLV_EGRESS_CACHED, s.what.kind = CLEAVE_SENDING_CACHED, s.what.input = 1));
+  REFUSED((s.row.kind = CLV_EGRESS_WEIGHTS, s.what.kind = CLEAVE_SENDING_WEIGHTS,
+           s.what.name = "bias"));
+  REFUSED((s.row.kind = CLV_EGRESS_WEIGHTS, s.what.kind = CLEAVE_SENDING_WEIGHTS,
+           s.what.optimizer = true));
+}
+
+static void failure_needs_a_record_of_its_worker(void **state) {
+  (void)state;
+  sent s;
+  fill(&s, &cases[3]);
+  s.what.kind = CLEAVE_SENDING_FAILURE;
+  assert_int_equal(send_through(&s), CLEAVE_OK);
+  s.what.worker = "w2";
+  assert_int_equal(send_through(&s), CLEAVE_DENIED);
+  assert_non_null(strstr(s.error.text, "no record of failures for w2"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(permitted_tensor_is_recorded_by_its_word),
+      cmocka_unit_test(session_must_permit_what_a_row_shows),
+      cmocka_unit_test(policy_must_permit_kind_and_key),
+      cmocka_unit_test(plan_and_gate_ask_the_policy_the_same),
+      cmocka_unit_test(look_that_is_uncertain_needs_no_session_key),
+      cmocka_unit_test(tensor_of_another_form_is_refused),
+      cmocka_unit_test(failure_needs_a_record_of_its_worker),
+  };
+  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
