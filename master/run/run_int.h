@@ -45,6 +45,18 @@ typedef struct clv_data_parts {
   size_t n;
 } clv_data_parts;
 
+/* Where the loop of a training is. clv_run_restore sets it, clv_run_loop moves it. */
+typedef struct clv_run_steps {
+  clv_loader *loader;                 /* of the records from `cursor` on */
+  clv_cursor cursor;                  /* place behind the records of the last whole round */
+  uint64_t whole, total;              /* steps of the session; where this attempt stops */
+  uint64_t saved_at;                  /* step of the newest checkpoint; UINT64_MAX: none */
+  uint64_t first, taken;              /* steps restored; steps since that changed the weights */
+  uint64_t skipped;                   /* the last steps in a row that did not */
+  uint64_t bad_losses, bad_gradients; /* all that did not, by what was not finite */
+  uint64_t epoch;                     /* of the batch before */
+} clv_run_steps;
+
 typedef struct clv_run {
   run_sends sends;
   const clv_session_config *config;
@@ -59,6 +71,7 @@ typedef struct clv_run {
   clv_look look; /* what was read of what leaves; every blueprint of the run has its findings */
   clv_policy *policy; /* of this host; NULL: none */
   clv_trainer *trainer;
+  clv_run_steps steps;
   clv_score *score; /* of the evaluation at work or the last one; NULL: none is wanted */
   clv_profiler *profiler;
   clv_reporter *reporter;
@@ -95,6 +108,20 @@ size_t clv_run_scan_most(const clv_run *r, size_t all); /* records of so many th
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The blueprint against session and policy, with what the look has found so far. */
 clv_code clv_run_hold(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the parts of a training (run_train.c) --------------------------------------------------- */
+
+/* Reads data and session, looks at what would leave, takes the run folder, opens the record, and
+ * opens the trainer with its workers. Prints its own errors. r->done: the run is finished, and no
+ * trainer was opened. To open a run again in this process, call clv_run_done and begin with another
+ * clv_run. */
+clv_exit clv_run_open(clv_run *r, clv_err *err);
+/* Puts the newest checkpoint into the trainer, if the run has one to go on from, and sets the
+ * counters and the order of the records by it. Called again after steps, it rewinds the run to the
+ * newest checkpoint: lines of later steps are dropped. */
+clv_code clv_run_restore(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Takes steps until the end, --max-steps or an interrupt, and saves the last one. */
+clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the look (run_look.c) ------------------------------------------------------------------- */
 
