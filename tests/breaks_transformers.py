@@ -187,7 +187,7 @@ of("master/plan/data_fits.c", FITS,
    differences_of_columns_are_not_looked_at=("static clv_code rows_fit(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code places_fit(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code classes_fit(", "if (high > INT32_MAX)", "if (false)"))
-of("master/data/dataset.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
+of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->integer)", "if (high + 1 > a->integer)"))
 
