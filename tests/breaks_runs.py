@@ -8,7 +8,7 @@ of("master/data/split.c", SPLIT,
    a_class_may_be_emptied=("clv_code clv_subset_split(", ".spare = 1", ".spare = 0"),
    groups_are_torn=("static clv_code draw(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
    a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.places) d.places = 1;", ""))
-of("master/data/keep.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep(", "keep_rows(ds->labels, kept);", ""))
+of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep(", "keep_rows(ds->labels, kept);", ""))
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
    touched_images_are_others=("static clv_code digest_part(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
@@ -32,13 +32,13 @@ of("master/data/npy.c", "tests/unit/data/test_readers",
    fortran_order_is_c_order=("static clv_code parse_order(", 'h->says.is_fortran = take_word(h, "True");', 'h->says.is_fortran = take_word(h, "True") && false;'))
 of("master/data/png.c", "tests/unit/data/test_images",
    texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
-of("master/data/lines.c", "tests/unit/data/test_texts",
+of("master/data/record_lines.c", "tests/unit/data/test_texts",
    a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"),
    empty_lines_are_records=("clv_code clv_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
    ends_of_cr_are_one_line=("static clv_code check_line_ends(", "if (!ends_in_cr(l))", "if (l)"))
 of("master/data/images.c", "tests/net/operations/test_checks.py",
    the_first_size_is_that_of_records=("static void take_size(", "if (same <= most)", "if (most)"))
-of("master/data/rows.c", "tests/unit/data/test_texts",
+of("master/data/token_rows.c", "tests/unit/data/test_texts",
    a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))

@@ -111,7 +111,7 @@ clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_to
 void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
                         int64_t *labels);
 
-/* ---- fewer records (keep.c) ------------------------------------------------------------------ */
+/* ---- fewer records (keep_records.c) ---------------------------------------------------------- */
 
 /* Forgets all records but those of `kept`, which is ascending. Not of pages that predictions are
  * wanted of. */

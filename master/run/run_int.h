@@ -3,8 +3,8 @@
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
  * trains, run_begin.c looks at what is there before, run_best.c chooses checkpoints, run_egress.c
  * says what they may send, run_look.c measures what that shows, run_scan.c looks through records,
- * run_print.c has what they tell a person, run_about.c what a run says of itself, run_cache.c has
- * what a worker keeps of a frozen front.
+ * run_print.c has what they tell a person, run_public_session.c what a run says of itself,
+ * run_cache.c has what a worker keeps of a frozen front.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -107,7 +107,7 @@ size_t clv_run_scan_most(const clv_run *r, size_t all); /* records of so many th
 /* Another one, from r->config as it is now, with the findings of the look, held to the policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The blueprint against session and policy, with what the look has found so far. */
-clv_code clv_run_hold(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the parts of a training (run_train.c) --------------------------------------------------- */
 
@@ -295,7 +295,7 @@ clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const c
 /* Those of the training images into the run folder; on resume they must be as they were. */
 clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- predictions as files (run_records.c) ---------------------------------------------------- */
+/* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
 /* In the order of --format. */
 typedef enum clv_records_format {
@@ -329,7 +329,7 @@ clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* However the run ended: the worker is told to delete it. Says how that went. */
 void clv_run_cache_end(clv_run *r);
 
-/* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
+/* ---- what a run leaves (run_public_session.c) ------------------------------------------------ */
 
 /* The session as those may read who look at a run's curves: without paths, addresses and
  * credentials; and the digest of the whole, as session.effective.yaml has it. */
