@@ -615,7 +615,7 @@ of("master/api/core/incarnations.c", REJOIN,
    a_module_that_was_lost_is_taken_for_there=("cleave_status api_module_is_there(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_returns ? p->wire : p->name", "p->name"))
-of("master/api/core/states.c", "tests/unit/api/test_states",
+of("master/api/core/states.c", "tests/unit/api/test_api_states",
    who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
 of("master/api/core/wait.c", SIMULATED,
    ends_are_sent_once=("static uint64_t before_sleep(", "i < rt->n_jobs", "i < 1"))
