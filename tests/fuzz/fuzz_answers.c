@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/net/link/link_int.h"
-#include "master/api/api_int.h"
+#include "master/api/core/core.h"
 #include "tests/fuzz/fuzz_frame.h"
 #include "tests/fuzz/never.h"
 
@@ -78,7 +78,8 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 static void lose(program *g, const char *text) {
   api_peer *p = &g->rt->peers[1];
   if (g->lost) return;
-  g->lost = p->lost = true;
+  g->lost = true;
+  p->state = PEER_LOST;
   api_lock(g->rt);
   api_fail(&p->why_lost, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
   api_node_fail(g->rt, 1, &p->why_lost);

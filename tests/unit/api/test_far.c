@@ -11,7 +11,7 @@
 /* cmocka wants those first */
 #include <cmocka.h>
 
-#include "master/api/api_int.h"
+#include "master/api/core/core.h"
 #include "tests/unit/far.h"
 
 enum { ROWS = 6, SIZE = 6, CLASSES = 3, STEPS = 6 };
@@ -34,7 +34,7 @@ static int set_up(void **state) {
   (void)state;
   others[0] = far_backend(clv_backend_cpu());
   if (cleave_open_text("alone", "version: 1\nname: alone\n", &o, &rt, &e) != CLEAVE_OK) return 1;
-  rt->world.others = (clv_backends){others, 1};
+  rt->platform.others = (clv_backends){others, 1};
   return 0;
 }
 
