@@ -39,7 +39,8 @@ $(call layer, common/base/json)
 # dtype, shape, counted storage, views
 $(call layer, common/base/tensor)
 
-# what an optimiser may be told: the list of optimisers, settings, ranges, defaults
+# what an optimiser may be told: the list of optimisers, settings, ranges, defaults; the list of
+# formats of data files, with the keys that each takes
 $(call layer, common/base/settings)
 
 # the ops, and the backends that compute them
@@ -142,7 +143,7 @@ $(call layer, master/documents, master/tokens)
 
 # readers, image folders, batches, loader: **raw records live here, the network is out of reach**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
-$(call layer, master/data, common/base/json common/base/tensor master/tokens master/documents, zlib png jpeglib jerror, -lpng -ljpeg -lz)
+$(call layer, master/data, common/base/json common/base/tensor common/base/settings master/tokens master/documents, zlib png jpeglib jerror, -lpng -ljpeg -lz)
 
 # progress lines, what is kept of each step, event files for TensorBoard, traces, the status of
 # workers as text and JSON

@@ -45,7 +45,7 @@ of("common/model/models/from.c", "tests/unit/models/test_models",
 of("common/model/graph/slice.c", "tests/net/training/test_graphs.py",
    values_of_a_cut_are_one_value=("static clv_code take_apart", "part.start = part.stop;", ";"),
    what_only_passes_is_lost=("static bool crosses", "n->layer < layers", "n->layer + 1 == layers"))
-of("master/train/leaves.c", "tests/net/training/test_inputs.py",
+of("master/train/stage_inputs.c", "tests/net/training/test_inputs.py",
    every_input_is_the_first=("clv_tensor *clv_batch_input", "batch->inputs[k]", "batch->inputs[k - k]"))
 of("master/train/steps.c", "tests/net/training/test_inputs.py",
    waiting_batches_keep_one_input=("static clv_code hold", "k < t->b->inputs.n", "k < 1"))
@@ -68,9 +68,9 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    gradients_forget_the_smoothing=("static void row_back(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float share_of(", "own > 0 ? own", "own > all ? own"))
-of("master/train/counted.c", "tests/unit/train/test_right",
+of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
    ignored_places_are_judged=("size_t clv_trainer_judged(", "judged += !clv_trainer_ignores(t, label[i]);", "judged += t && label[i] != INT64_MIN;"),
-   places_weigh_alike=("double clv_trainer_counted(", "weight_of(&t->config->loss.weight, label[i])", "weight_of(&t->config->loss.weight, -1)"))
+   places_weigh_alike=("double clv_trainer_batch_weight(", "weight_of(&t->config->loss.weight, label[i])", "weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
@@ -285,7 +285,7 @@ of("master/data/page_lines.c", PAGES,
 of("master/data/pages.c", PAGES,
    windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
    an_order_of_classes_takes_others=("static clv_code take_names(", "r->names.closed = o->n_labels > 0;", ";"))
-of("master/data/names.c", PAGES,
+of("master/data/class_names.c", PAGES,
    classes_stand_as_they_came=("clv_code clv_names_order(", "s->closed ? number : (int32_t)i", "number"))
 of("master/plan/data_fits.c", "tests/net/training/test_text.py",
    any_tokenizer_fits=("static clv_code tokenizer_fits(", "tokens <= node->attrs.rows", "tokens"))
@@ -615,7 +615,7 @@ of("master/api/core/incarnations.c", REJOIN,
    a_module_that_was_lost_is_taken_for_there=("cleave_status api_module_is_there(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_returns ? p->wire : p->name", "p->name"))
-of("master/api/core/states.c", "tests/unit/api/test_states",
+of("master/api/core/states.c", "tests/unit/api/test_api_states",
    who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
 of("master/api/core/wait.c", SIMULATED,
    ends_are_sent_once=("static uint64_t before_sleep(", "i < rt->n_jobs", "i < 1"))

@@ -146,6 +146,6 @@ of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint
    the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
-of("master/plan/hold.c", "tests/unit/plan/test_hops",
+of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
    hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_permits(b->policy, &t, err);", "return CLV_OK;"))

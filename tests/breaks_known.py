@@ -3,7 +3,7 @@
 from breaks import of
 
 KNOWN = "tests/net/hostile/test_known.py"
-of("master/plan/known.c", KNOWN,
+of("master/plan/known_layers.c", KNOWN,
    keys_that_workers_had_are_forgotten=("static clv_code recall_param(", 'return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
    what_a_run_gave_away_is_forgotten=("static clv_code recall_param(", "if (run) {", "if (!r) {"),
    what_a_worker_begins_with_is_secret=("static clv_code keep_given(", "r->n_given += n;", ""),
@@ -14,7 +14,7 @@ of("master/train/state.c", KNOWN,
    weights_that_are_given_are_not_noted=("static clv_code note_given(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_may_note(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
-of("master/plan/sample.c", "tests/unit/plan/test_samples",
+of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("size_t clv_sample_first(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
    periods_are_no_order=("clv_label_order clv_label_order_of(", "return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),

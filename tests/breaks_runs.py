@@ -8,13 +8,17 @@ of("master/data/split.c", SPLIT,
    a_class_may_be_emptied=("clv_code clv_subset_split(", ".spare = 1", ".spare = 0"),
    groups_are_torn=("static clv_code draw(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
    a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.places) d.places = 1;", ""))
-of("master/data/keep.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep(", "keep_rows(ds->labels, kept);", ""))
+of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep(", "keep_rows(ds->labels, kept);", ""))
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
    touched_images_are_others=("static clv_code digest_part(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
    other_tokenizers_are_not_noticed=("static clv_code digest_files(", "for (size_t i = 0; i < CLV_COUNT(model_files); i++) {", "for (size_t i = 0; i < 1; i++) {"),
    predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_old_rules(", "(!held && !limited) ||", "true ||"))
+of("master/run/run_train.c", "tests/unit/run/test_train",
+   a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
+   a_rewound_run_keeps_its_counters=("clv_code clv_run_restore(", "*l = (clv_run_steps){0};", "l->loader = NULL;"),
+   later_lines_stay_in_the_records=("static clv_code open_reporter(", ".keep_step = step", ".keep_step = step + 99"))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < whole", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_lines(", "if (backwards && !now)", "if (false)"),
@@ -28,20 +32,20 @@ of("master/data/npy.c", "tests/unit/data/test_readers",
    fortran_order_is_c_order=("static clv_code parse_order(", 'h->says.is_fortran = take_word(h, "True");', 'h->says.is_fortran = take_word(h, "True") && false;'))
 of("master/data/png.c", "tests/unit/data/test_images",
    texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
-of("master/data/lines.c", "tests/unit/data/test_texts",
+of("master/data/record_lines.c", "tests/unit/data/test_texts",
    a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"),
    empty_lines_are_records=("clv_code clv_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
    ends_of_cr_are_one_line=("static clv_code check_line_ends(", "if (!ends_in_cr(l))", "if (l)"))
 of("master/data/images.c", "tests/net/operations/test_checks.py",
    the_first_size_is_that_of_records=("static void take_size(", "if (same <= most)", "if (most)"))
-of("master/data/rows.c", "tests/unit/data/test_texts",
+of("master/data/token_rows.c", "tests/unit/data/test_texts",
    a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
-of("master/data/dataset.c", "tests/net/training/test_text.py",
+of("master/data/format_text.c", "tests/net/training/test_text.py",
    texts_go_to_any_layer=("static clv_code open_texts(", "(!o->tokens && !o->n_named) ||", ""))
 of("master/data/inputs.c", "tests/unit/data/test_inputs",
    inputs_have_each_their_count=("clv_code clv_inputs_take(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
    a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
-of("master/data/dataset.c", "tests/unit/data/test_inputs",
+of("master/data/format_arrays.c", "tests/unit/data/test_inputs",
    labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))

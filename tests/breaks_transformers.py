@@ -127,7 +127,7 @@ of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for
 
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"
-of("master/train/cached.c", CACHE,
+of("master/train/front_cache.c", CACHE,
    rows_are_sent_in_every_epoch=("clv_code clv_trainer_front(", "bool kept = has_all(t, index, s->n);", "bool kept = !s->n;"),
    rows_are_those_of_the_first_records=("clv_code clv_trainer_front(", "c->rows[i] = c->number[index[i]];", "c->rows[i] = (int64_t)(s->start + i);"),
    numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->number, (size_t)c->to.records);", "for (uint32_t i = 0; stream.seed && i < c->to.records; i++) c->number[i] = i;"),
@@ -144,7 +144,7 @@ of("master/api/core/may_send.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
    other_records_have_the_same_rows=("static clv_code add_files(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
-of("master/train/cached.c", CACHE,
+of("master/train/front_cache.c", CACHE,
    some_rows_are_all=("static const char *who_has_all(", "|| rows != c->to.records", "|| !rows"),
    a_resumed_run_sends_all_again=("static const char *who_has_all(", "if (t->use != CLV_TRAINER_GOES_ON) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
 CACHED = "tests/unit/plan/test_cached"
@@ -187,7 +187,7 @@ of("master/plan/data_fits.c", FITS,
    differences_of_columns_are_not_looked_at=("static clv_code rows_fit(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
    a_label_per_record_goes_with_an_output_per_place=("static clv_code places_fit(", "if (!y.rank || ", "if (y.rank < 2 || "),
    the_largest_label_is_a_class=("static clv_code classes_fit(", "if (high > INT32_MAX)", "if (false)"))
-of("master/data/dataset.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
+of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->integer)", "if (high + 1 > a->integer)"))
 

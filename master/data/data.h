@@ -4,8 +4,8 @@
  * dataset that turns records into normalised float batches, seeded shuffling with a cursor that can
  * be saved, and a loader that prepares the next batch while the current one is being trained on.
  *
- * This folder sees base, json, tensor, tokens and documents only, so nothing here can reach the
- * network.
+ * This folder sees base, json, tensor, settings, tokens and documents only, so nothing here can
+ * reach the network.
  *
  * Ownership: a dataset owns its tensors; subsets, loaders and batches borrow the dataset, which
  * must outlive them. Threads: a dataset never changes after clv_dataset_open and may be read by
@@ -16,6 +16,7 @@
 #define CLEAVE_DATA_H
 
 #include "common/base/base.h"
+#include "common/base/settings/settings.h"
 #include "common/base/tensor/tensor.h"
 #include "master/documents/documents.h"
 #include "master/tokens/tokens.h"
@@ -52,15 +53,6 @@ clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t m
                        clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- dataset --------------------------------------------------------------------------------- */
-
-typedef enum clv_file_format {
-  CLV_FORMAT_AUTO = 0, /* by the first bytes of each file */
-  CLV_FORMAT_IDX,
-  CLV_FORMAT_NPY,
-  CLV_FORMAT_IMAGES,    /* a folder of PNG and JPEG files, one folder in it per class */
-  CLV_FORMAT_TEXT,      /* a table of texts with a class each: CSV or JSON lines, by its name */
-  CLV_FORMAT_DOCUMENTS, /* words and boxes of pages: JSON lines, PDFs, images, or folders */
-} clv_file_format;
 
 typedef enum clv_label_kind {
   CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64. Of records that are tokens or have named
@@ -126,7 +118,7 @@ enum { CLV_DATA_INPUTS = 8 };
 
 /* Zero-initialise, then set what differs. Strings and arrays are read during open only. */
 typedef struct clv_dataset_options {
-  clv_file_format format;
+  clv_data_format format; /* AUTO: idx or npy */
   const char *inputs_path;
   /* [n_named]: several inputs by name, a file each, instead of inputs_path; idx and npy. Whole
    * numbers stay (i64), bytes are divided by 255, floats are floats (f32), and shapes are those of

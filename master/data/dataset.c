@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "master/data/dataset_int.h"
-#include "master/data/reader_int.h"
 
 void clv_dataset_free(clv_dataset *ds) {
   if (!ds) return;
@@ -24,6 +23,8 @@ void clv_dataset_free(clv_dataset *ds) {
   free(ds->std);
   free(ds->table);
   free(ds->wide);
+  clv_broken_done(&ds->broken);
+  free(ds->classes);
   free(ds->groups);
   free(ds->numbers);
   free(ds->inputs_path);
@@ -108,9 +109,7 @@ static clv_code make_table(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
-/* Samples of 16 bits: v / 65535 where bytes are divided by 255; else `scale` is that of bytes, of
- * which one has 257 steps. */
-static clv_code make_wide_table(clv_dataset *ds, clv_err *err) {
+clv_code clv_dataset_make_wide_table(clv_dataset *ds, clv_err *err) {
   float most = ds->divide_255 ? 65535.0f : 257.0f;
   CLV_TRY(clv_alloc(ds->n_norm, 65536 * sizeof(float), &ds->wide, err));
   for (size_t k = 0; k < ds->n_norm; k++)
@@ -121,7 +120,8 @@ static clv_code make_wide_table(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes, clv_err *err) {
+clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes,
+                              clv_err *err) {
   CLV_TRY(check_norm("mean", o->mean, o->n_mean, ds->channels, false, err));
   CLV_TRY(check_norm("std", o->std, o->n_std, ds->channels, true, err));
   CLV_TRY(check_norm("scale", &o->scale, 1, ds->channels, false, err));
@@ -133,208 +133,13 @@ static clv_code set_norm(clv_dataset *ds, const clv_dataset_options *o, bool byt
   return bytes ? make_table(ds, err) : CLV_OK;
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
-
-static void set_x_shape(clv_dataset *ds, bool flatten, bool keeps_rank_3) {
-  clv_shape shape = ds->inputs->shape;
-  if (shape.rank == 1) {
-    shape = CLV_SHAPE(shape.dim[0], 1);
-  } else if (shape.rank == 3 && !keeps_rank_3) {
-    shape = CLV_SHAPE(shape.dim[0], 1, shape.dim[1], shape.dim[2]);
-  }
-  ds->channels = (size_t)shape.dim[1];
-  ds->inner = ds->record / ds->channels;
-  ds->x_shape = flatten ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record) : shape;
-}
-
-static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, clv_err *err) {
-  if (t->dtype == CLV_F32 || t->dtype == CLV_F64)
-    return clv_fail(err, CLV_INVALID,
-                    "%s: the first layer is an embedding, which takes integers; found %s",
-                    o->inputs_path, clv_dtype_name(t->dtype));
-  if (o->n_mean || o->n_std || o->scale != 0)
-    return clv_fail(err, CLV_INVALID, "%s: tokens are not normalised: remove scale, mean and std",
-                    o->inputs_path);
-  return CLV_OK;
-}
-
-static clv_code take_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  const clv_tensor *t = ds->inputs;
-  char text[160];
-  if (t->shape.rank == 0 || t->n == 0)
-    return clv_fail(err, CLV_INVALID, "%s: no records: its shape is %s", o->inputs_path,
-                    clv_shape_format(&t->shape, text, sizeof text));
-  if (t->shape.dim[0] > UINT32_MAX)
-    return clv_fail(err, CLV_EXHAUSTED, "%s: %lld records, the limit is %u", o->inputs_path,
-                    (long long)t->shape.dim[0], UINT32_MAX);
-  ds->count = (size_t)t->shape.dim[0];
-  ds->record = t->n / ds->count;
-  set_x_shape(ds, o->flatten, o->keeps_rank_3);
-  ds->adds_channel = t->shape.rank == 3 && !o->keeps_rank_3 && !o->flatten;
-  ds->tokens = o->tokens;
-  return o->tokens ? check_tokens(t, o, err) : set_norm(ds, o, t->dtype == CLV_U8, err);
-}
-
-static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if (o->n_named) return clv_inputs_open(ds, o, err);
-  if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
-  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, &ds->is_bool, err));
-  return take_inputs(ds, o, err);
-}
-
-/* The inputs that were asked for, of those that the records have. */
-static clv_code take_named(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
-                           clv_tensor **const *tensors, size_t n, clv_err *err) {
-  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named, &ds->named, err));
-  for (size_t k = 0; k < o->n_named; k++) {
-    size_t i = 0;
-    while (i < n && (!*tensors[i] || strcmp(names[i], o->names[k]) != 0)) i++;
-    if (i == n)
-      return clv_fail(err, CLV_INVALID, "there is no input '%s', or it is named twice: %s, %s%s",
-                      o->names[k], names[0], names[1], n > 2 ? ", boxes" : "");
-    CLV_TRY(clv_inputs_take(ds, o->names[k], o->inputs_path, tensors[i], err));
-  }
-  ds->count = (size_t)ds->named[0].data->shape.dim[0];
-  return CLV_OK;
-}
-
-/* Classes are numbered without a gap. */
-static void set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes) {
-  ds->labels = clv_steal(labels);
-  ds->y_shape = ds->labels->shape;
-  ds->label_max = (int64_t)n_classes - 1;
-}
-
-static clv_code text_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  static const char *const names[] = {"ids", "lengths"};
-  clv_tensor **const tensors[] = {&ds->texts->tokens, &ds->texts->lengths};
-  if (o->n_named) return take_named(ds, o, names, tensors, CLV_COUNT(names), err);
-  ds->inputs = clv_steal(&ds->texts->tokens);
-  return take_inputs(ds, o, err);
-}
-
-/* Labels of what was read, or of its tokens. The tensors are needed before the inputs take them. */
-static clv_code make_objective(clv_dataset *ds, const clv_dataset_options *o, clv_token_kinds kinds,
-                               const clv_tensor *ids, const clv_tensor *lengths, clv_err *err) {
-  ds->kinds = kinds;
-  ds->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
-  ds->objective = o->unlabelled ? CLV_OBJECTIVE_LABELS : o->objective;
-  while (ds->ids < o->n_named && strcmp(o->names[ds->ids], "ids") != 0) ds->ids++;
-  if (ds->objective == CLV_OBJECTIVE_LABELS) return CLV_OK;
-  if (o->n_named && ds->ids == o->n_named)
-    return clv_fail(err, CLV_INVALID, "to model a language, records need the input 'ids'");
-  return clv_objective_labels(ds, ids, lengths, err);
-}
-
-static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if ((!o->tokens && !o->n_named) || o->labels_path ||
-      (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
-    return clv_fail(err, CLV_INVALID,
-                    "texts become tokens, and their labels are classes: the first layer must be an "
-                    "embedding, and the loss cross_entropy or nll");
-  CLV_TRY(clv_texts_open(o, &ds->texts, err));
-  const clv_texts *t = ds->texts;
-  CLV_TRY(make_objective(ds, o, t->kinds, t->tokens, t->lengths, err));
-  CLV_TRY(text_inputs(ds, o, err));
-  if (t->labels) set_labels(ds, &ds->texts->labels, t->n_classes);
-  return CLV_OK;
-}
-
-static clv_code open_pages(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  static const char *const names[] = {"ids", "lengths", "boxes"};
-  if (!o->n_named || o->labels_path || (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
-    return clv_fail(err, CLV_INVALID,
-                    "labels of documents are classes: they go with cross_entropy or nll");
-  CLV_TRY(clv_page_set_open(o, &ds->pages, err));
-  clv_page_set *p = ds->pages;
-  clv_tensor **const tensors[] = {&p->ids, &p->lengths, &p->boxes};
-  CLV_TRY(make_objective(ds, o, p->kinds, p->ids, p->lengths, err));
-  CLV_TRY(take_named(ds, o, names, tensors, CLV_COUNT(names), err));
-  if (p->labels) set_labels(ds, &p->labels, p->names.n);
-  return CLV_OK;
-}
-
 bool clv_dataset_adds_channel(const clv_dataset *ds) { return ds->adds_channel; }
 
-const clv_broken *clv_dataset_broken(const clv_dataset *ds) {
-  static const clv_broken none;
-  return ds->texts ? &ds->texts->broken : ds->pages ? &ds->pages->broken : &none;
-}
-
-size_t clv_dataset_cut(const clv_dataset *ds) { return ds->texts ? ds->texts->cut : 0; }
-
-clv_page_counts clv_dataset_pages(const clv_dataset *ds) {
-  return ds->pages ? ds->pages->counts : (clv_page_counts){0};
-}
-
-size_t clv_dataset_kept_pages(const clv_dataset *ds) { return ds->pages ? ds->pages->kept.n : 0; }
-
-const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page) {
-  return &ds->pages->kept.list[page];
-}
-
-const int32_t *clv_dataset_places(const clv_dataset *ds, size_t record, size_t *ret_n) {
-  const clv_tensor *t = ds->pages->places;
-  *ret_n = (size_t)t->shape.dim[1];
-  return (const int32_t *)t->data + record * *ret_n;
-}
-
+const clv_broken *clv_dataset_broken(const clv_dataset *ds) { return &ds->broken; }
 int64_t clv_dataset_tokens(const clv_dataset *ds) { return ds->kinds.count; }
 
-static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
-  const clv_folder *f = clv_images_folder(ds->images);
-  ds->y_shape = CLV_SHAPE((int64_t)f->n);
-  CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
-  int64_t *out = ds->labels->data;
-  for (size_t i = 0; i < f->n; i++) out[i] = f->label[i];
-  ds->label_max = (int64_t)f->n_classes - 1;
-  return CLV_OK;
-}
-
-static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  uint32_t height, width;
-  if ((o->labels != CLV_LABEL_CLASS && !o->unlabelled) || o->labels_path || o->tokens)
-    return clv_fail(err, CLV_INVALID,
-                    "a folder of images has classes as its labels: it goes with cross_entropy or "
-                    "nll, and not with an embedding as the first layer");
-  CLV_TRY(clv_images_open(o, &ds->images, err));
-  clv_images_size(ds->images, &height, &width);
-  ds->count = clv_images_folder(ds->images)->n;
-  ds->channels = o->images.channels;
-  ds->inner = (size_t)height * width;
-  ds->record = ds->channels * ds->inner;
-  ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record)
-                           : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
-  CLV_TRY(set_norm(ds, o, true, err));
-  CLV_TRY(make_wide_table(ds, err));
-  return o->unlabelled ? CLV_OK : take_image_labels(ds, err);
-}
-
-size_t clv_dataset_classes(const clv_dataset *ds) {
-  if (ds->pages) return ds->pages->names.n;
-  if (ds->texts) return ds->texts->n_classes;
-  return ds->images ? clv_images_folder(ds->images)->n_classes : 0;
-}
-
-size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
-  const clv_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
-  *ret_first = f ? f->stray : NULL;
-  return f ? f->n_strays : 0;
-}
-
-const char *clv_dataset_class(const clv_dataset *ds, size_t class) {
-  if (ds->pages) return ds->pages->classes[class];
-  if (ds->texts) return ds->texts->classes[class];
-  const clv_folder *f = clv_images_folder(ds->images);
-  return f->names.data + f->classes[class];
-}
-
-const char *clv_dataset_name(const clv_dataset *ds, size_t record) {
-  if (!ds->images) return NULL;
-  const clv_folder *f = clv_images_folder(ds->images);
-  const char *path = f->names.data + f->path[record];
-  return strncmp(path, "./", 2) == 0 ? path + 2 : path;
-}
+size_t clv_dataset_classes(const clv_dataset *ds) { return ds->n_classes; }
+const char *clv_dataset_class(const clv_dataset *ds, size_t class) { return ds->classes[class]; }
 
 clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test, clv_err *err) {
   size_t n = clv_dataset_classes(train), k = clv_dataset_classes(test);
@@ -351,106 +156,6 @@ clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *t
   if (n == k) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has %zu classes and %s has %zu: both need the same",
                   train->inputs_path, n, test->inputs_path, k);
-}
-
-/* ---- labels ---------------------------------------------------------------------------------- */
-
-double clv_dataset_element(const clv_tensor *t, size_t i) {
-  switch (t->dtype) {
-    case CLV_U8:
-      return ((const uint8_t *)t->data)[i];
-    case CLV_I32:
-      return ((const int32_t *)t->data)[i];
-    case CLV_I64:
-      return (double)((const int64_t *)t->data)[i];
-    case CLV_F32:
-      return (double)((const float *)t->data)[i];
-    default:
-      return ((const double *)t->data)[i];
-  }
-}
-
-static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
-                            clv_err *err) {
-  size_t per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
-  if (v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds->y_shape.rank > 1) return CLV_OK;
-  if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
-    return clv_fail(err, CLV_INVALID, "%s: label %lld of record %zu is no class: expected %s%lld%s",
-                    o->labels_path, (long long)v, i / per_record, o->n_classes ? "0.." : "",
-                    o->n_classes ? (long long)o->n_classes - 1 : 0LL,
-                    o->n_classes ? "" : " or more (loss.ignore_index is for labels of places)");
-  if (v > ds->label_max) ds->label_max_at = i / per_record;
-  ds->label_min = CLV_MIN(v, ds->label_min);
-  ds->label_max = CLV_MAX(v, ds->label_max);
-  return CLV_OK;
-}
-
-static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, const clv_tensor *raw,
-                             clv_err *err) {
-  char text[160];
-  if (raw->dtype == CLV_F32 || raw->dtype == CLV_F64)
-    return clv_fail(err, CLV_INVALID,
-                    "%s: class labels must be integers, found %s (targets that are floats go with "
-                    "the losses mse and bce)",
-                    o->labels_path, clv_dtype_name(raw->dtype));
-  bool places = raw->n != (size_t)raw->shape.dim[0];
-  if (places && !o->n_named && !o->tokens)
-    return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
-                    o->labels_path, ds->count, clv_shape_format(&raw->shape, text, sizeof text));
-  ds->y_shape = places ? raw->shape : CLV_SHAPE((int64_t)raw->n);
-  ds->label_min = INT64_MAX;
-  ds->label_max = INT64_MIN;
-  CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
-  int64_t *out = ds->labels->data;
-  for (size_t i = 0; i < raw->n; i++) {
-    out[i] = clv_dataset_integer(raw, i);
-    CLV_TRY(check_class(ds, o, out[i], i, err));
-  }
-  if (ds->label_min <= ds->label_max) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%s: all labels are %lld, which counts for nothing",
-                  o->labels_path, (long long)(o->ignored ? *o->ignored : CLV_LABEL_IGNORED));
-}
-
-static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {
-  ds->y_shape = raw->shape.rank == 1 ? CLV_SHAPE(raw->shape.dim[0], 1) : raw->shape;
-  CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
-  float *out = ds->labels->data;
-  for (size_t i = 0; i < raw->n; i++) out[i] = (float)clv_dataset_element(raw, i);
-  return CLV_OK;
-}
-
-static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw = NULL;
-  CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, NULL, err));
-  size_t found = raw->shape.rank ? (size_t)raw->shape.dim[0] : 0;
-  if (found != ds->count)
-    return clv_fail(err, CLV_INVALID,
-                    "%s holds %zu records and %s holds %zu labels: expected the "
-                    "same number",
-                    o->inputs_path, ds->count, o->labels_path, found);
-  return o->labels == CLV_LABEL_CLASS ? take_classes(ds, o, raw, err) : take_targets(ds, raw, err);
-}
-
-clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret, clv_err *err) {
-  CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
-  CLV_TRY(clv_alloc(1, sizeof *ds, &ds, err));
-  ds->kind = options->labels;
-  if (options->inputs_path) CLV_TRY(clv_strdup(options->inputs_path, &ds->inputs_path, err));
-  if (options->labels_path) CLV_TRY(clv_strdup(options->labels_path, &ds->labels_path, err));
-  if (options->format == CLV_FORMAT_IMAGES) {
-    CLV_TRY(open_images(ds, options, err));
-  } else if (options->format == CLV_FORMAT_TEXT) {
-    CLV_TRY(open_texts(ds, options, err));
-  } else if (options->format == CLV_FORMAT_DOCUMENTS) {
-    CLV_TRY(open_pages(ds, options, err));
-  } else {
-    CLV_TRY(open_inputs(ds, options, err));
-    if (options->labels_path) CLV_TRY(open_labels(ds, options, err));
-  }
-  CLV_TRY(clv_dataset_take_groups(ds, options, err));
-  if (options->limit && options->limit < ds->count) ds->count = options->limit;
-  *ret = clv_steal(&ds);
-  return CLV_OK;
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */

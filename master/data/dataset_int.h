@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a dataset is made of: dataset.c opens it and makes batches, scan.c looks through it.
+ * What a dataset is made of: the reader of its format (format_*.c) opens it, dataset.c makes
+ * batches, scan.c looks through it.
  */
 #ifndef CLEAVE_DATA_DATASET_INT_H
 #define CLEAVE_DATA_DATASET_INT_H
 
 #include "master/data/image_int.h"
 #include "master/data/page_int.h"
+#include "master/data/reader_int.h"
 #include "master/data/text_int.h"
 
 /* One of several inputs. */
@@ -23,9 +25,12 @@ struct clv_dataset {
   size_t n_named;
   clv_tensor *inputs;  /* as in the file; NULL for images and named inputs */
   clv_images *images;  /* a folder of images, or NULL */
-  clv_texts *texts;    /* where classes and their names come from, or NULL */
+  clv_texts *texts;    /* what a table of texts became, or NULL */
   clv_page_set *pages; /* the same of documents, or NULL */
   clv_tensor *labels;  /* [count or more, ...] i64 or f32, or NULL */
+  char **classes;      /* [n_classes] names in the order of the numbers; the reader's texts */
+  size_t n_classes;    /* 0: classes are numbers alone */
+  clv_broken broken;   /* records that were left out */
   int64_t *groups;     /* [count] records with equal numbers belong together; NULL: not read */
   uint32_t *numbers;   /* [count] of records in their files; NULL: those of the records */
   size_t count;
@@ -55,17 +60,58 @@ int64_t clv_dataset_integer(const clv_tensor *t, size_t i);
 /* Element i of a file of numbers. */
 double clv_dataset_element(const clv_tensor *t, size_t i);
 
+/* ---- formats (formats.c) --------------------------------------------------------------------- */
+
+/* How a set of a format is opened: clv_reader_NAME for each row of formats.def, in format_NAME.c;
+ * clv_reader_arrays for those with an array in each file. */
+typedef struct clv_format_reader {
+  /* Reads a set: fills `inputs`, `named` or `images`, `count`, the shapes, and labels and classes
+   * if there are any. */
+  clv_code (*open)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
+  /* Fills ds->groups [count]. */
+  clv_code (*group)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
+  bool always_grouped; /* whether groups are wanted or not */
+} clv_format_reader;
+
+extern const clv_format_reader clv_reader_arrays;
+#define CLV_ARRAY_FORMAT(...)
+#define CLV_DATA_FORMAT(NAME, name, ...) extern const clv_format_reader clv_reader_##name;
+#include "common/base/settings/formats.def"
+
+/* ---- normalisation (dataset.c) --------------------------------------------------------------- */
+
+/* Takes scale, mean and std; `channels` is set. bytes: inputs are u8. */
+clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes,
+                              clv_err *err) CLV_USE_RESULT;
+/* For samples of 16 bits: v / 65535 where bytes are divided by 255; else `scale` is that of bytes,
+ * of which one has 257 steps. */
+clv_code clv_dataset_make_wide_table(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
+
+/* ---- records that are one array (format_arrays.c) -------------------------------------------- */
+
+/* Takes ds->inputs as the records: their number, shape and normalisation. */
+clv_code clv_arrays_take(clv_dataset *ds, const clv_dataset_options *o,
+                         clv_err *err) CLV_USE_RESULT;
+
+/* ---- labels (labels.c) ----------------------------------------------------------------------- */
+
+/* Takes labels of classes that are numbered without a gap. */
+void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes);
+
 /* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */
 
-/* ids: [n, S], lengths: [n], i32. Fills labels [n, S]: of masked tokens those that may be drawn. */
-clv_code clv_objective_labels(clv_dataset *ds, const clv_tensor *ids, const clv_tensor *lengths,
-                              clv_err *err) CLV_USE_RESULT;
+/* Takes the options' objective for records of tokens, and makes its labels [n, S] unless they are
+ * those of the files: of masked tokens those that may be drawn. ids: [n, S], lengths: [n], i32;
+ * call it before the inputs take these. */
+clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_kinds kinds,
+                           const clv_tensor *ids, const clv_tensor *lengths,
+                           clv_err *err) CLV_USE_RESULT;
 /* Draws which of a record's tokens are hidden. ids, labels: [S], as in the files; of labels those
  * that were not drawn are taken away. draw NULL: for an evaluation. */
 void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
                         int64_t *labels);
 
-/* ---- fewer records (keep.c) ------------------------------------------------------------------ */
+/* ---- fewer records (keep_records.c) ---------------------------------------------------------- */
 
 /* Forgets all records but those of `kept`, which is ascending. Not of pages that predictions are
  * wanted of. */
@@ -73,9 +119,8 @@ clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err)
 
 /* ---- groups of records (groups.c) ------------------------------------------------------------ */
 
-/* Fills ds->groups as the options say; the records are there. */
-clv_code clv_dataset_take_groups(clv_dataset *ds, const clv_dataset_options *o,
-                                 clv_err *err) CLV_USE_RESULT;
+/* Copies the numbers [count] of int64_t that a reader has found. */
+void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *numbers);
 
 /* ---- named inputs (inputs.c) ----------------------------------------------------------------- */
 
@@ -85,6 +130,9 @@ clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o,
 /* Hands over the next of [n_named]; dtype follows from the tensor. */
 clv_code clv_inputs_take(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
                          clv_err *err) CLV_USE_RESULT;
+/* Hands over the inputs that were asked for, of those [n] that the records have. */
+clv_code clv_inputs_pick(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
+                         clv_tensor **const *tensors, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_inputs_free(clv_dataset *ds);
 /* Input k of a record into row i of x, which fits. */
 void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor *x, size_t i);

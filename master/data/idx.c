@@ -42,7 +42,9 @@ static clv_code check_magic(const clv_source *s, const uint8_t *m, clv_err *err)
   return CLV_OK;
 }
 
-clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err *err) {
+static clv_code read_idx(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
+                         clv_err *err) {
+  (void)ret_is_bool;
   uint8_t magic[4], extents[4 * CLV_MAX_RANK];
   CLV_TRY(clv_source_header(s, "IDX magic", magic, sizeof magic, err));
   CLV_TRY(check_magic(s, magic, err));
@@ -56,13 +58,14 @@ clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret, clv_err
   return clv_source_tensor(s, &h, max_bytes, ret, err);
 }
 
-clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
-  return clv_data_read(path, CLV_FORMAT_IDX, max_bytes, ret, NULL, err);
-}
-
 clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t max_bytes,
                        clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_memory(data, len, label, &s, err));
-  return clv_idx_from(s, max_bytes, ret, err);
+  return read_idx(s, max_bytes, ret, NULL, err);
 }
+
+static bool is_idx(const uint8_t *head, size_t n) { return n >= 4 && !head[0] && !head[1]; }
+
+const clv_array_reader clv_array_idx = {
+    .magic = "IDX (00 00 <type> <rank>)", .is_file = is_idx, .read = read_idx};

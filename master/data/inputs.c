@@ -89,6 +89,21 @@ clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o, clv_err 
   return CLV_OK;
 }
 
+clv_code clv_inputs_pick(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
+                         clv_tensor **const *tensors, size_t n, clv_err *err) {
+  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named, &ds->named, err));
+  for (size_t k = 0; k < o->n_named; k++) {
+    size_t i = 0;
+    while (i < n && (!*tensors[i] || strcmp(names[i], o->names[k]) != 0)) i++;
+    if (i == n)
+      return clv_fail(err, CLV_INVALID, "there is no input '%s', or it is named twice: %s, %s%s",
+                      o->names[k], names[0], names[1], n > 2 ? ", boxes" : "");
+    CLV_TRY(clv_inputs_take(ds, o->names[k], o->inputs_path, tensors[i], err));
+  }
+  ds->count = (size_t)ds->named[0].data->shape.dim[0];
+  return CLV_OK;
+}
+
 /* ---- batches --------------------------------------------------------------------------------- */
 
 int64_t clv_dataset_integer(const clv_tensor *t, size_t i) {

@@ -35,3 +35,9 @@ bool clv_dataset_label_mark(const clv_dataset *ds, size_t record, double *ret) {
   *ret = (double)(hash >> 11); /* 53 bits, all of which a double has */
   return true;
 }
+
+void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes) {
+  ds->labels = clv_steal(labels);
+  ds->y_shape = ds->labels->shape;
+  ds->label_max = (int64_t)n_classes - 1;
+}

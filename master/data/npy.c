@@ -233,8 +233,8 @@ static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before
   return CLV_OK;
 }
 
-clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
-                      clv_err *err) {
+static clv_code read_npy(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
+                         clv_err *err) {
   size_t len = 0, before = 0;
   CLV_TRY(read_preamble(s, &len, &before, err));
   CLV_AUTO(clv_freep) char *text = NULL;
@@ -247,44 +247,16 @@ clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *r
   return clv_source_tensor(s, &h.says, max_bytes, ret, err);
 }
 
-clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
-  return clv_data_read(path, CLV_FORMAT_NPY, max_bytes, ret, NULL, err);
-}
-
 clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,
                        clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_memory(data, len, label, &s, err));
-  return clv_npy_from(s, max_bytes, ret, NULL, err);
+  return read_npy(s, max_bytes, ret, NULL, err);
 }
 
-/* ---- either format --------------------------------------------------------------------------- */
-
-static clv_code guess_format(const char *path, clv_file_format *ret, clv_err *err) {
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  uint8_t head[6] = {0};
-  size_t got;
-  CLV_TRY(clv_source_open(path, &s, err));
-  CLV_TRY(clv_source_read(s, head, sizeof head, &got, err));
-  if (got == sizeof head && memcmp(head, magic_text, sizeof head) == 0)
-    *ret = CLV_FORMAT_NPY;
-  else if (got >= 4 && !head[0] && !head[1])
-    *ret = CLV_FORMAT_IDX;
-  else
-    return clv_fail(err, CLV_INVALID,
-                    "%.200s: neither IDX (00 00 <type> <rank>) nor .npy (93 4e 55 4d 50 59): found "
-                    "%02x %02x %02x %02x %02x %02x (%zu bytes)%s",
-                    path, head[0], head[1], head[2], head[3], head[4], head[5], got,
-                    clv_other_file_cure(path, head, got));
-  return CLV_OK;
+static bool is_npy(const uint8_t *head, size_t n) {
+  return n >= sizeof magic_text - 1 && memcmp(head, magic_text, sizeof magic_text - 1) == 0;
 }
 
-clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,
-                       bool *ret_is_bool, clv_err *err) {
-  if (ret_is_bool) *ret_is_bool = false;
-  if (format == CLV_FORMAT_AUTO) CLV_TRY(guess_format(path, &format, err));
-  CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_TRY(clv_source_open(path, &s, err));
-  return format == CLV_FORMAT_NPY ? clv_npy_from(s, max_bytes, ret, ret_is_bool, err)
-                                  : clv_idx_from(s, max_bytes, ret, err);
-}
+const clv_array_reader clv_array_npy = {
+    .magic = ".npy (93 4e 55 4d 50 59)", .is_file = is_npy, .read = read_npy};

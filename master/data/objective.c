@@ -3,6 +3,8 @@
  * Language modelling: labels that follow from the tokens themselves. What is hidden is a function
  * of seed, epoch and record, so a resumed run sees what an unbroken one would see.
  */
+#include <string.h>
+
 #include "master/data/dataset_int.h"
 
 static const uint32_t mask_stream = 0xfffffff3u;
@@ -20,8 +22,8 @@ static int64_t label_of(const clv_dataset *ds, const int32_t *row, int64_t i, in
   return is_text(ds, i, length) ? row[i] : ds->ignored;
 }
 
-clv_code clv_objective_labels(clv_dataset *ds, const clv_tensor *ids, const clv_tensor *lengths,
-                              clv_err *err) {
+static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_tensor *lengths,
+                            clv_err *err) {
   int64_t n = ids->shape.dim[0], places = ids->shape.dim[1];
   ds->y_shape = ids->shape;
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
@@ -33,6 +35,18 @@ clv_code clv_objective_labels(clv_dataset *ds, const clv_tensor *ids, const clv_
   }
   ds->label_max = ds->kinds.count - 1;
   return CLV_OK;
+}
+
+clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_kinds kinds,
+                           const clv_tensor *ids, const clv_tensor *lengths, clv_err *err) {
+  ds->kinds = kinds;
+  ds->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
+  ds->objective = o->unlabelled ? CLV_OBJECTIVE_LABELS : o->objective;
+  while (ds->ids < o->n_named && strcmp(o->names[ds->ids], "ids") != 0) ds->ids++;
+  if (ds->objective == CLV_OBJECTIVE_LABELS) return CLV_OK;
+  if (o->n_named && ds->ids == o->n_named)
+    return clv_fail(err, CLV_INVALID, "to model a language, records need the input 'ids'");
+  return make_labels(ds, ids, lengths, err);
 }
 
 /* ---- hidden tokens --------------------------------------------------------------------------- */

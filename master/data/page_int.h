@@ -8,7 +8,7 @@
 
 #include "master/data/text_int.h"
 
-/* ---- names of classes (names.c) -------------------------------------------------------------- */
+/* ---- names of classes (class_names.c) -------------------------------------------------------- */
 
 enum { CLV_NAMES_MOST = 65536 };
 

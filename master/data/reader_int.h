@@ -60,19 +60,27 @@ typedef struct clv_array_header {
 clv_code clv_source_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
                            clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
-/* IDX and npy from an open source. *ret_is_bool: the elements are NumPy's bool, 0 and 1 in a u8
- * tensor; may be NULL. */
-clv_code clv_idx_from(clv_source *s, size_t max_bytes, clv_tensor **ret,
-                      clv_err *err) CLV_USE_RESULT;
-clv_code clv_npy_from(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
-                      clv_err *err) CLV_USE_RESULT;
+/* How a format with an array in each file is read: clv_array_NAME for each such row of formats.def,
+ * in a file of its name. */
+typedef struct clv_array_reader {
+  const char *magic;                              /* its first bytes, for a message */
+  bool (*is_file)(const uint8_t *head, size_t n); /* whether these first bytes [n] are its own */
+  /* The array of an open source. *ret_is_bool: the elements are NumPy's bool, 0 and 1 in a u8
+   * tensor; may be NULL, and is false before the call. */
+  clv_code (*read)(clv_source *s, size_t max_bytes, clv_tensor **ret, bool *ret_is_bool,
+                   clv_err *err);
+} clv_array_reader;
+
+#define CLV_DATA_FORMAT(...)
+#define CLV_ARRAY_FORMAT(NAME, name, ...) extern const clv_array_reader clv_array_##name;
+#include "common/base/settings/formats.def"
 
 /* What to do with a file that is not of its format: it is of the other one, or CSV or another text
  * that can be converted; "" when nothing is known. */
 const char *clv_other_file_cure(const char *label, const void *head, size_t len);
 
-/* Reads either format; CLV_FORMAT_AUTO looks at the first bytes. */
-clv_code clv_data_read(const char *path, clv_file_format format, size_t max_bytes, clv_tensor **ret,
+/* Reads an array in its format; CLV_FORMAT_AUTO looks at the first bytes (array.c). */
+clv_code clv_data_read(const char *path, clv_data_format format, size_t max_bytes, clv_tensor **ret,
                        bool *ret_is_bool, clv_err *err) CLV_USE_RESULT;
 
 #endif

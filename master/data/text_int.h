@@ -8,7 +8,7 @@
 #include "common/base/json/json.h"
 #include "master/data/data.h"
 
-/* ---- keys that there are (keys.c) ------------------------------------------------------------ */
+/* ---- keys that there are (key_list.c) -------------------------------------------------------- */
 
 enum { CLV_KEYS_TEXT = 200 };
 
@@ -46,7 +46,7 @@ clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err)
 /* The number of a group of records with this name (groups.c). */
 int64_t clv_group_of(const char *name, size_t len);
 
-/* ---- rows of tokens (rows.c) ----------------------------------------------------------------- */
+/* ---- rows of tokens (token_rows.c) ----------------------------------------------------------- */
 
 typedef struct clv_rows {
   const char *path; /* for messages */

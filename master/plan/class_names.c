@@ -50,7 +50,7 @@ static bool are_of_head(const clv_hf_labels *l, const clv_dataset *ds, size_t *r
 static clv_code refuse(const clv_blueprint *b, const clv_hf_labels *l, const clv_dataset *ds,
                        size_t at, const char *key, clv_config_pos pos, clv_err *err) {
   char class[80], name[80];
-  bool documents = b->config->data.format == CLV_DATA_DOCUMENTS;
+  const char *list = clv_format_row_of(b->config->data.format)->class_list;
   size_t output = output_of(l, clv_dataset_class(ds, at));
   clv_text_fit(clv_dataset_class(ds, at), class, sizeof class);
   clv_text_fit(l->names[at], name, sizeof name);
@@ -58,11 +58,12 @@ static clv_code refuse(const clv_blueprint *b, const clv_hf_labels *l, const clv
       b->config, pos, err,
       "%s: its classes, %zu in the order of their names, are not in the order of the %zu that "
       "config.json of model.hf names: '%s' is class %zu of the data and output %zu of the head, "
-      "whose output %zu is '%s'; %s, or begin the head anew with weights.new",
+      "whose output %zu is '%s'; %s%s, or begin the head anew with weights.new",
       key, clv_dataset_classes(ds), l->n, class, at, output, at, name,
-      documents ? "list all names in the order of config.json as data.documents.labels"
-                : "give the data all of these classes, with names that sort as their numbers do "
-                  "and are not those of config.json (0-x, 1-y; 00-x from ten on)");
+      list ? "list all names in the order of config.json as "
+           : "give the data all of these classes, with names that sort as their numbers do "
+             "and are not those of config.json (0-x, 1-y; 00-x from ten on)",
+      list ? list : "");
 }
 
 clv_code clv_class_names_fit(const clv_blueprint *b, const clv_dataset *ds, const char *key,

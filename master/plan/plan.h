@@ -189,7 +189,7 @@ void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out);
  * findings of the look, whose figures change while weights learn. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
-/* ---- the policy (hold.c) --------------------------------------------------------------------- */
+/* ---- the policy (policy_check.c) ------------------------------------------------------------- */
 
 /* What a command is going to send. */
 typedef struct clv_sends {
@@ -199,13 +199,13 @@ typedef struct clv_sends {
 
 /* Every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: what is not
  * permitted, with the line of the policy. */
-clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_sends *sends,
+                                    clv_err *err) CLV_USE_RESULT;
 /* What the worker of a direct stage sends to the next worker, or back the gradient, as a row: it
  * passes no gate, and policy and record are of it all the same. */
 clv_egress_row clv_blueprint_hop(const clv_blueprint *b, uint32_t stage, bool back);
 
-/* ---- what workers know from earlier sessions (known.c, sample.c) ----------------------------- */
+/* ---- what workers know from earlier sessions (known_layers.c, weights_sample.c) -------------- */
 
 /* Looks the layers at home up in the ledger, and makes the table again with what was found. run: as
  * the field. Without workers nothing is read. Errors as of clv_ledger_open. */
@@ -429,7 +429,7 @@ bool clv_stage_is_new(const clv_stage_spec *spec, const char *parameter);
 /* CLV_INVALID: an entry of weights.new that no parameter of the stage begins with. */
 clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 
-/* ---- numbers of micro-batches (choices.c) ---------------------------------------------------- */
+/* ---- numbers of micro-batches (micro_batches.c) ---------------------------------------------- */
 
 enum { CLV_MAX_MICRO_CHOICES = 64 };
 

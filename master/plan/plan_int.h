@@ -45,7 +45,7 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
 /* True if the name of a class is a whole number, such as 10 or 007. */
 bool clv_plan_is_number(const char *name);
 
-/* ---- inputs (inputs.c) ----------------------------------------------------------------------- */
+/* ---- inputs (unread_inputs.c) ---------------------------------------------------------------- */
 
 /* CLV_INVALID, at data.inputs: one of them that no layer of the whole model reads. */
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
@@ -74,7 +74,8 @@ bool clv_adapters_freeze(const clv_lora_config *l, const char *param);
 /* Which stages begin with tensors of a lora.from. A folder that cannot be read has none. */
 void clv_adapters_find(clv_blueprint *b);
 
-/* Notes in b->known layers at home whose secret file mixes nothing by its values (spread.c). */
+/* Notes in b->known layers at home whose secret file mixes nothing by its values
+ * (plain_weights.c). */
 clv_code clv_blueprint_find_plain(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* CLV_INVALID: the session does not permit what the look has read (look.c). */
@@ -132,7 +133,7 @@ clv_code clv_stage_facts_of(const clv_blueprint *b, uint32_t stage, uint32_t liv
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* ---- records that cannot be read (broken.c) -------------------------------------------------- */
+/* ---- records that cannot be read (broken_records.c) ------------------------------------------ */
 
 /* Prints the list of them, and fails where there are any. */
 clv_code clv_plan_refuse_broken(const clv_broken *b, clv_err *err) CLV_USE_RESULT;

@@ -37,7 +37,8 @@ static clv_text_options text_options(const clv_data_config *d) {
   return (clv_text_options){
       .column = d->text.column,
       .label = d->text.label,
-      .max_tokens = d->format == CLV_DATA_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
+      .max_tokens =
+          d->format == CLV_FORMAT_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
       .tokenizer = d->tokenizer.file,
       .pieces = {.keep_case = !d->tokenizer.lower_case, .accents = accents[d->tokenizer.accents]},
       .no_ends = !d->tokenizer.ends,
@@ -56,15 +57,6 @@ static clv_page_options page_options(const clv_data_config *d) {
                                        .memory = d->documents.memory_mib << 20}};
 }
 
-static bool of_arrays(const clv_data_config *d) {
-  return d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
-}
-
-static const clv_file_format formats[] = {[CLV_DATA_IDX] = CLV_FORMAT_IDX,
-                                          [CLV_DATA_NPY] = CLV_FORMAT_NPY,
-                                          [CLV_DATA_IMAGES] = CLV_FORMAT_IMAGES,
-                                          [CLV_DATA_TEXT] = CLV_FORMAT_TEXT,
-                                          [CLV_DATA_DOCUMENTS] = CLV_FORMAT_DOCUMENTS};
 static const clv_objective objectives[] = {[CLV_LABELS_OF_FILES] = CLV_OBJECTIVE_LABELS,
                                            [CLV_LABELS_CAUSAL] = CLV_OBJECTIVE_CAUSAL,
                                            [CLV_LABELS_MASKED] = CLV_OBJECTIVE_MASKED};
@@ -138,35 +130,35 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
   size_t n_inputs = clv_data_inputs(&c->data);
-  clv_dataset_options o = {
-      .format = formats[c->data.format],
-      .inputs_path = files->items[0],
-      .n_named = c->data.inputs.n,
-      .names = (const char *const *)c->data.inputs.items,
-      .named_paths = (const char *const *)files->items,
-      .labels_path = of_arrays(&c->data) && files->n > n_inputs && !s->unlabelled
-                         ? files->items[n_inputs]
-                         : NULL,
-      .unlabelled = s->unlabelled,
-      .tolerates_broken = true,
-      .keeps_rank_3 = clv_model_takes_sequences(c),
-      .limit = takes_first(c, s) ? s->limit : 0,
-      .grouped = s->grouped,
-      .group = c->data.validation_group,
-      .scale = (float)c->data.scale,
-      .mean = mean,
-      .std = std,
-      .n_mean = c->data.mean.n,
-      .n_std = c->data.std.n,
-      .flatten = c->data.flatten,
-      .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
-      .images = image_options(&c->data),
-      .text = text_options(&c->data),
-      .pages = page_options(&c->data),
-      .objective = objectives[c->data.objective],
-      .ignored = &ignored,
-      .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
-  if (s->grouped && c->data.format == CLV_DATA_TEXT) o.text.group = c->data.validation_group;
+  clv_dataset_options o = {.format = c->data.format,
+                           .inputs_path = files->items[0],
+                           .n_named = c->data.inputs.n,
+                           .names = (const char *const *)c->data.inputs.items,
+                           .named_paths = (const char *const *)files->items,
+                           .labels_path = clv_format_row_of(c->data.format)->has_arrays &&
+                                                  files->n > n_inputs && !s->unlabelled
+                                              ? files->items[n_inputs]
+                                              : NULL,
+                           .unlabelled = s->unlabelled,
+                           .tolerates_broken = true,
+                           .keeps_rank_3 = clv_model_takes_sequences(c),
+                           .limit = takes_first(c, s) ? s->limit : 0,
+                           .grouped = s->grouped,
+                           .group = c->data.validation_group,
+                           .scale = (float)c->data.scale,
+                           .mean = mean,
+                           .std = std,
+                           .n_mean = c->data.mean.n,
+                           .n_std = c->data.std.n,
+                           .flatten = c->data.flatten,
+                           .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+                           .images = image_options(&c->data),
+                           .text = text_options(&c->data),
+                           .pages = page_options(&c->data),
+                           .objective = objectives[c->data.objective],
+                           .ignored = &ignored,
+                           .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
+  if (s->grouped) o.text.group = c->data.validation_group;
   if (read_set(c, s, &o, ret, &why) == CLV_OK) return CLV_OK;
   clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why.text);
   if (err) err->code = CLV_DATA_LOSS; /* exit code 7: the data, not the session file's form */

@@ -2,8 +2,8 @@
  *
  * plan --suggest-cuts: which layers each node had better take, and in how many micro-batches. The
  * nodes and their order, the loss, the schedule and what has weights of its own stay as the session
- * has them; layers are timed here (profile.c), links and speeds are what somebody says (links.c),
- * and the ways to cut go through the simulator (common/model/sched).
+ * has them; layers are timed here (profile.c), links and speeds are what somebody says
+ * (link_options.c), and the ways to cut go through the simulator (common/model/sched).
  */
 #include <math.h>
 #include <stdio.h>

@@ -9,6 +9,7 @@
 
 void clv_run_done(clv_run *r) {
   if (!r) return;
+  clv_loader_free(r->steps.loader);
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
   if (r->trainer) clv_trainer_report_hops(r->trainer);

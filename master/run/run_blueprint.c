@@ -22,11 +22,11 @@ static clv_code recall(clv_run *r, clv_err *err) {
   return clv_blueprint_recall(b, b->run, err);
 }
 
-clv_code clv_run_hold(clv_run *r, clv_err *err) {
+clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
   const clv_sends sends = sends_of(r);
   if (r->look.done) clv_blueprint_looked(r->blueprint, &r->look);
   if (!r->looks) CLV_TRY(clv_blueprint_permits(r->blueprint, err));
-  return clv_blueprint_hold(r->blueprint, &sends, err);
+  return clv_blueprint_check_policy(r->blueprint, &sends, err);
 }
 
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
@@ -36,5 +36,5 @@ clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   r->blueprint->policy = r->policy;
   CLV_TRY(recall(r, err));
   CLV_TRY(clv_run_data_find_order(&r->data, r->blueprint, err));
-  return clv_run_hold(r, err);
+  return clv_run_check_policy(r, err);
 }

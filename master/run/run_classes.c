@@ -107,9 +107,8 @@ static clv_code write_classes(const char *dir, const clv_dataset *d, clv_err *er
 
 /* Where the names of classes come from, and what is to be the same there. */
 static const char *source_of(const clv_session_config *c) {
-  if (c->data.format == CLV_DATA_IMAGES) return "the folders of its images";
-  if (c->data.format == CLV_DATA_TEXT) return "the values of data.text.label in its records";
-  return c->data.documents.labels.n ? "data.documents.labels" : "the labels of its pages";
+  const clv_format_row *f = clv_format_row_of(c->data.format);
+  return f->class_list && c->data.documents.labels.n ? f->class_list : f->classes;
 }
 
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,

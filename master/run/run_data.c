@@ -309,7 +309,7 @@ static clv_code compare(clv_run *r, const clv_data_parts *then, clv_err *err) {
  * limited a set to its first records. */
 static clv_code check_old_rules(const clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
-  bool arrays = d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
+  bool arrays = clv_format_row_of(d->format)->has_arrays;
   clv_split_by by = arrays ? CLV_BY_END : CLV_BY_CHANCE;
   bool held = d->validation_fraction > 0 && d->validation_by != by;
   bool limited = (d->limit_train || d->limit_test) && d->limit_by != CLV_BY_END;

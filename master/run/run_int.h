@@ -3,8 +3,8 @@
  * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
  * trains, run_begin.c looks at what is there before, run_best.c chooses checkpoints, run_egress.c
  * says what they may send, run_look.c measures what that shows, run_scan.c looks through records,
- * run_print.c has what they tell a person, run_about.c what a run says of itself, run_cache.c has
- * what a worker keeps of a frozen front.
+ * run_print.c has what they tell a person, run_public_session.c what a run says of itself,
+ * run_cache.c has what a worker keeps of a frozen front.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -45,6 +45,18 @@ typedef struct clv_data_parts {
   size_t n;
 } clv_data_parts;
 
+/* Where the loop of a training is. clv_run_restore sets it, clv_run_loop moves it. */
+typedef struct clv_run_steps {
+  clv_loader *loader;                 /* of the records from `cursor` on */
+  clv_cursor cursor;                  /* place behind the records of the last whole round */
+  uint64_t whole, total;              /* steps of the session; where this attempt stops */
+  uint64_t saved_at;                  /* step of the newest checkpoint; UINT64_MAX: none */
+  uint64_t first, taken;              /* steps restored; steps since that changed the weights */
+  uint64_t skipped;                   /* the last steps in a row that did not */
+  uint64_t bad_losses, bad_gradients; /* all that did not, by what was not finite */
+  uint64_t epoch;                     /* of the batch before */
+} clv_run_steps;
+
 typedef struct clv_run {
   run_sends sends;
   const clv_session_config *config;
@@ -59,6 +71,7 @@ typedef struct clv_run {
   clv_look look; /* what was read of what leaves; every blueprint of the run has its findings */
   clv_policy *policy; /* of this host; NULL: none */
   clv_trainer *trainer;
+  clv_run_steps steps;
   clv_score *score; /* of the evaluation at work or the last one; NULL: none is wanted */
   clv_profiler *profiler;
   clv_reporter *reporter;
@@ -94,7 +107,21 @@ size_t clv_run_scan_most(const clv_run *r, size_t all); /* records of so many th
 /* Another one, from r->config as it is now, with the findings of the look, held to the policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The blueprint against session and policy, with what the look has found so far. */
-clv_code clv_run_hold(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- the parts of a training (run_train.c) --------------------------------------------------- */
+
+/* Reads data and session, looks at what would leave, takes the run folder, opens the record, and
+ * opens the trainer with its workers. Prints its own errors. r->done: the run is finished, and no
+ * trainer was opened. To open a run again in this process, call clv_run_done and begin with another
+ * clv_run. */
+clv_exit clv_run_open(clv_run *r, clv_err *err);
+/* Puts the newest checkpoint into the trainer, if the run has one to go on from, and sets the
+ * counters and the order of the records by it. Called again after steps, it rewinds the run to the
+ * newest checkpoint: lines of later steps are dropped. */
+clv_code clv_run_restore(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Takes steps until the end, --max-steps or an interrupt, and saves the last one. */
+clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the look (run_look.c) ------------------------------------------------------------------- */
 
@@ -268,7 +295,7 @@ clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const c
 /* Those of the training images into the run folder; on resume they must be as they were. */
 clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- predictions as files (run_records.c) ---------------------------------------------------- */
+/* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
 /* In the order of --format. */
 typedef enum clv_records_format {
@@ -302,7 +329,7 @@ clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* However the run ended: the worker is told to delete it. Says how that went. */
 void clv_run_cache_end(clv_run *r);
 
-/* ---- what a run leaves (run_about.c) --------------------------------------------------------- */
+/* ---- what a run leaves (run_public_session.c) ------------------------------------------------ */
 
 /* The session as those may read who look at a run's curves: without paths, addresses and
  * credentials; and the digest of the whole, as session.effective.yaml has it. */

@@ -17,7 +17,7 @@ static clv_code look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err 
   CLV_TRY(clv_look_at(r->blueprint, &o, &r->look, err));
   clv_look_text(&r->look, &text);
   if (r->look.done && text.data) clv_run_lock_look(r->lock, text.data);
-  return clv_run_hold(r, err);
+  return clv_run_check_policy(r, err);
 }
 
 clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) {

@@ -93,19 +93,6 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-typedef struct loop {
-  clv_loader *loader;
-  uint64_t whole, total; /* steps of the session; where this attempt stops */
-  uint64_t saved_at;
-  uint64_t first, taken; /* steps before this attempt; its steps that changed the weights */
-  uint64_t skipped;      /* the last steps in a row that did not */
-  uint64_t bad_losses, bad_gradients; /* all that did not, by what was not finite */
-  uint64_t epoch;                     /* of the batch before */
-  clv_cursor cursor;
-} loop;
-
-static void loop_done(loop *l) { clv_loader_free(l->loader); }
-
 /* As the session states it: --max-steps stops a run early and does not make it another one. */
 static uint64_t whole_length(const clv_run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
@@ -113,13 +100,13 @@ static uint64_t whole_length(const clv_run *r, const clv_loader *loader) {
   return c->max_steps ? CLV_MIN(total, c->max_steps) : total;
 }
 
-static clv_code save(clv_run *r, loop *l, clv_err *err) {
-  if (l->saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
+static clv_code save(clv_run *r, clv_err *err) {
+  if (r->steps.saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
   uint64_t begin = clv_now_ns();
-  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, l->cursor, r->best.step, err));
-  l->saved_at = clv_trainer_step_count(r->trainer);
+  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, r->steps.cursor, r->best.step, err));
+  r->steps.saved_at = clv_trainer_step_count(r->trainer);
   clv_run_lock_saved(r->lock);
-  clv_run_metrics_saved(r->metrics, l->saved_at, clv_now_ns() - begin);
+  clv_run_metrics_saved(r->metrics, r->steps.saved_at, clv_now_ns() - begin);
   return CLV_OK;
 }
 
@@ -158,7 +145,7 @@ static void print_eval(clv_run *r, const char *what, const clv_step_result *e, u
   clv_run_print_eval(r, what, e, when, json);
 }
 
-static clv_code validate(clv_run *r, loop *l, uint64_t epoch, clv_err *err) {
+static clv_code validate(clv_run *r, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
@@ -167,11 +154,11 @@ static clv_code validate(clv_run *r, loop *l, uint64_t epoch, clv_err *err) {
   print_eval(r, "validation", &e, epoch, false);
   CLV_TRY(note_eval(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
-  CLV_TRY(save(r, l, err));
+  CLV_TRY(save(r, err));
   return clv_run_keep_best(r, &best, err);
 }
 
-static void count_step(loop *l, const clv_step_result *s) {
+static void count_step(clv_run_steps *l, const clv_step_result *s) {
   l->skipped = s->applied ? 0 : l->skipped + 1;
   if (s->applied)
     l->taken++;
@@ -182,10 +169,10 @@ static void count_step(loop *l, const clv_step_result *s) {
 }
 
 /* bytes: of the step, up and down. */
-static clv_code report_step(clv_run *r, loop *l, uint64_t epoch, uint64_t step,
-                            const clv_step_result *s, const uint64_t bytes[2], clv_err *err) {
+static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv_step_result *s,
+                            const uint64_t bytes[2], clv_err *err) {
   clv_progress p = {.step = step,
-                    .total_steps = l->total,
+                    .total_steps = r->steps.total,
                     .epoch = epoch,
                     .loss = s->loss,
                     .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0 && s->judged
@@ -202,7 +189,7 @@ static clv_code report_step(clv_run *r, loop *l, uint64_t epoch, uint64_t step,
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
   clv_run_lock_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
   clv_run_metrics_step(r->metrics, step, s);
-  count_step(l, s);
+  count_step(&r->steps, s);
   return clv_reporter_step(r->reporter, &p, err);
 }
 
@@ -219,36 +206,36 @@ static void print_notice(clv_run *r) {
 /* Whether a round ends with this batch although it is not full. Only what the session states may
  * say so: the weights of an asynchronous schedule depend on where its rounds end, and whoever
  * interrupts or saves must not change them. */
-static bool must_flush(const clv_run *r, const loop *l, const clv_batch *batch) {
+static bool must_flush(const clv_run *r, const clv_batch *batch) {
   uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) + 1;
-  return batch->last || step >= l->whole;
+  return batch->last || step >= r->steps.whole;
 }
 
 /* The end of the round in which step `step` is, counted from 1. Rounds begin anew with an epoch. */
-static uint64_t round_end(const clv_run *r, const loop *l, uint64_t step) {
-  uint64_t round = clv_pipeline_round(r->config), per_epoch = clv_loader_per_epoch(l->loader);
+static uint64_t round_end(const clv_run *r, uint64_t step) {
+  uint64_t round = clv_pipeline_round(r->config), per_epoch = clv_loader_per_epoch(r->steps.loader);
   if (!step || !per_epoch) return step;
   uint64_t epoch = (step - 1) / per_epoch * per_epoch, within = step - epoch;
   uint64_t end = epoch + CLV_MIN((within + round - 1) / round * round, per_epoch);
-  return CLV_MIN(end, l->whole);
+  return CLV_MIN(end, r->steps.whole);
 }
 
 /* The steps of a round share what travelled. */
-static clv_code one_step(clv_run *r, loop *l, const clv_batch *batch, clv_err *err) {
+static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t done;
   uint64_t before = clv_trainer_step_count(r->trainer), from[2], to[2];
   clv_trainer_traffic(r->trainer, &from[0], &from[1]);
-  CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, l, batch), &done, &results, err));
+  CLV_TRY(clv_trainer_step(r->trainer, batch, must_flush(r, batch), &done, &results, err));
   clv_trainer_traffic(r->trainer, &to[0], &to[1]);
   for (uint32_t i = 0; i < done; i++) {
     const uint64_t bytes[2] = {(to[0] - from[0]) / done, (to[1] - from[1]) / done};
-    CLV_TRY(report_step(r, l, batch->at.epoch, before + i + 1, &results[i], bytes, err));
+    CLV_TRY(report_step(r, batch->at.epoch, before + i + 1, &results[i], bytes, err));
   }
-  if (done && !clv_trainer_waiting(r->trainer)) l->cursor = batch->next;
+  if (done && !clv_trainer_waiting(r->trainer)) r->steps.cursor = batch->next;
   print_notice(r);
   clv_run_print_notices(r);
-  if (l->skipped < MAX_SKIPPED_STEPS) return CLV_OK;
+  if (r->steps.skipped < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
                   "train.optimizer.lr or set train.clip_grad_norm",
@@ -256,31 +243,31 @@ static clv_code one_step(clv_run *r, loop *l, const clv_batch *batch, clv_err *e
 }
 
 /* Checkpoints wait for the round: one is due when it has passed a multiple of every_steps. */
-static clv_code end_round(clv_run *r, loop *l, uint64_t before, bool epoch_ends, clv_err *err) {
+static clv_code end_round(clv_run *r, uint64_t before, bool epoch_ends, clv_err *err) {
   uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
   /* First, or a run that ends in between would go on without the validation. */
-  if (epoch_ends) CLV_TRY(validate(r, l, l->epoch, err));
-  return every && step / every != before / every ? save(r, l, err) : CLV_OK;
+  if (epoch_ends) CLV_TRY(validate(r, r->steps.epoch, err));
+  return every && step / every != before / every ? save(r, err) : CLV_OK;
 }
 
-static clv_code train_loop(clv_run *r, loop *l, clv_err *err) {
+clv_code clv_run_loop(clv_run *r, clv_err *err) {
   uint64_t before;
-  while ((before = clv_trainer_step_count(r->trainer)) < l->total) {
+  while ((before = clv_trainer_step_count(r->trainer)) < r->steps.total) {
     clv_batch batch;
-    CLV_TRY(clv_loader_next(l->loader, &batch, err));
+    CLV_TRY(clv_loader_next(r->steps.loader, &batch, err));
     if (!batch.n) break;
-    if (batch.at.epoch != l->epoch) clv_policy_begin_epoch(r->policy, 0);
-    CLV_TRY(one_step(r, l, &batch, err));
-    l->epoch = batch.at.epoch;
+    if (batch.at.epoch != r->steps.epoch) clv_policy_begin_epoch(r->policy, 0);
+    CLV_TRY(one_step(r, &batch, err));
+    r->steps.epoch = batch.at.epoch;
     if (clv_trainer_waiting(r->trainer)) continue;
-    CLV_TRY(end_round(r, l, before, batch.last, err));
+    CLV_TRY(end_round(r, before, batch.last, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
-  return save(r, l, err);
+  return save(r, err);
 }
 
 /* All that looks on from here. */
-static clv_code open_reporter(clv_run *r, const loop *l, clv_err *err) {
+static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
   clv_sha256 digest;
   uint64_t step = clv_trainer_step_count(r->trainer);
@@ -295,33 +282,34 @@ static clv_code open_reporter(clv_run *r, const loop *l, clv_err *err) {
                           .notice = stderr_notifier,
                           .tensorboard = events.data,
                           .about = about.data};
+  clv_reporter_close(clv_steal(&r->reporter));
   CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
+  if (r->started) return CLV_OK;
   r->started = true;
-  clv_run_lock_started(r->lock, step, l->total, &digest);
+  clv_run_lock_started(r->lock, step, r->steps.total, &digest);
   clv_run_print_aside(r);
   return CLV_OK;
 }
 
-static clv_code start(clv_run *r, loop *l, clv_err *err) {
-  clv_trainer_use use = r->resumed ? CLV_TRAINER_GOES_ON : CLV_TRAINER_BEGINS;
-  CLV_TRY(clv_trainer_open(r->blueprint, r->record, use, &r->trainer, err));
-  clv_run_print_notices(r);
-  if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
+/* Where the loop goes on: at the checkpoint's place, or at the beginning. */
+static clv_code find_place(clv_run *r, clv_cursor *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  *ret = (clv_cursor){0};
   if (r->resumed) {
-    CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
-    clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &l->cursor, &notes, err);
+    clv_code code = clv_trainer_restore(r->trainer, r->dir.data, ret, &notes, err);
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
   /* Of other data the place in the epoch may be behind their end. */
-  if (r->has_other_data && l->cursor.index >= r->data.train_rows.n)
-    l->cursor = (clv_cursor){l->cursor.epoch + 1, 0};
-  CLV_TRY(clv_run_cache_begin(r, err));
-  clv_run_recall_best(r);
-  l->first = clv_trainer_step_count(r->trainer);
-  l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
-  l->saved_at = r->resumed ? l->first : UINT64_MAX;
+  if (r->has_other_data && ret->index >= r->data.train_rows.n)
+    *ret = (clv_cursor){ret->epoch + 1, 0};
+  return CLV_OK;
+}
+
+/* The order of the records from the place on, and how many steps there are. */
+static clv_code open_loader(clv_run *r, clv_err *err) {
   const clv_train_config *t = &r->config->train;
+  clv_run_steps *l = &r->steps;
   uint64_t seed;
   CLV_TRY(clv_run_data_seed(r->config, &seed, err));
   clv_batches_options bo = {.subset = &r->data.train_rows,
@@ -334,9 +322,25 @@ static clv_code start(clv_run *r, loop *l, clv_err *err) {
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
   l->whole = l->total = whole_length(r, l->loader);
   clv_trainer_set_length(r->trainer, l->whole);
-  if (r->o->max_steps) l->total = CLV_MIN(l->whole, round_end(r, l, r->o->max_steps));
+  if (r->o->max_steps) l->total = CLV_MIN(l->whole, round_end(r, r->o->max_steps));
+  return CLV_OK;
+}
+
+clv_code clv_run_restore(clv_run *r, clv_err *err) {
+  clv_run_steps *l = &r->steps;
+  bool again = l->loader != NULL;
+  r->resumed |= again;
+  clv_loader_free(l->loader);
+  *l = (clv_run_steps){0};
+  CLV_TRY(find_place(r, &l->cursor, err));
+  if (!again) CLV_TRY(clv_run_cache_begin(r, err));
+  clv_run_recall_best(r);
+  l->first = clv_trainer_step_count(r->trainer);
+  l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
+  l->saved_at = r->resumed ? l->first : UINT64_MAX;
+  CLV_TRY(open_loader(r, err));
   clv_run_metrics_attach(r->metrics, r->trainer, l->total);
-  return open_reporter(r, l, err);
+  return open_reporter(r, err);
 }
 
 static clv_code finish_observing(clv_run *r, clv_err *err) {
@@ -364,9 +368,9 @@ static clv_exit print_interrupted(clv_run *r) {
 }
 
 /* What did not go into the weights. */
-static void print_left_out(clv_run *r, const loop *l) {
+static void print_left_out(clv_run *r) {
   char text[200], json[160];
-  uint64_t skipped = l->bad_losses + l->bad_gradients;
+  uint64_t skipped = r->steps.bad_losses + r->steps.bad_gradients;
   if (r->left_out) {
     snprintf(text, sizeof text,
              "%llu record%s were left out (data.non_finite: skip, data.broken: skip)",
@@ -379,17 +383,17 @@ static void print_left_out(clv_run *r, const loop *l) {
   snprintf(text, sizeof text,
            "%llu of %llu steps were skipped and changed no weight: %llu had a loss that was not "
            "finite, %llu a gradient",
-           (unsigned long long)skipped, (unsigned long long)(skipped + l->taken),
-           (unsigned long long)l->bad_losses, (unsigned long long)l->bad_gradients);
+           (unsigned long long)skipped, (unsigned long long)(skipped + r->steps.taken),
+           (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   snprintf(json, sizeof json,
            "{\"event\":\"skipped\",\"steps\":%llu,\"of\":%llu,\"loss\":%llu,\"gradient\":%llu}",
-           (unsigned long long)skipped, (unsigned long long)(skipped + l->taken),
-           (unsigned long long)l->bad_losses, (unsigned long long)l->bad_gradients);
+           (unsigned long long)skipped, (unsigned long long)(skipped + r->steps.taken),
+           (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   clv_reporter_notice(r->reporter, text, json);
 }
 
 /* A run that learned nothing has not succeeded. */
-static clv_code check_learned(const loop *l, clv_err *err) {
+static clv_code check_learned(const clv_run_steps *l, clv_err *err) {
   uint64_t skipped = l->bad_losses + l->bad_gradients;
   if (l->first || l->taken || !skipped) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
@@ -400,13 +404,13 @@ static clv_code check_learned(const loop *l, clv_err *err) {
 }
 
 /* What there is to go on with, behind what ended the run. */
-static void print_usable(const clv_run *r, const loop *l) {
+static void print_usable(const clv_run *r) {
   char text[200];
-  unsigned long long step = l->saved_at;
-  if (l->saved_at == UINT64_MAX)
+  unsigned long long step = r->steps.saved_at;
+  if (r->steps.saved_at == UINT64_MAX)
     snprintf(text, sizeof text,
              "there is no checkpoint yet: train --resume begins again at step 1");
-  else if (step < l->total)
+  else if (step < r->steps.total)
     snprintf(text, sizeof text,
              "the checkpoint of step %llu is complete: train --resume goes on from it", step);
   else
@@ -417,28 +421,28 @@ static void print_usable(const clv_run *r, const loop *l) {
   clv_run_warn(r, CLV_LOG_ERROR, "checkpoint", text);
 }
 
-static clv_exit fail_finish(const clv_run *r, const loop *l, clv_exit code, const clv_err *err) {
+static clv_exit fail_finish(const clv_run *r, clv_exit code, const clv_err *err) {
   clv_run_fail(r, code, err);
-  print_usable(r, l);
+  print_usable(r);
   return code;
 }
 
-static clv_exit finish(clv_run *r, const loop *l, clv_err *err) {
+static clv_exit finish(clv_run *r, clv_err *err) {
   char text[512];
-  print_left_out(r, l);
-  if (finish_observing(r, err) != CLV_OK) return fail_finish(r, l, CLV_EXIT_FAILED, err);
+  print_left_out(r);
+  if (finish_observing(r, err) != CLV_OK) return fail_finish(r, CLV_EXIT_FAILED, err);
   if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
-  if (check_learned(l, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
+  if (check_learned(&r->steps, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
   clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
     clv_step_result e;
     if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, &e, NULL, err) !=
         CLV_OK)
-      return fail_finish(r, l, clv_run_exit(r, err), err);
-    print_eval(r, "test", &e, l->epoch, true);
-    if (note_eval(r, "test", &e, l->epoch, err) != CLV_OK)
-      return fail_finish(r, l, CLV_EXIT_FAILED, err);
+      return fail_finish(r, clv_run_exit(r, err), err);
+    print_eval(r, "test", &e, r->steps.epoch, true);
+    if (note_eval(r, "test", &e, r->steps.epoch, err) != CLV_OK)
+      return fail_finish(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;
 }
@@ -470,20 +474,33 @@ static clv_exit fail_setup(const clv_run *r, const clv_err *err) {
   return code;
 }
 
-static clv_exit fail_training(clv_run *r, const loop *l, const clv_err *err) {
+static clv_exit fail_training(clv_run *r, const clv_err *err) {
   clv_exit code = clv_run_exit(r, err);
-  print_left_out(r, l);
+  print_left_out(r);
   clv_reporter_close(r->reporter);
   r->reporter = NULL;
   clv_run_fail(r, code, err);
   leave_schedule(r, err);
-  print_usable(r, l);
+  print_usable(r);
   return code;
 }
 
-static clv_exit train(clv_run *r, clv_err *err) {
-  CLV_AUTO(loop_done) loop l = {0};
-  clv_exit code = r->o->resume ? CLV_EXIT_OK : clv_run_check_identity(r, false, err);
+/* The profiler and the metrics port of the attempt, then the trainer with its workers. */
+static clv_code open_trainer(clv_run *r, clv_err *err) {
+  clv_trainer_use use = r->resumed ? CLV_TRAINER_GOES_ON : CLV_TRAINER_BEGINS;
+  CLV_TRY(clv_run_metrics_open(r->config, &r->metrics, err));
+  CLV_TRY(clv_trainer_open(r->blueprint, r->record, use, &r->trainer, err));
+  clv_run_print_notices(r);
+  if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
+  return CLV_OK;
+}
+
+clv_exit clv_run_open(clv_run *r, clv_err *err) {
+  clv_exit code = CLV_EXIT_OK;
+  if (clv_run_settle_key(r, r->o->resume, err) != CLV_OK) return fail_setup(r, err);
+  if (clv_run_open_blueprint(r, true, CLV_SCAN_VALUES, err) != CLV_OK)
+    return clv_run_fail(r, clv_run_setup_exit(err), err);
+  if (!r->o->resume) code = clv_run_check_identity(r, false, err);
   if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
   if (r->done) return CLV_EXIT_OK; /* nobody is dialled */
@@ -491,18 +508,20 @@ static clv_exit train(clv_run *r, clv_err *err) {
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
     return clv_run_fail(r, CLV_EXIT_FAILED, err);
-  if (clv_run_metrics_open(r->config, &r->metrics, err) != CLV_OK) return fail_setup(r, err);
-  if (start(r, &l, err) != CLV_OK) return fail_setup(r, err);
-  if (train_loop(r, &l, err) != CLV_OK) return fail_training(r, &l, err);
-  return finish(r, &l, err);
+  return open_trainer(r, err) == CLV_OK ? CLV_EXIT_OK : fail_setup(r, err);
+}
+
+static clv_exit train(clv_run *r, clv_err *err) {
+  clv_exit code = clv_run_open(r, err);
+  if (code != CLV_EXIT_OK || r->done) return code;
+  if (clv_run_restore(r, err) != CLV_OK) return fail_setup(r, err);
+  if (clv_run_loop(r, err) != CLV_OK) return fail_training(r, err);
+  return finish(r, err);
 }
 
 clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_err err;
-  if (clv_run_settle_key(&r, o->resume, &err) != CLV_OK) return fail_setup(&r, &err);
-  if (clv_run_open_blueprint(&r, true, CLV_SCAN_VALUES, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   clv_exit code = r.code = train(&r, &err);
   clv_run_cache_end(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED

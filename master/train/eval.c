@@ -94,11 +94,11 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   bool cached = t->cache.data && t->cache.data == e->data;
   if (cached) CLV_TRY(clv_trainer_front(t, s->context, batch->index, x, &of, &in[0], err));
   for (uint32_t i = cached; i < last; i++) {
-    CLV_TRY(clv_trainer_leaves(t, s->context, i, x, &of, in, &n, err));
+    CLV_TRY(clv_trainer_stage_inputs(t, s->context, i, x, &of, in, &n, err));
     CLV_TRY(clv_trainer_hop(t, i, s->n, (uint64_t)of.rows, false, err));
     CLV_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_WHY));
   }
-  CLV_TRY(clv_trainer_leaves(t, s->context, last, x, &of, in, &n, err));
+  CLV_TRY(clv_trainer_stage_inputs(t, s->context, last, x, &of, in, &n, err));
   CLV_API(
       cleave_rpc_async(t->runtime, s->context, t->modules[last], in, n, ret, &s->output, CLV_WHY));
   return CLV_OK;
@@ -202,12 +202,12 @@ static clv_code judge(evaluation *e, size_t start, size_t n, clv_step_result *re
   float loss;
   CLV_TRY(loss_of(e, start, n, &loss, err));
   const cleave_tensor outputs = clv_rows_of(e->got.outputs, start, n);
-  double counted = clv_trainer_counted(t, e->got.y, start, n);
+  double counted = clv_trainer_batch_weight(t, e->got.y, start, n);
   e->loss += loss * counted;
   e->counted += counted;
   ret->judged += clv_trainer_judged(t, e->got.y, start, n);
-  if (clv_trainer_counts_right(t))
-    ret->correct += clv_trainer_count_right(t, &outputs, e->got.y, start, n);
+  if (clv_trainer_has_accuracy(t))
+    ret->correct += clv_trainer_count_correct(t, &outputs, e->got.y, start, n);
   return add_scores(e, outputs.data, start, n, err);
 }
 

@@ -284,6 +284,7 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
     return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
                     m->stages, t->b->n_stages);
   compare_machines(s, notes);
+  clv_trainer_let_go(t); /* of batches behind the checkpoint */
   t->committed = m->step;
   if (t->optimizer) CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_WHY));
   for (uint32_t i = 0; i < t->b->n_stages; i++) {

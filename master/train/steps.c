@@ -31,14 +31,14 @@ static uint32_t cut(clv_trainer *t, size_t rows) {
  * its share. */
 static float share_of(const clv_trainer *t, const clv_held_batch *b, size_t at, size_t n,
                       double all) {
-  double own = clv_trainer_counted(t, b->y, at, n);
+  double own = clv_trainer_batch_weight(t, b->y, at, n);
   return CLV_MAX((float)(own > 0 ? own / all : (double)n / (double)b->n), FLT_MIN);
 }
 
 static void cut_all(clv_trainer *t, round_group *r) {
   for (uint32_t i = 0; i < r->n_batches; i++) {
     uint32_t n = cut(t, r->batches[i].n);
-    double all = clv_trainer_counted(t, r->batches[i].y, 0, r->batches[i].n);
+    double all = clv_trainer_batch_weight(t, r->batches[i].y, 0, r->batches[i].n);
     size_t at = 0;
     for (uint32_t k = 0; k < n; at += t->sizes[k++]) {
       t->micros[r->n_micro] = (clv_micro_batch){.start = at, .size = t->sizes[k], .batch = i};
@@ -79,7 +79,7 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
       in[0] = refs[0];
       continue;
     }
-    if (i < n) CLV_TRY(clv_trainer_leaves(t, r->context, i, batch->x, &of, in, &n_in, err));
+    if (i < n) CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &of, in, &n_in, err));
     if (i < n) CLV_TRY(clv_trainer_hop(t, i, m->size, (uint64_t)of.rows, true, err));
     if (i == n) CLV_TRY(clv_trainer_targets(t, &of, batch->y, &y, err));
     if (i == n) CLV_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_WHY));
@@ -107,7 +107,7 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
 /* Losses have come with the backward; so have predictions, unless the loss is elsewhere. */
 static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
-  bool counted = clv_trainer_counts_right(t) && t->b->stages[n].worker < 0;
+  bool counted = clv_trainer_has_accuracy(t) && t->b->stages[n].worker < 0;
   for (uint32_t k = 0; k < r->n_micro; k++) {
     const clv_micro_batch *m = &t->micros[k];
     clv_step_result *result = &r->results[m->batch];
@@ -121,7 +121,7 @@ static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
     cleave_tensor output;
     CLV_TRY(clv_trainer_sequences(t, batch->x, m->start, m->size, &of, err));
     CLV_TRY(clv_trainer_padded(t, &of, &t->fetched, &output, err));
-    result->correct += clv_trainer_count_right(t, &output, batch->y, m->start, m->size);
+    result->correct += clv_trainer_count_correct(t, &output, batch->y, m->start, m->size);
   }
   return CLV_OK;
 }

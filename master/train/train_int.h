@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The inside of a trainer: modules.c connects and loads, egress.c lets out what the table names and
- * the record covers, placed.c keeps the placed schedules, packed.c packs sequences, leaves.c cuts
- * batches, steps.c trains, cached.c has the outputs of a frozen front kept, right.c counts right
- * answers, measure.c samples links and stages, profiler.c traces rounds and sums them up, trial.c
- * chooses the number of micro-batches, eval.c evaluates, state.c collects and restores.
+ * the record covers, schedules.c keeps the placed schedules, packed.c packs sequences,
+ * stage_inputs.c cuts batches, steps.c trains, front_cache.c has the outputs of a frozen front
+ * kept, accuracy.c counts right answers, measure.c samples links and stages, profiler.c traces
+ * rounds and sums them up, trial.c chooses the number of micro-batches, eval.c evaluates, state.c
+ * collects and restores.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -59,7 +60,7 @@ typedef struct clv_trainer_egress {
 /* How batches get through the front that is cached. */
 typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS } clv_cache_use;
 
-/* Rows of the front's output that the worker behind it keeps (cached.c). */
+/* Rows of the front's output that the worker behind it keeps (front_cache.c). */
 typedef struct clv_trainer_rows {
   const clv_dataset *data; /* whose records they are; NULL: none are kept */
   cleave_cached to;
@@ -176,22 +177,23 @@ clv_code clv_trainer_padded(clv_trainer *t, const clv_sequences *s, const cleave
 
 /* What stage i is called with: *n arguments in `in`, whose first one is what crosses the cut before
  * it, if there is one, and already there. The others are inputs of the model, x. */
-clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
-                            clv_tensor *const *x, const clv_sequences *s,
-                            cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32_t stage,
+                                  clv_tensor *const *x, const clv_sequences *s,
+                                  cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
+                                  clv_err *err) CLV_USE_RESULT;
 /* Input k of a batch, whoever made it. */
 clv_tensor *clv_batch_input(const clv_batch *batch, size_t k);
 /* Whether predictions can be right or wrong: with classes, and with binary losses. */
-bool clv_trainer_counts_right(const clv_trainer *t);
+bool clv_trainer_has_accuracy(const clv_trainer *t);
 /* Rows of a prediction that are right, with the labels of rows from `start` on. */
-size_t clv_trainer_count_right(const clv_trainer *t, const cleave_tensor *prediction,
-                               const clv_tensor *labels, size_t start, size_t n);
+size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *prediction,
+                                 const clv_tensor *labels, size_t start, size_t n);
 /* Whether places with this label count for nothing. */
 bool clv_trainer_ignores(const clv_trainer *t, int64_t label);
 /* What the loss's mean over these rows divides by: rows, or the weights of the places of theirs
  * that count. */
-double clv_trainer_counted(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n);
+double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, size_t start,
+                                size_t n);
 /* Rows, or places of theirs that count. */
 size_t clv_trainer_judged(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n);
 /* length: of the run in steps; 0: not known. */
@@ -209,7 +211,7 @@ clv_code clv_trainer_groups(const clv_blueprint *b, const cleave_group *one,
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* ---- a cached front (cached.c) --------------------------------------------------------------- */
+/* ---- a cached front (front_cache.c) ---------------------------------------------------------- */
 
 /* What a batch of these records will send, for clv_trainer_expect. */
 void clv_trainer_look_up(clv_trainer *t, const uint32_t *index, size_t n);
@@ -237,7 +239,7 @@ clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_k
                                   const clv_weights_want *items, size_t n,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* ---- what workers will know (note.c) --------------------------------------------------------- */
+/* ---- what workers will know (ledger_notes.c) ------------------------------------------------- */
 
 /* Can what follows be noted? Asked before anybody is dialled. */
 clv_code clv_trainer_may_note(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * settings: what an optimiser may be told. An optimiser is a row of optimizers.def and a formula
- * (kernels/steps). Whoever carries settings (session files, the C API, the wire, checkpoints) takes
- * names, numbers, defaults and ranges from here.
+ * settings: what an optimiser may be told, and what a format of data files has. An optimiser is a
+ * row of optimizers.def and a formula (kernels/steps). Whoever carries settings (session files, the
+ * C API, the wire, checkpoints) takes names, numbers, defaults and ranges from here. A format is a
+ * row of formats.def and a reader (master/data).
  *
  * Threads: everything here is pure.
  */
@@ -101,6 +102,44 @@ void clv_optim_fill(clv_optim_config *c);
  * are all that any of its groups has (|). */
 uint32_t clv_optim_moments_of(const clv_optim_config *c);
 int clv_optim_count_moments(uint32_t moments);
+
+/* ---- formats of data files ------------------------------------------------------------------- */
+
+typedef enum clv_data_format {
+  CLV_FORMAT_AUTO, /* by the first bytes of each file; a session file names the format */
+#define CLV_DATA_FORMAT(NAME, ...) CLV_FORMAT_##NAME,
+#include "common/base/settings/formats.def"
+  CLV_FORMAT_COUNT
+} clv_data_format;
+
+/* Keys of `data` that only some formats take: bits of a set. */
+enum {
+  CLV_KEY_INPUTS = 1,    /* data.inputs */
+  CLV_KEY_OBJECTIVE = 2, /* data.objective, other than labels */
+  CLV_KEY_GROUP = 4,     /* data.validation.group */
+};
+enum { CLV_FORMAT_INPUTS = 3 };
+
+typedef struct clv_format_row {
+  const char *name;     /* data.format in session files */
+  const char *set;      /* what data.train names, for a message */
+  bool has_arrays;      /* a set is a file for each input, then one of labels; else one path */
+  bool needs_tokenizer; /* data.tokenizer.file is required */
+  uint32_t takes;       /* set of CLV_KEY_...; other keys of these are refused */
+  /* Names that data.inputs may have, and those that it has unless given; both end with NULL. No
+   * names: any. */
+  const char *inputs[CLV_FORMAT_INPUTS + 1], *given[CLV_FORMAT_INPUTS + 1];
+  const char *group;      /* what data.validation.group names; NULL: it is refused, because */
+  const char *grouped_by; /* the records are grouped by these */
+  const char *classes;    /* where names of classes come from; NULL: classes are numbers */
+  const char *class_list; /* key that may list the names of classes in order; NULL: none */
+} clv_format_row;
+
+const clv_format_row *clv_format_row_of(clv_data_format format);
+/* "idx, npy and text": the formats that take the key. */
+void clv_format_names(uint32_t key, char *buf, size_t len);
+/* The same of names, which end with NULL. */
+void clv_list_names(const char *const *names, char *buf, size_t len);
 
 #ifdef __cplusplus
 }

@@ -112,13 +112,6 @@ bool clv_layer_range_read(const char *text, clv_layer_range *ret);
 
 /* ---- session.yaml ---------------------------------------------------------------------------- */
 
-typedef enum clv_data_format {
-  CLV_DATA_IDX,
-  CLV_DATA_NPY,
-  CLV_DATA_IMAGES,
-  CLV_DATA_TEXT,
-  CLV_DATA_DOCUMENTS
-} clv_data_format;
 typedef enum clv_objective_choice {
   CLV_LABELS_OF_FILES,
   CLV_LABELS_CAUSAL,

@@ -340,30 +340,34 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
 
 size_t clv_data_inputs(const clv_data_config *d) { return d->inputs.n ? d->inputs.n : 1; }
 
-/* What texts and documents can give; documents give all unless the file says less. */
-static clv_code check_token_inputs(clv_session_config *c, clv_err *err) {
-  static const char *const given[] = {"ids", "lengths", "boxes"};
+static const clv_format_row *format_of(const clv_session_config *c) {
+  return clv_format_row_of(c->data.format);
+}
+
+/* Names of inputs, where the format has names of its own for them. */
+static clv_code settle_input_names(clv_session_config *c, clv_err *err) {
+  const clv_format_row *f = format_of(c);
   clv_data_config *d = &c->data;
-  size_t most = d->format == CLV_DATA_DOCUMENTS ? 3 : 2;
-  if (d->format != CLV_DATA_TEXT && d->format != CLV_DATA_DOCUMENTS) return CLV_OK;
-  for (size_t i = 0, k; i < d->inputs.n; i++) {
-    for (k = 0; k < most && strcmp(given[k], d->inputs.items[i]) != 0;) k++;
-    if (k == most)
-      return fail_at(c, d->inputs_pos, err,
-                     "data.inputs: there is no '%s'; there are ids, lengths%s", d->inputs.items[i],
-                     most > 2 ? " and boxes" : "");
+  char names[80];
+  for (size_t i = 0; f->inputs[0] && i < d->inputs.n; i++) {
+    size_t k = 0;
+    while (f->inputs[k] && strcmp(f->inputs[k], d->inputs.items[i]) != 0) k++;
+    if (f->inputs[k]) continue;
+    clv_list_names(f->inputs, names, sizeof names);
+    return fail_at(c, d->inputs_pos, err, "data.inputs: there is no '%s'; there are %s",
+                   d->inputs.items[i], names);
   }
-  if (d->inputs.n || most < 3) return CLV_OK;
-  static const char *const all[] = {"ids", "boxes", "lengths"};
-  for (size_t i = 0; i < 3; i++) CLV_TRY(clv_text_list_add(&d->inputs, all[i], err));
+  for (size_t i = 0, given = d->inputs.n; !given && f->given[i]; i++)
+    CLV_TRY(clv_text_list_add(&d->inputs, f->given[i], err));
   return CLV_OK;
 }
 
 static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  CLV_TRY(check_token_inputs(c, err));
-  if (d->inputs.n && d->format == CLV_DATA_IMAGES)
-    return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format images");
+  CLV_TRY(settle_input_names(c, err));
+  if (d->inputs.n && !(format_of(c)->takes & CLV_KEY_INPUTS))
+    return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
+                   format_of(c)->name);
   if (d->inputs.n && (d->mean.n || d->scale != 0 || d->flatten))
     return fail_at(c, d->inputs_pos, err,
                    "data.inputs are taken as they are: remove data.normalize, data.scale and "
@@ -377,39 +381,32 @@ static clv_code check_inputs(clv_session_config *c, clv_err *err) {
 
 static clv_code check_files(const clv_session_config *c, const char *key,
                             const clv_text_list *files, clv_config_pos pos, clv_err *err) {
-  static const char *const wants[] = {
-      [CLV_DATA_IDX] = "'%s' must name two files, records and labels, got %zu",
-      [CLV_DATA_NPY] = "'%s' must name two files, records and labels, got %zu",
-      [CLV_DATA_IMAGES] = "'%s' must name one folder of images, as in [train], got %zu names",
-      [CLV_DATA_TEXT] = "'%s' must name one table of texts, as in [train.csv], got %zu names",
-      [CLV_DATA_DOCUMENTS] =
-          "'%s' must name one file of pages or one folder, as in [train.jsonl], got %zu names"};
-  bool one = c->data.format != CLV_DATA_IDX && c->data.format != CLV_DATA_NPY;
-  size_t inputs = one ? 1 : clv_data_inputs(&c->data);
+  const clv_format_row *f = format_of(c);
+  size_t inputs = f->has_arrays ? clv_data_inputs(&c->data) : 1;
   bool inputs_alone = files == &c->data.test && files->n == inputs; /* to predict */
-  if (!files->n || files->n == (one ? 1 : inputs + 1) || inputs_alone) return CLV_OK;
-  if (c->data.inputs.n && !one)
+  if (!files->n || files->n == inputs + f->has_arrays || inputs_alone) return CLV_OK;
+  if (c->data.inputs.n && f->has_arrays)
     return fail_at(c, pos, err,
                    "'%s' must name %zu files, one per name of data.inputs and then the labels, got "
                    "%zu",
                    key, inputs + 1, files->n);
-  return fail_at(c, pos, err, wants[c->data.format], key, files->n);
+  return fail_at(c, pos, err, "'%s' must name %s, got %zu%s", key, f->set, files->n,
+                 f->has_arrays ? "" : " names");
 }
 
 static clv_code check_text(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  bool documents = d->format == CLV_DATA_DOCUMENTS;
-  if (d->format != CLV_DATA_TEXT && !documents) {
-    if (d->objective == CLV_LABELS_OF_FILES) return CLV_OK;
-    return fail_at(c, d->objective_pos, err,
-                   "data.objective goes with the formats text and documents");
+  const clv_format_row *f = format_of(c);
+  char formats[80];
+  if (d->objective != CLV_LABELS_OF_FILES && !(f->takes & CLV_KEY_OBJECTIVE)) {
+    clv_format_names(CLV_KEY_OBJECTIVE, formats, sizeof formats);
+    return fail_at(c, d->objective_pos, err, "data.objective goes with the formats %s", formats);
   }
-  if (!d->tokenizer.file)
+  if (f->needs_tokenizer && !d->tokenizer.file)
     return fail_at(c, d->pos, err,
                    "data.format %s needs data.tokenizer.file, a vocab.txt or a tokenizer.json",
-                   documents ? "documents" : "text");
-  if (documents) return CLV_OK;
-  if (strcmp(d->text.column, d->text.label) == 0)
+                   f->name);
+  if (d->format == CLV_FORMAT_TEXT && strcmp(d->text.column, d->text.label) == 0)
     return fail_at(c, d->text.pos, err, "data.text: column and label are both '%s'",
                    d->text.column);
   return CLV_OK;
@@ -428,24 +425,35 @@ static clv_code check_images(const clv_session_config *c, clv_err *err) {
   return what ? fail_at(c, d->images.pos, err, "data.images: %s", what) : CLV_OK;
 }
 
+/* ": documents are grouped by their files, images by ..." */
+static clv_code refuse_group(const clv_session_config *c, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes others = {0};
+  char formats[80];
+  clv_format_names(CLV_KEY_GROUP, formats, sizeof formats);
+  for (int i = CLV_FORMAT_COUNT - 1; i >= 0; i--) {
+    const clv_format_row *f = clv_format_row_of((clv_data_format)i);
+    if (f->grouped_by)
+      clv_bytes_printf(&others, "%s%s %sby %s", others.len ? ", " : ": ", f->name,
+                       others.len ? "" : "are grouped ", f->grouped_by);
+  }
+  if (others.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a message");
+  return fail_at(c, c->data.group_pos, err, "data.validation.group goes with %s%s", formats,
+                 others.len ? others.data : "");
+}
+
 /* Groups are named where the records do not name them themselves. */
 static clv_code check_groups(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
-  bool arrays = d->format == CLV_DATA_IDX || d->format == CLV_DATA_NPY;
-  bool by_key = arrays || d->format == CLV_DATA_TEXT;
+  const clv_format_row *f = format_of(c);
   char *path = NULL;
   if (d->validation_group && d->validation_by != CLV_BY_GROUP)
     return fail_at(c, d->group_pos, err,
                    "data.validation.group goes with data.validation.by: group");
-  if (d->validation_group && !by_key)
+  if (d->validation_group && !(f->takes & CLV_KEY_GROUP)) return refuse_group(c, err);
+  if (d->validation_by == CLV_BY_GROUP && f->group && !d->validation_group)
     return fail_at(c, d->group_pos, err,
-                   "data.validation.group goes with idx, npy and text: documents are grouped by "
-                   "their files, images by the folders below their classes");
-  if (d->validation_by == CLV_BY_GROUP && by_key && !d->validation_group)
-    return fail_at(c, d->group_pos, err,
-                   "data.validation.by: group needs data.validation.group, %s",
-                   arrays ? "a file with a whole number per record" : "the name of a column");
-  if (!arrays || !d->validation_group) return CLV_OK;
+                   "data.validation.by: group needs data.validation.group, %s", f->group);
+  if (!f->has_arrays || !d->validation_group) return CLV_OK;
   if (!clv_path_fits(d->root, d->validation_group))
     return fail_at(c, d->group_pos, err,
                    "data.root and data.validation.group make a path of more than %d bytes",

@@ -11,7 +11,20 @@
 
 enum { MAX_STEPS = 1000000000 };
 
-static const char *const format_names[] = {"idx", "npy", "images", "text", "documents", NULL};
+static const char *const format_names[] = {"",
+#define CLV_DATA_FORMAT(NAME, name, ...) #name,
+#include "common/base/settings/formats.def"
+                                           NULL};
+#define CLV_DATA_FORMAT(NAME, name, doc, ...) doc
+static const char format_doc[] =
+    "Format of the files"
+#include "common/base/settings/formats.def"
+    ".";
+#define CLV_DATA_FORMAT(NAME, name, doc, set_doc, ...) set_doc
+static const char train_doc[] =
+    "Training records and labels"
+#include "common/base/settings/formats.def"
+    ".";
 static const char *const objective_names[] = {"labels", "causal", "masked", NULL};
 static const char *const labels_of_names[] = {"words", "pages", NULL};
 static const char *const split_names[] = {"stratified", "random", "last", "group", NULL};
@@ -107,15 +120,13 @@ static const clv_row rows[] = {
      .names = format_names, .required = true, .sample = "idx",
      .instead = "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
                 "delimiter=\",\", dtype=\"f4\"))",
-     .doc = "Format of the files; images is a folder with a folder of PNG and JPEG per class, text a table of "
-            "texts with their classes, documents words and boxes of pages."},
+     .doc = format_doc},
     {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
      .initial = ".", .doc = "Folder of the data files, from this file's folder."},
     {.path = "data.train", .kind = CLV_ROW_TEXTS, .offset = AT(data.train),
      .pos = AT(data.train_pos), .min = 1, .max = 9, .required = true,
      .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
-     .doc = "Training records and labels; for images the one folder, as in [train], for text the one table, for "
-            "documents the one file of pages or folder."},
+     .doc = train_doc},
     {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
      .min = 1, .max = 9, .shown = true,
      .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",

@@ -166,6 +166,18 @@ static void durations_and_sizes_out_of_range(void **state) {
               "'0x10MiB'");
 }
 
+#define CLV_DATA_FORMAT(NAME, name, ...) #name ", "
+static const char of_csv[] =
+    "/etc/cleave/s.yaml:6:16: 'data.format' must be one of "
+#include "common/base/settings/formats.def"
+    "got 'csv'; tables of numbers are converted first: numpy.save(\"x.npy\", "
+    "numpy.loadtxt(\"x.csv\", delimiter=\",\", dtype=\"f4\"))";
+#define CLV_DATA_FORMAT(NAME, name, ...) #name ", "
+static const char of_nothing[] =
+    "/etc/cleave/s.yaml:6:16: 'data.format' must be one of "
+#include "common/base/settings/formats.def"
+    "got the text ''";
+
 static void enums(void **state) {
   (void)state;
   refused_edit("kind: cross_entropy", "kind: crossentropy",
@@ -174,16 +186,8 @@ static void enums(void **state) {
   refused_edit("kind: sgd", "kind: rmspop",
                "/etc/cleave/s.yaml:15:38: 'train.optimizer.kind' must be one of sgd, adam, adamw, "
                "adagrad, rmsprop, adamax, got 'rmspop', did you mean 'rmsprop'?");
-  refused_edit(
-      "format: idx", "format: csv",
-      "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, documents, "
-      "got 'csv'; "
-      "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
-      "delimiter=\",\", dtype=\"f4\"))");
-  refused_edit("format: idx", "format: \"\"",
-               "/etc/cleave/s.yaml:6:16: 'data.format' must be one of idx, npy, images, text, "
-               "documents, got the "
-               "text ''");
+  refused_edit("format: idx", "format: csv", of_csv);
+  refused_edit("format: idx", "format: \"\"", of_nothing);
 }
 
 static void missing_keys(void **state) {
@@ -523,6 +527,54 @@ static void image_options(void **state) {
                "[train], got 2 names");
 }
 
+/* The session with these keys of data, by the message behind its place. */
+static void refused_data(const char *data, const char *message) {
+  char *text = edited(session_text, "format: idx, train: [a.gz, b.gz]", data);
+  clv_session_config *config = NULL;
+  clv_err err = {0};
+  assert_int_equal(clv_session_config_parse("/s.yaml", text, strlen(text), NULL, &config, &err),
+                   CLV_INVALID);
+  assert_non_null(strstr(err.text, ": "));
+  assert_string_equal(strstr(err.text, ": ") + 2, message);
+  free(text);
+}
+
+static void formats_take_their_keys(void **state) {
+  char names[80], message[200];
+  (void)state;
+  static const char *const cases[][2] = {
+      {"format: images, train: [t], inputs: [ids]",
+       "data.inputs does not go with data.format images"},
+      {"format: npy, train: [x, y], objective: causal",
+       "data.objective goes with the formats text and documents"},
+      {"format: text, train: [t], inputs: [boxes]",
+       "data.inputs: there is no 'boxes'; there are ids and lengths"},
+      {"format: documents, train: [t], inputs: [masks]",
+       "data.inputs: there is no 'masks'; there are ids, lengths and boxes"},
+      {"format: text, train: [t]",
+       "data.format text needs data.tokenizer.file, a vocab.txt or a tokenizer.json"},
+      {"format: text, train: [t], text: {column: label}, tokenizer: {file: v}",
+       "data.text: column and label are both 'label'"},
+      {"format: documents, train: [t, u]",
+       "'data.train' must name one file of pages or one folder, as in [train.jsonl], got 2 names"},
+      {"format: npy, train: [x, y], validation: {by: group}",
+       "data.validation.by: group needs data.validation.group, a file with a whole number per "
+       "record"},
+      {"format: text, train: [t], tokenizer: {file: v}, validation: {by: group}",
+       "data.validation.by: group needs data.validation.group, the name of a column"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    refused_data(cases[i][0], cases[i][1]);
+  }
+  clv_format_names(CLV_KEY_GROUP, names, sizeof names);
+  snprintf(
+      message, sizeof message,
+      "data.validation.group goes with %s: documents are grouped by their files, images by the "
+      "folders below their classes",
+      names);
+  refused_data("format: images, train: [t], validation: {by: group, group: g}", message);
+}
+
 static void expect_failure(const clv_session_config *c, clv_config_pos pos, const char *text,
                            const char *said) {
   clv_err err = {0};
@@ -592,6 +644,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(numbers_together),
     cmocka_unit_test(files),
     cmocka_unit_test(image_options),
+    cmocka_unit_test(formats_take_their_keys),
     cmocka_unit_test(failing_later),
     cmocka_unit_test(long_paths),
 };

@@ -405,7 +405,7 @@ static void image_keys(void **state) {
   c = accepted_edit("format: idx, train: [a.gz, b.gz]",
                     "format: images, train: [t], threads: 8, images: {channels: 1, resize: 40, "
                     "crop: 32, train_crop: random, pad: 4, flip: 0.5, max_pixels: 1000}");
-  assert_int_equal(c->data.format, CLV_DATA_IMAGES);
+  assert_int_equal(c->data.format, CLV_FORMAT_IMAGES);
   assert_string_equal(c->data.train.items[0], "/etc/cleave/t");
   assert_int_equal(c->data.threads, 8);
   assert_int_equal(c->data.images.channels, 1);

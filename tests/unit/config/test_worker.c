@@ -318,7 +318,7 @@ static void manual_pages(void **state) {
                          "is closed and its memory freed.\nA duration from 1s to 24h.\n"
                          "Default:\n\\fB120s\\fR.\n"));
   assert_non_null(strstr(session_page.data, "\\fBmodel.KEY\\fR"));
-  assert_non_null(strstr(session_page.data, "One of idx, npy, images, text, documents.\n"));
+  assert_non_null(strstr(session_page.data, "One of idx, npy, images, text, documents"));
 }
 
 static void shipped_file_is_the_example(void **state) {

@@ -76,7 +76,7 @@ static clv_policy *policy_of(const char *without, bool raw) {
 static clv_code hold_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
   const clv_sends nothing = {0};
   b->policy = p;
-  return clv_blueprint_hold(b, &nothing, err);
+  return clv_blueprint_check_policy(b, &nothing, err);
 }
 
 static void plan_policy_and_record_have_the_same_words(void **state) {

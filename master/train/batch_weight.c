@@ -29,7 +29,8 @@ static const int64_t *labels_from(const clv_tensor *labels, size_t start, size_t
   return (const int64_t *)labels->data + start * per_row;
 }
 
-double clv_trainer_counted(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n) {
+double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, size_t start,
+                                size_t n) {
   size_t places;
   double sum = 0;
   if (labels->dtype != CLV_I64) return (double)n;

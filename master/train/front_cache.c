@@ -123,7 +123,7 @@ static clv_code compute(clv_trainer *t, clv_tensor *const *x, const clv_sequence
   cleave_context context;
   uint32_t n_in;
   CLV_API(cleave_context_open(t->runtime, &o, &context, CLV_WHY));
-  CLV_TRY(clv_trainer_leaves(t, context, 0, x, s, in, &n_in, err));
+  CLV_TRY(clv_trainer_stage_inputs(t, context, 0, x, s, in, &n_in, err));
   CLV_API(cleave_call(t->runtime, context, t->modules[0], in, n_in, &out, CLV_WHY));
   CLV_API(cleave_to_here(t->runtime, out, 0, &t->fetched, CLV_WHY));
   CLV_API(cleave_context_end(t->runtime, context, CLV_WHY));

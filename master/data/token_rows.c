@@ -66,7 +66,7 @@ clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) 
   r->path = o->inputs_path;
   if (clv_rows_room(r)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
-                  o->format == CLV_FORMAT_DOCUMENTS ? "documents" : "text", r->width);
+                  clv_format_row_of(o->format)->name, r->width);
 }
 
 void clv_rows_done(clv_rows *r) {

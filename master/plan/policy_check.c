@@ -103,7 +103,7 @@ static clv_code hold_readings(const clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_blueprint_hold(const clv_blueprint *b, const clv_sends *sends, clv_err *err) {
+clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_sends *sends, clv_err *err) {
   double bytes = 0;
   if (!b->policy) return CLV_OK;
   CLV_TRY(hold_workers(b, err));

@@ -42,7 +42,7 @@ static void labels_of_another_width_are_not_read(void **state) {
   (void)state;
   assert_ok(clv_tensor_new(CLV_F32, &CLV_SHAPE(2, 1), &labels, &err), &err);
   memset(labels->data, 0, labels->bytes);
-  assert_int_equal(clv_trainer_count_right(&t, &output, labels, 0, 2), 0);
+  assert_int_equal(clv_trainer_count_correct(&t, &output, labels, 0, 2), 0);
   clv_tensor_unref(labels);
 }
 
@@ -65,13 +65,13 @@ static void places_that_are_ignored_count_for_nothing(void **state) {
   const cleave_tensor second = {
       .dtype = CLEAVE_F32, .rank = 3, .shape = {1, 3, 2}, .data = values + 6};
   (void)state;
-  assert_true(clv_trainer_counted(&t, labels, 0, 2) == 3);
-  assert_true(clv_trainer_counted(&t, labels, 1, 1) == 1);
+  assert_true(clv_trainer_batch_weight(&t, labels, 0, 2) == 3);
+  assert_true(clv_trainer_batch_weight(&t, labels, 1, 1) == 1);
   assert_int_equal(clv_trainer_judged(&t, labels, 0, 1), 2);
-  assert_int_equal(clv_trainer_count_right(&t, &output, labels, 0, 2), 2);
-  assert_int_equal(clv_trainer_count_right(&t, &second, labels, 1, 1), 1);
+  assert_int_equal(clv_trainer_count_correct(&t, &output, labels, 0, 2), 2);
+  assert_int_equal(clv_trainer_count_correct(&t, &second, labels, 1, 1), 1);
   config.loss.weight = (clv_number_list){.n = 2, .items = weight};
-  assert_true(clv_trainer_counted(&t, labels, 0, 2) == 4.5);
+  assert_true(clv_trainer_batch_weight(&t, labels, 0, 2) == 4.5);
   assert_int_equal(clv_trainer_judged(&t, labels, 0, 2), 3);
   config.loss.ignore_index = 1;
   assert_int_equal(clv_trainer_judged(&t, labels, 0, 2), 4);

@@ -28,7 +28,7 @@ size_t clv_count_sides(clv_loss_kind loss, const float *output, const float *lab
   return right;
 }
 
-bool clv_trainer_counts_right(const clv_trainer *t) { return t->config->loss.kind != CLV_LOSS_MSE; }
+bool clv_trainer_has_accuracy(const clv_trainer *t) { return t->config->loss.kind != CLV_LOSS_MSE; }
 
 static size_t count_classes(const clv_trainer *t, const float *output, const int64_t *labels,
                             size_t places, size_t width) {
@@ -39,8 +39,8 @@ static size_t count_classes(const clv_trainer *t, const float *output, const int
   return right;
 }
 
-size_t clv_trainer_count_right(const clv_trainer *t, const cleave_tensor *prediction,
-                               const clv_tensor *labels, size_t start, size_t n) {
+size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *prediction,
+                                 const clv_tensor *labels, size_t start, size_t n) {
   size_t width = cleave_tensor_count(prediction) / n;
   size_t per_row = labels->n / (size_t)labels->shape.dim[0];
   if (labels->dtype == CLV_I64)

@@ -8,9 +8,9 @@ clv_tensor *clv_batch_input(const clv_batch *batch, size_t k) {
   return batch->n_inputs ? batch->inputs[k] : batch->x;
 }
 
-clv_code clv_trainer_leaves(clv_trainer *t, cleave_context context, uint32_t stage,
-                            clv_tensor *const *x, const clv_sequences *of,
-                            cleave_reference in[CLV_MAX_INPUTS], uint32_t *n, clv_err *err) {
+clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32_t stage,
+                                  clv_tensor *const *x, const clv_sequences *of,
+                                  cleave_reference in[CLV_MAX_INPUTS], uint32_t *n, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   *n = stage > 0;
   for (uint32_t k = 0; k < s->n_leaves; k++) {

@@ -54,8 +54,8 @@ static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) 
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
-  /* Documents have all three unless told, by names that were compared. */
-  bool named = d->inputs.n && d->format != CLV_DATA_DOCUMENTS;
+  /* Names that a format gives by itself need not be read. */
+  bool named = d->inputs.n && !clv_format_row_of(d->format)->given[0];
   for (int i = 0; named && i < b->whole->n_nodes; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))
       return refuse(b, b->whole->nodes[i].name, err);

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The format images: a folder of PNG and JPEG files, with a folder per class. Each is read when a
+ * batch needs it.
+ */
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
+  const clv_folder *f = clv_images_folder(ds->images);
+  ds->y_shape = CLV_SHAPE((int64_t)f->n);
+  CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
+  int64_t *out = ds->labels->data;
+  for (size_t i = 0; i < f->n; i++) out[i] = f->label[i];
+  ds->label_max = (int64_t)f->n_classes - 1;
+  return CLV_OK;
+}
+
+static clv_code name_classes(clv_dataset *ds, clv_err *err) {
+  const clv_folder *f = clv_images_folder(ds->images);
+  CLV_TRY(clv_alloc(f->n_classes, sizeof *ds->classes, &ds->classes, err));
+  for (size_t i = 0; i < f->n_classes; i++) ds->classes[i] = f->names.data + f->classes[i];
+  ds->n_classes = f->n_classes;
+  return CLV_OK;
+}
+
+static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  uint32_t height, width;
+  if ((o->labels != CLV_LABEL_CLASS && !o->unlabelled) || o->labels_path || o->tokens)
+    return clv_fail(err, CLV_INVALID,
+                    "a folder of images has classes as its labels: it goes with cross_entropy or "
+                    "nll, and not with an embedding as the first layer");
+  CLV_TRY(clv_images_open(o, &ds->images, err));
+  CLV_TRY(name_classes(ds, err));
+  clv_images_size(ds->images, &height, &width);
+  ds->count = clv_images_folder(ds->images)->n;
+  ds->channels = o->images.channels;
+  ds->inner = (size_t)height * width;
+  ds->record = ds->channels * ds->inner;
+  ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record)
+                           : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
+  CLV_TRY(clv_dataset_set_norm(ds, o, true, err));
+  CLV_TRY(clv_dataset_make_wide_table(ds, err));
+  return o->unlabelled ? CLV_OK : take_image_labels(ds, err);
+}
+
+/* The folders of an image below that of its class: "cat/anna/1.png" is of the group "anna". */
+static clv_code group_by_folder(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+  const clv_folder *f = clv_images_folder(ds->images);
+  (void)o;
+  for (size_t i = 0; i < ds->count; i++) {
+    const char *path = f->names.data + f->path[i];
+    const char *below = strchr(path, '/') + 1, *name = strrchr(path, '/') + 1;
+    if (below == name)
+      return clv_fail(err, CLV_INVALID,
+                      "%s/%s is in no group: data.validation.by: group needs a folder for each "
+                      "group in the folders of the classes, as in cat/anna/1.png",
+                      f->root, path);
+    ds->groups[i] = clv_group_of(below, (size_t)(name - below));
+  }
+  return CLV_OK;
+}
+
+size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
+  const clv_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
+  *ret_first = f ? f->stray : NULL;
+  return f ? f->n_strays : 0;
+}
+
+const char *clv_dataset_name(const clv_dataset *ds, size_t record) {
+  if (!ds->images) return NULL;
+  const clv_folder *f = clv_images_folder(ds->images);
+  const char *path = f->names.data + f->path[record];
+  return strncmp(path, "./", 2) == 0 ? path + 2 : path;
+}
+
+const clv_format_reader clv_reader_images = {.open = open_images, .group = group_by_folder};

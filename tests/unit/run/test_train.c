@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The three parts of a training: a run is opened, restored and looped, each again in one process.
+ * Weights, moments, dropout and the order of the records follow from the checkpoint alone.
+ */
+#include "master/run/run_int.h"
+#include "tests/unit/scratch.h"
+
+enum { ROWS = 24, COLUMNS = 4 };
+
+static const char session[] =
+    "version: 1\n"
+    "name: r\n"
+    "data: {format: npy, train: [x.npy, y.npy], validation: {fraction: 0.2}}\n"
+    "stages:\n"
+    "  - {name: a, at: master, layers: [{op: linear, out: 8}, {op: dropout, p: 0.5},\n"
+    "     {op: linear, out: 3}]}\n"
+    "loss: {kind: cross_entropy}\n"
+    "train: {batch: 4, epochs: 3, seed: 7, optimizer: {kind: adam, lr: 0.01}}\n";
+
+static void put_npy(const char *name, const char *type, const char *shape, const void *data,
+                    size_t len) {
+  char head[129];
+  FILE *f = fopen(name, "wb");
+  assert_non_null(f);
+  snprintf(head, sizeof head, "{'descr': '%s', 'fortran_order': False, 'shape': (%s)}", type,
+           shape);
+  fwrite("\x93NUMPY\x01\0\x76\0", 1, 10, f);
+  fprintf(f, "%-117s\n", head);
+  fwrite(data, 1, len, f);
+  fclose(f);
+}
+
+static int setup(void **state) {
+  float x[ROWS * COLUMNS];
+  uint8_t y[ROWS];
+  if (scratch_setup(state) != 0 || chdir(scratch) != 0) return -1;
+  for (size_t i = 0; i < CLV_COUNT(x); i++) x[i] = (float)(i * i % 17) / 17;
+  for (size_t i = 0; i < ROWS; i++) y[i] = (uint8_t)(i % 3);
+  put_npy("x.npy", "<f4", "24, 4", x, sizeof x);
+  put_npy("y.npy", "|u1", "24,", y, sizeof y);
+  return 0;
+}
+
+static clv_session_config *config(void) {
+  clv_session_config *c = NULL;
+  clv_err err = {0};
+  assert_ok(clv_session_config_parse("s.yaml", session, strlen(session), NULL, &c, &err), &err);
+  return c;
+}
+
+static void open_run(clv_run *r) {
+  clv_err err = {0};
+  if (clv_run_open(r, &err) != CLV_EXIT_OK) fail_msg("%s", err.text);
+}
+
+static void restore(clv_run *r, uint64_t step) {
+  clv_err err = {0};
+  assert_ok(clv_run_restore(r, &err), &err);
+  assert_int_equal(clv_trainer_step_count(r->trainer), step);
+}
+
+static void loop_to(clv_run *r, uint64_t step) {
+  clv_err err = {0};
+  r->steps.total = step;
+  assert_ok(clv_run_loop(r, &err), &err);
+  assert_int_equal(clv_trainer_step_count(r->trainer), step);
+}
+
+static clv_bytes file_of(const char *path) {
+  clv_bytes text = {0};
+  clv_err err = {0};
+  assert_ok(clv_file_read(path, 1 << 20, &text, &err), &err);
+  return text;
+}
+
+static void same_files(const char *folder, const char *other) {
+  char command[200];
+  snprintf(command, sizeof command,
+           "for f in %s/*.safetensors; do cmp $f %s/${f##*/} || exit 1; done", folder, other);
+  assert_int_equal(system(command), 0);
+}
+
+static size_t lines_of(const char *path) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = file_of(path);
+  size_t n = 0;
+  for (size_t i = 0; i < text.len; i++) n += text.data[i] == '\n';
+  return n;
+}
+
+static void a_run_is_rewound_and_opened_again(void **state) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = config();
+  const clv_run_options begin = {0}, resume = {.resume = true};
+  (void)state;
+  {
+    CLV_AUTO(clv_run_done) clv_run r = {.config = c, .o = &begin};
+    open_run(&r);
+    assert_null(r.steps.loader);
+    restore(&r, 0);
+    loop_to(&r, 3);
+    loop_to(&r, 7); /* of the second epoch, behind a validation */
+    assert_int_equal(lines_of("runs/r/metrics.jsonl"), 7);
+    assert_int_equal(system("mv runs/r/checkpoint-7 first"), 0);
+    restore(&r, 3);
+    assert_int_equal(r.steps.first, 3);
+    loop_to(&r, 7);
+    assert_int_equal(lines_of("runs/r/metrics.jsonl"), 7);
+    same_files("first", "runs/r/checkpoint-7");
+    assert_int_equal(system("rm -r runs/r/checkpoint-7"), 0);
+    clv_run_lock_end(r.lock, CLV_RUN_STOPPED, CLV_EXIT_INTERRUPTED, "");
+  }
+  CLV_AUTO(clv_run_done) clv_run again = {.config = c, .o = &resume};
+  open_run(&again);
+  restore(&again, 3);
+  loop_to(&again, 7);
+  same_files("first", "runs/r/checkpoint-7");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_run_is_rewound_and_opened_again)};
+  return cmocka_run_group_tests(tests, setup, scratch_teardown);
+}
