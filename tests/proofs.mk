@@ -141,7 +141,7 @@ PROGRAM_FIRST ?= 1
 ##+ programs         5,000 programs over real daemons, 1,250 while a worker dies and returns
 programs: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(DAEMONS)
-	$(Q)CLV_TEST_PROGRAMS=$(PROGRAM_RUNS) CLV_TEST_FIRST=$(PROGRAM_FIRST) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/simulate/daemons/test_daemons.py
+	$(Q)CLV_TEST_LONG=1 CLV_TEST_PROGRAMS=$(PROGRAM_RUNS) CLV_TEST_FIRST=$(PROGRAM_FIRST) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/simulate/daemons/test_daemons.py
 
 # Each seed program and the demo twice, the second time with control messages that are lost, doubled
 # and late.

@@ -12,7 +12,6 @@ FAULTY = os.path.join(BIN, "faults")
 KEPT = os.path.join(BIN, "net", "api_kept")
 # Seed, percent dropped, percent doubled, most milliseconds of delay.
 MILD, LATE, HARSH = "3:10:30:40", "2:10:50:150", "5:40:40:60"
-LONG = os.environ.get("CLV_TEST_LONG") == "1"  # `make faults`: every seed program
 STEPS = 12
 TRAINING = IMAGE_DATA + f"""privacy: {{raw_input_leaves: true}}
 transfer: direct
@@ -106,17 +105,17 @@ def references_over_a_direct_link_give_the_same_bits():
     same_under_faults(kept("direct"), MILD, *REFERENCES, "END_CONTEXT", "ENDED")
 
 
-@suite.test
+@suite.long
 def references_by_way_of_the_master_give_the_same_bits():
     same_under_faults(kept("via_master"), LATE, *REFERENCES, "END_CONTEXT", "ENDED")
 
 
-@suite.test
+@suite.long
 def the_seed_programs_give_the_same_losses():
     same_under_faults(seeds, "5:4:30:10" if LONG else HARSH, "END_CONTEXT", "ENDED", workers=3)
 
 
-@suite.test
+@suite.long
 def training_gives_the_same_weights():
     same_under_faults(training, HARSH, "END_CONTEXT", "ENDED")
 

@@ -105,8 +105,9 @@ def find(folder, plant, command, says):
 
 
 def main():
-    failed = 0
-    for what, (plant, command, says) in FAULTS.items():
+    """Every third fault in `make test`, all of them in `make long`."""
+    failed, step = 0, 1 if os.environ.get("CLV_TEST_LONG") == "1" else 3
+    for what, (plant, command, says) in list(FAULTS.items())[::step]:
         name = what.replace(" ", "_")
         with tempfile.TemporaryDirectory(prefix="cleave-test-") as folder:
             try:

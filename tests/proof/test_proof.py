@@ -179,6 +179,7 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "fuzz-coverage": ("wire           common/net/wire/frame.c     310 lines   91.0 %\nevery parser is above its floor",
                       "wire           common/net/wire/frame.c     310 lines   11.0 %  BELOW 90 %\n1 below their floor"),
     "mutate": ("ok caught: lost: seed 1 at 0.1 s: gone", "not ok caught: lost: survives unit/x"),
+    "long": ("400 passed, 0 failed, 1 skipped", "400 passed, 1 failed"),
     "sanitize": ("400 passed, 0 failed\n400 passed, 0 failed, 2 skipped", "400 passed, 0 failed\n1 passed, 3 failed"),
     "gpu-sanitized": ("40 passed, 0 failed\n40 passed, 0 failed", "40 passed, 0 failed\n39 passed, 1 failed"),
     "gpu-dry": ("23 ok, 20 skipped, 0 failed; 41.0 of 60 MiB; no network", "22 ok, 20 skipped, 1 failed; 41.0 of 60 MiB; no network"),

@@ -123,17 +123,19 @@ static const api_operation operation = {.name = "a file of state",
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
+static api_arguments arguments(cleave_module *module, clv_frame_kind verb, cleave_state_kind kind,
+                               const char *name, uint64_t deadline_ms) {
+  return (api_arguments){
+      .deadline_ms = deadline_ms, .module = module, .name = name, .kind = kind, .verb = verb};
+}
+
 cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
                                       cleave_state_kind kind, const char *name,
                                       uint64_t deadline_ms, cleave_state_file *ret_file,
                                       cleave_error *error) {
   GIVEN(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
-  api_arguments a = {.deadline_ms = deadline_ms,
-                     .module = module,
-                     .name = name,
-                     .kind = kind,
-                     .verb = CLV_STATE_SAVE};
+  api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_run(runtime, &operation, &a, ret_file, error);
 }
 
@@ -142,11 +144,7 @@ cleave_status cleave_state_save_there_async(cleave_runtime *runtime, cleave_modu
                                             uint64_t deadline_ms, cleave_future *ret_future,
                                             cleave_error *error) {
   GIVEN(runtime, module, name, ret_future);
-  api_arguments a = {.deadline_ms = deadline_ms,
-                     .module = module,
-                     .name = name,
-                     .kind = kind,
-                     .verb = CLV_STATE_SAVE};
+  api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_start(runtime, &operation, &a, ret_future, error);
 }
 
@@ -156,11 +154,7 @@ cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *mo
                                       cleave_error *error) {
   GIVEN(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
-  api_arguments a = {.deadline_ms = deadline_ms,
-                     .module = module,
-                     .name = name,
-                     .kind = kind,
-                     .verb = CLV_STATE_LOAD};
+  api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_run(runtime, &operation, &a, ret_file, error);
 }
 
@@ -169,11 +163,7 @@ cleave_status cleave_state_load_there_async(cleave_runtime *runtime, cleave_modu
                                             uint64_t deadline_ms, cleave_future *ret_future,
                                             cleave_error *error) {
   GIVEN(runtime, module, name, ret_future);
-  api_arguments a = {.deadline_ms = deadline_ms,
-                     .module = module,
-                     .name = name,
-                     .kind = kind,
-                     .verb = CLV_STATE_LOAD};
+  api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_start(runtime, &operation, &a, ret_future, error);
 }
 
@@ -181,11 +171,7 @@ cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *
                                         const char *name, uint64_t deadline_ms,
                                         cleave_error *error) {
   GIVEN(runtime, module, name);
-  api_arguments a = {.deadline_ms = deadline_ms,
-                     .module = module,
-                     .name = name,
-                     .kind = CLEAVE_STATE_WEIGHTS,
-                     .verb = CLV_STATE_REMOVE};
+  api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_run(runtime, &operation, &a, NULL, error);
 }
 
@@ -193,10 +179,6 @@ cleave_status cleave_state_remove_there_async(cleave_runtime *runtime, cleave_mo
                                               const char *name, uint64_t deadline_ms,
                                               cleave_future *ret_future, cleave_error *error) {
   GIVEN(runtime, module, name, ret_future);
-  api_arguments a = {.deadline_ms = deadline_ms,
-                     .module = module,
-                     .name = name,
-                     .kind = CLEAVE_STATE_WEIGHTS,
-                     .verb = CLV_STATE_REMOVE};
+  api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_start(runtime, &operation, &a, ret_future, error);
 }

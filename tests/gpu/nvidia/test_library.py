@@ -356,7 +356,6 @@ def pieces_of(bundle, results, before, *args):
     return dict(re.findall(r"^\| (\w+) \| ([\w ]+) \|", page, re.M))
 
 
-@needs_toolkit
 def the_bundle_runs_without_a_device():
     """And without a network, or anything else of this tree: what needs a device is skipped, and
     says so; the simulated one is there."""
@@ -372,6 +371,9 @@ def the_bundle_runs_without_a_device():
         assert rows["devices"] == rows["together"] == rows["demo"] == "ok", rows
         if not alone:
             return "it has a network: this needs root"
+
+
+needs_toolkit(the_bundle_runs_without_a_device, suite.long)
 
 
 suite.main()

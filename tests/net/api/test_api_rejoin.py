@@ -13,7 +13,7 @@ WAYS = chosen({"killed_direct": ("transfer: direct\n", "kill", "start"),
                "killed_single_thread": ("transfer: direct\n", "kill", "start", "single"),
                "cut_off": ("transfer: direct\n", "cut", "mend"),
                "stopped": ("transfer: direct\nlimits: {peer_timeout: 2s, connect_timeout: 2s}\n", "stop", "go_on")},
-              "killed_direct", "cut_off")
+              "killed_direct")
 
 
 class Line:

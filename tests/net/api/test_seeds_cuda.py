@@ -20,7 +20,7 @@ LEFT_OUT = {
 }
 
 # test_cuda.py has convolutions at workers, too.
-LONGER = ("seed001_two_part_cnn", "seed001_three_part_lstm")
+LONGER = set(SEED_PROGRAMS) - {"seed002_single", "seed002_pipeline"}
 
 
 def ran(name, cluster, session, env=None):

@@ -487,7 +487,7 @@ time.sleep(600)
 """
 
 
-@suite.test
+@suite.long
 def a_killed_master_leaves_nothing_at_the_worker():
     the.cluster.issue("watch", "spiffe://test/watch")
     def seen():

@@ -483,7 +483,7 @@ def positions_that_descend_by_the_ten_thousand_take_seconds_at_most():
     return None
 
 
-@suite.test
+@suite.long
 def as_many_calls_with_positions_as_a_context_can_have():
     with three_modules() as w:
         n = 65536

@@ -12,7 +12,7 @@ from mixed_soak import Soak, cluster
 suite = Suite()
 
 
-@suite.test
+@suite.long
 def sessions_of_all_kinds_leave_nothing_behind():
     with cluster() as c:
         soak = Soak(c, 8)

@@ -46,7 +46,7 @@ def split_equals_unsplit():
         assert other == losses, f"{tag}: the losses differ"
 
 
-@suite.test
+@suite.long
 def loss_is_near_that_of_f32():
     if not HAS:
         return LACKS

@@ -318,7 +318,7 @@ def numbers_of_rows_are_no_places():
     assert sum(record == range(RECORDS)) < RECORDS / 10, record
 
 
-@suite.test
+@suite.long
 def rows_that_may_be_others_are_sent_again():
     """One row is missing; the data are not what they were."""
     def drop_a_row(path):

@@ -72,7 +72,7 @@ LSTM = [
 ]
 
 
-@suite.test
+@suite.long
 def an_lstm_by_the_library_and_by_products():
     """Both near what the processor says, and each with bits of its own."""
     _, reference, _ = on_device("processor", CPU, net=LSTM)
@@ -303,7 +303,7 @@ def rounding(text, stage):
     return text.replace(f"{{name: {stage}, at", f"{{name: {stage}, tf32: true, at")
 
 
-@suite.test
+@suite.long
 def factors_are_rounded_to_tf32_where_the_file_allows_it():
     weights, losses, _ = on_device("exact", TWO)
     found = []

@@ -294,7 +294,7 @@ def done_well(*args):
     return done.stdout
 
 
-@suite.test
+@suite.long
 def the_shipped_sessions_go_from_pages_to_a_model():
     """Hidden words make weights that both workers have on their disks, and a LayoutLM begins with
     them; plan says what that means. tests/seeds/seed000.py does the same at full size."""

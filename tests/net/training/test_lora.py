@@ -107,7 +107,7 @@ def half_an_artifact(weights):
     assert safetensors(os.path.join(cluster.dir, "kept/adapter_model.safetensors")).keys() == {"base_model.model." + n for n in LEARN}
 
 
-@suite.test
+@suite.long
 def a_file_without_adapters_is_a_base():
     """Of the master's, and of a worker's own; adapters begin as they do without one."""
     cluster.trained("source", body(PLACES["unsplit"], False), STEPS)
@@ -247,7 +247,7 @@ def adapters_are_exported_and_begun_with():
     assert done.returncode and "back.query.lora_A.weight" in done.stderr, done.stderr
 
 
-@suite.test
+@suite.long
 def a_module_that_is_saved_reaches_the_stage_that_has_it():
     """The classifier of the folder above, in a stage without adapters."""
     learned = safetensors(os.path.join(cluster.dir, "adapter/adapter_model.safetensors"))

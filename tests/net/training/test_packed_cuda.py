@@ -19,7 +19,7 @@ def on_devices(ats, dtype):
     return (*at_workers(ats)[:-1], "w1" if dtype == "bf16" else "master")
 
 
-@suite.test
+@(suite.test if EVERY else suite.long)
 def unsplit_and_over_three_devices():
     """Tables and pooler there as well, in any order of a device's work; padded, the losses are
     near."""

@@ -58,7 +58,7 @@ def compare(micro, placements):
         assert log == reference_log, f"{tag}: the loss log differs"
 
 
-@suite.test
+@suite.long
 def same_bits_one_micro_batch():
     compare(1, chosen(PLACEMENTS, "unsplit", "two_direct"))
 

@@ -113,7 +113,7 @@ def the_tutorial_in_two_stages():
     assert all(0 < loss < 1 for loss in losses[0]), losses
 
 
-@suite.test
+@suite.long
 def fashion_mnist_in_four_stages():
     said = shipped("resnet18-fashion-mnist", "data.limit_train=512", "data.limit_test=64",
                    "log.every=1")

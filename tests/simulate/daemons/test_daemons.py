@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import BIN, LONG, Cluster, Suite, Worker
 
 PROGRAM = os.path.join(BIN, "simulate", "daemons")
-PROGRAMS = int(os.environ.get("CLV_TEST_PROGRAMS") or (24 if LONG else 8))
+PROGRAMS = int(os.environ.get("CLV_TEST_PROGRAMS") or (24 if LONG else 5))
 FIRST = int(os.environ.get("CLV_TEST_FIRST") or 1)
 suite = Suite()
 
@@ -44,7 +44,7 @@ def programs_give_the_bits_of_home():
     run(PROGRAMS)
 
 
-@suite.test
+@suite.long
 def programs_stand_the_loss_of_a_worker():
     """Whatever needs it says so by its name; when it is back, everything is as without the loss."""
     run(-(-PROGRAMS // 4), "loss")
