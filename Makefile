@@ -69,7 +69,8 @@ OPS_OBJS := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(OP_SRCS),$(wildcard kernels
 # a folder's link closure, highest layer first
 closure = $(foreach f,$(call reverse,$(FOLDERS)),$(if $(filter $(f),$(call expand,$(1))),$(f)))
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
-expand = $(sort $(1) $(USES_$(1)) $(foreach u,$(USES_$(1)),$(USES_$(u))) $(foreach u,$(USES_$(1)),$(foreach w,$(USES_$(u)),$(USES_$(w)))))
+expand = $(call behind,$(sort $(1) $(USES_$(1)) $(foreach u,$(USES_$(1)),$(USES_$(u))) $(foreach u,$(USES_$(1)),$(foreach w,$(USES_$(u)),$(USES_$(w))))))
+behind = $(1) $(foreach f,$(1),$(BEHIND_$(f)))
 libs_for = $(foreach f,$(call closure,$(1)),$(call lib_of,$(f)))
 ldlibs_for = $(sort $(foreach f,$(call closure,$(1)),$(LIBS_$(f)))) -lm
 
@@ -180,7 +181,7 @@ $(OUT)/cleave-worker: $(call obj_of,worker) $(call libs_for,worker)
 # The library of the C API: only what cleave.h declares is visible. The archive is one object whose
 # other symbols were made local, so that it goes with any program.
 API_LIBS := $(call libs_for,master/api)
-api_members = -Wl,--whole-archive $(call lib_of,master/api) -Wl,--no-whole-archive \
+api_members = -Wl,--whole-archive $(foreach f,$(BEHIND_master/api),$(call lib_of,$(f))) -Wl,--no-whole-archive \
               -Wl,--start-group $(API_LIBS) -Wl,--end-group
 $(OUT)/libcleave.so.0: $(API_LIBS)
 	$(call say,LINK,$@)

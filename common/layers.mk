@@ -159,9 +159,17 @@ $(call layer, master/history, common/base/tensor common/model/weights master/rep
 OUT_OF_REACH_master/look := grpc microhttpd $(SOCKETS)
 $(call layer, master/look, common/base/tensor)
 
-# libcleave: modules, references, contexts, the tape between modules, optimisers, state by name,
-# the gate for what is sent
+# libcleave as its users see it: headers alone, those of programs and of this tree
 $(call layer, master/api, $(ENGINE))
+
+# what the commands call of it: runtime, peers, modules, contexts, calls, backward, steps, state
+$(call layer, master/api/core, $(ENGINE) master/api)
+
+# what only programs call: kept references, futures, gradients, divided layers, files, rejoining
+$(call layer, master/api/extra, $(ENGINE) master/api master/api/core)
+
+# who includes the headers is linked with what stands behind them
+BEHIND_master/api := master/api/core master/api/extra
 
 # the record of what left: written ahead, settled, read; the ledger of keys; the policy
 $(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)

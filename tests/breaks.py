@@ -155,7 +155,7 @@ of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_adapters_keep(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
 of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
-of("master/api/module.c", "tests/net/training/test_lora.py",
+of("master/api/core/module.c", "tests/net/training/test_lora.py",
    an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
 of("worker/service/artifact.c", "tests/net/training/test_lora.py",
    an_artifact_has_adapters=("static clv_code make_wants(", "clv_lora_is_adapter(p->name)", "false"))
@@ -187,12 +187,12 @@ of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
 of("worker/service/artifact.c", MEMORY,
    an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_PART };", "enum { PART_BYTES = 1 << 26 };"))
-of("master/api/pieces.c", MEMORY,
+of("master/api/core/pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20", "LEAST_WINDOW = 64 << 20, MOST_WINDOW = 64 << 20"),
    items_come_whole=("static bool knows_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
 of("common/model/weights/checkpoint_read.c", MEMORY,
    checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_slurp(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
-of("master/api/pieces.c", "tests/net/hostile/test_hostile_state.py pieces_of_state",
+of("master/api/core/pieces.c", "tests/net/hostile/test_hostile_state.py pieces_of_state",
    any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->got.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
@@ -254,7 +254,7 @@ of("common/model/graph/params.c", NARROW,
    narrow_weights_take_as_much=("void clv_params_narrow(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
 of("common/base/tensor/tensor.c", NARROW,
    halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
-of("master/api/module.c", "tests/net/training/test_lora.py a_base_in_bf16",
+of("master/api/core/module.c", "tests/net/training/test_lora.py a_base_in_bf16",
    the_base_is_f32_all_the_same=("static cleave_status narrow(", "m->frozen_bf16 = o->frozen_bf16;", "m->frozen_bf16 = o->frozen_bf16 && m->node > 1000;"))
 
 # ---- text ----------------------------------------------------------------------------------------
@@ -517,10 +517,10 @@ of("common/model/graph/divide.c", "tests/unit/graph/test_divide",
    glue_has_a_layers_key=("static clv_code glue", "name, CLV_GLUE_LAYER,", "name, 0,"),
    the_last_part_is_added_first=("static clv_code sum", "(int)k;", "(int)(v->d->n_parts - k);"),
    each_part_adds_the_bias=("static clv_code add_rows", "attrs.bias = false;", ""))
-of("master/api/parallel_state.c", "tests/unit/api/test_parallel",
+of("master/api/extra/parallel_state.c", "tests/unit/api/test_parallel",
    a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
    only_the_first_part_is_read=("static cleave_status take_module", "part_of(p, i)", "0"))
-of("master/api/parallel.c", "tests/unit/api/test_parallel",
+of("master/api/extra/parallel.c", "tests/unit/api/test_parallel",
    a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->spread ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->spread ? NULL : p->name", "p->name")],
    parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
    a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!any)", "if (false)"))
@@ -531,18 +531,18 @@ of("common/engine/node.c", SIMULATED,
 of("common/net/link/send_queue.c", SIMULATED,
    what_has_waited_waits_for_the_next=("static void add_waiting(", "p->with_next = false;", ""),
    credit_is_not_given_back=("void clv_send_queue_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
-of("master/api/context.c", SIMULATED,
+of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
-of("master/api/links.c", SIMULATED,
+of("master/api/core/links.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
-of("master/api/kept.c", SIMULATED,
+of("master/api/extra/kept.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
-of("master/api/await.c", SIMULATED,
-   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);", ""),
+of("master/api/extra/futures.c", SIMULATED,
+   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
    what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
-of("master/api/place.c", SIMULATED,
+of("master/api/core/place.c", SIMULATED,
    a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
@@ -577,52 +577,53 @@ of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
    sums_begin_with_nothing=("static clv_code begin_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
-of("master/api/module.c", "tests/unit/api/test_far",
+of("master/api/core/module.c", "tests/unit/api/test_far",
    a_module_at_the_master_is_on_the_processor=("static const clv_backend *own_backend(", "return others->list[i];", "return clv_backend_cpu();"))
 
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
-of("master/api/future.c", FUTURES,
-   a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "is_ordered(o) && o->context == f->context", "false"),
-   who_asks_late_is_never_called=("cleave_status api_future_then(", "if (!f->done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"))
-of("master/api/await.c", FUTURES,
-   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"),
+of("master/api/core/future.c", FUTURES,
+   a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->in_order && o->context == f->context", "false"))
+of("master/api/extra/futures.c", FUTURES,
+   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"),
+   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
+of("master/api/core/await.c", FUTURES,
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
 
 # ---- the same programs over real daemons ---------------------------------------------------------
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
-of("master/api/lives.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
+of("master/api/core/incarnations.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
    who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
-of("master/api/place.c", SIMULATED,
+of("master/api/core/place.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "if (!m->tried) return", "if (m->state != MODULE_GONE) return"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->tried) m->generation ="))
-of("master/api/await.c", DAEMONS + " programs_give_the_bits_of_home",
+of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_home",
    a_cancel_does_nothing=(
        "cleave_status cleave_future_cancel(",
-       "if (f->bound || f->over) api_future_settle(runtime, f, &why); else end_early(runtime, f, &why);",
-       "if (!f) end_early(runtime, f, &why);"))
+       "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);",
+       "if (!f) api_future_end_early(runtime, f, &why);"))
 of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py server_that_dies_refuses_nobody",
    who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
-of("master/api/rejoin.c", REJOIN,
+of("master/api/extra/rejoin.c", REJOIN,
    what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status put_contents(", "k < 2", "k < 1"),
    a_context_of_an_earlier_life_is_not_marked=("static void leave_contexts(", "c->left |= NODE_BIT(node);", ""),
    weights_that_are_not_kept_are_not_asked_for=("static cleave_status take_contents(", "|| !m->given", "|| true"))
-of("master/api/lives.c", REJOIN,
+of("master/api/core/incarnations.c", REJOIN,
    a_module_that_was_lost_is_taken_for_there=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
-of("master/api/rejoin_int.h", REJOIN,
+of("master/api/core/incarnations_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->life ? p->wire : p->name", "p->name"))
-of("master/api/workers.c", REJOIN,
+of("master/api/core/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
-of("master/api/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
+of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) api_end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
-of("master/api/place.c", "tests/net/api/test_api_optimizers.py",
+of("master/api/core/place.c", "tests/net/api/test_api_optimizers.py",
    a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
-of("master/api/module.c", "tests/net/api/test_api_optimizers.py",
+of("master/api/core/module_end.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_outdated(", "m->anew |= anew;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
@@ -651,12 +652,12 @@ of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 GRADIENTS = "tests/unit/api/test_gradients"
-of("master/api/backward.c", GRADIENTS,
+of("master/api/core/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
    a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->changes == m->changes || c->planned[m->index]) return false;", "return false;"))
-of("master/api/gradients.c", GRADIENTS,
+of("master/api/extra/gradients.c", GRADIENTS,
    nobody_votes_on_what_was_written=("static cleave_status write_it(", "c->written |= NODE_BIT(f->module->node);", ";"))
-of("master/api/events.c", GRADIENTS,
+of("master/api/core/events.c", GRADIENTS,
    what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))
 
 # ---- devices -------------------------------------------------------------------------------------
@@ -736,7 +737,7 @@ of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
-of("master/api/module.c", CUDA,
+of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
 of("master/ops.c", "tests/net/operations/test_cli.py",

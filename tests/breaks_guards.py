@@ -27,6 +27,10 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
    a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
+of("worker/admission.c", "tests/net/operations/test_connections.py an_identity_has_a_quota",
+   connections_have_no_quota=("static clv_tls_decision room_for(", "h->held >= h->quota", "h->quota == 0"))
+of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
+   frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
    a_revoked_certificate_is_admitted=("static clv_tls_decision judge(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
    a_list_that_has_ended_is_enough=("static clv_tls_decision judge(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
@@ -105,7 +109,7 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state(", "|| strcmp(f->name, s->name) != 0", ""))
 of("master/egress/row.c", "tests/unit/egress/test_gate",
    tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
-of("master/api/secrets.c", "tests/unit/api/test_secrets",
+of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(clv_findings)CLV_SHOWS_PICTURE;"),
@@ -142,3 +146,6 @@ of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint
    the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
+of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
+   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
+   hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_permits(b->policy, &t, err);", "return CLV_OK;"))

@@ -22,7 +22,7 @@ of("kernels/cpu/dots.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE vo
 FALLBACK = "tests/unit/cpu/test_fallback"
 of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "&& !amx_ready", "&& false"))
 BF16 = "tests/net/training/test_bf16.py"
-of("master/api/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, ours) != 0", "false"))
+of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, ours) != 0", "false"))
 of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void compare_machines(", "i < CLV_COUNT(said)", "i < 1"))
 
 # ---- blocks that backward computes again ---------------------------------------------------------
@@ -41,8 +41,8 @@ of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("clv_code clv_graph_block(", "if (g->nodes[i].recompute)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
-of("master/api/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_blocks_put(m, o, error));", ""))
-of("master/api/blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
+of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_blocks_put(m, o, error));", ""))
+of("master/api/core/blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -138,9 +138,9 @@ of("master/plan/cache.c", CACHE,
    records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows & CLV_SHOWS_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
-of("master/api/cached.c", CACHE,
+of("master/api/core/cached.c", CACHE,
    any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->keeps_rows) return CLEAVE_OK;", "return CLEAVE_OK;"))
-of("master/api/sending.c", CACHE,
+of("master/api/core/may_send.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
    other_records_have_the_same_rows=("static clv_code add_files(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
@@ -202,13 +202,13 @@ of("master/plan/ties.c", "tests/net/training/test_cuda.py one_weight_of_two_laye
 of("master/plan/ties.c", TIED,
    a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (still)", "if (still && frozen)"),
    a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "still == frozen ||", "still == frozen || frozen ||"))
-of("master/api/rejoin.c", "tests/net/api/test_api_rejoin.py",
+of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void take_layers(", "take_tie(v, k, i);", ";"))
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
-of("master/api/place.c", "simulate/simulate --seed 2040",
+of("master/api/core/place.c", "simulate/simulate --seed 2040",
    a_worker_that_was_not_told_has_it_already=("cleave_status api_module_take_there(", "if (!m->tried) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
 
 # ---- predictions of documents --------------------------------------------------------------------

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/net/link/link_int.h"
-#include "master/api/api_int.h"
+#include "master/api/core/core.h"
 #include "tests/fuzz/fuzz_frame.h"
 #include "tests/fuzz/never.h"
 

@@ -7,8 +7,8 @@
  * that an unwritten or overrun value shows. backward gets only what the kernel declared in `saves`,
  * and after another forward on the same kernel, as when several micro-batches are in flight.
  */
-#ifndef CLEAVE_RUN_INT_H
-#define CLEAVE_RUN_INT_H
+#ifndef CLEAVE_OPS_RUN_INT_H
+#define CLEAVE_OPS_RUN_INT_H
 
 #include "tests/ops/cases_int.h"
 

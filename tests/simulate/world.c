@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/api_int.h"
+#include "master/api/core/core.h"
 #include "tests/simulate/world_int.h"
 
 #define MS UINT64_C(1000000)

@@ -2,7 +2,7 @@
  *
  * A master and three workers in one process and on one thread: whole nodes with their links, on a
  * network and a clock that are simulated. The master is a runtime of libcleave in a world of its
- * own (master/api/api_int.h); the workers answer its methods as the service does.
+ * own (master/api/core/core.h); the workers answer its methods as the service does.
  */
 #ifndef CLEAVE_SIMULATE_WORLD_H
 #define CLEAVE_SIMULATE_WORLD_H

@@ -3,14 +3,14 @@
  * Sessions of those whom a reload has taken out of `allow`: of an identity that may not open
  * sessions any more, and with a peer that is not one any more. They end where it costs their master
  * least, behind a step, or with nothing at work; and in any case when a minute is over. Their
- * masters are told why, and have a second to read it.
+ * masters are told why, and have five seconds to read it: a busy host may need more than one.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "worker/service/service_int.h"
 
-enum { PATIENCE_MS = 60000, FAREWELL_MS = 1000 };
+enum { PATIENCE_MS = 60000, FAREWELL_MS = 5000 };
 
 static bool has_role(const clv_worker_settings *now, const char *uri, clv_role role) {
   const clv_allow_spec *a = clv_settings_allowed(now, uri);

@@ -186,7 +186,7 @@ clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *er
 clv_code clv_recv_window_take(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of a packet that is freed. Bundles grants: sends CREDIT when a quarter of the
  * limit is pending, or when all that is used is. */
-void clv_recv_window_release(clv_recv_window *r, uint64_t bytes);
+void clv_recv_window_release(clv_recv_window *r, uint64_t bytes); /* NULL is allowed */
 
 /* ---- pace.c ---------------------------------------------------------------------------------- */
 

@@ -57,7 +57,7 @@ void clv_packet_free(clv_packet *p) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_device_copy_unref(p->device_copy[i]);
   clv_pool *pool = p->pool;
   clv_pool_spare_give(pool, p);
-  if (recv_window) clv_recv_window_release(recv_window, credit);
+  clv_recv_window_release(recv_window, credit);
   clv_recv_window_unref(recv_window);
   clv_pool_unref(pool);
 }

@@ -64,6 +64,7 @@ static uint64_t grant(clv_recv_window *r) {
 }
 
 void clv_recv_window_release(clv_recv_window *r, uint64_t bytes) {
+  if (!r) return;
   pthread_mutex_lock(&r->lock);
   r->n_packets--;
   r->credit_pending += bytes;

@@ -11,7 +11,7 @@
 /* cmocka wants those first */
 #include <cmocka.h>
 
-#include "master/api/api_int.h"
+#include "master/api/core/core.h"
 #include "tests/unit/far.h"
 
 enum { ROWS = 6, SIZE = 6, CLASSES = 3, STEPS = 6 };

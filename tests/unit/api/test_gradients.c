@@ -10,7 +10,7 @@
 /* cmocka wants those first */
 #include <cmocka.h>
 
-#include "master/api/api_int.h"
+#include "master/api/core/core.h"
 
 enum { ROWS = 4, IN = 3, OUT = 2 };
 

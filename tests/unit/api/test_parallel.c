@@ -12,7 +12,7 @@
 /* cmocka wants those first */
 #include <cmocka.h>
 
-#include "master/api/api_int.h"
+#include "master/api/core/core.h"
 
 enum { ROWS = 6, WIDTH = 5, STEPS = 12 };
 

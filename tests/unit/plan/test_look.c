@@ -85,9 +85,8 @@ static void a_figure_at_its_limit_is_no_finding(void **state) {
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
     clv_look look = look_of(.2 + .01 * above, .3 + .01 * above);
     clv_blueprint_looked(b, &look);
-    assert_int_equal(row_of(b, CLEAVE_SENDING_VALUE)->looked, above ? CLV_SHOWS_TOKENS : 0);
-    assert_int_equal(row_of(b, CLEAVE_SENDING_GRADIENT)->looked,
-                     above ? CLV_SHOWS_LABELS_READABLE : 0);
+    assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, above ? CLV_SHOWS_TOKENS : 0);
+    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->looked, above ? CLV_SHOWS_LABELS_READABLE : 0);
   }
 }
 

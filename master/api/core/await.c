@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs operations. A function that waits for nodes is api_run: it begins the operation and awaits
+ * its record. The asynchronous form of the function is api_start: it begins the same operation and
+ * returns a handle of the record. Each thread that waits for one record advances all of them. The
+ * thread of futures, which the first asynchronous form starts, does that while no thread of the
+ * program waits, and calls callbacks. A runtime with single_thread has no such thread.
+ */
+#include "master/api/core/future_int.h"
+
+/* ---- advancing ------------------------------------------------------------------------------- */
+
+void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why) {
+  if (f->op->leave) f->op->leave(rt, f);
+  api_future_finish(rt, f, why);
+}
+
+/* True: it is over. */
+static bool advance(cleave_runtime *rt, api_future *f) {
+  cleave_error why;
+  f->waiting++; /* the record stays until the end of this function */
+  f->op->advance(rt, f);
+  if (!f->over && f->op->late && api_is_late(rt, f->due_ns)) {
+    f->op->late(rt, f, &why);
+    api_future_end_early(rt, f, &why);
+  }
+  bool over = f->over;
+  api_future_leave(rt, f);
+  return over;
+}
+
+/* True: one is over. It may be what another one waits for, or have ended it, so the caller starts
+ * again with the first. */
+static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
+  *ret_due = api_decision_advance(rt);
+  for (api_future *f = rt->open->first, *next; f; f = next) {
+    next = f->next;
+    if (advance(rt, f)) return true;
+    *ret_due = CLV_MIN(*ret_due, f->due_ns);
+  }
+  return false;
+}
+
+uint64_t api_futures_advance(cleave_runtime *rt) {
+  uint64_t due;
+  bool any = false;
+  while (advance_all(rt, &due)) any = true;
+  if (any) api_wake(rt);
+  return due;
+}
+
+/* ---- the thread of futures ------------------------------------------------------------------- */
+
+static bool call_back(cleave_runtime *rt) { return rt->open->call_back && rt->open->call_back(rt); }
+
+static void *attend(void *user) {
+  cleave_runtime *rt = user;
+  LOCKED(rt);
+  while (rt->open->running) {
+    uint64_t due = api_futures_advance(rt);
+    if (!call_back(rt) && rt->open->running) (void)api_sleep(rt, due);
+  }
+  (void)call_back(rt);
+  return NULL;
+}
+
+cleave_status api_futures_attend(cleave_runtime *rt, cleave_error *error) {
+  api_futures *all = rt->open;
+  if (rt->single_thread || all->running || all->closing) return CLEAVE_OK;
+  all->running = true;
+  if (pthread_create(&all->thread, NULL, attend, rt) == 0) return CLEAVE_OK;
+  all->running = false;
+  return api_fail(error, CLV_EXHAUSTED, "no thread for the futures of the program");
+}
+
+static api_future *first_with_thread(const cleave_runtime *rt) {
+  api_future *f = rt->open->first;
+  while (f && !f->op->has_thread) f = f->next;
+  return f;
+}
+
+void api_futures_stop(cleave_runtime *rt) {
+  if (!rt) return;
+  api_lock(rt);
+  for (api_future *f; (f = first_with_thread(rt)) != NULL;)
+    if (!advance(rt, f)) (void)api_sleep(rt, UINT64_MAX);
+  bool running = rt->open->running;
+  cleave_error why;
+  api_fail(&why, CLV_CANCELLED, "the runtime was closed");
+  while (rt->open->first) api_future_end_early(rt, rt->open->first, &why);
+  rt->open->running = false;
+  api_wake(rt);
+  if (!running) (void)call_back(rt);
+  api_unlock(rt);
+  if (running) pthread_join(rt->open->thread, NULL);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* A record, or the first of some handles. */
+typedef struct awaited {
+  const api_future *one;
+  const cleave_future *futures; /* [n] id 0: none */
+  size_t n;
+} awaited;
+
+static bool is_any_done(const cleave_runtime *rt, const awaited *a, size_t *ret_index) {
+  if (a->one) return a->one->done;
+  for (size_t i = 0; i < a->n; i++) {
+    const api_future *f = api_id_table_get(&rt->futures, a->futures[i].id);
+    *ret_index = i;
+    if (f && f->done) return true;
+  }
+  return false;
+}
+
+/* False: not in time. */
+static bool await(cleave_runtime *rt, const awaited *a, uint64_t until_ns, size_t *ret_index) {
+  for (;;) {
+    uint64_t due = api_futures_advance(rt);
+    bool called = rt->single_thread && call_back(rt);
+    if (is_any_done(rt, a, ret_index)) return true;
+    if (api_is_late(rt, until_ns)) return false;
+    if (!called) (void)api_sleep(rt, CLV_MIN(due, until_ns));
+  }
+}
+
+bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
+                           uint64_t until_ns, size_t *ret_index) {
+  const awaited a = {.futures = futures, .n = n};
+  return await(rt, &a, until_ns, ret_index);
+}
+
+cleave_status api_future_result(const api_future *f, cleave_error *error) {
+  if (f->why.status != CLEAVE_OK && error) *error = f->why;
+  return f->why.status;
+}
+
+cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
+                               cleave_error *error) {
+  size_t none;
+  const awaited a = {.one = f};
+  char heard[200];
+  api_future_watch(f, true);
+  bool in_time = await(rt, &a, until_ns, &none);
+  api_future_watch(f, false);
+  if (in_time) return api_future_result(f, error);
+  if (f->value) {
+    cleave_error late;
+    f->op->late(rt, f, &late);
+    if (error) *error = late;
+    return late.status;
+  }
+  return api_fail(error, CLV_DEADLINE, "future %llu, %s of %s, was not done in time%s",
+                  (unsigned long long)f->id, f->op->name, f->of,
+                  api_silence(rt, heard, sizeof heard));
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+/* An operation that could not begin leaves nothing. */
+static cleave_status begin(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                           api_future **ret, cleave_error *error) {
+  api_future *f;
+  PASS(api_future_new(rt, op, api_until(rt, a->deadline_ms), a->deadline_ms, &f, error));
+  cleave_status status = op->begin(rt, a, f, error);
+  if (status == CLEAVE_OK) {
+    *ret = f;
+    return CLEAVE_OK;
+  }
+  f->over = true;
+  api_future_leave(rt, f);
+  return status;
+}
+
+/* The deadline of a call begins when the call has been sent, because the first use of a module
+ * takes time. */
+static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                                     api_future **ret, cleave_error *error) {
+  LOCKED(rt);
+  *ret = NULL;
+  PASS(begin(rt, op, a, ret, error));
+  if (op->unattended) (*ret)->until_ns = (*ret)->due_ns = api_until(rt, a->deadline_ms);
+  api_future_list(rt, *ret);
+  return api_future_await(rt, *ret, UINT64_MAX, error);
+}
+
+/* The result is copied without the lock: a record that is done does not change. */
+cleave_status api_run(cleave_runtime *rt, const api_operation *op, api_arguments *a, void *ret,
+                      cleave_error *error) {
+  api_future *f;
+  cleave_status status = begin_and_await(rt, op, a, &f, error);
+  if (status == CLEAVE_OK && f->op->out && ret) status = f->op->out(f, ret, error);
+  LOCKED(rt);
+  if (f) api_future_leave(rt, f);
+  return status;
+}
+
+/* An operation that fails at once is refused. */
+cleave_status api_start(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                        cleave_future *ret, cleave_error *error) {
+  api_future *f;
+  LOCKED(rt);
+  if (!op->unattended) PASS(api_futures_attend(rt, error));
+  PASS(begin(rt, op, a, &f, error));
+  api_future_list(rt, f);
+  (void)api_futures_advance(rt);
+  cleave_status status = f->done ? api_future_result(f, error) : CLEAVE_OK;
+  if (status == CLEAVE_OK) status = api_future_name(rt, f, ret, error);
+  if (status != CLEAVE_OK && !f->over && !op->has_thread) api_future_end_early(rt, f, NULL);
+  api_future_leave(rt, f);
+  return status;
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Leaves and calls: a call becomes one value of the tape and one CALL frame; what its node lacks is
+ * ordered from where it is.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+#include "master/api/core/ties_int.h"
+
+cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
+                          const cleave_tensor *tensor, bool requires_grad,
+                          cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, tensor, ret_reference);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  api_context *c;
+  api_value *v;
+  PASS(api_tensor_in(runtime->pool, tensor, &t, error));
+  if (requires_grad && t->dtype != CLV_F32)
+    return api_fail(error, CLV_INVALID, "a leaf of %s has no gradient; only f32 has",
+                    clv_dtype_name(t->dtype));
+  LOCKED(runtime);
+  PASS(api_find_context(runtime, handle, &c, error));
+  PASS(api_new_value(runtime, c, &v, error));
+  v->dtype = t->dtype;
+  v->shape = t->shape;
+  v->needs_grad = requires_grad && !c->evaluation;
+  v->here = clv_steal(&t);
+  ret_reference->id = v->id;
+  return CLEAVE_OK;
+}
+
+/* ---- what a call is checked for before anything is sent -------------------------------------- */
+
+static cleave_status check_input(const cleave_module *m, uint32_t slot, const api_value *v,
+                                 int64_t batch, cleave_error *error) {
+  const clv_node *in = &m->graph->nodes[m->inputs[slot]];
+  clv_shape want = in->shape;
+  if (want.rank) want.dim[0] = m->graph->joins && v->shape.rank ? v->shape.dim[0] : batch;
+  if (v->dtype == in->dtype && clv_shape_equal(&want, &v->shape)) return CLEAVE_OK;
+  char w[160], g[160];
+  api_fail(error, CLV_INVALID,
+           "module '%s' takes input %u ('%s') as %s %s, but value %llu is %s %s", m->name, slot,
+           in->name, clv_dtype_name(in->dtype), clv_shape_format(&want, w, sizeof w),
+           (unsigned long long)v->id, clv_dtype_name(v->dtype),
+           clv_shape_format(&v->shape, g, sizeof g));
+  return CLEAVE_INVALID;
+}
+
+/* The places of all inputs in one sentence, for a module that takes only what is there. */
+static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
+                                  cleave_error *error) {
+  bool all = true;
+  char text[CLEAVE_TEXT] = "";
+  for (uint32_t i = 0; i < m->n_inputs; i++) {
+    const api_value *v = in[i];
+    uint32_t node = v->module ? v->module->node : v->kept ? v->kept->owner : 0;
+    size_t at = strlen(text);
+    bool at_hand = !v->module && !v->kept && m->node == 0;
+    all &= ((v->at | v->send_later) & NODE_BIT(m->node)) || at_hand;
+    snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
+             m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
+  }
+  if (all) return CLEAVE_OK;
+  const char *here = rt->peers[m->node].name;
+  api_fail(error, CLV_PRECONDITION,
+           "module '%s' at %s takes only inputs that are there: %.240s; bring them with "
+           "cleave_send_to(..., \"%s\"), or load the module without local_only",
+           m->name, here, text, here);
+  api_place_error(error, here, m->name);
+  return CLEAVE_PRECONDITION;
+}
+
+/* The device of a value that a module of this node has made; NULL: it comes from elsewhere. */
+static const char *device_at(const api_value *v, uint32_t node) {
+  const cleave_module *m = v->module ? v->module : v->kept ? v->kept->module : NULL;
+  return m && m->node == node ? m->device : NULL;
+}
+
+static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
+                                   cleave_error *error) {
+  for (uint32_t i = 0; i < m->n_inputs && !m->any_device; i++) {
+    const char *device = device_at(in[i], m->node), *here = rt->peers[m->node].name;
+    if (!device || strcmp(device, m->device) == 0) continue;
+    api_fail(
+        error, CLV_PRECONDITION,
+        "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
+        "the module with device \"%s\", or with any_device, which takes it there",
+        m->name, m->device, here, i, m->graph->nodes[m->inputs[i]].name, device, device);
+    api_place_error(error, here, m->name);
+    return CLEAVE_PRECONDITION;
+  }
+  return CLEAVE_OK;
+}
+/* Of the first that is no scalar. */
+static int64_t batch_of(api_value *const *in, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (in[i]->shape.rank) return in[i]->shape.dim[0];
+  return 1;
+}
+
+/* Of a graph that joins batches: its shapes are from now on those of these inputs. */
+static cleave_status check_batches(const cleave_module *m, api_value *const *in,
+                                   cleave_error *error) {
+  int64_t n[CLV_MAX_INPUTS] = {0};
+  clv_err err;
+  if (!m->graph->joins) return CLEAVE_OK;
+  for (uint32_t i = 0; i < m->n_inputs; i++) n[i] = in[i]->shape.dim[0];
+  if (clv_graph_set_batches(m->graph, n, &err) == CLV_OK) return CLEAVE_OK;
+  (void)clv_err_prefix(&err, "module '%s'", m->name);
+  return api_from(error, &err);
+}
+
+static cleave_status check_call(cleave_runtime *rt, const api_context *c, const cleave_module *m,
+                                const cleave_reference *inputs, size_t n_inputs, api_value **in,
+                                cleave_error *error) {
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  if (n_inputs != m->n_inputs)
+    return api_fail(error, CLV_INVALID, "module '%s' has %u input%s, not %zu", m->name, m->n_inputs,
+                    CLV_S(m->n_inputs), n_inputs);
+  for (uint32_t i = 0; i < m->n_inputs; i++) {
+    PASS(api_find_value(rt, inputs[i], &in[i], error));
+    if (in[i]->context != c)
+      return api_fail(error, CLV_INVALID, "input %u of '%s' belongs to context %s, not to %s", i,
+                      m->name, in[i]->context->name, c->name);
+  }
+  PASS(check_devices(rt, m, in, error));
+  for (uint32_t i = 0; i < m->n_inputs; i++)
+    PASS(check_input(m, i, in[i], batch_of(in, m->n_inputs), error));
+  PASS(check_batches(m, in, error));
+  return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
+}
+
+/* ---- what has to travel ---------------------------------------------------------------------- */
+
+/* The value will not come any more: the master's node is told what the program knows. */
+static cleave_status pass_on_failure(cleave_runtime *rt, const api_value *v, cleave_error *error) {
+  clv_packet *p;
+  PASS(api_packet(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  p->frame.has_failure = true;
+  api_failure_out(v, &p->frame);
+  return api_send(rt, 0, p, error);
+}
+
+cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
+                        cleave_error *error) {
+  clv_packet *p;
+  const char *to = node ? api_wire_name(&rt->peers[node]) : "";
+  if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->asked || v->failed) return CLEAVE_OK;
+  bool own_leaf = !v->module && !v->kept;
+  if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
+  if (for_node && node && !rt->peers[node].has_module) {   /* nobody there to take it */
+    v->send_later |= NODE_BIT(node);
+    return CLEAVE_OK;
+  }
+  if (for_node && v->kept) return rt->keeper->bring(rt, v, node, error);
+  if (for_node) {
+    v->at |= NODE_BIT(node);
+    v->context->nodes |= NODE_BIT(node);
+    v->node_wants |= node == 0;
+  }
+  if (v->here && for_node) { /* the program has it: no need to ask */
+    TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->here, &p, &err));
+    return api_send(rt, node, p, error);
+  }
+  if (for_node && node == 0 && v->failed) return pass_on_failure(rt, v, error);
+  if (v->row_of)
+    return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
+  if (node == 0 && v->asked) return CLEAVE_OK; /* one VALUE serves program and node */
+  v->asked |= node == 0;
+  TRY(clv_packet_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
+  return api_send(rt, v->module->node, p, error);
+}
+
+/* Whether the tensor is part of the CALL: a leaf that the node has not been given, or, at home, a
+ * worker's value that is in this process already. */
+static bool is_carried(const api_value *a, uint32_t node) {
+  return a->here && !(a->at & NODE_BIT(node)) && (!a->module || node == 0);
+}
+
+/* Fills the arguments; *ret_given: the inputs that the node is given with this call. */
+static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_given,
+                              cleave_error *error) {
+  for (uint32_t i = 0; i < v->n_args; i++) {
+    api_value *a = v->args[i];
+    bool along = is_carried(a, v->module->node);
+    TRY(clv_packet_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
+    if (!along) continue;
+    a->at |= NODE_BIT(v->module->node); /* a second slot names it */
+    *ret_given |= 1u << i;
+  }
+  return CLEAVE_OK;
+}
+
+/* What a call is given beside its inputs. */
+typedef struct call_mode {
+  uint64_t after;
+  bool deliver;                     /* its value, unasked, */
+  bool for_program;                 /* to whoever calls (else to the node itself), */
+  uint32_t to;                      /* this node */
+  const cleave_call_options *order; /* NULL: in none */
+} call_mode;
+
+static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode *how,
+                               clv_packet *p, cleave_error *error) {
+  if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
+  if (how->to && !rt->peers[how->to].has_module) {
+    v->send_later |= NODE_BIT(how->to);
+    return CLEAVE_OK;
+  }
+  TRY(clv_packet_call_deliver(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
+  v->asked |= how->to == 0;
+  if (how->for_program) return CLEAVE_OK;
+  v->at |= NODE_BIT(how->to);
+  v->context->nodes |= NODE_BIT(how->to);
+  v->node_wants |= how->to == 0;
+  return CLEAVE_OK;
+}
+
+static void add_order(clv_packet *p, const api_context *c, const cleave_call_options *o) {
+  if (c->events) p->frame.flags |= CLV_FLAG_TRACE;
+  if (!o) return;
+  clv_packet_call_positions(p, o->position, o->backward_position, o->weight_position,
+                            o->old_weights);
+  if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
+}
+
+/* Whether an input is still to come from the master's own node, which has not run since the call
+ * that makes it: this call waits for it. */
+static bool waits_for_master(const cleave_runtime *rt, const api_value *v) {
+  for (uint32_t i = 0; i < v->n_args && !rt->helping; i++) {
+    const api_value *a = v->args[i];
+    if (a->module && a->module->node == 0 && a->n_helped == rt->n_helped) return true;
+  }
+  return false;
+}
+
+/* What does not go along comes from its owner, once to each node, behind the call that waits. */
+static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode *how,
+                               cleave_error *error) {
+  cleave_module *m = v->module;
+  api_context *c = v->context;
+  uint32_t given = 0;
+  CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
+  TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
+  api_name_module(p, m);
+  p->frame.step = c->step;
+  p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
+  p->frame.call.after = how->after;
+  add_order(p, c, how->order);
+  cleave_status status = ask_along(rt, v, how, p, error);
+  if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
+  if (status == CLEAVE_OK)
+    status = waits_for_master(rt, v) ? api_send_with_next(rt, m->node, clv_steal(&p), error)
+                                     : api_send(rt, m->node, clv_steal(&p), error);
+  for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
+    if (given & 1u << i) v->args[i]->at &= ~NODE_BIT(m->node);
+  PASS(status);
+  c->nodes |= NODE_BIT(m->node);
+  v->number = ++c->calls[m->node];
+  v->n_helped = rt->n_helped;
+  v->after = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
+  if (v->after && !v->after->passed) {
+    v->after->n_followers++;
+    c->n_windowed++;
+  }
+  c->called[m->index]++;
+  api_module_used(c, m);
+  for (uint32_t i = 0; i < v->n_args; i++) PASS(api_bring(rt, v->args[i], m->node, true, error));
+  return CLEAVE_OK;
+}
+
+static void shape_of_output(const cleave_module *m, api_value *v) {
+  const clv_node *out = &m->graph->nodes[m->graph->output];
+  v->dtype = out->dtype;
+  v->shape = out->shape;
+  if (v->shape.rank && !m->graph->joins) v->shape.dim[0] = batch_of(v->args, v->n_args);
+}
+
+/* Does a backward get to a call on these inputs? */
+static bool takes_part(const cleave_module *m, api_value *const *in) {
+  bool learns = m->n_learning > 0 || api_ties_learn(m);
+  for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
+  return learns;
+}
+
+static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module *m,
+                              const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
+                              api_value **ret, cleave_error *error) {
+  api_value *in[CLV_MAX_INPUTS], *v;
+  PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
+  if (how->after && !takes_part(m, in))
+    return api_fail(error, CLV_PRECONDITION,
+                    "module '%s' learns nothing here, so a window cannot hold it", m->name);
+  PASS(api_new_value(rt, c, &v, error));
+  v->module = m;
+  v->n_args = m->n_inputs;
+  v->changes = m->changes;
+  v->at = NODE_BIT(m->node);
+  for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
+  v->needs_grad = takes_part(m, in) && !c->evaluation;
+  shape_of_output(m, v);
+  m->called = true;
+  cleave_status status = send_call(rt, v, how, error);
+  if (status != CLEAVE_OK) { /* nobody else knows of it yet */
+    c->newest = v->older;
+    api_drop_value(rt, v);
+    return status;
+  }
+  *ret = v;
+  return CLEAVE_OK;
+}
+
+/* The call after whose backward this one is to run. */
+static cleave_status check_after(cleave_runtime *rt, const api_context *c, const cleave_module *m,
+                                 uint64_t after, cleave_error *error) {
+  api_value *v;
+  if (!after) return CLEAVE_OK;
+  PASS(api_find_value(rt, (cleave_reference){after}, &v, error));
+  bool same = v->context == c && v->module && v->module->node == m->node;
+  if (same && v->needs_grad && !v->spent) return CLEAVE_OK;
+  return api_fail(
+      error, CLV_PRECONDITION,
+      "module '%s' cannot run after the backward of value %llu: that is %s", m->name,
+      (unsigned long long)v->id,
+      same ? "a call without a backward to come" : "no call of this context at its node");
+}
+
+static bool first_wants_gradient(cleave_runtime *rt, const cleave_reference *inputs, size_t n) {
+  api_value *v;
+  return n && api_find_value(rt, inputs[0], &v, NULL) == CLEAVE_OK && v->needs_grad;
+}
+
+/* With the lock. The module is placed first: only its first use takes time. */
+static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                          const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
+                          api_value **ret, cleave_error *error) {
+  api_context *c;
+  PASS(api_module_place(m, first_wants_gradient(rt, inputs, n_inputs), 0, error));
+  PASS(api_decided(rt, api_until(rt, 0), error));
+  PASS(api_find_context(rt, handle, &c, error));
+  PASS(check_after(rt, c, m, how->after, error));
+  return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
+}
+
+/* A worker would refuse them by ending the session, and the master's own node has nobody who
+ * asks. */
+static cleave_status check_positions(const cleave_call_options *o, cleave_error *error) {
+  uint32_t backward = o->backward_position, weight = o->weight_position;
+  bool ascend = (!backward || (o->position && o->position < backward)) &&
+                (!weight || (backward && backward < weight));
+  uint32_t last = CLV_MAX(CLV_MAX(o->position, backward), weight);
+  if (ascend && last <= CLV_WIRE_POSITIONS) return CLEAVE_OK;
+  return api_fail(
+      error, CLV_INVALID,
+      "the positions %u, %u and %u of a call: they ascend to at most %d, each with the one "
+      "before it alone",
+      o->position, backward, weight, CLV_WIRE_POSITIONS);
+}
+
+static cleave_status call_mode_of(const cleave_runtime *rt, const cleave_call_options *o,
+                                  call_mode *ret, cleave_error *error) {
+  *ret = (call_mode){.after = o ? o->after.id : 0, .deliver = o && o->send_to, .order = o};
+  if (o) PASS(check_positions(o, error));
+  if (o && o->to_program && o->send_to && strcmp(o->send_to, rt->peers[0].name) != 0)
+    return api_fail(error, CLV_INVALID,
+                    "a value goes unasked to one node: to the program, or to '%s'", o->send_to);
+  if (o && o->to_program) ret->deliver = ret->for_program = true;
+  if (!o || !o->send_to) return CLEAVE_OK;
+  int node = api_find_node(rt, o->send_to);
+  if (node < 0)
+    return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", o->send_to,
+                    rt->config->file);
+  ret->to = (uint32_t)node;
+  return api_node_is_there(rt, ret->to, error);
+}
+
+cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
+                               cleave_module *module, const cleave_reference *inputs,
+                               size_t n_inputs, const cleave_call_options *options,
+                               cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
+  OPTIONS_IN(cleave_call_options, o, options);
+  api_value *v;
+  call_mode how;
+  LOCKED(runtime);
+  PASS(call_mode_of(runtime, options ? &o : NULL, &how, error));
+  PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
+  ret_reference->id = v->id;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
+                          const cleave_reference *inputs, size_t n_inputs,
+                          cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, module, inputs, ret_reference);
+  return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
+}
+
+/* The value ends with its context, so it has no deadline of its own: those of the functions that
+ * wait for it count. */
+cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                             cleave_error *error) {
+  api_value *v;
+  const call_mode how = {.deliver = true, .for_program = true};
+  PASS(call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
+  v->released = !a->ret_reference;
+  f->value = v;
+  f->context = v->context;
+  f->until_ns = f->due_ns = UINT64_MAX;
+  f->deadline_ms = 0;
+  snprintf(f->of, sizeof f->of, "%s", a->module->name);
+  if (a->ret_reference) a->ret_reference->id = v->id;
+  return CLEAVE_OK;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening contexts. Waits while too many that have ended are not freed at all nodes.
+ */
+#include <stdio.h>
+
+#include "master/api/core/module_int.h"
+#include "master/api/core/future_int.h"
+
+enum { MOST_ENDING = 64 }; /* contexts that have ended, some node's answer to which is missing */
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/module_int.h"
+
+/* A worker that does not answer must not make records pile up here. */
+static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
+  uint64_t until = api_until(rt, 0);
+  char heard[200];
+  bool in_time = true;
+  rt->n_awaiting++;
+  while (in_time && rt->n_ending > MOST_ENDING) in_time = api_sleep(rt, until);
+  rt->n_awaiting--;
+  if (in_time) return CLEAVE_OK;
+  return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
+                  rt->n_ending, api_silence(rt, heard, sizeof heard));
+}
+
+cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
+                                  cleave_context *ret_context, cleave_error *error) {
+  GIVEN(runtime, ret_context);
+  OPTIONS_IN(cleave_context_options, o, options);
+  LOCKED(runtime);
+  if (runtime->open->closing)
+    return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
+  PASS(api_take_late_error(runtime, error));
+  PASS(wait_for_ends(runtime, error));
+  api_context *c = runtime->free_contexts;
+  if (c)
+    runtime->free_contexts = c->next;
+  else
+    TRY(clv_alloc(1, sizeof *c, &c, &err));
+  *c = (api_context){.id = ++runtime->next_context,
+                     .evaluation = o.evaluation,
+                     .step = o.step,
+                     .events = o.events};
+  char name[sizeof c->name - 2];
+  if (o.name)
+    snprintf(c->name, sizeof c->name, "'%s'", clv_text_fit(o.name, name, sizeof name));
+  else
+    snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
+  clv_err err;
+  if (api_id_table_put(&runtime->contexts, c->id, c, &err) != CLV_OK) {
+    c->next = runtime->free_contexts;
+    runtime->free_contexts = c;
+    return api_from(error, &err);
+  }
+  ret_context->id = c->id;
+  return CLEAVE_OK;
+}

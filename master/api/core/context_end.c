@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How contexts end: END_CONTEXT goes to each node that took part, and is sent again until the node
+ * has answered. Nothing here sleeps.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/module_int.h"
+
+enum {
+  END_AGAIN_NS = 250000000, /* at first, then twice as long, up to so many times */
+  MOST_BACKOFF = 64,
+};
+
+/* An end is said until it is answered, the second time without its step: that frees what is left,
+ * and is answered again. */
+static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
+  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+  clv_packet *p;
+  c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_BACKOFF * END_AGAIN_NS);
+  c->ends_due_ns = now + c->ends_wait_ns;
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if ((silent & NODE_BIT(i)) &&
+        api_packet(rt, CLV_END_CONTEXT, c->id, ++rt->next_id, &p, NULL) == CLEAVE_OK)
+      (void)api_send(rt, i, p, NULL);
+}
+
+static uint64_t resend_due(cleave_runtime *rt) {
+  uint64_t now = api_now(rt), due = UINT64_MAX;
+  if (!rt->ends_due_ns || rt->ends_due_ns > now) return rt->ends_due_ns ? rt->ends_due_ns : due;
+  size_t at = 0;
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
+    if (!c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
+    if (c->ends_due_ns <= now) resend_ends(rt, c, now);
+    due = CLV_MIN(due, c->ends_due_ns);
+  }
+  rt->ends_due_ns = due == UINT64_MAX ? 0 : due;
+  return due;
+}
+
+const api_job api_ends_job = {.before_sleep = resend_due};
+
+/* An end that is waited for is said behind its step and not with it, or its rows are asked for:
+ * nodes do not let that one wait for another packet. */
+static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error *error) {
+  cleave_status status = CLEAVE_OK;
+  api_node_set notified = 0;
+  c->ends_wait_ns = END_AGAIN_NS;
+  c->ends_due_ns = api_now(rt) + END_AGAIN_NS;
+  if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
+  if (rt->stepping == c && (c->ending || c->events)) api_send_step_and_ends(rt, c, &notified);
+  for (uint32_t i = 0; i < rt->n_peers; i++) {
+    clv_packet *p;
+    if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
+    TRY(clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
+    cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
+    if (sent != CLEAVE_OK) c->ended |= NODE_BIT(i); /* gone, and everything with it */
+    if (status == CLEAVE_OK) status = sent;
+  }
+  return status;
+}
+
+/* Its values travel still, on the way to those that are kept, but nobody can name them. */
+static void hide_values(api_context *c) {
+  for (api_value *v = c->newest; v; v = v->older) {
+    v->gradient = clv_tensor_unref(v->gradient);
+    if (!v->node_wants) v->here = clv_tensor_unref(v->here);
+  }
+}
+
+static void linger(cleave_runtime *rt, api_context *c) {
+  hide_values(c);
+  rt->n_ending -= c->ending;
+  c->ending = false;
+  c->lingers = true;
+}
+
+void api_context_ended(cleave_runtime *rt, api_context *c) {
+  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+  if (c->ending && silent && !(silent & ~c->sparing)) linger(rt, c);
+  if ((c->ending || c->lingers) && !c->owes_end && !c->users && !silent) api_context_forget(rt, c);
+}
+
+/* Tells the nodes what kept values of the context may need of them. False: nothing. */
+static bool spare(cleave_runtime *rt, api_context *c) {
+  return rt->keeper && rt->keeper->spare(rt, c);
+}
+
+void api_context_end_owed(cleave_runtime *rt, api_context *c) {
+  if (!c->owes_end) return;
+  c->owes_end = false;
+  c->spares = spare(rt, c);
+  (void)send_ends(rt, c, NULL);
+}
+
+/* Not before it is known that nothing is given up which somebody keeps. */
+static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error *error) {
+  linger(rt, c);
+  c->owes_end = true;
+  return api_fail(error, CLV_DEADLINE,
+                  "the owners of %u kept values of context %s have not answered in time: it ends "
+                  "when they have",
+                  c->keeping, c->name);
+}
+
+/* Whatever goes on in it does so no longer. Nodes that are to finish something do not hear of
+ * it. */
+static void give_up(cleave_runtime *rt, api_context *c) {
+  cleave_error why;
+  bool busy = c->users || c->running || api_futures_wait_in(rt, c);
+  api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
+  if (busy && !c->spares) api_context_fail(rt, c, &why, 0);
+  if (busy && !c->failed) {
+    c->failed = true;
+    c->failure = why;
+  }
+  api_futures_end(rt, c);
+  api_wake(rt);
+}
+
+/* Nobody finds it any more. True: its end is said later. */
+static bool begin_end(cleave_runtime *rt, api_context *c) {
+  bool later = c->keeping && !c->failed;
+  c->closing = true;
+  c->spares = !c->failed && (later || spare(rt, c));
+  give_up(rt, c);
+  return later;
+}
+
+cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
+                                 cleave_error *error) {
+  GIVEN(runtime);
+  LOCKED(runtime);
+  api_context *c = api_id_table_get(&runtime->contexts, handle.id);
+  if (c && c->keeping && !c->closing) runtime->keeper->wait(runtime, c, api_until(runtime, 0));
+  c = api_id_table_get(&runtime->contexts, handle.id);
+  if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
+  if (c->users || api_futures_wait_in(runtime, c) || runtime->deciding == c)
+    return api_fail(error, CLV_PRECONDITION,
+                    "something waits in context %s, or a step that may be taken back: close it",
+                    c->name);
+  c->ending = true;
+  runtime->n_ending++;
+  bool gone_on = !c->failed;
+  if (begin_end(runtime, c)) return end_later(runtime, c, error);
+  bool given_up = gone_on && c->failed;
+  cleave_status status = send_ends(runtime, c, error);
+  if (status == CLEAVE_OK && c->final_step && !given_up) status = api_context_failure(c, error);
+  if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
+  if (c->spares)
+    hide_values(c);
+  else
+    api_drop_values(runtime, c);
+  api_context_ended(runtime, c);
+  return status;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+enum { WAITS_FOR_KEPTS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
+
+cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                              cleave_error *error) {
+  api_context *c = api_id_table_get(&rt->contexts, a->context.id);
+  if (!c || c->closing) return api_find_context(rt, a->context, &c, error);
+  f->context_id = a->context.id;
+  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  return CLEAVE_OK;
+}
+
+/* Whose closing this is; NULL when somebody else has closed it meanwhile, which ends this. */
+static api_context *still_open(cleave_runtime *rt, api_future *f) {
+  cleave_error why;
+  api_context *c = api_id_table_get(&rt->contexts, f->context_id);
+  if (c && (f->stage >= WAITS_FOR_USERS || !c->closing)) return c;
+  (void)api_find_context(rt, (cleave_context){f->context_id}, &c, &why);
+  api_future_finish(rt, f, &why);
+  return NULL;
+}
+
+/* A step on its way is waited for as long as that may take. */
+static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_future *f) {
+  if (f->stage == WAITS_FOR_KEPTS && c->keeping && !c->failed && !api_is_late(rt, f->until_ns))
+    return true;
+  f->stage = WAITS_FOR_STEP;
+  f->due_ns = UINT64_MAX;
+  return rt->deciding == c;
+}
+
+/* The nodes are told. */
+static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  f->stage = WAITS_FOR_ENDS;
+  f->due_ns = f->until_ns;
+  if (f->later) c->spares = spare(rt, c);
+  (void)send_ends(rt, c, &why);
+  if (why.status == CLEAVE_OK && c->undone) (void)api_context_failure(c, &why);
+  if (!f->done) f->why = why;
+}
+
+static void take_ends(cleave_runtime *rt, api_context *c, api_future *f) {
+  cleave_error why = f->why;
+  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+  bool all = !(silent & ~c->sparing);
+  if (!all && !api_is_late(rt, f->until_ns)) return;
+  if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
+  if (why.status == CLEAVE_OK && silent)
+    linger(rt, c);
+  else
+    api_context_forget(rt, c);
+  api_future_finish(rt, f, &why);
+}
+
+void api_close_advance(cleave_runtime *rt, api_future *f) {
+  api_context *c = still_open(rt, f);
+  cleave_error why;
+  if (!c || (f->stage < WAITS_FOR_USERS && is_held_up(rt, c, f))) return;
+  if (f->stage < WAITS_FOR_USERS) {
+    f->stage = WAITS_FOR_USERS;
+    f->bound = true;
+    f->later = begin_end(rt, c);
+  }
+  if (f->stage == WAITS_FOR_USERS && c->users) return;
+  if (f->stage == WAITS_FOR_USERS && f->later && c->keeping) {
+    (void)end_later(rt, c, &why);
+    api_future_finish(rt, f, &why);
+    return;
+  }
+  if (f->stage == WAITS_FOR_USERS) send_end_of(rt, c, f);
+  take_ends(rt, c, f);
+}

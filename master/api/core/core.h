@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The core of libcleave for the functions that only programs use (master/api/extra), and for a
+ * simulation: records, and the functions on them that take the lock or expect it.
+ */
+#ifndef CLEAVE_CORE_H
+#define CLEAVE_CORE_H
+
+#include "master/api/core/core_int.h"
+#include "master/api/core/future_int.h"
+#include "master/api/core/incarnations_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/requests_int.h"
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What nodes answer. Runs on rpc's queue threads for workers and on the node's thread for the
+ * master's own node: nothing here computes or waits. A worker's answers are judged as hostile: what
+ * names no context, value or request that waits for it is dropped.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+
+enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
+
+/* Returns true when the packet was given away. Sets `wake` when somebody who sleeps has reason to
+ * look: a wake-up costs more than most of what is done here. */
+typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
+
+/* For another node: passed on as it is. */
+static bool relay(cleave_runtime *rt, clv_packet *p) {
+  int to = api_find_by_wire(rt, p->frame.to);
+  uint64_t id = p->frame.context; /* the packet is gone with the sending */
+  cleave_error why;
+  if (to <= 0) return false;
+  if (api_send(rt, (uint32_t)to, p, &why) != CLEAVE_OK) {
+    api_context *c = api_id_table_get(&rt->contexts, id);
+    if (c) api_context_fail(rt, c, &why, 0);
+  }
+  return true;
+}
+
+static bool fits(const clv_tensor *t, const api_value *v) {
+  return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
+}
+
+static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  if (p->frame.to[0]) return relay(rt, p);
+  api_value *v = api_id_table_get(&rt->values, p->frame.message);
+  if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
+    return false;
+  rt->wake |= v->fetching > 0;
+  if (p->frame.has_failure && !v->failed) {
+    v->failed = true;
+    api_failure_of(from, &p->frame, &v->failure);
+  }
+  if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
+    v->failed = true;
+    api_fail(&v->failure, CLV_ANSWER, "module '%s' answered with a tensor of another shape",
+             v->module->name);
+    api_place_error(&v->failure, from->name, v->module->name);
+    if (v->node_wants) api_context_fail(rt, v->context, &v->failure, 0);
+    return false;
+  }
+  if (p->frame.n_tensors == 1 && !v->here) v->here = clv_tensor_ref(p->tensor[0]);
+  if (from->index == 0 || !v->node_wants) return false;
+  if (v->failed) api_failure_out(v, &p->frame);
+  clv_node_post(rt->node, p);
+  return true;
+}
+
+/* A leaf's contributions are added in the order of the tape, whatever order they come in. */
+static void add_parts(cleave_runtime *rt, api_value *v) {
+  for (uint32_t i = 0; i < v->contributions; i++) {
+    clv_tensor *t = clv_steal(&v->parts[i]);
+    if (t && !v->gradient) {
+      clv_err err;
+      cleave_error why;
+      if (clv_pool_tensor(rt->pool, CLV_F32, &v->shape, &v->gradient, &err) == CLV_OK) {
+        memcpy(v->gradient->data, t->data, t->bytes);
+      } else {
+        api_from(&why, &err);
+        api_context_fail(rt, v->context, &why, 0);
+      }
+    } else if (t) {
+      clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, v->gradient->data, t->data, t->n);
+    }
+    clv_tensor_unref(t);
+  }
+}
+
+/* A gradient of a call at the master's own node. */
+static bool for_local_call(cleave_runtime *rt, const api_peer *from, api_value *v, clv_packet *p) {
+  cleave_error why;
+  if (v->module->node != 0 || from->index == 0) return false;
+  if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
+    api_fail(&why, CLV_ANSWER, "worker '%s' sent a gradient of another shape for module '%s'",
+             from->name, v->module->name);
+    api_place_error(&why, from->name, v->module->name);
+    api_context_fail(rt, v->context, &why, 0);
+    return false;
+  }
+  v->arrived++;
+  clv_node_post(rt->node, p);
+  return true;
+}
+
+static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  const clv_frame *f = &p->frame;
+  if (f->to[0]) return relay(rt, p);
+  api_value *v = api_id_table_get(&rt->values, f->message);
+  if (!v || v->context->id != f->context || f->phase != v->phase || f->order >= v->contributions ||
+      v->arrived >= v->contributions)
+    return false;
+  if (v->module) return for_local_call(rt, from, v, p);
+  api_context *c = v->context;
+  if (f->n_tensors == 1) {
+    clv_tensor **part = &v->parts[f->order];
+    if (*part || !fits(p->tensor[0], v)) return false;
+    *part = clv_tensor_ref(p->tensor[0]);
+  }
+  if (++v->arrived == v->contributions) add_parts(rt, v);
+  rt->wake |= --c->leaf_due == 0;
+  return false;
+}
+
+static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
+  if (!c || !c->running || p->frame.phase != c->phase) return false;
+  c->finished |= NODE_BIT(from->index);
+  rt->wake |= !(c->expected & ~c->finished);
+  if (!p->frame.has_vote) return false;
+  c->not_finite &= ~NODE_BIT(from->index);
+  if (!p->frame.vote.finite) c->not_finite |= NODE_BIT(from->index);
+  clv_tensor_unref(c->votes[from->index]);
+  c->votes[from->index] =
+      p->frame.n_tensors && p->tensor[0]->dtype == CLV_F64 ? clv_tensor_ref(p->tensor[0]) : NULL;
+  return false;
+}
+
+/* An APPLY or a REVERT has its answer, be it that it failed. */
+static void answered(cleave_runtime *rt, api_context *c, const clv_packet *p) {
+  if (!c || !c->applying || p->frame.reply_to < c->applying_from || --c->applying) return;
+  rt->wake = true;
+  if (!c->failed && p->frame.kind == CLV_APPLIED) api_step_taken(rt, c);
+}
+
+static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
+  (void)from;
+  answered(rt, c, p);
+  return false;
+}
+
+static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
+  if (!c) return false;
+  if (c->events && !((c->ended | c->sparing) & NODE_BIT(from->index))) api_take_trace(rt, from, p);
+  bool spares = c->spares && p->frame.step;
+  *(spares ? &c->sparing : &c->ended) |= NODE_BIT(from->index);
+  bool awaited = !c->ending || rt->n_awaiting;
+  rt->wake |= awaited && !(c->nodes & ~c->ended & ~c->sparing & ~api_lost_nodes(rt));
+  api_context_ended(rt, c);
+  return false;
+}
+
+static api_state_request *request_of(cleave_runtime *rt, const api_peer *from, uint64_t id) {
+  for (api_state_request *r = rt->requests; r; r = r->next)
+    if (r->id == id && r->node == from->index) return r;
+  return NULL;
+}
+
+/* Items come in any order; what is no item of the list is seen as missing later. */
+static void take_item(api_state_request *r, const clv_packet *p) {
+  uint32_t i = p->frame.state.index;
+  if (i >= r->count || r->items[i].tensor || p->frame.n_tensors != 1) return;
+  r->items[i].tensor = clv_tensor_ref(p->tensor[0]);
+  memcpy(r->items[i].name, p->frame.state.name, sizeof r->items[i].name);
+}
+
+static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (!r) return false;
+  r->got++;
+  rt->wake |= r->answered;
+  if (r->items) take_item(r, p);
+  if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
+      strcmp(r->wanted, p->frame.state.name) == 0) {
+    r->found = clv_tensor_ref(p->tensor[0]);
+    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE - 1, p->frame.state.device);
+  }
+  return false;
+}
+
+/* It may overtake large items: their number is in it. */
+static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (!r || r->of_file) return false;
+  r->answered = rt->wake = true;
+  if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
+  if (r->fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
+  return false;
+}
+
+static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (!r || !r->of_file) return false;
+  r->answered = rt->wake = true;
+  r->bytes = p->frame.state.bytes;
+  r->sha256 = p->frame.state.sha256;
+  return false;
+}
+
+/* A worker's link to another has ended: that one is lost, as its own link to here says too, or the
+ * two live on and cannot talk. */
+static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
+                       const cleave_error *why) {
+  int other = api_find_node(rt, to);
+  bool of_earlier_life = from->life || (other > 0 && rt->peers[other].life);
+  if (rt->broken.status || of_earlier_life) return;
+  rt->broken = *why;
+  rt->broken_at = from->index;
+  rt->broken_to = other > 0 ? (uint32_t)other : from->index;
+  rt->broken_until = api_now(rt) + BELIEVED_AFTER_NS;
+}
+
+void api_left_out(void *user, const clv_log_entry *e) {
+  const cleave_runtime *rt = user;
+  clv_notify(rt->notice, "worker '%s': %llu more %s were left out", e->who,
+             (unsigned long long)e->left_out, e->what);
+}
+
+/* What went wrong there and answers nothing of ours. A worker may complain for ever. */
+static void notify_unasked(cleave_runtime *rt, const api_peer *from, const char *text) {
+  const clv_log_source source = {.who = from->name, .what = "complaints"};
+  if (clv_log_limiter_pass(&rt->complaints, CLV_LOG_WARN, "notice", &source,
+                           api_now(rt) / 1000000u))
+    clv_notify(rt->notice, "worker '%s': %s", from->name, text);
+}
+
+static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  cleave_error why;
+  api_failure_of(from, &p->frame, &why);
+  api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
+  api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  if (p->frame.kind == CLV_ERROR && api_unload_refused(rt, from, &p->frame) &&
+      p->frame.failure.code == CLV_NOT_FOUND)
+    return false;
+  answered(rt, c, p);
+  rt->wake = true;
+  if (!p->frame.context && p->frame.kind == CLV_ABORT)
+    link_ended(rt, from, p->frame.failure.hop, &why);
+  if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unasked(rt, from, why.text);
+  /* Of one that had failed before the program has heard already. */
+  if (c && c->ending && !c->failed && rt->late.status == CLEAVE_OK) rt->late = why;
+  if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);
+  if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
+  if (r && !r->failed) {
+    r->failed = true;
+    r->failure = why;
+  }
+  return false;
+}
+
+/* References outlive contexts only where the program has kept some. */
+static bool on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  return rt->keeper && rt->keeper->on_frame(rt, from, p);
+}
+
+static handler *const handlers[CLV_FRAME_KINDS] = {
+    [CLV_VALUE] = on_value,           [CLV_GRADIENT] = on_gradient,
+    [CLV_FINISHED] = on_finished,     [CLV_APPLIED] = on_applied,
+    [CLV_ENDED] = on_ended,           [CLV_STATE_ITEM] = on_state_item,
+    [CLV_STATE_DONE] = on_state_done, [CLV_STATE_FILE] = on_state_file,
+    [CLV_UNLOADED] = api_on_unloaded, [CLV_ABORT] = on_abort,
+    [CLV_ERROR] = on_abort,           [CLV_REF_KEEP] = on_reference,
+    [CLV_REF_USE] = on_reference,     [CLV_REF_FORK] = on_reference,
+    [CLV_REF_ACCEPT] = on_reference,  [CLV_REF_DELETE] = on_reference,
+    [CLV_REF_FETCH] = on_reference,   [CLV_REF_VALUE] = on_reference,
+    [CLV_REF_RENEW] = on_reference,   [CLV_REF_ACK] = on_reference,
+};
+
+void api_event(api_peer *from, clv_packet *p) {
+  cleave_runtime *rt = from->runtime;
+  bool given = false;
+  api_lock(rt);
+  if (handlers[p->frame.kind]) given = handlers[p->frame.kind](rt, from, p);
+  bool wake = rt->wake;
+  rt->wake = false;
+  api_unlock(rt);
+  if (wake) api_wake(rt);
+  if (!given) clv_packet_free(p);
+}
+
+void api_on_program(void *user, clv_packet *p) {
+  cleave_runtime *rt = user;
+  api_event(&rt->peers[0], p);
+}

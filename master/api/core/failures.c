@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What failed elsewhere, in the program's words; and what leaves of a failure.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/api/core/core_int.h"
+
+void api_recognise(const cleave_runtime *rt, cleave_error *why) {
+  for (uint32_t i = 0; i < API_TOLD; i++)
+    if (rt->told[i].as[0] && strcmp(rt->told[i].as, why->text) == 0) *why = rt->told[i].whole;
+}
+
+static const cleave_module *numbered(const cleave_runtime *rt, const char *text, int *ret_len) {
+  unsigned number;
+  if (sscanf(text, "module %u%n", &number, ret_len) != 1 || number >= rt->n_modules) return NULL;
+  return rt->modules[number];
+}
+
+/* Nodes know modules by number, the program by name. */
+static void name_modules(const cleave_runtime *rt, const char *from, char *ret, size_t size) {
+  size_t n = 0;
+  while (*from && n + 1 < size) {
+    int len = 0;
+    const cleave_module *m = numbered(rt, from, &len);
+    if (m) {
+      n += (size_t)snprintf(ret + n, size - n, "module '%s'", m->name);
+      from += len;
+    } else {
+      ret[n++] = *from++;
+    }
+  }
+  ret[CLV_MIN(n, size - 1)] = '\0';
+}
+
+void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret) {
+  *ret = (cleave_error){.status = (cleave_status)(f->failure.code ? f->failure.code : CLV_UNKNOWN)};
+  snprintf(ret->node, sizeof ret->node, "%s", from->name);
+  unsigned module; /* nodes know modules by number */
+  const cleave_runtime *rt = from->runtime;
+  bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules &&
+               rt->modules[module];
+  ret->reported = from->index != 0;
+  snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
+  const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
+  const char *element = from->index ? "" : f->failure.element;
+  snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
+           element[0] ? ")" : "");
+  if (from->index) api_recognise(rt, ret); /* by its text as it left */
+  char said[CLEAVE_TEXT];
+  memcpy(said, ret->text, sizeof said);
+  name_modules(rt, said, ret->text, sizeof ret->text);
+}
+
+bool cleave_is_passed_on(const cleave_error *why) {
+  return strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
+}
+
+/* What fails at home for want of the value says whose it was. */
+void api_failure_out(const api_value *v, clv_frame *ret) {
+  const cleave_error *e = &v->failure;
+  char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
+  snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->hop[0] ? " for " : "",
+           e->hop, e->text);
+  bool said = !e->reported || cleave_is_passed_on(e);
+  clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->hop);
+}

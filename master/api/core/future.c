@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The records of what is waited for. Nothing here waits, wakes or sends.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/future_int.h"
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
+  TRY(clv_alloc(1, sizeof *rt->open, &rt->open, &err));
+  rt->open->end = &rt->open->first;
+  rt->open->ready_end = &rt->open->ready;
+  return CLEAVE_OK;
+}
+
+static void empty_part(api_gradient_part *p) {
+  for (uint32_t i = 0; p->items && i < p->cap; i++) clv_tensor_unref(p->items[i].tensor);
+  clv_tensor_unref(p->request.found);
+  free(p->items);
+}
+
+static void empty(api_future *f) {
+  f->tensor = clv_tensor_unref(f->tensor);
+  clv_tensor_unref(f->request.found);
+  for (uint32_t i = 0; f->items && i < f->n_items; i++) clv_tensor_unref(f->items[i].tensor);
+  free(f->items);
+  for (uint32_t i = 0; i < f->n_parts; i++) empty_part(&f->parts[i]);
+  free(f->parts);
+  for (uint32_t i = 0; i < f->n_leaves; i++) clv_tensor_unref(f->leaves[i].tensor);
+  free(f->leaves);
+  for (size_t i = 0; f->backward.gradients && i < f->backward.n; i++)
+    clv_tensor_unref(f->backward.gradients[i]);
+  free(f->backward.gradients);
+  free(f->backward.roots);
+  free(f->backward.weights);
+}
+
+static void free_callbacks(api_callback *c) {
+  for (api_callback *next; c; c = next) {
+    next = c->next;
+    free(c);
+  }
+}
+
+static void free_futures(api_future *f) {
+  for (api_future *next; f; f = next) {
+    next = f->next;
+    free(f);
+  }
+}
+
+void api_futures_free(cleave_runtime *rt) {
+  size_t at = 0;
+  if (!rt || !rt->open) return;
+  for (api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
+    empty(f);
+    free_callbacks(f->callbacks);
+    free(f);
+  }
+  free_futures(rt->open->free);
+  free_callbacks(rt->open->free_callbacks);
+  free(rt->open);
+  rt->open = NULL;
+  api_id_table_done(&rt->futures);
+}
+
+cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
+                             uint64_t deadline_ms, api_future **ret, cleave_error *error) {
+  api_futures *all = rt->open;
+  api_future *f = all->free;
+  if (all->closing && !op->while_closing)
+    return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
+  if (f)
+    all->free = f->next;
+  else
+    TRY(clv_alloc(1, sizeof *f, &f, &err));
+  *f = (api_future){.op = op,
+                    .waiting = 1,
+                    .released = true,
+                    .until_ns = until_ns,
+                    .due_ns = until_ns,
+                    .deadline_ms = deadline_ms};
+  f->callbacks_end = &f->callbacks;
+  *ret = f;
+  return CLEAVE_OK;
+}
+
+void api_future_list(cleave_runtime *rt, api_future *f) {
+  f->next = NULL;
+  f->at = rt->open->end;
+  *rt->open->end = f;
+  rt->open->end = &f->next;
+}
+
+cleave_status api_future_name(cleave_runtime *rt, api_future *f, cleave_future *ret,
+                              cleave_error *error) {
+  uint64_t id = ++rt->next_id;
+  TRY(api_id_table_put(&rt->futures, id, f, &err));
+  f->id = ret->id = id;
+  f->released = false;
+  return CLEAVE_OK;
+}
+
+cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_future **ret,
+                              cleave_error *error) {
+  api_future *f = api_id_table_get(&rt->futures, handle.id);
+  if (f && !f->released) {
+    f->waiting++;
+    *ret = f;
+    return CLEAVE_OK;
+  }
+  if (handle.id == 0 || handle.id > rt->next_id)
+    return api_fail(error, CLV_INVALID, "%llu is no future of this runtime",
+                    (unsigned long long)handle.id);
+  return api_fail(error, CLV_NOT_FOUND, "future %llu is gone: it was waited for, or released",
+                  (unsigned long long)handle.id);
+}
+
+void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
+  if (!f->over || !f->released || f->waiting || f->callbacks) return;
+  if (f->id) api_id_table_remove(&rt->futures, f->id);
+  empty(f);
+  f->next = rt->open->free;
+  rt->open->free = f;
+}
+
+void api_future_leave(cleave_runtime *rt, api_future *f) {
+  f->waiting--;
+  api_future_drop_if_unused(rt, f);
+}
+
+void api_future_watch(api_future *f, bool watch) {
+  f->watched += watch ? 1 : (uint32_t)-1;
+  if (f->value) f->value->fetching += watch ? 1 : (uint32_t)-1;
+}
+
+cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error) {
+  return api_tensor_out(f->tensor, ret, error);
+}
+
+/* ---- the end of one -------------------------------------------------------------------------- */
+
+void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why) {
+  if (f->done) return;
+  f->done = true;
+  f->why.status = CLEAVE_OK;
+  if (why) f->why = *why;
+  if (!f->callbacks) return;
+  f->next_ready = NULL;
+  *rt->open->ready_end = f;
+  rt->open->ready_end = &f->next_ready;
+}
+
+static void unlist(cleave_runtime *rt, api_future *f) {
+  if (!f->at) return;
+  *f->at = f->next;
+  if (f->next)
+    f->next->at = f->at;
+  else
+    rt->open->end = f->at;
+}
+
+static void forget_request(cleave_runtime *rt, const api_state_request *r) {
+  if (!r->id) return;
+  api_state_request **at = &rt->requests;
+  while (*at && *at != r) at = &(*at)->next;
+  if (*at) *at = r->next;
+}
+
+static void let_go(cleave_runtime *rt, api_future *f) {
+  if (f->runs) f->context->running = false;
+  if (f->runs && f->optimizer) f->context->written |= f->context->expected; /* a step's vote */
+  forget_request(rt, &f->request);
+  for (uint32_t i = 0; i < f->n_parts; i++) forget_request(rt, &f->parts[i].request);
+  if (f->value) f->value->fetching -= f->watched;
+  f->value = NULL;
+  f->context = NULL;
+}
+
+void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why) {
+  let_go(rt, f);
+  unlist(rt, f);
+  f->over = true;
+  api_future_settle(rt, f, why);
+  api_future_drop_if_unused(rt, f);
+}
+
+bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
+  for (const api_future *o = rt->open->first; o && o != f; o = o->next)
+    if (o->op->in_order && o->context == f->context) return true;
+  return false;
+}
+
+/* ---- the end of all -------------------------------------------------------------------------- */
+
+bool api_futures_wait_in(const cleave_runtime *rt, const api_context *c) {
+  bool any = false;
+  for (const api_future *f = rt->open->first; f && !any; f = f->next)
+    any = f->context == c && f->waiting;
+  return any;
+}
+
+static api_future *next_in(const cleave_runtime *rt, const api_context *c) {
+  api_future *f = rt->open->first;
+  while (f && f->context != c) f = f->next;
+  return f;
+}
+
+void api_futures_end(cleave_runtime *rt, api_context *c) {
+  cleave_error why;
+  api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
+  for (api_future *f; (f = next_in(rt, c)) != NULL;)
+    api_future_finish(rt, f, c->failed ? &c->failure : &why);
+}
+
+void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
+  size_t at = 0;
+  for (const api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
+    if (f->released) continue;
+    l->futures++;
+    api_leak(l, "future %llu, %s of %s\n", (unsigned long long)f->id, strchr(f->op->name, ' ') + 1,
+             f->of);
+  }
+}

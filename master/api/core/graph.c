@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Graphs as data: node by node, and from texts in the session file's syntax. A text is read as part
+ * of a session file, so that it means the same and its errors point at a line and column.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/core_int.h"
+
+_Static_assert((int)CLV_LAYER_COLUMNS == CLV_PARALLEL_COLUMNS &&
+                   (int)CLV_LAYER_ROWS == CLV_PARALLEL_ROWS,
+               "the words of the file are those of divisions");
+
+struct cleave_graph {
+  clv_graph *graph;
+  uint32_t n_ops;
+};
+
+const clv_graph *api_graph_of(const cleave_graph *g) { return g->graph; }
+
+cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
+                              cleave_error *error) {
+  cleave_graph *g;
+  TRY(clv_alloc(1, sizeof *g, &g, &err));
+  clv_err err;
+  if (api_graph_copy(graph, &g->graph, &err) != CLV_OK) {
+    free(g);
+    return api_from(error, &err);
+  }
+  *ret_graph = g;
+  return CLEAVE_OK;
+}
+
+/* ---- the parts of a session file that a program leaves out ----------------------------------- */
+
+static bool has_key(const char *text, const char *key) {
+  size_t len = strlen(key);
+  for (const char *line = text; line; line = strchr(line, '\n')) {
+    if (*line == '\n') line++;
+    if (strncmp(line, key, len) == 0 && line[len] == ':') return true;
+  }
+  return false;
+}
+
+/* A session file must say what is trained, how and on what; a program says that in its own words.
+ * Overrides fill what is left out (and hide what is there: it is not used). The stages cannot be
+ * overridden; they are added behind the text, so that the places of errors are the file's own. */
+static const char *const not_used[] = {
+    "data.format=npy",   "data.train=[none, none]",  "loss.kind=mse",
+    "train.batch=65536", "train.optimizer.kind=sgd", "train.optimizer.lr=1",
+};
+
+static clv_code parse_program(const char *path, const char *text, const clv_config_overrides *more,
+                              clv_session_config **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
+  CLV_AUTO(clv_freep) const char **sets = NULL;
+  size_t n = CLV_COUNT(not_used), n_more = more ? more->n_sets : 0;
+  clv_bytes_puts(&whole, text);
+  if (!has_key(text, "stages"))
+    clv_bytes_puts(&whole, "\nstages: [{name: none, at: master, layers: [{op: relu}]}]\n");
+  if (whole.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_alloc(n + n_more, sizeof *sets, &sets, err));
+  memcpy(sets, not_used, sizeof not_used);
+  if (n_more) memcpy(sets + n, more->sets, n_more * sizeof *sets);
+  clv_config_overrides over = {.env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more};
+  return clv_session_config_parse(path, whole.data, whole.len, &over, ret, err);
+}
+
+cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
+                              cleave_error *error) {
+  TRY(parse_program(path, text, NULL, ret, &err));
+  return CLEAVE_OK;
+}
+
+clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
+                            clv_session_config **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err ignored;
+  if (clv_session_config_load(path, over, ret, err) == CLV_OK) return CLV_OK;
+  if (clv_file_read(path, 1 << 20, &text, &ignored) != CLV_OK || !text.data) return err->code;
+  bool whole = has_key(text.data, "data") && has_key(text.data, "stages") &&
+               has_key(text.data, "train") && has_key(text.data, "loss");
+  bool program = !whole && strstr(text.data, "version") && strlen(text.data) == text.len;
+  return program ? parse_program(path, text.data, over, ret, err) : err->code;
+}
+
+static unsigned lines_of(const char *text) {
+  unsigned n = 1;
+  for (; *text; text++) n += *text == '\n';
+  return n;
+}
+
+/* A place in a text that was made here becomes one in `own`, the caller's, which stands behind
+ * `before` bytes of it. None is said for what the caller did not write. */
+static cleave_status own_places(cleave_status status, const char *name, const char *own,
+                                size_t before, cleave_error *error) {
+  unsigned line = 0, column = 0;
+  char text[CLV_ERR_TEXT], place[80] = "";
+  size_t n = strlen(name);
+  int rest = 0;
+  if (status == CLEAVE_OK || !error || strncmp(error->text, name, n) != 0 ||
+      sscanf(error->text + n, ":%u:%u: %n", &line, &column, &rest) != 2 || !rest)
+    return status;
+  snprintf(text, sizeof text, "%s", error->text + n + rest);
+  if (own && line <= lines_of(own) && (line > 1 || column > before))
+    snprintf(place, sizeof place, "%s:%u:%zu: ", name, line, column - (line > 1 ? 0 : before));
+  snprintf(error->text, sizeof error->text, "%s%.*s", place,
+           (int)(sizeof error->text - sizeof place), text);
+  return status;
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
+                           clv_attr_value *ret, clv_err *err) {
+  clv_err why;
+  clv_attr_value v = {0};
+  if (clv_op_attr_find(op, a->key, &v.key, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
+  if (a->kind == CLV_ATTR_TEXT || (a->kind == CLV_ATTR_INTS && a->n_ints > CLV_MAX_RANK))
+    return clv_session_fail_at(c, a->pos, err, "%s: a number, true, false, or at most %d integers",
+                               a->key, CLV_MAX_RANK);
+  v.is_number = a->kind == CLV_ATTR_FLOAT;
+  v.number = a->number;
+  v.n_ints = a->kind == CLV_ATTR_FLOAT ? 0 : a->kind == CLV_ATTR_INTS ? (int)a->n_ints : 1;
+  v.ints[0] = a->kind == CLV_ATTR_BOOL ? a->flag : a->integer;
+  if (a->kind == CLV_ATTR_INTS && a->n_ints) memcpy(v.ints, a->ints, a->n_ints * sizeof *a->ints);
+  if (clv_op_attr_check(op, &v, &why) != CLV_OK)
+    return clv_session_fail_at(c, a->pos, err, "%s", why.text);
+  *ret = v;
+  return CLV_OK;
+}
+
+static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spec, const char *name,
+                          uint32_t layer, const int *in, int n_in, clv_graph *g, int *ret,
+                          clv_err *err) {
+  enum { MOST = 32 };
+  clv_op op;
+  clv_attrs attrs;
+  clv_attr_value values[MOST];
+  clv_err why;
+  if (clv_op_find(spec->op, &op, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
+  if (spec->from.n)
+    return clv_session_fail_at(c, spec->from_pos, err,
+                               "from: belongs to session files; a program gives a layer its inputs "
+                               "with cleave_graph_op");
+  if (spec->n_attrs > MOST)
+    return clv_session_fail_at(c, spec->pos, err, "%zu attributes; at most %d", spec->n_attrs,
+                               MOST);
+  for (size_t i = 0; i < spec->n_attrs; i++)
+    CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
+  clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
+  if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer, in, n_in, ret, &why);
+  if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
+  if (spec->tied && clv_graph_tie(g, *ret, spec->tied, false, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
+  return CLV_OK;
+}
+
+/* How the layer is divided, if it may be. */
+static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec *spec,
+                               const clv_graph *g, int node, uint32_t n_parts, clv_err *err) {
+  clv_err why;
+  if (spec->tied && n_parts)
+    return clv_session_fail_at(c, spec->tied_pos, err,
+                               "tied: layers of a network that is divided over nodes share no "
+                               "parameter");
+  if (spec->parallel == CLV_LAYER_WHOLE) return CLV_OK;
+  if (!n_parts)
+    return clv_session_fail_at(c, spec->parallel_pos, err,
+                               "parallel: a module has one node, and a layer is divided over "
+                               "several: cleave_parallel_load takes their names");
+  if (clv_divide_check(g, node, (clv_parallel)spec->parallel, n_parts, &why) != CLV_OK)
+    return clv_session_fail_at(c, spec->parallel_pos, err, "%s", why.text);
+  return CLV_OK;
+}
+
+/* What a caller's text is put into, so that it is read as part of a session file. */
+#define BEFORE_LAYERS "stages: [{name: layers, at: master, layers: "
+
+static cleave_status parse_layers(const char *layers, clv_session_config **ret,
+                                  cleave_error *error) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_bytes_printf(&text, BEFORE_LAYERS "%s}]\nversion: 1\nname: layers\n", layers);
+  if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  return api_read_config("layers", text.data, ret, error);
+}
+
+/* The stage's layers as a chain; how: of its nodes, one more than layers. */
+static clv_code add_chain(const clv_session_config *c, uint32_t first_layer, uint32_t n_parts,
+                          clv_parallel *how, clv_graph *g, clv_err *err) {
+  const clv_stage_spec *s = &c->stages[0];
+  int last = 0;
+  for (size_t i = 0; i < s->n_layers; i++) {
+    CLV_TRY(add_layer(c, &s->layers[i], s->layers[i].name, first_layer + (uint32_t)i, &last, 1, g,
+                      &last, err));
+    CLV_TRY(check_parallel(c, &s->layers[i], g, last, n_parts, err));
+    how[last] = (clv_parallel)s->layers[i].parallel;
+  }
+  return CLV_OK;
+}
+
+static cleave_status layers_graph(const char *layers, const cleave_input *input,
+                                  uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
+                                  clv_graph **ret, cleave_error *error) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  CLV_AUTO(clv_freep) clv_parallel *how = NULL;
+  clv_shape shape;
+  PASS(api_shape_in(input->rank, input->shape, &shape, error));
+  PASS(parse_layers(layers, &c, error));
+  TRY(clv_alloc(c->stages[0].n_layers + 1, sizeof *how, &how, &err));
+  TRY(clv_graph_new(&g, &err));
+  TRY(clv_graph_add_input(g, "input", (clv_dtype)input->dtype, &shape, &(int){0}, &err));
+  TRY(add_chain(c, first_layer, n_parts, how, g, &err));
+  *ret = clv_steal(&g);
+  if (ret_how) *ret_how = clv_steal(&how);
+  return CLEAVE_OK;
+}
+
+cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
+                               uint32_t n_parts, clv_parallel **ret_how, clv_graph **ret,
+                               cleave_error *error) {
+  return own_places(layers_graph(layers, input, first_layer, n_parts, ret_how, ret, error),
+                    "layers", layers, sizeof BEFORE_LAYERS - 1, error);
+}
+
+static cleave_status arch_graph(const char *arch, const char *attributes, const char *layers,
+                                const cleave_input *input, clv_graph **ret, cleave_error *error) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_shape shape;
+  PASS(api_shape_in(input->rank, input->shape, &shape, error));
+  const char *inner = attributes ? strchr(attributes, '{') : NULL;
+  clv_bytes_printf(&text,
+                   "model: {arch: %s%s%s\nversion: 1\nname: model\n"
+                   "stages: [{name: part, at: master, layers: %s}]\n",
+                   arch, inner ? ", " : "}", inner ? inner + 1 : "", layers ? layers : "0..0");
+  if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  PASS(api_read_config("model", text.data, &c, error));
+  if (layers)
+    TRY(clv_model_part(c, &shape, ret, &err));
+  else
+    TRY(clv_model_whole(c, &shape, ret, &err));
+  return CLEAVE_OK;
+}
+
+cleave_status api_arch_graph(const char *arch, const char *attributes, const char *layers,
+                             const cleave_input *input, clv_graph **ret, cleave_error *error) {
+  return own_places(arch_graph(arch, attributes, layers, input, ret, error), "model", NULL, 0,
+                    error);
+}
+
+/* ---- node by node ---------------------------------------------------------------------------- */
+
+cleave_status cleave_graph_new(cleave_graph **ret_graph, cleave_error *error) {
+  GIVEN(ret_graph);
+  cleave_graph *g;
+  TRY(clv_alloc(1, sizeof *g, &g, &err));
+  clv_err err;
+  if (clv_graph_new(&g->graph, &err) != CLV_OK) {
+    free(g);
+    return api_from(error, &err);
+  }
+  *ret_graph = g;
+  return CLEAVE_OK;
+}
+
+void cleave_graph_free(cleave_graph *graph) {
+  if (!graph) return;
+  clv_graph_free(graph->graph);
+  free(graph);
+}
+
+cleave_status cleave_graph_input(cleave_graph *graph, const char *name, cleave_dtype dtype,
+                                 const int64_t *shape, int rank, int *ret_node,
+                                 cleave_error *error) {
+  GIVEN(graph, name, shape, ret_node);
+  clv_shape s;
+  PASS(api_shape_in(rank, shape, &s, error));
+  TRY(clv_graph_add_input(graph->graph, name, (clv_dtype)dtype, &s, ret_node, &err));
+  return CLEAVE_OK;
+}
+
+static cleave_status add_op(cleave_graph *graph, const char *op, const char *attributes,
+                            const char *name, const int *inputs, int n_inputs, int *ret_node,
+                            cleave_error *error) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes layer = {0};
+  const char *inner = attributes ? strchr(attributes, '{') : NULL;
+  const char *first = inner ? inner + 1 + strspn(inner + 1, " \t\n") : "}";
+  if (n_inputs < 1 || n_inputs > CLV_MAX_IN)
+    return api_fail(error, CLV_INVALID, "%s with %d inputs; 1 to %d are possible", op, n_inputs,
+                    CLV_MAX_IN);
+  clv_bytes_printf(&layer, "[{op: %s%s%s]", op, *first == '}' ? "" : ", ", first);
+  if (layer.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
+  PASS(parse_layers(layer.data, &c, error));
+  int node;
+  TRY(check_parallel(c, &c->stages[0].layers[0], graph->graph, 0, 0, &err));
+  TRY(add_layer(c, &c->stages[0].layers[0], name, graph->n_ops, inputs, n_inputs, graph->graph,
+                &node, &err));
+  graph->n_ops++;
+  graph->graph->output = node;
+  if (ret_node) *ret_node = node;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *attributes,
+                              const char *name, const int *inputs, int n_inputs, int *ret_node,
+                              cleave_error *error) {
+  GIVEN(graph, op, inputs);
+  return own_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
+                    "layers", NULL, 0, error);
+}
+
+clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  int at;
+  CLV_TRY(clv_graph_new(&g, err));
+  for (int i = 0; i < from->n_nodes; i++) {
+    const clv_node *n = &from->nodes[i];
+    if (n->op == CLV_OP_INPUT)
+      CLV_TRY(clv_graph_add_input(g, n->name, n->dtype, &n->shape, &at, err));
+    else
+      CLV_TRY(clv_graph_add(g, n->op, &n->attrs, n->name, n->layer, n->in, n->n_in, &at, err));
+    g->nodes[at].key = n->key;
+    g->nodes[at].recompute = n->recompute;
+    memcpy(g->nodes[at].tied, n->tied, sizeof n->tied);
+    g->nodes[at].tied_outside = n->tied_outside;
+  }
+  g->output = from->output;
+  *ret = clv_steal(&g);
+  return CLV_OK;
+}

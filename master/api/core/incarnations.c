@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is known of the lives of workers: who is meant, who is there, and what went with whom.
+ */
+#include "master/api/core/incarnations_int.h"
+
+#include <string.h>
+
+int api_find_by_wire(const cleave_runtime *rt, const char *name) {
+  for (uint32_t i = 0; i < rt->n_peers; i++)
+    if (strcmp(api_wire_name(&rt->peers[i]), name) == 0) return (int)i;
+  return -1;
+}
+
+cleave_status api_node_is_there(const cleave_runtime *rt, uint32_t node, cleave_error *error) {
+  const api_peer *p = &rt->peers[node];
+  if (!p->lost) return CLEAVE_OK;
+  if (error) *error = p->why_lost;
+  return p->why_lost.status;
+}
+
+cleave_status api_module_is_there(const cleave_module *m, cleave_error *error) {
+  const api_peer *p = &m->runtime->peers[m->node];
+  PASS(api_node_is_there(m->runtime, m->node, error));
+  if (m->state != MODULE_PLACED || m->life == p->life) return CLEAVE_OK;
+  api_fail(error, CLV_UNAVAILABLE,
+           "module '%s' was lost with worker '%s', which has come back without it: load it again "
+           "with cleave_module_reload",
+           m->name, p->name);
+  api_place_error(error, p->name, m->name);
+  return CLEAVE_UNAVAILABLE;
+}
+
+bool api_is_of_earlier_life(const cleave_runtime *rt, const api_peer *to, const clv_frame *f) {
+  const api_context *c =
+      to->life && f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
+  return c && (c->left & NODE_BIT(to->index));
+}

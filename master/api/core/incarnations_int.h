@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Workers that were lost and come back (rejoin.c; lives.c knows). Each time a worker has come back
+ * is a *life* of
+ * it: what it had in an earlier one is gone. In frames it has another name in each, "w1 (2)" in its
+ * second, so that no node takes it for the one that it was.
+ */
+#ifndef CLEAVE_INCARNATIONS_INT_H
+#define CLEAVE_INCARNATIONS_INT_H
+
+#include "master/api/core/core_int.h"
+
+/* ---- names in frames ------------------------------------------------------------------------- */
+
+static inline const char *api_wire_name(const api_peer *p) { return p->life ? p->wire : p->name; }
+/* Of a node by its name in frames; -1: unknown, or of an earlier life. */
+int api_find_by_wire(const cleave_runtime *rt, const char *name);
+/* Two workers that may dial each other: after a loss values between them come by way of here. */
+static inline bool api_may_be_direct(const api_peer *a, const api_peer *b) {
+  return !a->lost && !b->lost && !a->life && !b->life;
+}
+
+/* ---- with the lock --------------------------------------------------------------------------- */
+
+/* CLEAVE_UNAVAILABLE, with its name, when the node is lost; the module, when it went with an
+ * earlier life of its node. */
+cleave_status api_node_is_there(const cleave_runtime *rt, uint32_t node,
+                                cleave_error *error) CLEAVE_RESULT;
+cleave_status api_module_is_there(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
+/* The frame is of a context that used an earlier life of the worker: this one does not know it. */
+bool api_is_of_earlier_life(const cleave_runtime *rt, const api_peer *to, const clv_frame *f);
+
+/* ---- workers.c: without the lock, BLOCKS ----------------------------------------------------- */
+
+clv_rpc_pem api_pem_of(const cleave_runtime *rt);
+void api_end_session(const api_peer *p); /* CloseSession; whoever does not answer has no session */
+unsigned api_timeout_of(const api_peer *p); /* ms that connecting to it may still take */
+/* Hello and OpenSession, behind CloseSession of what an earlier life has left there. */
+cleave_status api_connect_to(api_peer *p, cleave_error *error) CLEAVE_RESULT;
+
+/* ---- state.c --------------------------------------------------------------------------------- */
+
+/* Copies of a module's state, all of which belong to it; *ret_items, [n], is to be given to
+ * api_state_items_done whatever comes back. Without the lock. */
+cleave_status api_state_items(const cleave_module *m, cleave_state_kind kind,
+                              const cleave_named *from, size_t n, api_state_item **ret_items,
+                              cleave_error *error) CLEAVE_RESULT;
+/* With the lock, BLOCKS: all of a kind as the module's node has it. */
+cleave_status api_state_take(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
+                             api_state_item **ret_items, uint32_t *ret_n,
+                             cleave_error *error) CLEAVE_RESULT;
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The link to a worker, from its opening to its loss.
+ */
+#include <string.h>
+
+#include "master/api/core/incarnations_int.h"
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  api_peer *from = user;
+  (void)link;
+  __atomic_store_n(&from->heard_ns, api_now(from->runtime), __ATOMIC_RELAXED);
+  api_event(from, p);
+}
+
+/* Those that waited for the lost worker alone. */
+static void forget_ended(cleave_runtime *rt) {
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    size_t n = rt->contexts.n;
+    if (rt->contexts.ids[i]) api_context_ended(rt, rt->contexts.things[i]);
+    if (rt->contexts.n != n) i = (size_t)-1; /* the table has moved up */
+  }
+}
+
+/* However it is noticed that nobody is there. */
+static clv_code loss_of(clv_code code) {
+  bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
+                code == CLV_UNKNOWN || code == CLV_ABORTED;
+  return silent ? CLV_UNAVAILABLE : code;
+}
+
+/* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  api_peer *p = user;
+  cleave_runtime *rt = p->runtime;
+  clv_code why = clv_link_refused(link) ? CLV_ANSWER : loss_of(code);
+  LOCKED(rt);
+  p->fell |= p->coming;
+  if (p->lost) return;
+  p->lost = true;
+  api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
+           why == CLV_ANSWER ? "sent what makes no sense" : "was lost", text);
+  api_place_error(&p->why_lost, p->name, "link");
+  if (rt->broken_at == rt->broken_to) rt->broken.status = CLEAVE_OK; /* this is what was meant */
+  api_node_fail(rt, p->index, &p->why_lost);
+  forget_ended(rt);
+}
+
+static clv_code open_link(api_peer *p, const clv_link_options *o, const clv_link_dial *d,
+                          clv_err *err) {
+  const api_world *w = &p->runtime->world;
+  return w->open_link ? w->open_link(w->user, p->name, o, d, &p->link, err)
+                      : clv_link_open(p->runtime->rpc, o, d, &p->link, err);
+}
+
+cleave_status api_open_link(api_peer *p, cleave_error *error) {
+  cleave_runtime *rt = p->runtime;
+  clv_wire_limits accept = clv_wire_limits_default();
+  accept.credit_bytes = rt->config->limits.credit_bytes;
+  clv_link_options o = {
+      .clock = rt->world.clock,
+      .peer_name = api_wire_name(p),
+      .pool = rt->pool,
+      .accept = accept,
+      .send_credit = p->limits.credit_bytes,
+      .events = {
+          .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
+  clv_link_dial d = {
+      .address = p->spec->address,
+      .identity = p->spec->identity,
+      .pem = rt->identity ? api_pem_of(rt) : (clv_rpc_pem){0},
+      .limits = {.max_message = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
+      .session = rt->session,
+      .incarnation = p->incarnation,
+      .epoch = rt->epoch,
+      .bulk_lanes = API_BULK_LANES,
+      .role = CLV_ATTACH_MASTER,
+      .timeout_ms = api_timeout_of(p)};
+  p->heard_ns = api_now(rt);
+  clv_err err;
+  if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;
+  clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
+  api_from(error, &err);
+  api_place_error(error, p->name, "attach");
+  return (cleave_status)err.code;
+}
+
+static void close_session(api_peer *p) {
+  api_lock(p->runtime);
+  bool was_lost = p->lost;
+  p->lost = true; /* its end is no surprise */
+  api_unlock(p->runtime);
+  if (p->opened && !was_lost) api_end_session(p);
+  if (p->link) clv_link_close(p->link);
+}
+
+void api_hang_up(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++) close_session(&rt->peers[i]);
+}
+
+void api_disconnect(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++) {
+    clv_link_unref(rt->peers[i].link);
+    clv_rpc_channel_free(rt->peers[i].channel);
+  }
+  clv_rpc_runtime_free(rt->rpc);
+  rt->rpc = NULL;
+}

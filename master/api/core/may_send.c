@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What may leave this process: every tensor, described in the program's words, is put to its
+ * may_send before the link takes it. Of a failure only code and place leave.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/api/core/requests_int.h"
+
+static clv_code gone(clv_err *err) {
+  return clv_fail(err, CLV_CANCELLED, "its context has been closed");
+}
+
+/* The input that tensor number `tensor` of a CALL is. */
+static uint32_t slot_of(const clv_frame *f, uint32_t tensor) {
+  uint32_t seen = 0;
+  for (uint32_t i = 0; i < f->call.n_args; i++)
+    if (f->call.args[i].here && seen++ == tensor) return i;
+  return 0;
+}
+
+static const char *module_name(const cleave_runtime *rt, uint32_t index) {
+  return index < rt->n_modules && rt->modules[index] ? rt->modules[index]->name : "";
+}
+
+/* A value on its way, or the gradient of one. What does not come from here passes through. */
+static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uint32_t tensor,
+                               cleave_sending *ret, clv_err *err) {
+  const api_value *v = api_id_table_get(&rt->values, f->message);
+  if (!v) return gone(err);
+  bool gradient = f->kind == CLV_GRADIENT;
+  ret->kind = gradient    ? CLEAVE_SENDING_GRADIENT
+              : v->module ? CLEAVE_SENDING_VALUE
+                          : CLEAVE_SENDING_LEAF;
+  ret->module = v->module ? v->module->name : "";
+  if (!f->has_cached || !v->row_of) return CLV_OK;
+  ret->kind = CLEAVE_SENDING_CACHED;
+  ret->module = v->row_of->name;
+  ret->input = tensor + 1 == f->n_tensors;
+  return CLV_OK;
+}
+
+/* What is not known any more is a value that only passes through. */
+static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
+  const api_kept *k = api_id_table_get(&rt->kepts, f->reference.ref);
+  ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
+  ret->module = k && k->module ? k->module->name : "";
+}
+
+/* A piece stands under what it is of. */
+static void describe_item(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
+  const cleave_module *m = f->module < rt->n_modules ? rt->modules[f->module] : NULL;
+  clv_dtype dtype;
+  clv_shape shape;
+  if (!f->state.length || !m) return;
+  if (!api_state_spec(m, (cleave_state_kind)f->state.what, f->state.name, &dtype, &shape)) return;
+  ret->dtype = (cleave_dtype)dtype;
+  ret->rank = shape.rank;
+  memcpy(ret->shape, shape.dim, sizeof ret->shape);
+}
+
+static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t tensor,
+                         cleave_sending *ret, clv_err *err) {
+  const clv_frame *f = &p->frame;
+  const clv_tensor *t = p->tensor[tensor];
+  ret->dtype = (cleave_dtype)t->dtype;
+  ret->rank = t->shape.rank;
+  memcpy(ret->shape, t->shape.dim, sizeof ret->shape);
+  ret->bytes = t->bytes;
+  ret->relayed = p->from != NULL;
+  if (f->kind == CLV_VALUE || f->kind == CLV_GRADIENT)
+    return describe_value(rt, f, tensor, ret, err);
+  if (f->kind == CLV_REF_VALUE) {
+    describe_kept(rt, f, ret);
+    return CLV_OK;
+  }
+  ret->kind = f->kind == CLV_CALL ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_WEIGHTS;
+  if (f->kind == CLV_STATE_PUT) {
+    ret->name = f->state.name;
+    ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
+    if (f->state.what == CLV_STATE_GRADIENTS) ret->kind = CLEAVE_SENDING_GRADIENT;
+    describe_item(rt, f, ret);
+  }
+  ret->module = module_name(rt, f->module);
+  if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);
+  return CLV_OK;
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) {
+  uint32_t i = rt->n_peers - 1;
+  while (i && (!p->from || rt->peers[i].link != p->from)) i--;
+  return &rt->peers[i];
+}
+
+/* Modules have numbers for workers. */
+static const cleave_module *number_module(const cleave_runtime *rt, clv_frame *f) {
+  unsigned number;
+  if (sscanf(f->failure.hop, "module %u", &number) == 1)
+    return number < rt->n_modules ? rt->modules[number] : NULL;
+  uint32_t i = 0;
+  while (i < rt->n_modules && strcmp(module_name(rt, i), f->failure.hop) != 0) i++;
+  if (!f->failure.hop[0] || i == rt->n_modules) return NULL;
+  snprintf(f->failure.hop, sizeof f->failure.hop, "module %u", i);
+  return rt->modules[i];
+}
+
+static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
+  const api_context *c = f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
+  return c && c->step ? c->step : f->context;
+}
+
+/* Its number: it has one already, and then the place that was told, if it has left before. */
+static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
+  for (uint64_t n = rt->n_told; n > 0 && n + API_TOLD > rt->n_told; n--) {
+    const api_told *t = &rt->told[n % API_TOLD];
+    if (t->context != f->context || strcmp(t->whole.text, whole->text) != 0 ||
+        strcmp(t->whole.hop, whole->hop) != 0)
+      continue;
+    memcpy(f->failure.hop, t->hop, sizeof f->failure.hop);
+    return n;
+  }
+  api_told *t = &rt->told[++rt->n_told % API_TOLD];
+  *t = (api_told){.whole = *whole, .context = f->context};
+  memcpy(t->hop, f->failure.hop, sizeof t->hop);
+  return rt->n_told;
+}
+
+/* Its text may quote what is only known here, or at the worker that it came from. */
+static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
+  cleave_runtime *rt = to->runtime;
+  clv_frame *f = &p->frame;
+  cleave_error whole, why = {.status = CLEAVE_OK};
+  api_failure_of(sender_of(rt, p), f, &whole);
+  const cleave_module *m = number_module(rt, f);
+  uint64_t number = remember(rt, f, &whole);
+  clv_frame_keep_place(f, step_of(rt, f), number);
+  snprintf(rt->told[number % API_TOLD].as, CLV_WIRE_TEXT + 1, "%s", f->failure.text);
+  cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
+                         .worker = to->name,
+                         .module = m ? m->name : "",
+                         .relayed = p->from != NULL,
+                         .bytes = strlen(f->failure.text)};
+  if (!rt->may_send || rt->may_send(rt->user, &what, &why) == CLEAVE_OK) return CLV_OK;
+  return clv_fail(err, why.status ? (clv_code)why.status : CLV_DENIED, "%s", why.text);
+}
+
+clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
+  api_peer *to = user;
+  cleave_runtime *rt = to->runtime;
+  (void)link;
+  LOCKED(rt);
+  if (clv_frame_fails(&p->frame)) CLV_TRY(send_failure(to, p, err));
+  if (!rt->may_send) return CLV_OK;
+  for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
+    cleave_sending what = {.worker = to->name, .name = ""};
+    cleave_error why = {.status = CLEAVE_OK};
+    CLV_TRY(describe(rt, p, i, &what, err));
+    if (rt->may_send(rt->user, &what, &why) == CLEAVE_OK) continue;
+    return clv_fail(err, why.status ? (clv_code)why.status : CLV_DENIED, "%s", why.text);
+  }
+  return CLV_OK;
+}

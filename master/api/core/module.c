@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/blocks_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+#include "master/api/core/ties_int.h"
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static cleave_status freeze(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+  TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen, &m->frozen, &err));
+  for (size_t k = 0; k < o->n_frozen; k++) {
+    bool any = false;
+    for (int i = 0; i < m->params->n; i++) {
+      clv_param *p = &m->params->list[i];
+      if (!p->trainable || fnmatch(o->frozen[k], p->name, 0) != 0) continue;
+      any = true;
+      if (!p->frozen) m->frozen[m->n_frozen++] = p->name;
+      p->frozen = true;
+    }
+    if (!any)
+      return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s' to freeze", m->name,
+                      o->frozen[k]);
+  }
+  for (int i = 0; i < m->params->n; i++)
+    m->n_learning += m->params->list[i].trainable && !m->params->list[i].frozen;
+  return CLEAVE_OK;
+}
+
+cleave_status api_check_weight(const cleave_module *m, const char *name, const cleave_tensor *t,
+                               cleave_error *error) {
+  const clv_param *p = clv_params_find(m->params, name);
+  const char *names[64];
+  size_t n = 0;
+  for (int i = 0; i < m->params->n && n < CLV_COUNT(names); i++)
+    names[n++] = m->params->list[i].name;
+  const char *near = clv_did_you_mean(name, names, n);
+  if (!p)
+    return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s'%s%s%s", m->name, name,
+                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  if (!t) return CLEAVE_OK;
+  char want[160], got[160];
+  clv_shape shape;
+  PASS(api_shape_in(t->rank, t->shape, &shape, error));
+  if ((clv_dtype)t->dtype == p->dtype && clv_shape_equal(&shape, &p->shape)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, not %s %s", name, m->name,
+                  clv_dtype_name(p->dtype), clv_shape_format(&p->shape, want, sizeof want),
+                  clv_dtype_name((clv_dtype)t->dtype), clv_shape_format(&shape, got, sizeof got));
+}
+
+static cleave_status keep_weights(cleave_module *m, const cleave_module_options *o,
+                                  cleave_error *error) {
+  m->given = o->n_weights > 0;
+  TRY(clv_alloc(o->n_weights, sizeof *m->weights, &m->weights, &err));
+  for (size_t i = 0; i < o->n_weights; i++) {
+    PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
+    api_pending_weight *w = &m->weights[m->n_weights++];
+    TRY(clv_strdup(o->weights[i].name, &w->name, &err));
+    PASS(api_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
+  }
+  return CLEAVE_OK;
+}
+
+/* What is kept in bf16 gives other results than f32, so nobody may take no notice of it. */
+static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
+                            const cleave_module_options *o, cleave_error *error) {
+  m->frozen_bf16 = o->frozen_bf16;
+  if (!m->frozen_bf16) return CLEAVE_OK;
+  if (m->node && !rt->peers[m->node].narrows)
+    return api_fail(error, CLV_UNIMPLEMENTED,
+                    "module '%s': worker '%s' does not know weights in bf16", m->name,
+                    rt->peers[m->node].name);
+  if (!m->fixed)
+    return api_fail(error, CLV_INVALID, "module '%s': frozen_bf16 goes with `fixed`", m->name);
+  clv_params_narrow(m->graph, m->params);
+  return CLEAVE_OK;
+}
+
+static cleave_status keep_artifact(cleave_module *m, const cleave_module_options *o,
+                                   cleave_error *error) {
+  if (!o->artifact) return CLEAVE_OK;
+  if (m->node == 0)
+    return api_fail(error, CLV_INVALID, "module '%s': artifacts lie on workers, it is at master",
+                    m->name);
+  if (!o->artifact_sha256 || !clv_sha256_parse(o->artifact_sha256, &m->artifact_sha256))
+    return api_fail(error, CLV_INVALID, "module '%s': an artifact needs its sha256", m->name);
+  TRY(clv_strdup(o->artifact, &m->artifact, &err));
+  return CLEAVE_OK;
+}
+
+/* Once its parameters are known. */
+static cleave_status keep_fresh(cleave_module *m, const cleave_module_options *o,
+                                cleave_error *error) {
+  TRY(clv_alloc(o->n_fresh, sizeof *m->fresh, &m->fresh, &err));
+  for (size_t i = 0; i < o->n_fresh; i++) {
+    PASS(api_check_weight(m, o->fresh[i], NULL, error));
+    m->fresh[m->n_fresh++] = clv_params_find(m->params, o->fresh[i])->name;
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status keep_direct(cleave_module *m, const cleave_module_options *o,
+                                 cleave_error *error) {
+  const cleave_runtime *rt = m->runtime;
+  if (!o->direct_to) return CLEAVE_OK;
+  if (o->n_direct_to >= API_MAX_NODES)
+    return api_fail(error, CLV_INVALID, "module '%s': %zu workers for direct transfers; at most %d",
+                    m->name, o->n_direct_to, API_MAX_NODES - 1);
+  TRY(clv_alloc(o->n_direct_to, sizeof *m->direct_to, &m->direct_to, &err));
+  for (size_t i = 0; i < o->n_direct_to; i++) {
+    int node = api_find_node(rt, o->direct_to[i]);
+    if (node <= 0)
+      return api_fail(error, CLV_NOT_FOUND, "module '%s': no worker '%s' for a direct transfer",
+                      m->name, o->direct_to[i]);
+    m->direct_to[m->n_direct_to++] = rt->peers[node].name;
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
+  for (int i = 0; i < m->graph->n_nodes; i++) {
+    if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
+    if (m->n_inputs == CLV_MAX_INPUTS)
+      return api_fail(error, CLV_INVALID, "module '%s' has more than %d inputs", m->name,
+                      CLV_MAX_INPUTS);
+    m->inputs[m->n_inputs++] = i;
+  }
+  if (m->n_inputs && m->graph->n_nodes > (int)m->n_inputs) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "module '%s' has %u inputs and %d ops; at least one of each",
+                  m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
+}
+
+enum { NODE_BYTES = 16 }; /* of the digest of a node's name */
+_Static_assert(12 + sizeof(clv_sha256) + NODE_BYTES <= CLV_KEY_OF, "what a key is derived of");
+
+/* A node behind another one of its layer, as an adapter is; it has a key of its own. */
+static bool is_further(const clv_graph *g, int i) {
+  const clv_node *n = &g->nodes[i];
+  return i > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
+}
+
+clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t seed, clv_graph *g,
+                        clv_err *err) {
+  const char *domain = seed ? "cleave layer of a seed" : "cleave layer of a module";
+  uint8_t of[12 + sizeof(clv_sha256) + NODE_BYTES] = {0};
+  clv_sha256 name, node;
+  CLV_TRY(clv_sha256_of(network, strlen(network), &name, err));
+  for (int i = 0; i < 8; i++) of[i] = (uint8_t)(seed >> 8 * i);
+  if (!seed) memcpy(of + 12, &name, sizeof name);
+  for (int i = 0; i < g->n_nodes; i++) {
+    clv_node *n = &g->nodes[i];
+    if (n->op == CLV_OP_INPUT) continue;
+    for (int k = 0; k < 4; k++) of[8 + k] = (uint8_t)(n->layer >> 8 * k);
+    size_t len = seed ? 12 : 12 + sizeof name;
+    if (is_further(g, i)) {
+      CLV_TRY(clv_sha256_of(n->name, strlen(n->name), &node, err));
+      memcpy(of + len, &node, NODE_BYTES);
+      len += NODE_BYTES;
+    }
+    CLV_TRY(clv_key_derive(domain, session, of, len, &n->key, err));
+  }
+  return CLV_OK;
+}
+
+/* This is all that leaves with a module. */
+cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
+                              clv_graph *g, cleave_error *error) {
+  TRY(clv_layer_keys(&rt->seed, network, seed, g, &err));
+  return CLEAVE_OK;
+}
+
+/* The processor is several devices. */
+static const clv_backend *own_backend(const cleave_runtime *rt, const char *device) {
+  static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
+  const clv_backends *others = &rt->world.others;
+  for (size_t i = 0; i < CLV_COUNT(cpu); i++)
+    if (strcmp(device, cpu[i]) == 0)
+      return rt->world.backend ? rt->world.backend : clv_backend_cpu();
+  for (size_t i = 0; i < others->n; i++)
+    if (strcmp(device, others->list[i]->device) == 0) return others->list[i];
+  return NULL;
+}
+
+static cleave_status no_own_device(const cleave_module *m, cleave_error *error) {
+  const clv_backends *others = &m->runtime->world.others;
+  CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
+  for (size_t i = 0; i < others->n; i++) clv_bytes_printf(&has, "%s, ", others->list[i]->device);
+  return api_fail(error, CLV_INVALID,
+                  "module '%s': no device '%s' at master, only %scpu, cpu:0 and cpu:1", m->name,
+                  m->device, has.len ? (const char *)has.data : "");
+}
+
+/* A worker with a device says for itself whether it can. */
+static clv_code check_tf32(const cleave_module *m, clv_err *err) {
+  const clv_backend *b = strncmp(m->device, "cpu", 3) == 0 ? clv_backend_cpu() : m->backend;
+  if (!m->tf32 || !b || clv_backend_check_tf32(b, err) == CLV_OK) return CLV_OK;
+  return clv_err_prefix(err, "module '%s' at %s", m->name, m->runtime->peers[m->node].name);
+}
+
+/* "auto", and "cuda" without a number, as the node says what they are there. */
+static void find_device(const cleave_runtime *rt, cleave_module *m) {
+  const api_peer *p = &rt->peers[m->node];
+  const char *cuda = m->node ? strstr(p->devices, "cuda:") : NULL;
+  if (strcmp(m->device, "auto") == 0)
+    snprintf(m->device, sizeof m->device, "%s", m->node ? p->device : "cpu");
+  else if (strcmp(m->device, "cuda") == 0 && cuda)
+    snprintf(m->device, sizeof m->device, "%.*s", (int)strcspn(cuda, ","), cuda);
+}
+
+static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
+                          cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  const char *at = o->at ? o->at : "master";
+  int node = api_find_node(rt, at);
+  if (!o->name || !o->name[0] || strlen(o->name) > CLEAVE_NAME || !clv_wire_is_text(o->name))
+    return api_fail(error, CLV_INVALID,
+                    "a module needs a name of 1 to %d bytes, UTF-8 without control characters",
+                    CLEAVE_NAME);
+  snprintf(m->name, sizeof m->name, "%s", o->name);
+  snprintf(m->device, sizeof m->device, "%s", o->device ? o->device : "auto");
+  if (node < 0)
+    return api_fail(error, CLV_NOT_FOUND,
+                    "module '%s' is at '%s', which is neither master nor a "
+                    "worker of %s",
+                    m->name, at, rt->config->file);
+  m->node = (uint32_t)node;
+  find_device(rt, m);
+  const clv_backend *own = m->backend = m->node ? NULL : own_backend(rt, m->device);
+  if (m->node == 0 && !own) return no_own_device(m, error);
+  m->any_device = o->any_device;
+  m->threads = CLV_MAX(o->threads, 1u);
+  m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
+  m->local_only = o->local_only;
+  PASS(keep_direct(m, o, error));
+  m->bf16 = o->bf16;
+  m->tf32 = o->tf32;
+  if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
+  TRY(check_tf32(m, &err));
+  PASS(keep_artifact(m, o, error));
+  PASS(find_inputs(m, error));
+  PASS(api_blocks_put(m, o, error));
+  PASS(api_ties_put(m, o, error));
+  TRY(clv_params_of(m->graph, &m->params, &err));
+  PASS(api_ties_find(m, o, error));
+  PASS(keep_fresh(m, o, error));
+  PASS(freeze(m, o, error));
+  m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
+  PASS(narrow(rt, m, o, error));
+  if (m->fixed) clv_params_fix(m->params);
+  PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
+  return keep_weights(m, o, error);
+}
+
+static cleave_status check_name(const cleave_runtime *rt, const cleave_module *m,
+                                cleave_error *error) {
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    if (rt->modules[i] && !rt->modules[i]->released && strcmp(rt->modules[i]->name, m->name) == 0)
+      return api_fail(error, CLV_EXISTS, "there is a module called '%s' already", m->name);
+  return CLEAVE_OK;
+}
+
+/* The lowest that is free. *ret_leaving: so many will be. */
+static bool find_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_leaving) {
+  *ret_leaving = 0;
+  for (*ret = 0; *ret < API_MAX_MODULES; ++*ret) {
+    const cleave_module *m = rt->modules[*ret];
+    if (!m) return true;
+    *ret_leaving += m->state == MODULE_LEAVING;
+  }
+  return false;
+}
+
+cleave_status api_module_enter(cleave_module *m, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t until = api_until(rt, 0);
+  uint32_t leaving, released = 0;
+  bool found = find_index(rt, &m->index, &leaving);
+  while (!found && leaving && api_sleep(rt, until)) found = find_index(rt, &m->index, &leaving);
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    released += rt->modules[i] && rt->modules[i]->released;
+  if (!found)
+    return api_fail(error, CLV_EXHAUSTED,
+                    "module '%s': a runtime has at most %d modules; %u of these are released, and "
+                    "stay until contexts that used them have ended and their optimisers are "
+                    "released",
+                    m->name, API_MAX_MODULES, released);
+  PASS(check_name(rt, m, error));
+  m->number = ++rt->n_loaded;
+  rt->modules[m->index] = m;
+  rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
+  return CLEAVE_OK;
+}
+
+cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o,
+                              const char *network, clv_graph *graph, cleave_module **ret,
+                              cleave_error *error) {
+  cleave_module *m;
+  clv_err err;
+  if (clv_alloc(1, sizeof *m, &m, &err) != CLV_OK) {
+    clv_graph_free(graph);
+    return api_from(error, &err);
+  }
+  m->runtime = rt;
+  m->graph = graph;
+  cleave_status status = fill(m, o, network, error);
+  LOCKED(rt);
+  if (status == CLEAVE_OK) status = api_node_is_there(rt, m->node, error);
+  if (status == CLEAVE_OK) status = api_module_enter(m, error);
+  if (status != CLEAVE_OK) {
+    api_module_free(m);
+    return status;
+  }
+  *ret = m;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_options *options,
+                                 const char *layers, const cleave_input *input,
+                                 cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, layers, input, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
+  clv_graph *graph;
+  PASS(api_layers_graph(layers, input, o.first_layer, 0, NULL, &graph, error));
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
+}
+
+cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_options *options,
+                                const cleave_graph *graph, cleave_module **ret_module,
+                                cleave_error *error) {
+  GIVEN(runtime, options, graph, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
+  clv_graph *copy;
+  TRY(api_graph_copy(api_graph_of(graph), &copy, &err));
+  return api_module_make(runtime, &o, NULL, copy, ret_module, error);
+}
+
+cleave_status cleave_load_architecture(cleave_runtime *runtime,
+                                       const cleave_module_options *options, const char *arch,
+                                       const char *attributes, const cleave_input *input,
+                                       cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, arch, input, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
+  clv_graph *graph;
+  PASS(api_arch_graph(arch, attributes, o.layers, input, &graph, error));
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
+}
+
+cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_options *options,
+                               const char *kind, const cleave_input *prediction,
+                               cleave_module **ret_module, cleave_error *error) {
+  GIVEN(runtime, options, kind, prediction, ret_module);
+  OPTIONS_IN(cleave_module_options, o, options);
+  clv_graph *graph;
+  clv_shape shape;
+  PASS(api_shape_in(prediction->rank, prediction->shape, &shape, error));
+  if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
+  TRY(clv_loss_graph(kind, &shape, shape.dim[0], &graph, &err));
+  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
+}
+
+const char *cleave_module_name(const cleave_module *module) { return module ? module->name : NULL; }
+const char *cleave_module_device(const cleave_module *module) {
+  return module ? module->device : NULL;
+}
+const char *cleave_module_node(const cleave_module *module) {
+  return module ? module->runtime->peers[module->node].name : NULL;
+}
+const char *cleave_module_weight(const cleave_module *module, size_t index) {
+  return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
+}
+
+/* ---- while nobody uses it -------------------------------------------------------------------- */
+
+static bool is_busy(const cleave_module *m) { return m->contexts || m->state == MODULE_PLACING; }
+
+static cleave_status check_closing(const cleave_module *m, const char *what, cleave_error *error) {
+  const cleave_runtime *rt = m->runtime;
+  size_t at = 0;
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
+    if (c->uses[m->index] && !c->closing)
+      return api_fail(error, CLV_PRECONDITION,
+                      "module '%s' %s while context %s, which has called it, is open: close that "
+                      "first",
+                      m->name, what, c->name);
+  return CLEAVE_OK;
+}
+
+cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const char *what,
+                               uint64_t until_ns, cleave_error *error) {
+  for (size_t i = 0; i < n; i++) {
+    const cleave_module *m = modules[i];
+    if (!is_busy(m)) continue;
+    PASS(check_closing(m, what, error));
+    if (!api_sleep(m->runtime, until_ns))
+      return api_fail(error, CLV_DEADLINE, "module '%s' %s: its contexts have not ended in time",
+                      m->name, what);
+    i = (size_t)-1; /* others may be used now */
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
+                                    cleave_error *error) {
+  if (!module) return CLEAVE_OK;
+  GIVEN(runtime);
+  if (module->runtime != runtime)
+    return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
+  LOCKED(runtime);
+  module->released = true;
+  api_module_look(module);
+  return CLEAVE_OK;
+}

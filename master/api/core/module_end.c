@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How modules end, and how they are loaded again. A released module stays while a context that has
+ * used it is not forgotten, or its optimiser is not released. Then its node is sent UNLOAD, and
+ * when that has answered, its index is free for another module, with the next generation. Nothing
+ * here sleeps.
+ */
+#include <stdlib.h>
+
+#include "master/api/core/module_int.h"
+#include "master/api/core/ties_int.h"
+
+void api_module_drop_weights(cleave_module *m) {
+  for (size_t i = 0; i < m->n_weights; i++) {
+    free(m->weights[i].name);
+    clv_tensor_unref(m->weights[i].tensor);
+  }
+  m->n_weights = 0;
+}
+
+void api_module_unhold(cleave_module *m, int kind) {
+  api_state_items_done(clv_steal(&m->held[kind]), m->n_held[kind]);
+  m->n_held[kind] = 0;
+}
+
+void api_module_free(cleave_module *m) {
+  if (!m) return;
+  api_module_drop_weights(m);
+  for (int k = 0; k < 2; k++) api_module_unhold(m, k);
+  clv_graph_free(m->graph);
+  clv_params_free(m->params);
+  free(m->weights);
+  free(m->owners);
+  free(m->frozen);
+  free(m->artifact);
+  free(m->fresh);
+  free(m->direct_to);
+  free(m->group_of);
+  free(m);
+}
+
+void api_module_outdated(cleave_module *m, bool anew) {
+  if (anew) api_module_unhold(m, 1);
+  if (m->state != MODULE_PLACED) return;
+  m->stale = true;
+  m->anew |= anew;
+}
+
+/* ---- its end --------------------------------------------------------------------------------- */
+
+static void look_at_owners(cleave_runtime *rt);
+
+static void gone(cleave_module *m) {
+  cleave_runtime *rt = m->runtime;
+  bool tied = m->params->n_ties > 0;
+  rt->modules[m->index] = NULL;
+  m->state = MODULE_GONE;
+  if (!m->keeps) api_module_free(m);
+  clv_pool_shrink(rt->pool); /* sizes that it alone had */
+  api_wake(rt);
+  if (tied) look_at_owners(rt);
+}
+
+static void unload(cleave_module *m) {
+  cleave_runtime *rt = m->runtime;
+  clv_packet *p;
+  const api_peer *at = &rt->peers[m->node];
+  bool there = (m->state == MODULE_PLACED || m->tried) && !at->lost && m->life == at->life;
+  if (!there || api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
+    gone(m);
+    return;
+  }
+  api_name_module(p, m);
+  m->state = MODULE_LEAVING;
+  if (api_send(rt, m->node, p, NULL) != CLEAVE_OK && m->state == MODULE_LEAVING) gone(m);
+}
+
+static bool is_needed(const cleave_module *m) {
+  bool travels = m->state == MODULE_PLACING || m->state == MODULE_LEAVING;
+  return !m->released || m->contexts || travels || (m->optimizer && !m->optimizer->released) ||
+         api_is_owner(m);
+}
+
+void api_module_look(cleave_module *m) {
+  if (is_needed(m) || !m->runtime->node) return; /* without one the runtime is being closed */
+  api_module_leave_optimizer(m);
+  unload(m);
+}
+
+/* Those that stayed for a module that was tied to them. */
+static void look_at_owners(cleave_runtime *rt) {
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    if (rt->modules[i] && rt->modules[i]->released) api_module_look(rt->modules[i]);
+}
+
+void api_optimizer_look(cleave_optimizer *o) {
+  bool last = false;
+  for (size_t i = o->n_modules; i-- > 0 && !last;) {
+    last = o->n_modules == 1; /* with it goes the optimiser */
+    api_module_look(o->modules[i]);
+  }
+}
+
+/* ---- who needs it ---------------------------------------------------------------------------- */
+
+void api_module_used(api_context *c, cleave_module *m) {
+  m->contexts += !c->uses[m->index];
+  c->uses[m->index] = true;
+}
+
+void api_modules_unused(cleave_runtime *rt, api_context *c) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    if (!c->uses[i]) continue;
+    c->uses[i] = false;
+    rt->modules[i]->contexts--;
+    api_module_look(rt->modules[i]);
+  }
+}
+
+void api_module_keep(cleave_module *m) {
+  if (m) m->keeps++;
+}
+
+void api_module_unkeep(cleave_module *m) {
+  if (m && --m->keeps == 0 && m->state == MODULE_GONE) api_module_free(m);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    bool asked = m && (m->state == MODULE_LEAVING || m->state == MODULE_PLACING);
+    if (asked && m->unload && m->unload == f->reply_to && m->node == from->index) return m;
+  }
+  return NULL;
+}
+
+static void answered(cleave_module *m) {
+  m->unload = 0;
+  if (m->state == MODULE_LEAVING)
+    gone(m);
+  else
+    api_wake(m->runtime);
+}
+
+bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  cleave_module *m = leaving(rt, from, &p->frame);
+  if (m) answered(m);
+  return false;
+}
+
+/* It is not there: the call that should have taken it there failed on its way back. One that the
+ * node does not let go keeps its index. */
+bool api_unload_refused(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+  cleave_module *m = leaving(rt, from, f);
+  if (m && (f->failure.code == CLV_NOT_FOUND || m->tried)) answered(m);
+  return m;
+}
+
+void api_modules_node_fail(cleave_runtime *rt, uint32_t node) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    if (m && m->node == node && m->state == MODULE_LEAVING) gone(m);
+  }
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The operations of core, a row each. Each is a function of the program that waits for nodes and
+ * the asynchronous form of that function (blocking.c); await.c runs both.
+ */
+#include "master/api/core/future_int.h"
+
+const api_operation api_operations[API_OPERATIONS] = {
+    [API_FETCH] = {.name = "the value",
+                   .begin = api_fetch_begin,
+                   .advance = api_fetch_advance,
+                   .late = api_fetch_late,
+                   .out = api_tensor_result},
+    [API_CALL] = {.name = "the value",
+                  .begin = api_call_begin,
+                  .advance = api_fetch_advance,
+                  .late = api_fetch_late,
+                  .out = api_tensor_result,
+                  .unattended = true},
+    [API_BACKWARD] = {.name = "a backward",
+                      .begin = api_backward_begin,
+                      .advance = api_backward_advance,
+                      .late = api_backward_late,
+                      .in_order = true},
+    [API_STEP] = {.name = "a step",
+                  .begin = api_step_begin,
+                  .advance = api_step_advance,
+                  .late = api_step_late,
+                  .out = api_step_result,
+                  .in_order = true},
+    [API_STATE_READ] = {.name = "the state",
+                        .begin = api_state_begin,
+                        .advance = api_state_advance,
+                        .late = api_state_late,
+                        .leave = api_state_forget,
+                        .out = api_state_result},
+    [API_WEIGHT_READ] = {.name = "the state",
+                         .begin = api_state_begin,
+                         .advance = api_state_advance,
+                         .late = api_state_late,
+                         .leave = api_state_forget,
+                         .out = api_tensor_result},
+    [API_STATE_WRITE] = {.name = "the state",
+                         .begin = api_state_write_begin,
+                         .advance = api_state_write_advance,
+                         .late = api_state_write_late,
+                         .leave = api_state_forget},
+    [API_CLOSE] = {.name = "the closing",
+                   .begin = api_close_begin,
+                   .advance = api_close_advance,
+                   .while_closing = true},
+};

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The distributed optimiser: one local optimiser per module, one decision for all of them. The
+ * votes came with the last backward; the decision goes to every node, and if one of them cannot
+ * follow, all go back. Which parameters take part is in groups.c.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/requests_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/future_int.h"
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static int by_number(const void *a, const void *b) {
+  uint64_t x = (*(cleave_module *const *)a)->number, y = (*(cleave_module *const *)b)->number;
+  return (x > y) - (x < y);
+}
+
+cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
+                                   size_t n_groups, double clip_norm,
+                                   cleave_optimizer **ret_optimizer, cleave_error *error) {
+  GIVEN(runtime, groups, ret_optimizer);
+  cleave_optimizer *o;
+  size_t n = 0;
+  for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
+  if (!n) return api_fail(error, CLV_INVALID, "an optimiser without modules");
+  TRY(clv_alloc(1, sizeof *o, &o, &err));
+  o->runtime = runtime;
+  o->clip_norm = clip_norm;
+  clv_err err;
+  cleave_status status = CLEAVE_OK;
+  if (clv_alloc(n, sizeof *o->modules, &o->modules, &err) != CLV_OK ||
+      clv_alloc(n_groups, sizeof *o->groups, &o->groups, &err) != CLV_OK)
+    status = api_from(error, &err);
+  LOCKED(runtime);
+  if (status == CLEAVE_OK) status = api_groups_idle(o, groups, n_groups, error);
+  if (status == CLEAVE_OK) status = api_groups_join(o, groups, n_groups, error);
+  if (status != CLEAVE_OK) {
+    api_groups_leave(o);
+    api_optimizer_free(o);
+    return status;
+  }
+  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_number);
+  o->next = runtime->optimizers;
+  runtime->optimizers = o;
+  *ret_optimizer = o;
+  return CLEAVE_OK;
+}
+
+static cleave_status check_owner(const cleave_runtime *rt, const cleave_optimizer *o,
+                                 cleave_error *error) {
+  if (o->runtime == rt) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "the optimiser is of another runtime");
+}
+
+cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                       cleave_error *error) {
+  if (!optimizer) return CLEAVE_OK;
+  GIVEN(runtime);
+  PASS(check_owner(runtime, optimizer, error));
+  LOCKED(runtime);
+  optimizer->released = true;
+  api_optimizer_look(optimizer);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                         uint64_t steps, cleave_error *error) {
+  GIVEN(runtime, optimizer);
+  PASS(check_owner(runtime, optimizer, error));
+  LOCKED(runtime);
+  api_send_step(runtime);
+  optimizer->steps = steps;
+  return CLEAVE_OK;
+}
+
+/* The group with this number, of an optimiser of this runtime. */
+static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, size_t group,
+                                api_optimizer_group **ret, cleave_error *error) {
+  PASS(check_owner(rt, o, error));
+  if (group >= o->n_groups)
+    return api_fail(error, CLV_NOT_FOUND, "group %zu of an optimiser with %zu", group, o->n_groups);
+  *ret = &o->groups[group];
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                            const cleave_schedule *schedule, cleave_error *error) {
+  GIVEN(runtime, optimizer, schedule);
+  PASS(check_owner(runtime, optimizer, error));
+  PASS(api_check_schedule(schedule, error));
+  LOCKED(runtime);
+  api_send_step(runtime);
+  for (size_t i = 0; i < optimizer->n_groups; i++)
+    optimizer->groups[i].schedule = api_schedule_of(schedule);
+  return CLEAVE_OK;
+}
+
+/* ---- the vote -------------------------------------------------------------------------------- */
+
+/* The sums of a module are those of its parameters that learn, in their order; the ones in a group
+ * count. */
+static double sum_of_grouped(const cleave_module *m, const double *sums, double total) {
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (!p->trainable || p->frozen) continue;
+    if (m->group_of[i]) total += *sums;
+    sums++;
+  }
+  return total;
+}
+
+/* A node's sums come in the order of modules, then parameters, over those of its modules that have
+ * gradients here. They are added in the order of loading, so the norm does not depend on where
+ * modules are, nor on which indexes were free. */
+static cleave_status total_norm(const cleave_optimizer *o, const api_context *c, double *ret,
+                                cleave_error *error) {
+  const cleave_runtime *rt = o->runtime;
+  size_t at[API_MAX_NODES] = {0};
+  const double *of[API_MAX_MODULES];
+  double total = 0;
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    const cleave_module *m = rt->modules[i];
+    if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
+      continue; /* nobody asked it */
+    const clv_tensor *sums = c->votes[m->node];
+    if (!sums || at[m->node] + m->n_learning > sums->n) {
+      api_fail(error, CLV_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
+               m->name);
+      api_place_error(error, rt->peers[m->node].name, m->name);
+      return CLEAVE_ANSWER;
+    }
+    of[i] = (const double *)sums->data + at[m->node];
+    at[m->node] += m->n_learning;
+  }
+  for (size_t i = 0; i < o->n_modules; i++) {
+    const cleave_module *m = o->modules[i];
+    if (c->has_gradient[m->index]) total = sum_of_grouped(m, of[m->index], total);
+  }
+  *ret = total;
+  return CLEAVE_OK;
+}
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+
+cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                    size_t group, double *ret_rate, cleave_error *error) {
+  GIVEN(runtime, optimizer, ret_rate);
+  api_optimizer_group *g = NULL;
+  LOCKED(runtime);
+  PASS(find_group(runtime, optimizer, group, &g, error));
+  *ret_rate = api_rate_of(optimizer, g);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                                        size_t group, double rate, cleave_error *error) {
+  GIVEN(runtime, optimizer);
+  api_optimizer_group *g = NULL;
+  LOCKED(runtime);
+  PASS(find_group(runtime, optimizer, group, &g, error));
+  clv_optim_config changed = g->optim;
+  changed.lr = rate;
+  TRY(clv_optim_check(&changed, &err));
+  api_send_step(runtime);
+  g->optim.lr = rate;
+  return CLEAVE_OK;
+}
+
+/* Every node that can be reached gets back the bytes it had before the step. */
+static void revert_all(cleave_runtime *rt, api_context *c) {
+  clv_err err;
+  c->applying = 0;
+  c->applying_from = rt->next_id + 1;
+  for (uint32_t i = 0; i < rt->n_peers; i++) {
+    clv_packet *p;
+    if (!(c->moved & NODE_BIT(i)) || rt->peers[i].lost) continue;
+    if (clv_packet_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
+    c->applying += api_send(rt, i, p, NULL) == CLEAVE_OK;
+  }
+}
+
+void api_step_taken(cleave_runtime *rt, api_context *c) {
+  if (rt->deciding != c) return;
+  c->moved = 0;
+  rt->deciding = NULL;
+  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->undecided = false;
+}
+
+/* Nodes hear of the failure behind REVERT: it would make them forget what to take back. */
+static void begin_undo(cleave_runtime *rt, api_context *c) {
+  cleave_error late;
+  api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
+  api_context_fail(rt, c, &late, 0);
+  rt->undoing = true;
+  rt->undo_by = api_until(rt, c->step_ms);
+  revert_all(rt, c);
+}
+
+static void end_undo(cleave_runtime *rt, api_context *c) {
+  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->undecided;
+  c->undone = true;
+  rt->undoing = false;
+  api_step_taken(rt, c);
+  api_context_notify(rt, c, 0);
+  api_wake(rt);
+}
+
+/* The answers to APPLY are waited for by whoever needs them first. */
+uint64_t api_decision_advance(cleave_runtime *rt) {
+  api_context *c = rt->deciding;
+  if (!c) return UINT64_MAX;
+  if (!rt->undoing && (c->failed || api_is_late(rt, c->decide_by))) begin_undo(rt, c);
+  if (rt->undoing && (!c->applying || api_is_late(rt, rt->undo_by))) end_undo(rt, c);
+  if (!rt->deciding) return UINT64_MAX;
+  return rt->undoing ? rt->undo_by : c->decide_by;
+}
+
+cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+  uint64_t due = api_decision_advance(rt);
+  while (rt->deciding) {
+    if (api_is_late(rt, until_ns))
+      return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
+                      rt->deciding->name);
+    (void)api_sleep(rt, CLV_MIN(due, until_ns));
+    due = api_decision_advance(rt);
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
+                                cleave_error *error) {
+  bool any = false;
+  for (size_t i = 0; i < o->n_modules; i++) {
+    any |= c->has_gradient[o->modules[i]->index];
+    if (c->stepped[o->modules[i]->index])
+      return api_fail(error, CLV_PRECONDITION, "module '%s' has taken its step of context %s",
+                      o->modules[i]->name, c->name);
+  }
+  if (!any)
+    return api_fail(error, CLV_PRECONDITION,
+                    "context %s has no gradient of any module of this optimiser", c->name);
+  return CLEAVE_OK;
+}
+
+static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
+  for (size_t i = 0; i < o->n_modules; i++) {
+    cleave_module *m = o->modules[i];
+    c->stepped[m->index] = c->has_gradient[m->index];
+    m->changes += apply && c->has_gradient[m->index];
+  }
+}
+
+/* ---- final steps --------------------------------------------------------------------------------
+ *
+ * Nobody waits for the answers to a final step: what fails then is an error of its context. It is
+ * held until the next thing is sent, which is mostly the end of its context: one message then says
+ * both. */
+
+static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, double scale) {
+  cleave_runtime *rt = o->runtime;
+  api_send_step(rt);
+  rt->stepping = c;
+  rt->stepping_by = o;
+  rt->stepping_apply = apply;
+  rt->stepping_scale = scale;
+  c->final_step = true;
+  note_step(o, c, apply);
+}
+
+/* ---- steps that can be taken back ------------------------------------------------------------ */
+
+/* Steps of one context go out together; one that cannot even be sent is taken back at once. */
+static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale, uint64_t until_ns,
+                   uint64_t deadline_ms) {
+  cleave_runtime *rt = o->runtime;
+  if (rt->deciding != c) {
+    c->applying = 0;
+    c->applying_from = rt->next_id + 1;
+    c->decide_by = until_ns;
+    c->step_ms = deadline_ms;
+  }
+  c->decide_by = CLV_MIN(c->decide_by, until_ns);
+  rt->deciding = c;
+  o->undecided = true;
+  cleave_error why;
+  if (api_apply_all(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
+    api_context_fail(rt, c, &why, 0);
+  o->steps++;
+  note_step(o, c, apply);
+}
+
+cleave_status api_take_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  cleave_optimizer *o = f->optimizer;
+  api_context *c = f->context;
+  double norm_sq;
+  PASS(check_step(o, c, error));
+  PASS(api_no_window(rt, error));
+  PASS(total_norm(o, c, &norm_sq, error));
+  bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
+  double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
+  f->stepped = (cleave_stepped){.applied = apply,
+                                .norm = sqrt(norm_sq),
+                                .lr = api_rate_of(o, &o->groups[0]),
+                                .number = o->steps + 1};
+  if (o->final)
+    decide_finally(o, c, apply, scale);
+  else
+    decide(o, c, apply, scale, f->until_ns, f->deadline_ms);
+  return CLEAVE_OK;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a program needs beyond calls to run a schedule and to see how it went: steps inside a
+ * context, the measure of a link, and the events of a context.
+ */
+#include <stdlib.h>
+
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+
+cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
+                             cleave_context handle, cleave_module *module, uint64_t ahead,
+                             uint32_t position, bool keep, double *ret_lr, cleave_error *error) {
+  GIVEN(runtime, optimizer, module);
+  api_context *c;
+  LOCKED(runtime);
+  PASS(api_find_context(runtime, handle, &c, error));
+  if (module->optimizer != optimizer || !optimizer->final)
+    return api_fail(error, CLV_PRECONDITION,
+                    "module '%s' is not of this optimiser, or its steps are not final",
+                    module->name);
+  if (!position || position > CLV_WIRE_POSITIONS)
+    return api_fail(error, CLV_INVALID, "position %u: positions are counted from 1 to %d", position,
+                    CLV_WIRE_POSITIONS);
+  if (c->running)
+    return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
+  if (optimizer->clip_norm > 0)
+    return api_fail(error, CLV_PRECONDITION,
+                    "a step inside a context sees the gradients of one module alone: no clipping "
+                    "by the norm of all");
+  PASS(api_module_is_there(module, error));
+  if (module->state != MODULE_PLACED)
+    return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
+  PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
+  api_module_used(c, module);
+  c->stepped[module->index] = c->planned[module->index] = true;
+  module->changes++;
+  if (ret_lr) *ret_lr = api_rate_ahead(optimizer, ahead);
+  return CLEAVE_OK;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/* What came since the last look, by how long some of it was on its way. */
+static double rate(uint64_t bytes, uint64_t ns) {
+  return ns ? (double)bytes / ((double)ns * 1e-9) : 0;
+}
+
+static cleave_status link_of(api_peer *p, clv_link **ret, cleave_error *error) {
+  LOCKED(p->runtime);
+  PASS(api_node_is_there(p->runtime, p->index, error));
+  *ret = clv_link_ref(p->link);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t deadline_ms,
+                             cleave_link_measure *ret, cleave_error *error) {
+  GIVEN(runtime, ret);
+  uint64_t ns = 0;
+  clv_link_counts now;
+  if (node == 0 || node >= runtime->n_peers)
+    return api_fail(error, CLV_INVALID, "node %u is no worker", node);
+  api_peer *p = &runtime->peers[node];
+  CLV_AUTO(clv_link_unrefp) clv_link *link = NULL;
+  PASS(link_of(p, &link, error));
+  clv_err err;
+  uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
+  if (clv_link_ping(link, (unsigned)ms, &ns, &err) != CLV_OK) {
+    clv_err_prefix(&err, "worker '%s'", p->name);
+    api_from(error, &err);
+    api_place_error(error, p->name, "link");
+    return (cleave_status)err.code;
+  }
+  clv_link_count(link, &now);
+  clv_link_counts *last = &p->measured;
+  ret->round_trip_s = (double)ns * 1e-9;
+  ret->up_bytes_s = rate(now.peer_received_bytes - last->peer_received_bytes,
+                         now.peer_receiving_ns - last->peer_receiving_ns);
+  ret->down_bytes_s =
+      rate(now.received_bytes - last->received_bytes, now.receiving_ns - last->receiving_ns);
+  *last = now;
+  return CLEAVE_OK;
+}
+
+/* ---- events of a context --------------------------------------------------------------------- */
+
+_Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
+                   (int)CLEAVE_EVENT_GRADIENT_IN == CLV_TRACE_GRADIENT_IN,
+               "kinds of events are those of rows");
+
+/* A row of a worker is believed as far as it names things that there are. Its times, and the clock
+ * it said it has, may be any numbers: they wrap. */
+static bool event_of(const cleave_runtime *rt, const api_peer *from, const int64_t *row,
+                     int64_t ahead_ns, cleave_event *ret) {
+  int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
+  if (kind <= CLV_TRACE_NONE || kind >= CLV_TRACE_KINDS) return false;
+  bool of_module = kind <= CLV_TRACE_STEP;
+  const cleave_module *m = module >= 0 && module < rt->n_modules ? rt->modules[module] : NULL;
+  if (of_module && !(m && m->node == from->index)) return false;
+  *ret = (cleave_event){.kind = (cleave_event_kind)kind,
+                        .node = from->index,
+                        .module = of_module ? m : NULL,
+                        .call = (uint32_t)row[CLV_TRACE_MICRO],
+                        .begin_ns = (uint64_t)row[CLV_TRACE_BEGIN] - (uint64_t)ahead_ns,
+                        .end_ns = (uint64_t)row[CLV_TRACE_END] - (uint64_t)ahead_ns,
+                        .bytes = (uint64_t)row[CLV_TRACE_BYTES],
+                        .version = (uint64_t)row[CLV_TRACE_VERSION],
+                        .reference = {(uint64_t)row[CLV_TRACE_VALUE]}};
+  return true;
+}
+
+void api_take_trace(cleave_runtime *rt, const api_peer *from, const clv_packet *p) {
+  const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
+  clv_link_counts link = {0};
+  if (!rt->on_event || !t || t->dtype != CLV_I64 || t->shape.rank != 2 ||
+      t->shape.dim[1] != CLV_TRACE_COLUMNS)
+    return;
+  if (from->link) clv_link_count(from->link, &link);
+  for (int64_t i = 0; i < t->shape.dim[0]; i++) {
+    const int64_t *row = (const int64_t *)t->data + i * CLV_TRACE_COLUMNS;
+    cleave_event event;
+    if (event_of(rt, from, row, link.clock_ahead_ns, &event))
+      rt->on_event(rt->user, (cleave_context){p->frame.context}, &event);
+  }
+}

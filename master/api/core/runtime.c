@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A runtime's lock, its time, its nodes by name, and the list of its due jobs, in which their
+ * owners register. wait.c runs the jobs.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "master/api/core/core_int.h"
+
+/* ---- the lock and the clock ------------------------------------------------------------------ */
+
+void api_lock(cleave_runtime *rt) { pthread_mutex_lock(&rt->lock); }
+void api_unlock(cleave_runtime *rt) { pthread_mutex_unlock(&rt->lock); }
+void api_unlockp(cleave_runtime **rt) { api_unlock(*rt); }
+
+uint64_t api_now(const cleave_runtime *rt) { return clv_clock_now(&rt->world.clock); }
+
+clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
+  const api_world *w = &rt->world;
+  return w->random_bytes ? w->random_bytes(w->user, ret, len, err)
+                         : clv_random_bytes(ret, len, err);
+}
+
+uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms) {
+  uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
+  return api_now(rt) + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
+}
+
+void api_wake(cleave_runtime *rt) {
+  pthread_cond_broadcast(&rt->changed);
+  if (rt->node && !rt->driving) clv_node_kick(rt->node);
+}
+
+bool api_is_late(const cleave_runtime *rt, uint64_t until_ns) {
+  return api_now(rt) >= CLV_MAX(until_ns, rt->hear_until_ns);
+}
+
+void api_add_job(cleave_runtime *rt, const api_job *job) {
+  assert(rt->n_jobs < API_JOBS);
+  rt->jobs[rt->n_jobs++] = job;
+}
+
+void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a)) {
+  *a = (api_attachment){rt->attachments, free};
+  rt->attachments = a;
+}
+
+void api_detach(cleave_runtime *rt, api_attachment *a) {
+  api_attachment **at = &rt->attachments;
+  while (*at != a) at = &(*at)->next;
+  *at = a->next;
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
+  if (!ret_counts) return;
+  *ret_counts = (cleave_counts){0};
+  if (!runtime) return;
+  LOCKED(runtime);
+  ret_counts->idle_ns = clv_node_idle_ns(runtime->node);
+  for (uint32_t i = 1; i < runtime->n_peers; i++) {
+    const api_peer *p = &runtime->peers[i];
+    clv_link_counts c = {0};
+    if (p->link) clv_link_count(p->link, &c);
+    ret_counts->bytes_up += p->bytes_up + c.bytes_out;
+    ret_counts->bytes_down += p->bytes_down + c.bytes_in;
+  }
+}
+
+const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node) {
+  return runtime && node < runtime->n_peers ? runtime->peers[node].name : NULL;
+}
+
+int api_find_node(const cleave_runtime *rt, const char *name) {
+  for (uint32_t i = 0; i < rt->n_peers; i++)
+    if (strcmp(rt->peers[i].name, name) == 0) return (int)i;
+  return -1;
+}

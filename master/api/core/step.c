@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A step as the program asks for it: it waits for the backwards and steps of its context that were
+ * begun before; nodes whose gradients the program has written vote again; then it is decided.
+ */
+#include <stdio.h>
+
+#include "master/api/core/future_int.h"
+
+enum { WAITS_FOR_EARLIER, IS_VOTED_ON, IS_TAKEN_BACK };
+
+/* An optimiser stays while a context that is open uses a module of it. */
+static cleave_status check_uses(const cleave_optimizer *o, const api_context *c,
+                                cleave_error *error) {
+  for (size_t i = 0; i < o->n_modules; i++)
+    if (c->uses[o->modules[i]->index]) return CLEAVE_OK;
+  return api_fail(error, CLV_PRECONDITION,
+                  "context %s has no gradient of any module of this optimiser", c->name);
+}
+
+cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                             cleave_error *error) {
+  api_context *c;
+  api_send_step(rt);
+  PASS(api_take_late_error(rt, error));
+  PASS(api_find_context(rt, a->context, &c, error));
+  PASS(check_uses(a->optimizer, c, error));
+  f->context = c;
+  f->optimizer = a->optimizer;
+  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  return CLEAVE_OK;
+}
+
+/* The votes on what was written are here. */
+static bool is_voted(cleave_runtime *rt, api_future *f) {
+  api_context *c = f->context;
+  if (f->stage == WAITS_FOR_EARLIER && c->written) {
+    f->stage = IS_VOTED_ON;
+    f->runs = true;
+    api_vote_begin(rt, c);
+  }
+  if (f->stage == IS_VOTED_ON && !api_pass_is_done(c)) return false;
+  if (f->stage == IS_VOTED_ON) c->running = f->runs = false;
+  f->stage = WAITS_FOR_EARLIER;
+  return true;
+}
+
+/* A failure while it is sent is known when it has been taken back. */
+static void decide(cleave_runtime *rt, api_future *f) {
+  const api_context *c = f->context;
+  cleave_error why = {.status = CLEAVE_OK};
+  if (api_take_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->deciding != c) {
+    api_future_finish(rt, f, &why);
+    return;
+  }
+  f->stage = IS_TAKEN_BACK;
+  f->bound = true;
+  f->due_ns = UINT64_MAX;
+}
+
+void api_step_advance(cleave_runtime *rt, api_future *f) {
+  const api_context *c = f->context;
+  if (f->stage == IS_TAKEN_BACK && rt->deciding == c) return;
+  if (c->failed) {
+    api_future_finish(rt, f, &c->failure);
+    return;
+  }
+  bool elsewhere = rt->deciding && (rt->deciding != c || rt->undoing);
+  if (elsewhere || api_future_has_earlier(rt, f)) return;
+  if (is_voted(rt, f) && !c->failed) decide(rt, f);
+}
+
+void api_step_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const api_context *c = rt->deciding ? rt->deciding : f->context;
+  if (f->stage == IS_VOTED_ON)
+    api_pass_late(rt, f, ret);
+  else
+    api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
+}
+
+cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error) {
+  cleave_stepped *to = ret;
+  (void)error;
+  *to = f->stepped;
+  return CLEAVE_OK;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "master/api/core/core_int.h"
+
+/* Ids are drawn one after another: a multiplication spreads them (Fibonacci hashing, Knuth 6.4). */
+static size_t home(const api_id_table *t, uint64_t id) {
+  return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (t->cap - 1);
+}
+
+static size_t find(const api_id_table *t, uint64_t id) {
+  size_t i = home(t, id);
+  while (t->ids[i] && t->ids[i] != id) i = (i + 1) & (t->cap - 1);
+  return i;
+}
+
+static clv_code grow(api_id_table *t, clv_err *err) {
+  api_id_table wider = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
+  CLV_TRY(clv_alloc(wider.cap, sizeof *wider.ids, &wider.ids, err));
+  clv_code code = clv_alloc(wider.cap, sizeof *wider.things, &wider.things, err);
+  if (code != CLV_OK) {
+    free(wider.ids);
+    return code;
+  }
+  for (size_t i = 0; i < t->cap; i++) {
+    if (!t->ids[i]) continue;
+    size_t at = find(&wider, t->ids[i]);
+    wider.ids[at] = t->ids[i];
+    wider.things[at] = t->things[i];
+  }
+  api_id_table_done(t);
+  *t = wider;
+  return CLV_OK;
+}
+
+clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *err) {
+  if (2 * (t->n + 1) > t->cap) CLV_TRY(grow(t, err));
+  size_t i = find(t, id);
+  t->n += !t->ids[i];
+  t->ids[i] = id;
+  t->things[i] = thing;
+  return CLV_OK;
+}
+
+void *api_id_table_get(const api_id_table *t, uint64_t id) {
+  if (!t->cap || !id) return NULL;
+  size_t i = find(t, id);
+  return t->ids[i] ? t->things[i] : NULL;
+}
+
+/* What follows in the run moves up, so that no search ends early at the gap. */
+void api_id_table_remove(api_id_table *t, uint64_t id) {
+  if (!t->cap || !id) return;
+  size_t gap = find(t, id), mask = t->cap - 1;
+  if (!t->ids[gap]) return;
+  t->n--;
+  for (size_t i = (gap + 1) & mask; t->ids[i]; i = (i + 1) & mask) {
+    size_t wants = home(t, t->ids[i]);
+    if (((i - wants) & mask) < ((i - gap) & mask)) continue;
+    t->ids[gap] = t->ids[i];
+    t->things[gap] = t->things[i];
+    gap = i;
+  }
+  t->ids[gap] = 0;
+}
+
+void *api_id_table_next(const api_id_table *t, size_t *at) {
+  while (*at < t->cap && !t->ids[*at]) ++*at;
+  return *at < t->cap ? t->things[(*at)++] : NULL;
+}
+
+void api_id_table_done(api_id_table *t) {
+  if (!t) return;
+  free(t->ids);
+  free(t->things);
+  *t = (api_id_table){0};
+}

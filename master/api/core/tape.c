@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tape as records: contexts and the values in them. Both are taken from free lists and found by
+ * ids that are never given out twice, so that the handle of a freed record is recognised.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/module_int.h"
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
+                            cleave_error *error) {
+  api_value *v = rt->free_values;
+  if (v)
+    rt->free_values = v->older;
+  else
+    TRY(clv_alloc(1, sizeof *v, &v, &err));
+  clv_tensor **parts = v->parts;
+  uint32_t cap = v->parts_cap;
+  *v = (api_value){.id = ++rt->next_id, .context = c, .parts = parts, .parts_cap = cap};
+  clv_err err;
+  if (api_id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
+    v->older = rt->free_values;
+    rt->free_values = v;
+    return api_from(error, &err);
+  }
+  v->older = c->newest;
+  c->newest = v;
+  *ret = v;
+  return CLEAVE_OK;
+}
+
+/* Back to the free list; the context's list is the caller's business. */
+void api_drop_value(cleave_runtime *rt, api_value *v) {
+  api_id_table_remove(&rt->values, v->id);
+  if (v->kept) rt->keeper->unuse(rt, v->kept);
+  v->kept = NULL;
+  v->here = clv_tensor_unref(v->here);
+  v->gradient = clv_tensor_unref(v->gradient);
+  for (uint32_t i = 0; i < v->parts_cap; i++) v->parts[i] = clv_tensor_unref(v->parts[i]);
+  v->older = rt->free_values;
+  rt->free_values = v;
+}
+
+cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
+                             cleave_error *error) {
+  api_value *v = api_id_table_get(&rt->values, handle.id);
+  if (v && !v->released && !v->context->closing) {
+    *ret = v;
+    return CLEAVE_OK;
+  }
+  if (handle.id == 0 || handle.id > rt->next_id)
+    return api_fail(error, CLV_INVALID, "%llu is no reference of this runtime",
+                    (unsigned long long)handle.id);
+  return api_fail(error, CLV_NOT_FOUND, "reference %llu %s", (unsigned long long)handle.id,
+                  v && !v->context->closing ? "was released"
+                                            : "is gone: it was released or its context was closed");
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+cleave_status api_context_failure(const api_context *c, cleave_error *error) {
+  if (c->failed && error) *error = c->failure;
+  return c->failed ? c->failure.status : CLEAVE_OK;
+}
+
+cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_context **ret,
+                               cleave_error *error) {
+  api_context *c = api_id_table_get(&rt->contexts, handle.id);
+  if (c && !c->closing) {
+    *ret = c;
+    return api_context_failure(c, error);
+  }
+  if (handle.id == 0 || handle.id > rt->next_context)
+    return api_fail(error, CLV_INVALID, "%llu is no context of this runtime",
+                    (unsigned long long)handle.id);
+  return api_fail(error, CLV_NOT_FOUND, "context %llu was closed", (unsigned long long)handle.id);
+}
+
+cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
+  size_t at = 0;
+  for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
+    if (c->n_windowed && !c->failed && !c->closing)
+      return api_fail(
+          error, CLV_PRECONDITION,
+          "calls of context %s wait for its backward (cleave_call_options.after): begin "
+          "that, or close it, before parameters are changed or read",
+          c->name);
+  return CLEAVE_OK;
+}
+
+cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error) {
+  cleave_status status = rt->late.status;
+  if (status != CLEAVE_OK && error) *error = rt->late;
+  rt->late.status = CLEAVE_OK;
+  return status;
+}
+
+/* Nobody can name the values of a context that is ending; its record stays until all have
+ * answered. */
+void api_drop_values(cleave_runtime *rt, api_context *c) {
+  for (api_value *v = c->newest, *older; v; v = older) {
+    older = v->older;
+    api_drop_value(rt, v);
+  }
+  c->newest = NULL;
+  for (uint32_t i = 0; i < rt->n_peers; i++) c->votes[i] = clv_tensor_unref(c->votes[i]);
+}
+
+void api_context_forget(cleave_runtime *rt, api_context *c) {
+  if (rt->stepping == c) rt->stepping = NULL;
+  api_futures_end(rt, c);
+  if (c->keeping) rt->keeper->leave(rt, c);
+  rt->n_ending -= c->ending;
+  api_drop_values(rt, c);
+  api_modules_unused(rt, c);
+  api_id_table_remove(&rt->contexts, c->id);
+  c->next = rt->free_contexts;
+  rt->free_contexts = c;
+}

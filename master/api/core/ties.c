@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A module's parameters that are another module's. The owner is at its node before it and leaves
+ * behind it; when the owner is loaded again, so is whoever is tied to it.
+ */
+#include <string.h>
+
+#include "master/api/core/ties_int.h"
+
+#include "master/api/core/module_int.h"
+
+/* ---- when a module is made ------------------------------------------------------------------- */
+
+static cleave_status node_of(const cleave_module *m, const char *weight, int *ret,
+                             cleave_error *error) {
+  CLV_AUTO(clv_params_freep) clv_params *all = NULL;
+  TRY(clv_params_of(m->graph, &all, &err));
+  const clv_param *p = clv_params_find(all, weight);
+  for (int i = 0; i < all->n_ties && !p; i++)
+    if (strcmp(all->ties[i].param.name, weight) == 0) p = &all->ties[i].param;
+  if (!p || p->slot)
+    return api_fail(error, CLV_NOT_FOUND, "module '%s' has no layer whose first parameter is '%s'",
+                    m->name, weight);
+  *ret = p->node;
+  return CLEAVE_OK;
+}
+
+/* Across nodes it would be sent in every step, and show another one what the table is. */
+static cleave_status check_place(const cleave_module *m, const cleave_tie *t, cleave_error *error) {
+  const cleave_runtime *rt = m->runtime;
+  const cleave_module *of = t->of;
+  if (of->runtime != rt || of->released)
+    return api_fail(error, CLV_INVALID, "module '%s': '%s' is tied to a module %s", m->name,
+                    t->weight, of->released ? "that was released" : "of another runtime");
+  if (of->node != m->node)
+    return api_fail(error, CLV_INVALID,
+                    "module '%s' is at %s, and '%s' is a parameter of module '%s' at %s; across "
+                    "nodes it would be sent in every step: load both at one",
+                    m->name, rt->peers[m->node].name, t->weight, of->name,
+                    rt->peers[of->node].name);
+  if (strcmp(of->device, m->device) == 0) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID,
+                  "module '%s' is on device %s, and '%s' is a parameter of module '%s' on %s: load "
+                  "both on one device",
+                  m->name, m->device, t->weight, of->name, of->device);
+}
+
+static cleave_status tie(cleave_module *m, const cleave_tie *t, cleave_error *error) {
+  int node = 0;
+  if (!t->weight || !t->of || !t->of_weight)
+    return api_fail(error, CLV_INVALID, "module '%s': a tie has weight, of and of_weight", m->name);
+  PASS(check_place(m, t, error));
+  PASS(node_of(m, t->weight, &node, error));
+  const clv_param *p = clv_params_find(t->of->params, t->of_weight);
+  if (!p || p->slot || !p->trainable)
+    return api_fail(error, CLV_INVALID, "'%s' of module '%s' is not the first parameter of a layer",
+                    t->of_weight, t->of->name);
+  TRY(clv_graph_tie(m->graph, node, t->of->graph->nodes[p->node].name, true, &err));
+  return CLEAVE_OK;
+}
+
+cleave_status api_ties_put(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+  for (size_t i = 0; i < o->n_ties; i++) PASS(tie(m, &o->ties[i], error));
+  return CLEAVE_OK;
+}
+
+static cleave_status check_shape(const cleave_module *m, const clv_param *p,
+                                 const cleave_module *of, const clv_param *theirs,
+                                 cleave_error *error) {
+  char want[160], got[160];
+  if (clv_shape_equal(&p->shape, &theirs->shape)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s, and '%s' of module '%s' %s",
+                  p->name, m->name, clv_shape_format(&p->shape, want, sizeof want), theirs->name,
+                  of->name, clv_shape_format(&theirs->shape, got, sizeof got));
+}
+
+static const clv_param *owner_of(const cleave_module *m, const clv_tie *t,
+                                 const cleave_module *of) {
+  return clv_params_first(of->graph, of->params, m->graph->nodes[t->param.node].tied);
+}
+
+static cleave_status find_owner(cleave_module *m, int i, const cleave_module_options *o,
+                                cleave_error *error) {
+  const clv_tie *t = &m->params->ties[i];
+  for (size_t k = 0; k < o->n_ties && t->of < 0; k++)
+    if (strcmp(o->ties[k].weight, t->param.name) == 0) m->owners[i] = o->ties[k].of;
+  if (t->of >= 0) return CLEAVE_OK;
+  if (m->owners[i])
+    return check_shape(m, &t->param, m->owners[i], owner_of(m, t, m->owners[i]), error);
+  return api_fail(error, CLV_INVALID, "module '%s': '%s' is tied to layer '%s', which is not in it",
+                  m->name, t->param.name, m->graph->nodes[t->param.node].tied);
+}
+
+cleave_status api_ties_find(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+  TRY(clv_alloc((size_t)m->params->n_ties, sizeof(cleave_module *), &m->owners, &err));
+  for (int i = 0; i < m->params->n_ties; i++) PASS(find_owner(m, i, o, error));
+  return CLEAVE_OK;
+}
+
+/* ---- what follows from them ------------------------------------------------------------------ */
+
+bool api_is_tied_to(const cleave_module *m, const cleave_module *owner) {
+  bool any = false;
+  for (int i = 0; m->owners && i < m->params->n_ties; i++) any |= m->owners[i] == owner;
+  return any;
+}
+
+bool api_ties_learn(const cleave_module *m) {
+  bool any = false;
+  for (int i = 0; i < m->params->n_ties; i++) {
+    const clv_tie *t = &m->params->ties[i];
+    const cleave_module *of = m->owners[i];
+    any |= api_learns(of ? owner_of(m, t, of) : &m->params->list[t->of]);
+  }
+  return any;
+}
+
+bool api_is_owner(const cleave_module *m) {
+  const cleave_runtime *rt = m->runtime;
+  bool any = false;
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    any |= rt->modules[i] && rt->modules[i] != m && api_is_tied_to(rt->modules[i], m);
+  return any;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waiting for nodes: with the runtime's condition, or by running the master's own node meanwhile
+ * where that has no thread. Before a thread sleeps, the due jobs of the runtime have their turn.
+ */
+#include <errno.h>
+#include <time.h>
+
+#include "master/api/core/core_int.h"
+
+enum { LATE_NS = 300000000, POLL_NS = 250000000 }; /* ns */
+enum { SILENCE_MS = 3000 };
+static const uint64_t HEAR_NS = 5000000000;
+
+/* The others that wait look again as well: one of them takes over if its own wait is not over. */
+static bool help(cleave_runtime *rt, uint64_t until_ns) {
+  rt->helping = true;
+  rt->n_helped++;
+  clv_node_unkick(rt->node);
+  api_unlock(rt);
+  bool in_time = clv_node_help(rt->node, until_ns);
+  api_lock(rt);
+  rt->helping = false;
+  pthread_cond_broadcast(&rt->changed);
+  return in_time;
+}
+
+/* A timer that comes much later than it was set for: the process was stopped. What its links have
+ * heard meanwhile is still to be read, so deadlines are judged a little later. */
+static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
+  uint64_t now = api_now(rt);
+  if (began < until && now > until && now - until > LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+}
+
+/* Of a process that is to end: a worker that answers is waited for, and no other. */
+static void give_up_silent(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (!rt->peers[i].lost && rt->peers[i].link)
+      clv_link_ask_or_end(rt->peers[i].link, SILENCE_MS,
+                          "it does not answer, and after an interrupt it has 3 s for that");
+}
+
+static void flush_links(cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (!rt->peers[i].lost) clv_link_flush(rt->peers[i].link);
+}
+
+/* Who helps has the node see to what leaves with the next packet. */
+static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
+  if (rt->node && !rt->driving && !rt->helping) return help(rt, until_ns);
+  if (rt->single_thread) flush_links(rt);
+  struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+  return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
+}
+
+/* Does what is due. Returns when the next job is. */
+static uint64_t before_sleep(cleave_runtime *rt) {
+  uint64_t next = UINT64_MAX;
+  for (uint32_t i = 0; i < rt->n_jobs; i++) {
+    uint64_t due = rt->jobs[i]->before_sleep(rt);
+    next = CLV_MIN(next, due);
+  }
+  return next;
+}
+
+bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
+  uint64_t began = api_now(rt);
+  until_ns = CLV_MAX(until_ns, rt->hear_until_ns);
+  uint64_t until = CLV_MIN(until_ns, before_sleep(rt));
+  if (!rt->world.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
+  if (clv_interrupted_ms()) give_up_silent(rt);
+  bool in_time = sleep_until(rt, until);
+  notice_stop(rt, began, until);
+  for (uint32_t i = 0; i < rt->n_jobs; i++)
+    if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);
+  return in_time || until < until_ns || until_ns < rt->hear_until_ns;
+}
+
+void api_look(cleave_runtime *rt) {
+  (void)before_sleep(rt);
+  if (rt->node && !rt->driving && !rt->helping)
+    (void)help(rt, api_now(rt));
+  else if (rt->single_thread)
+    flush_links(rt);
+}

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/incarnations_int.h"
+
+/* A worker that claims more memory for a module does not tell the truth: 64 TiB. */
+#define MOST_MODULE_BYTES ((uint64_t)64 << 40)
+
+enum { OWN_FILES = 8, WORKER_FILES = 2 + API_BULK_LANES }; /* open files: gRPC's, and connections */
+
+/* ---- calls to a worker ----------------------------------------------------------------------- */
+
+clv_rpc_pem api_pem_of(const cleave_runtime *rt) {
+  return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
+}
+
+/* What is left until answer_by. */
+unsigned api_timeout_of(const api_peer *p) {
+  uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
+  if (!p->answer_by) return (unsigned)ms;
+  uint64_t left = p->answer_by - CLV_MIN(now, p->answer_by);
+  return (unsigned)CLV_MIN(ms, CLV_MAX((left + 999999u) / 1000000u, 1));
+}
+
+/* connect_timeout is for dialling, Hello and the opening of the session together. */
+static void begin_connecting(api_peer *p) {
+  uint64_t ms = p->runtime->config->limits.connect_timeout_ms;
+  if (!p->answer_by) p->answer_by = api_now(p->runtime) + ms * 1000000u;
+}
+
+static clv_code call(const api_peer *p, const char *method, const clv_bytes *request,
+                     uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
+  const api_world *w = &p->runtime->world;
+  if (w->call) return w->call(w->user, p->name, method, request, timeout_ms, reply, err);
+  return clv_rpc_call(p->channel, method, request->data, request->len,
+                      (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
+}
+
+/* What "auto" means there, and all that there are. */
+static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
+  int best = clv_wire_device_of(h, "auto");
+  size_t at = 0;
+  snprintf(p->device, sizeof p->device, "%s", best < 0 ? "cpu" : h->devices[best]);
+  for (uint32_t i = 0; i < h->n_devices && at < sizeof p->devices; i++)
+    at += (size_t)snprintf(p->devices + at, sizeof p->devices - at, "%s%s", i ? ", " : "",
+                           h->devices[i]);
+}
+
+/* An answer that makes no sense is the peer's doing, not the program's. */
+static clv_code not_a_worker(clv_code code, clv_err *err) {
+  if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
+    code = err->code = CLV_UNAVAILABLE;
+  return code;
+}
+
+/* What has come, and cannot be read or be meant. */
+static clv_code wrong_answer(clv_code code, clv_err *err) {
+  if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return not_a_worker(code, err);
+  err->code = CLV_ANSWER;
+  return clv_err_prefix(err, "its answer makes no sense");
+}
+
+/* libraries: "" from workers before 0.6.2. */
+static void compare_processors(const api_peer *p, const char *isa, const char *libraries) {
+  const char *our_isa = clv_backend_isa(clv_backend_cpu());
+  const char *ours = clv_backend_libraries(clv_backend_cpu());
+  if (strcmp(isa, our_isa) != 0)
+    clv_notify(
+        p->runtime->notice,
+        "worker %s computes with %s, this master with %s: results will not be bit-identical to "
+        "another placement (cap both with DNNL_MAX_CPU_ISA)",
+        p->name, isa, our_isa);
+  else if (libraries[0] && strcmp(libraries, ours) != 0)
+    clv_notify(p->runtime->notice,
+               "worker %s computes with %s, this master with %s: results will not be "
+               "bit-identical to another placement",
+               p->name, libraries, ours);
+}
+
+/* Bits are promised for one kind of device, one instruction set or capability of it, and one
+ * version of its libraries. */
+static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
+  const clv_wire_about *theirs = &h->about;
+  int at = clv_wire_device_of(h, p->device);
+  const char *kind = at < 0 ? "cpu" : h->kinds[at].kind;
+  const char *their_isa = at < 0 ? theirs->isa : h->kinds[at].isa;
+  bool processor = strcmp(kind, "cpu") == 0;
+  if (processor)
+    compare_processors(p, their_isa, at < 0 ? "" : h->kinds[at].libraries);
+  else
+    clv_notify(p->runtime->notice,
+               "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
+               "on such devices, and near those of processors",
+               p->name, p->device, kind, their_isa);
+  int64_t skew = (int64_t)(theirs->unix_ms - clv_wall_ms());
+  if (skew > 60000 || skew < -60000)
+    clv_notify(p->runtime->notice, "the clock of worker %s differs by %lld s", p->name,
+               (long long)(skew / 1000));
+}
+
+static bool can(const clv_wire_about *a, const char *capability) {
+  for (uint32_t i = 0; i < a->n_capabilities; i++)
+    if (strcmp(a->capabilities[i], capability) == 0) return true;
+  return false;
+}
+
+/* All nodes of a session have one lease: who would let go sooner than the others use it is
+ * refused. */
+static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
+                            clv_err *err) {
+  if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE ||
+      can(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
+    return CLV_OK;
+  return clv_fail(
+      err, CLV_UNAVAILABLE,
+      "it (%s) has no other reference lease than %d s: leave limits.reference_lease out "
+      "of %s, or update the worker",
+      theirs->software, CLV_WIRE_REF_LEASE / 1000, c->file);
+}
+
+static clv_code hello(api_peer *p, clv_err *err) {
+  const clv_session_config *c = p->runtime->config;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
+  clv_wire_hello_request q = {.about = {.protocol = CLV_WIRE_PROTOCOL,
+                                        .limits = clv_wire_limits_default(),
+                                        .software = "libcleave " CLV_VERSION,
+                                        .isa = clv_backend_isa(clv_backend_cpu()),
+                                        .unix_ms = clv_wall_ms()}};
+  q.about.limits.credit_bytes = c->limits.credit_bytes;
+  q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
+  CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
+  CLV_TRY(not_a_worker(call(p, CLV_METHOD_HELLO, &request, api_timeout_of(p), &reply, err), err));
+  clv_piece piece = {reply.data, reply.len};
+  CLV_TRY(wrong_answer(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
+  if (h.about.protocol != CLV_WIRE_PROTOCOL)
+    return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
+                    h.about.protocol, CLV_WIRE_PROTOCOL);
+  CLV_TRY(clv_wire_limits_check(&h.about.limits, err));
+  CLV_TRY(check_lease(c, &h.about, err));
+  CLV_TRY(cleave_secrets_check(c, &h, err));
+  p->incarnation = h.incarnation;
+  p->limits = h.about.limits;
+  p->peer_timeout_ms =
+      clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
+  p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
+  p->keeps_rows = can(&h.about, CLV_CAPABILITY_CACHED);
+  p->gives_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
+  p->fixes = can(&h.about, CLV_CAPABILITY_FIXED);
+  p->ties = can(&h.about, CLV_CAPABILITY_TIES);
+  p->narrows = can(&h.about, CLV_CAPABILITY_FROZEN_BF16);
+  keep_devices(&h, p);
+  compare_builds(p, &h);
+  return CLV_OK;
+}
+
+static clv_code open_session(api_peer *p, clv_err *err) {
+  cleave_runtime *rt = p->runtime;
+  const char *identities[CLV_WIRE_PEERS];
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_open_reply o = {0};
+  clv_wire_open_request q = {.session = rt->session,
+                             .epoch = rt->epoch,
+                             .config_digest = rt->config->attempt.config_digest,
+                             .name = rt->config->name,
+                             .lanes = API_BULK_LANES,
+                             .peer_identities = identities,
+                             .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
+  for (uint32_t i = 1; i < rt->n_peers && q.n_peer_identities < CLV_WIRE_PEERS; i++)
+    if (i != p->index && api_may_be_direct(p, &rt->peers[i]))
+      identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
+  CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
+  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, api_timeout_of(p), &reply, err));
+  clv_piece piece = {reply.data, reply.len};
+  CLV_TRY(wrong_answer(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
+  p->opened = true;
+  if (memcmp(&o.incarnation, &p->incarnation, sizeof o.incarnation) != 0)
+    return clv_fail(err, CLV_ANSWER,
+                    "another process answered the opening of the session than its Hello: the "
+                    "worker was started again meanwhile, or two share its address");
+  p->limits = o.granted;
+  return CLV_OK;
+}
+
+static clv_code dial_worker(api_peer *p, clv_err *err) {
+  clv_rpc_channel_options o = {
+      .target = p->spec->address, .expected_uri = p->spec->identity, .pem = api_pem_of(p->runtime)};
+  CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
+  begin_connecting(p);
+  clv_code code = clv_rpc_channel_connect(p->channel, api_timeout_of(p), err);
+  if (code != CLV_OK) {
+    clv_tls_explain_refusal(p->spec->address, p->runtime->identity, api_timeout_of(p), err);
+    return err->code;
+  }
+  return CLV_OK;
+}
+
+void api_end_session(const api_peer *p) {
+  clv_err ignored;
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
+  if (clv_wire_close_request_encode(&q, &request, &ignored) == CLV_OK &&
+      call(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
+    clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored.text);
+}
+
+static clv_code connect_worker(api_peer *p, clv_err *err) {
+  CLV_TRY(clv_interrupt_check(err));
+  if (!p->runtime->world.call) CLV_TRY(dial_worker(p, err));
+  CLV_TRY(hello(p, err));
+  if (p->coming) api_end_session(p);
+  return open_session(p, err);
+}
+
+static clv_code connect_in_time(api_peer *p, clv_err *err) {
+  bool given = p->answer_by != 0;
+  clv_code code = connect_worker(p, err);
+  if (!given) p->answer_by = 0;
+  return code;
+}
+
+/* Whose error it is, and what helps a master that a worker does not know: it tells a stranger
+ * nothing. */
+static void explain(const api_peer *p, clv_err *err) {
+  const char *at = p->spec->address;
+  if (err->code == CLV_DENIED && p->runtime->identity)
+    clv_fail(err, CLV_DENIED, "%s: add identity %s to `allow` in its worker.yaml, as master",
+             err->text, p->runtime->identity->uri);
+  if (strncmp(err->text, at, strlen(at)) == 0) /* the call has said where */
+    clv_err_prefix(err, "worker '%s'", p->name);
+  else
+    clv_err_prefix(err, "worker '%s' at %s", p->name, at);
+}
+
+static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
+  const clv_tls_config *t = &rt->config->tls;
+  TRY(clv_open_files_check(OWN_FILES + WORKER_FILES * (rt->n_peers - 1), &err));
+  TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &rt->identity, &err));
+  TRY(clv_tls_identity_require(rt->identity, CLV_TLS_CLIENT, &err));
+  TRY(clv_tls_floor_install(&err));
+  TRY(clv_tls_revocation_load(t->crl, rt->identity, &err));
+  clv_rpc_runtime_options ro = {.queue_threads = 2, .spin_us = clv_spin_us(1)};
+  TRY(clv_rpc_runtime_new(&ro, &rt->rpc, &err));
+  return CLEAVE_OK;
+}
+
+cleave_status api_connect_to(api_peer *p, cleave_error *error) {
+  clv_err err;
+  if (connect_in_time(p, &err) == CLV_OK) return CLEAVE_OK;
+  explain(p, &err);
+  api_from(error, &err);
+  api_place_error(error, p->name, "connect");
+  return (cleave_status)err.code;
+}
+
+cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
+  if (!rt->world.call) PASS(start_transport(rt, error));
+  for (uint32_t i = 1; i < rt->n_peers; i++) PASS(api_connect_to(&rt->peers[i], error));
+  return CLEAVE_OK;
+}
+
+/* ---- modules as data ------------------------------------------------------------------------- */
+
+static bool is_named(const cleave_module *m, const char *worker) {
+  for (uint32_t i = 0; i < m->n_direct_to; i++)
+    if (strcmp(m->direct_to[i], worker) == 0) return true;
+  return false;
+}
+
+/* Whom the module's worker dials; returns their number. */
+static uint32_t direct_peers(const cleave_module *m, const char **names) {
+  cleave_runtime *rt = m->runtime;
+  const api_peer *from = &rt->peers[m->node];
+  uint32_t n = 0;
+  LOCKED(rt);
+  for (uint32_t i = 1; !rt->via_master && i < rt->n_peers; i++) {
+    const api_peer *p = &rt->peers[i];
+    bool wanted = m->direct_to ? is_named(m, p->name) : rt->direct && p != from;
+    if (wanted && api_may_be_direct(from, p)) names[n++] = p->name;
+  }
+  return n;
+}
+
+/* names: [m->params->n], groups: [CLV_WIRE_GROUPS], memory for what the request points to. */
+static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
+                       clv_wire_load_request *q) {
+  if (!m->optimizer) return;
+  bool final = m->optimizer->final;
+  q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
+  q->hold_rest = m->hold_rest;
+  q->groups = groups;
+  q->n_groups = m->n_groups - 1;
+  for (uint32_t i = 1; i < m->n_groups; i++) {
+    uint32_t n = api_group_names(m, i, names);
+    groups[i - 1] =
+        (clv_wire_group){clv_module_message_optimizer(&m->groups[i]->optim, final), n, names};
+    names += n;
+  }
+}
+
+static bool same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_shape *shape) {
+  return theirs->dtype == dtype && clv_shape_equal(&theirs->shape, shape);
+}
+
+/* What a worker says of its module against what this program knows of the graph. */
+static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *o, clv_err *err) {
+  const clv_graph *g = m->graph;
+  const clv_node *output = &g->nodes[g->output];
+  if (o->n_params != (uint32_t)m->params->n)
+    return clv_fail(err, CLV_ANSWER, "it reports %u parameters, the graph has %d", o->n_params,
+                    m->params->n);
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *mine = &m->params->list[i];
+    if (strcmp(o->params[i].name, mine->name) != 0 ||
+        !same_spec(&o->params[i].spec, mine->dtype, &mine->shape))
+      return clv_fail(err, CLV_ANSWER, "its parameter %d is not '%s' of the graph", i, mine->name);
+  }
+  if (o->n_outputs != 1 || !same_spec(&o->outputs[0], output->dtype, &output->shape))
+    return clv_fail(err, CLV_ANSWER, "it reports another output than the graph has");
+  if (o->memory_bytes > MOST_MODULE_BYTES)
+    return clv_fail(err, CLV_ANSWER, "it reports that the module takes %llu bytes",
+                    (unsigned long long)o->memory_bytes);
+  return CLV_OK;
+}
+
+/* "cpu" is no device of a worker that has "cpu:1" alone. */
+static bool is_listed(const char *devices, const char *name) {
+  size_t len = strlen(name);
+  for (const char *at = devices; (at = strstr(at, name)) != NULL; at += len)
+    if ((at == devices || at[-1] == ' ') && (!at[len] || at[len] == ',')) return true;
+  return false;
+}
+
+static clv_code check_device(const cleave_module *m, const api_peer *p, clv_err *err) {
+  if (is_listed(p->devices, m->device)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "it has no device '%s'; it has: %s", m->device,
+                  p->devices[0] ? p->devices : "none");
+}
+
+void api_module_is_on(cleave_module *m, const char *device) {
+  if (device[0] && strncmp(m->device, device, sizeof m->device - 1) != 0)
+    snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE - 1, device);
+}
+
+/* A worker that takes no notice would train two parameters. */
+static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_load_request *q,
+                         clv_err *err) {
+  for (int i = 0; i < m->params->n_ties; i++) {
+    const clv_tie *t = &m->params->ties[i];
+    if (!p->ties)
+      return clv_fail(err, CLV_PRECONDITION,
+                      "'%s' is another layer's parameter, and this worker knows no such thing: "
+                      "update it",
+                      t->param.name);
+    q->ties[i].module = m->owners[i] ? m->owners[i]->index + 1 : 0;
+  }
+  return CLV_OK;
+}
+
+static void put_artifact(const cleave_module *m, clv_wire_load_request *q) {
+  if (!m->artifact) return;
+  q->init = CLV_WIRE_INIT_ARTIFACT;
+  q->artifact = (clv_wire_artifact){m->artifact, m->artifact_sha256};
+}
+
+static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err) {
+  cleave_runtime *rt = m->runtime;
+  api_peer *p = &rt->peers[m->node];
+  const char *others[API_MAX_NODES];
+  clv_wire_group groups[CLV_WIRE_GROUPS];
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_AUTO(clv_module_message_done) clv_module_message message = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_load_reply o = {0};
+  clv_wire_load_request q = {.session = rt->session,
+                             .epoch = rt->epoch,
+                             .module = m->index,
+                             .generation = m->generation,
+                             .threads = m->threads,
+                             .in_flight = m->in_flight,
+                             .bf16 = m->bf16,
+                             .tf32 = m->tf32,
+                             .fixed = m->fixed,
+                             .frozen_bf16 = m->frozen_bf16,
+                             .peers = others,
+                             .input_needs_grad = m->input_grads,
+                             .device = m->device,
+                             .name = m->name,
+                             .fresh = m->fresh,
+                             .n_fresh = m->n_fresh,
+                             .frozen = m->frozen,
+                             .n_frozen = m->n_frozen};
+  CLV_TRY(check_device(m, p, err));
+  CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
+  CLV_TRY(put_ties(m, p, &q, err));
+  put_artifact(m, &q);
+  q.n_peers = direct_peers(m, others);
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
+  put_groups(m, names, groups, &q);
+  CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
+  clv_code code = call(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
+  if (code == CLV_NOT_FOUND && m->artifact)
+    code = err->code = CLV_DATA_LOSS; /* weights that are not there, as a file that is not */
+  CLV_TRY(code);
+  clv_piece piece = {reply.data, reply.len};
+  CLV_TRY(wrong_answer(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
+  CLV_TRY(check_loaded(m, &o, err));
+  api_module_is_on(m, o.device);
+  return CLV_OK;
+}
+
+/* The same for a stage of this process. */
+static void stage_groups(const cleave_module *m, const char **names, clv_module_group *groups,
+                         clv_module_options *o) {
+  if (!m->optimizer) return;
+  o->learns = true;
+  o->final = m->optimizer->final;
+  o->optimizer = m->groups[0]->optim;
+  o->hold_rest = m->hold_rest;
+  o->groups = groups;
+  o->n_groups = m->n_groups - 1;
+  for (uint32_t i = 1; i < m->n_groups; i++) {
+    uint32_t n = api_group_names(m, i, names);
+    groups[i - 1] = (clv_module_group){m->groups[i]->optim, names, n};
+    names += n;
+  }
+}
+
+/* Of the first input that is no scalar. */
+static int64_t batch_of(const cleave_module *m) {
+  for (uint32_t i = 0; i < m->n_inputs; i++) {
+    const clv_shape *shape = &m->graph->nodes[m->inputs[i]].shape;
+    if (shape->rank) return shape->dim[0];
+  }
+  return 1;
+}
+
+/* While the module is made; then it has them itself. */
+typedef struct local_owners {
+  clv_module_tie *list;
+  uint32_t n;
+} local_owners;
+
+static void local_owners_done(local_owners *o) {
+  for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].of);
+  free(o->list);
+}
+
+static clv_code pin_owners(const cleave_module *m, local_owners *o, clv_err *err) {
+  CLV_TRY(clv_alloc((size_t)m->params->n_ties, sizeof *o->list, &o->list, err));
+  for (int i = 0; i < m->params->n_ties; i++) {
+    if (!m->owners[i]) continue;
+    o->list[o->n].node = m->graph->nodes[m->params->ties[i].param.node].name;
+    CLV_TRY(clv_node_pin_module(m->runtime->node, m->owners[i]->index, &o->list[o->n].of, err));
+    o->n++;
+  }
+  return CLV_OK;
+}
+
+static clv_code load_local(const cleave_module *m, clv_err *err) {
+  cleave_runtime *rt = m->runtime;
+  clv_module *module;
+  clv_module_group groups[CLV_WIRE_GROUPS];
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_AUTO(local_owners_done) local_owners ties = {0};
+  clv_module_options o = {.index = m->index,
+                          .generation = m->generation,
+                          .name = m->name,
+                          .backend = m->backend,
+                          .device = m->device,
+                          .threads = (int)m->threads,
+                          .bf16 = m->bf16,
+                          .tf32 = m->tf32,
+                          .fixed = m->fixed,
+                          .frozen_bf16 = m->frozen_bf16,
+                          .input_needs_grad = m->input_grads,
+                          .in_flight = m->in_flight,
+                          .frozen = m->frozen,
+                          .n_frozen = m->n_frozen};
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
+  stage_groups(m, names, groups, &o);
+  CLV_TRY(pin_owners(m, &ties, err));
+  o.ties = ties.list;
+  o.n_ties = ties.n;
+  CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
+  CLV_TRY(clv_module_new(&o, &module, err));
+  clv_code code = clv_module_warm(module, batch_of(m), err);
+  if (code != CLV_OK) {
+    clv_module_free(module);
+    return code;
+  }
+  rt->local_threads = CLV_MAX(rt->local_threads, m->threads);
+  if (rt->rpc) clv_rpc_runtime_set_spin(rt->rpc, clv_spin_us(rt->local_threads));
+  return clv_node_add_module(rt->node, module, err);
+}
+
+cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
+  clv_err err;
+  if ((m->node ? load_remote(m, ms, &err) : load_local(m, &err)) == CLV_OK) return CLEAVE_OK;
+  clv_err_prefix(&err, "module '%s' at %s", m->name, rt->peers[m->node].name);
+  api_from(error, &err);
+  api_place_error(error, rt->peers[m->node].name, "load");
+  return (cleave_status)err.code;
+}

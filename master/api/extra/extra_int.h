@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What only programs use, beside each other: results that futures bring, and modules that were
+ * lost.
+ */
+#ifndef CLEAVE_EXTRA_INT_H
+#define CLEAVE_EXTRA_INT_H
+
+#include "master/api/core/core.h"
+
+cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error);
+/* Does *ret say its size? NULL is allowed. */
+cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
+cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error);
+
+/* ---- rejoin.c: without the lock -------------------------------------------------------------- */
+
+/* Is it a worker that was lost? */
+cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker,
+                               cleave_error *error) CLEAVE_RESULT;
+/* A module and what it is to have when it is loaded again; run BLOCKS. */
+typedef struct api_reloading api_reloading;
+cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
+                                const cleave_state *optimizer, api_reloading **ret,
+                                cleave_error *error) CLEAVE_RESULT;
+cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint64_t deadline_ms,
+                                cleave_error *error) CLEAVE_RESULT;
+void api_reloading_free(api_reloading *r); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Futures as a program has them: asked, waited for, cancelled, released, with callbacks; and what
+ * they brought.
+ */
+#include <string.h>
+
+#include "master/api/extra/extra_int.h"
+
+cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, bool *ret_ready,
+                                 cleave_error *error) {
+  api_future *f;
+  GIVEN(runtime, ret_ready);
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  if (runtime->single_thread) api_look(runtime);
+  (void)api_futures_advance(runtime);
+  if (runtime->single_thread && runtime->open->call_back) (void)runtime->open->call_back(runtime);
+  *ret_ready = f->done;
+  api_future_leave(runtime, f);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
+                                 uint64_t deadline_ms, cleave_error *error) {
+  api_future *f;
+  GIVEN(runtime);
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  cleave_status status = api_future_await(runtime, f, api_until(runtime, deadline_ms), error);
+  api_future_leave(runtime, f);
+  return status;
+}
+
+static void leave_all(cleave_runtime *rt, const cleave_future *futures, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    api_future *f = api_id_table_get(&rt->futures, futures[i].id);
+    if (!f) continue;
+    api_future_watch(f, false);
+    api_future_leave(rt, f);
+  }
+}
+
+static cleave_status find_all(cleave_runtime *rt, const cleave_future *futures, size_t n,
+                              cleave_error *error) {
+  bool any = false;
+  for (size_t i = 0; i < n; i++) {
+    api_future *f;
+    if (!futures[i].id) continue;
+    cleave_status status = api_future_find(rt, futures[i], &f, error);
+    if (status != CLEAVE_OK) {
+      leave_all(rt, futures, i);
+      return status;
+    }
+    api_future_watch(f, true);
+    any = true;
+  }
+  return any ? CLEAVE_OK : api_fail(error, CLV_INVALID, "no future to wait for");
+}
+
+cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures, size_t n,
+                              uint64_t deadline_ms, size_t *ret_index, cleave_error *error) {
+  size_t index = 0;
+  char heard[200];
+  GIVEN(runtime, futures, ret_index);
+  LOCKED(runtime);
+  PASS(find_all(runtime, futures, n, error));
+  bool in_time =
+      api_futures_await_any(runtime, futures, n, api_until(runtime, deadline_ms), &index);
+  leave_all(runtime, futures, n);
+  if (!in_time)
+    return api_fail(error, CLV_DEADLINE, "none of %zu futures was done in time%s", n,
+                    api_silence(runtime, heard, sizeof heard));
+  *ret_index = index;
+  return CLEAVE_OK;
+}
+
+/* What has been sent and moves something goes on, and nobody hears of its end. */
+cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
+                                   cleave_error *error) {
+  api_future *f;
+  cleave_error why;
+  GIVEN(runtime);
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled",
+           (unsigned long long)future.id, f->op->name, f->of);
+  if (f->bound || f->over)
+    api_future_settle(runtime, f, &why);
+  else
+    api_future_end_early(runtime, f, &why);
+  api_future_leave(runtime, f);
+  api_wake(runtime);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
+                                    cleave_error *error) {
+  api_future *f;
+  GIVEN(runtime);
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  f->released = true;
+  api_future_leave(runtime, f);
+  return CLEAVE_OK;
+}
+
+/* ---- callbacks ------------------------------------------------------------------------------- */
+
+static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *ret_future,
+                          cleave_error *ret_why) {
+  api_futures *all = rt->open;
+  api_future *f = all->ready;
+  if (!f) return false;
+  api_callback *c = f->callbacks;
+  *ret = *c;
+  ret_future->id = f->id;
+  *ret_why = f->why;
+  f->callbacks = c->next;
+  c->next = all->free_callbacks;
+  all->free_callbacks = c;
+  if (f->callbacks) return true;
+  f->callbacks_end = &f->callbacks;
+  all->ready = f->next_ready;
+  if (!all->ready) all->ready_end = &all->ready;
+  api_future_drop_if_unused(rt, f);
+  return true;
+}
+
+/* One at a time, with nothing held. True: some were due. */
+static bool call_back(cleave_runtime *rt) {
+  api_futures *all = rt->open;
+  api_callback c;
+  cleave_future future;
+  cleave_error why;
+  bool any = false;
+  if (all->calling) return false;
+  all->calling = true;
+  all->caller = pthread_self();
+  while (take_callback(rt, &c, &future, &why)) {
+    any = true;
+    api_unlock(rt);
+    c.function(c.user, future, &why);
+    api_lock(rt);
+  }
+  all->calling = false;
+  return any;
+}
+
+static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_callback *call,
+                                  cleave_error *error) {
+  api_futures *all = rt->open;
+  api_callback *c = all->free_callbacks;
+  if (c)
+    all->free_callbacks = c->next;
+  else
+    TRY(clv_alloc(1, sizeof *c, &c, &err));
+  *c = *call;
+  c->next = NULL;
+  bool first = !f->callbacks;
+  *f->callbacks_end = c;
+  f->callbacks_end = &c->next;
+  if (!f->over) api_future_watch(f, true);
+  if (!f->done || !first) return CLEAVE_OK;
+  f->done = false; /* it stands among the ready ones from here */
+  cleave_error why = f->why;
+  api_future_settle(rt, f, &why);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
+                                 void (*function)(void *user, cleave_future future,
+                                                  const cleave_error *error),
+                                 void *user, cleave_error *error) {
+  api_future *f;
+  GIVEN(runtime);
+  if (!function) return api_fail(error, CLV_INVALID, "the argument function is NULL");
+  LOCKED(runtime);
+  runtime->open->call_back = call_back;
+  PASS(api_futures_attend(runtime, error));
+  PASS(api_future_find(runtime, future, &f, error));
+  const api_callback call = {.function = function, .user = user};
+  cleave_status status = add_callback(runtime, f, &call, error);
+  api_future_leave(runtime, f);
+  api_wake(runtime);
+  return status;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+typedef cleave_status result(const api_future *f, void *ret, cleave_error *error);
+
+/* Finds a future that is done, went well, and has results of that type. */
+static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,
+                               result *out, api_future **ret, cleave_error *error) {
+  api_future *f;
+  PASS(api_future_find(rt, future, &f, error));
+  cleave_status status = CLEAVE_OK;
+  if (f->op->out != out)
+    status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
+                      (unsigned long long)future.id, f->op->name, f->of, what);
+  else if (!f->done)
+    status = api_fail(error, CLV_PRECONDITION, "future %llu, %s of %s, is not done: wait for it",
+                      (unsigned long long)future.id, f->op->name, f->of);
+  else
+    status = api_future_result(f, error);
+  if (status == CLEAVE_OK)
+    *ret = f;
+  else
+    api_future_leave(rt, f);
+  return status;
+}
+
+/* The result is copied without the lock: a record that is done does not change. */
+static cleave_status take_result(cleave_runtime *rt, cleave_future future, const char *what,
+                                 result *out, void *ret, cleave_error *error) {
+  api_future *f;
+  {
+    LOCKED(rt);
+    PASS(find_done(rt, future, what, out, &f, error));
+  }
+  cleave_status status = out(f, ret, error);
+  LOCKED(rt);
+  api_future_leave(rt, f);
+  return status;
+}
+
+cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
+                                   cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
+  return take_result(runtime, future, "tensor", api_tensor_result, ret_tensor, error);
+}
+
+cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
+                                    cleave_stepped *ret, cleave_error *error) {
+  GIVEN(runtime, ret);
+  return take_result(runtime, future, "step", api_step_result, ret, error);
+}
+
+cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
+                                  cleave_state *ret_state, cleave_error *error) {
+  GIVEN(runtime, ret_state);
+  return take_result(runtime, future, "state", api_state_result, ret_state, error);
+}
+
+cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
+                                       cleave_state_file *ret_file, cleave_error *error) {
+  GIVEN(runtime, ret_file);
+  PASS(api_file_check_result(ret_file, error));
+  return take_result(runtime, future, "file of state", api_file_result, ret_file, error);
+}
+
+cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave_future future,
+                                      cleave_gradients *ret_gradients, cleave_error *error) {
+  GIVEN(runtime, ret_gradients);
+  return take_result(runtime, future, "gradients", api_gradients_result, ret_gradients, error);
+}

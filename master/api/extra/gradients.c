@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The gradients that a context holds, of parameters by name and of leaves: read, all at once as a
+ * list, and written. Each waits for the backwards, steps and writes that were begun in the context
+ * before it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/extra/extra_int.h"
+
+enum { WAITS_FOR_EARLIER, IS_ASKED };
+
+/* What was begun before is over; when the context has failed, so is this. */
+static bool may_begin(cleave_runtime *rt, api_future *f) {
+  const api_context *c = f->context;
+  if (!c->failed) return !api_future_has_earlier(rt, f);
+  api_future_finish(rt, f, &c->failure);
+  return false;
+}
+
+static void name_context(api_future *f, api_context *c) {
+  f->context = c;
+  f->context_id = c->id;
+}
+
+static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  if (f->stage == WAITS_FOR_EARLIER) {
+    api_fail(ret, CLV_DEADLINE, "what was begun in context %s before was not done in time",
+             f->context->name);
+    return;
+  }
+  for (uint32_t i = 0; i < f->n_parts && !m; i++)
+    if (!api_request_is_over(&f->parts[i].request)) m = f->parts[i].module;
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->of,
+           m ? m->name : "", m ? cleave_module_node(m) : "", api_silence(rt, heard, sizeof heard));
+  if (m) api_place_error(ret, cleave_module_node(m), m->name);
+}
+
+/* ---- one ------------------------------------------------------------------------------------- */
+
+static cleave_status not_reached(const api_context *c, const cleave_module *m, const char *name,
+                                 cleave_error *error) {
+  return api_fail(error, CLV_NOT_FOUND,
+                  "context %s has no gradient of '%s' of module '%s': no backward got there",
+                  c->name, name, m->name);
+}
+
+static cleave_status check_learns(const cleave_module *m, const char *name, const clv_param **ret,
+                                  cleave_error *error) {
+  const clv_param *p = clv_params_find(m->params, name);
+  if (!p || !p->trainable)
+    return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s'", m->name, name);
+  if (p->frozen)
+    return api_fail(error, CLV_NOT_FOUND, "'%s' of module '%s' is frozen: it has no gradient", name,
+                    m->name);
+  if (ret) *ret = p;
+  return CLEAVE_OK;
+}
+
+static cleave_status begin_one(cleave_runtime *rt, api_arguments *a, api_future *f,
+                               cleave_error *error) {
+  cleave_module *m = a->module;
+  const char *name = a->name;
+  api_context *c;
+  PASS(api_find_context(rt, a->context, &c, error));
+  PASS(check_learns(m, name, NULL, error));
+  name_context(f, c);
+  f->module = m;
+  snprintf(f->of, sizeof f->of, "%s", name);
+  f->request.wanted = f->of;
+  return CLEAVE_OK;
+}
+
+static cleave_status ask_one(api_future *f, cleave_error *error) {
+  const api_context *c = f->context;
+  f->stage = IS_ASKED;
+  if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->of, error);
+  return api_state_ask(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
+}
+
+static cleave_status judge_one(api_future *f, cleave_error *error) {
+  if (f->request.failed) {
+    *error = f->request.failure;
+    return error->status;
+  }
+  PASS(api_state_check_item(f->module, f->of, f->request.found, error));
+  f->tensor = clv_steal(&f->request.found);
+  return f->tensor ? CLEAVE_OK : not_reached(f->context, f->module, f->of, error);
+}
+
+static void advance_one(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_EARLIER) {
+    if (!may_begin(rt, f)) return;
+    (void)ask_one(f, &why);
+  }
+  if (why.status == CLEAVE_OK && !api_request_is_over(&f->request)) return;
+  if (why.status == CLEAVE_OK) (void)judge_one(f, &why);
+  api_future_finish(rt, f, &why);
+}
+
+cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
+                                   cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, ret_tensor);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  {
+    api_value *v;
+    LOCKED(runtime);
+    PASS(api_find_value(runtime, leaf, &v, error));
+    if (v->module || !v->needs_grad)
+      return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
+                      (unsigned long long)leaf.id);
+    if (v->context->running)
+      return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running",
+                      v->context->name);
+    if (!v->gradient)
+      return api_fail(error, CLV_NOT_FOUND, "no backward got to leaf %llu",
+                      (unsigned long long)leaf.id);
+    t = clv_tensor_ref(v->gradient);
+  }
+  return api_tensor_out(t, ret_tensor, error);
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static cleave_status begin_all(cleave_runtime *rt, api_arguments *a, api_future *f,
+                               cleave_error *error) {
+  api_context *c;
+  PASS(api_find_context(rt, a->context, &c, error));
+  name_context(f, c);
+  snprintf(f->of, sizeof f->of, "the gradients of context %.64s", c->name);
+  return CLEAVE_OK;
+}
+
+static int by_number(const void *a, const void *b) {
+  const api_gradient_part *p = a, *q = b;
+  return (p->module->number > q->module->number) - (p->module->number < q->module->number);
+}
+
+static cleave_status find_parts(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *f->parts, &f->parts, &err));
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    if (f->context->has_gradient[i] && rt->modules[i] && !rt->modules[i]->released)
+      f->parts[f->n_parts++].module = rt->modules[i];
+  qsort(f->parts, f->n_parts, sizeof *f->parts, by_number);
+  return CLEAVE_OK;
+}
+
+/* Every node is asked before any is waited for. */
+static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+  f->stage = IS_ASKED;
+  PASS(find_parts(rt, f, error));
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    api_gradient_part *q = &f->parts[i];
+    q->cap = q->module->n_learning;
+    TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
+    q->request = (api_state_request){.items = q->items, .count = q->cap, .fewer = true};
+    PASS(api_state_ask(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
+  }
+  return CLEAVE_OK;
+}
+
+/* Those of all its parameters that learn, in their order, or none: nothing flowed there. */
+static cleave_status check_part(const api_gradient_part *q, cleave_error *error) {
+  const cleave_module *m = q->module;
+  uint32_t n = 0;
+  bool good = !q->request.count || q->request.count == m->n_learning;
+  for (int i = 0; good && q->request.count && i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (!p->trainable || p->frozen) continue;
+    const api_state_item *item = &q->items[n++];
+    const clv_tensor *t = item->tensor;
+    good = t && strcmp(item->name, p->name) == 0 && t->dtype == p->dtype &&
+           clv_shape_equal(&t->shape, &p->shape);
+  }
+  if (good) return CLEAVE_OK;
+  api_fail(error, CLV_ANSWER, "worker '%s' sent other gradients than those of module '%s'",
+           cleave_module_node(m), m->name);
+  api_place_error(error, cleave_module_node(m), m->name);
+  return CLEAVE_ANSWER;
+}
+
+static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->released; }
+
+/* Those that the list names, from the oldest. */
+static cleave_status take_leaves(api_future *f, cleave_error *error) {
+  uint32_t n = 0;
+  for (const api_value *v = f->context->newest; v; v = v->older) n += is_listed(v);
+  TRY(clv_alloc(CLV_MAX(n, 1), sizeof *f->leaves, &f->leaves, &err));
+  f->n_leaves = n;
+  for (const api_value *v = f->context->newest; v; v = v->older)
+    if (is_listed(v)) f->leaves[--n] = (api_leaf_gradient){v->id, clv_tensor_ref(v->gradient)};
+  return CLEAVE_OK;
+}
+
+static bool are_over(const api_future *f) {
+  bool over = true;
+  for (uint32_t i = 0; i < f->n_parts && over; i++) {
+    const api_state_request *r = &f->parts[i].request;
+    if (r->failed) return true;
+    over = api_request_is_over(r);
+  }
+  return over;
+}
+
+static cleave_status judge_all(api_future *f, cleave_error *error) {
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    const api_state_request *r = &f->parts[i].request;
+    if (r->failed) *error = r->failure;
+    if (r->failed) return error->status;
+  }
+  for (uint32_t i = 0; i < f->n_parts; i++) PASS(check_part(&f->parts[i], error));
+  return take_leaves(f, error);
+}
+
+static void advance_all(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_EARLIER) {
+    if (!may_begin(rt, f)) return;
+    (void)ask_all(rt, f, &why);
+  }
+  if (why.status == CLEAVE_OK && !are_over(f)) return;
+  if (why.status == CLEAVE_OK) (void)judge_all(f, &why);
+  api_future_finish(rt, f, &why);
+}
+
+/* ---- all, as the program has them ------------------------------------------------------------ */
+
+static cleave_status put_part(const api_gradient_part *q, cleave_gradients *ret,
+                              cleave_error *error) {
+  for (uint32_t k = 0; k < q->request.count; k++) {
+    cleave_gradient_item *item = &ret->items[ret->n];
+    char *name;
+    TRY(clv_strdup(q->items[k].name, &name, &err));
+    ret->n++;
+    item->name = name;
+    item->module = q->module;
+    PASS(api_tensor_out(q->items[k].tensor, &item->tensor, error));
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, cleave_error *error) {
+  for (uint32_t i = 0; i < f->n_leaves; i++) {
+    cleave_gradient_item *item = &ret->items[ret->n++];
+    item->leaf.id = f->leaves[i].id;
+    PASS(api_tensor_out(f->leaves[i].tensor, &item->tensor, error));
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error) {
+  cleave_gradients *to = ret;
+  cleave_gradients list = {0};
+  cleave_status status = CLEAVE_OK;
+  size_t n = f->n_leaves;
+  for (uint32_t i = 0; i < f->n_parts; i++) n += f->parts[i].request.count;
+  TRY(clv_alloc(CLV_MAX(n, 1), sizeof *list.items, &list.items, &err));
+  for (uint32_t i = 0; i < f->n_parts && status == CLEAVE_OK; i++)
+    status = put_part(&f->parts[i], &list, error);
+  if (status == CLEAVE_OK) status = put_leaves(f, &list, error);
+  if (status == CLEAVE_OK)
+    *to = list;
+  else
+    cleave_gradients_free(&list);
+  return status;
+}
+
+void cleave_gradients_free(cleave_gradients *gradients) {
+  if (!gradients) return;
+  for (size_t i = 0; i < gradients->n; i++) {
+    free((char *)(uintptr_t)gradients->items[i].name);
+    cleave_tensor_free(&gradients->items[i].tensor);
+  }
+  free(gradients->items);
+  *gradients = (cleave_gradients){0};
+}
+
+/* ---- written --------------------------------------------------------------------------------- */
+
+static cleave_status check_spec(const cleave_module *m, const char *name, const clv_tensor *t,
+                                cleave_error *error) {
+  const clv_param *p;
+  char want[160], got[160];
+  PASS(check_learns(m, name, &p, error));
+  if (t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, the gradient given %s %s",
+                  name, m->name, clv_dtype_name(p->dtype),
+                  clv_shape_format(&p->shape, want, sizeof want), clv_dtype_name(t->dtype),
+                  clv_shape_format(&t->shape, got, sizeof got));
+}
+
+static cleave_status check_write(const api_context *c, const cleave_module *m, const char *name,
+                                 cleave_error *error) {
+  if (c->stepped[m->index])
+    return api_fail(error, CLV_PRECONDITION,
+                    "module '%s' has taken its step of context %s: nothing reads its gradients "
+                    "any more",
+                    m->name, c->name);
+  return c->has_gradient[m->index] ? CLEAVE_OK : not_reached(c, m, name, error);
+}
+
+/* The node of it votes again before the next step: what it said of its gradients is out of date. */
+static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                 cleave_error *error) {
+  cleave_module *m = a->module;
+  const char *name = a->name;
+  api_context *c;
+  PASS(api_find_context(rt, a->context, &c, error));
+  PASS(check_spec(m, name, a->tensor, error));
+  name_context(f, c);
+  f->module = m;
+  f->tensor = clv_tensor_ref(a->tensor);
+  snprintf(f->of, sizeof f->of, "%s", name);
+  return CLEAVE_OK;
+}
+
+static cleave_status write_it(api_future *f, cleave_error *error) {
+  api_context *c = f->context;
+  api_state_item item = {.tensor = f->tensor};
+  f->stage = IS_ASKED;
+  PASS(check_write(c, f->module, f->of, error));
+  memcpy(item.name, f->of, sizeof item.name);
+  c->written |= NODE_BIT(f->module->node);
+  return api_state_put_begin(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
+}
+
+static void advance_write(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_EARLIER) {
+    if (rt->deciding || !may_begin(rt, f)) return;
+    (void)write_it(f, &why);
+  }
+  if (why.status == CLEAVE_OK && !api_request_is_over(&f->request)) return;
+  if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
+  if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->of, &why);
+  api_future_finish(rt, f, &why);
+}
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+static cleave_status place_result(const api_future *f, void *ret, cleave_error *error) {
+  cleave_module *m = f->module;
+  cleave_place *place = ret;
+  (void)error;
+  LOCKED(m->runtime);
+  api_module_is_on(m, f->request.device);
+  *place = (cleave_place){m->runtime->peers[m->node].name, m->device};
+  return CLEAVE_OK;
+}
+
+static const api_operation one = {.name = "the gradient",
+                                  .begin = begin_one,
+                                  .advance = advance_one,
+                                  .late = late,
+                                  .out = api_tensor_result},
+                           place = {.name = "the gradient",
+                                    .begin = begin_one,
+                                    .advance = advance_one,
+                                    .late = late,
+                                    .out = place_result},
+                           all = {.name = "the gradients",
+                                  .begin = begin_all,
+                                  .advance = advance_all,
+                                  .late = late,
+                                  .out = api_gradients_result},
+                           write = {.name = "a gradient",
+                                    .begin = begin_write,
+                                    .advance = advance_write,
+                                    .late = late,
+                                    .in_order = true};
+
+cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
+                              cleave_module *module, const char *name, uint64_t deadline_ms,
+                              cleave_tensor *ret_tensor, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_tensor);
+  api_arguments a = {
+      .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
+  return api_run(runtime, &one, &a, ret_tensor, error);
+}
+
+cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
+                                    cleave_module *module, const char *name, uint64_t deadline_ms,
+                                    cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  api_arguments a = {
+      .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
+  return api_start(runtime, &one, &a, ret_future, error);
+}
+
+cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
+                                    cleave_module *module, const char *name, uint64_t deadline_ms,
+                                    cleave_place *ret_place, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_place);
+  api_arguments a = {
+      .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
+  return api_run(runtime, &place, &a, ret_place, error);
+}
+
+cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
+                                    uint64_t deadline_ms, cleave_gradients *ret_gradients,
+                                    cleave_error *error) {
+  GIVEN(runtime, ret_gradients);
+  api_arguments a = {.deadline_ms = deadline_ms, .context = context};
+  return api_run(runtime, &all, &a, ret_gradients, error);
+}
+
+cleave_status cleave_gradients_read_async(cleave_runtime *runtime, cleave_context context,
+                                          uint64_t deadline_ms, cleave_future *ret_future,
+                                          cleave_error *error) {
+  GIVEN(runtime, ret_future);
+  api_arguments a = {.deadline_ms = deadline_ms, .context = context};
+  return api_start(runtime, &all, &a, ret_future, error);
+}
+
+/* A copy of the gradient, for a module of this runtime. */
+static cleave_status take_gradient(const cleave_runtime *rt, const cleave_module *m,
+                                   const cleave_tensor *from, clv_tensor **ret,
+                                   cleave_error *error) {
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  return api_tensor_in(rt->pool, from, ret, error);
+}
+
+cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
+                                    cleave_module *module, const char *name,
+                                    const cleave_tensor *tensor, uint64_t deadline_ms,
+                                    cleave_error *error) {
+  GIVEN(runtime, module, name, tensor);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  PASS(take_gradient(runtime, module, tensor, &t, error));
+  api_arguments a = {
+      .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
+  return api_run(runtime, &write, &a, NULL, error);
+}
+
+cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_context context,
+                                          cleave_module *module, const char *name,
+                                          const cleave_tensor *tensor, uint64_t deadline_ms,
+                                          cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, tensor, ret_future);
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  PASS(take_gradient(runtime, module, tensor, &t, error));
+  api_arguments a = {
+      .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
+  return api_start(runtime, &write, &a, ret_future, error);
+}

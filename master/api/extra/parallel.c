@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Layers divided over several nodes: a division of their graph as modules, and its calls.
+ */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/extra/parallel_int.h"
+
+enum { MOST_NAME = 100 };
+
+static void parallel_free(cleave_parallel *p) {
+  if (!p) return;
+  clv_division_free(p->division);
+  clv_params_free(p->params);
+  clv_graph_free(p->whole);
+  free(p->modules);
+  free(p);
+}
+
+static void free_attached(api_attachment *a) { parallel_free((cleave_parallel *)a); }
+
+static uint32_t parts_of(const cleave_parallel *p, const clv_stretch *s) {
+  return s->spread ? p->division->n_parts : 1;
+}
+
+/* ---- the parameters of a part ---------------------------------------------------------------- */
+
+/* Part k of the parameters of a module, out of a block of all. */
+typedef struct part_weights {
+  clv_params *params; /* of the module */
+  char *block;
+  cleave_named *list; /* [params->n] */
+  const char **frozen;
+  size_t n_frozen;
+} part_weights;
+
+static void part_weights_done(part_weights *w) {
+  clv_params_free(w->params);
+  free(w->block);
+  free(w->list);
+  free(w->frozen);
+}
+
+static void take_weight(const cleave_parallel *p, const clv_param *own, uint32_t k, char *whole,
+                        part_weights *w) {
+  const clv_param *of = clv_params_find(p->params, own->name);
+  clv_part part = {of->shape, own->shape, k, clv_dtype_size(own->dtype)};
+  cleave_named *to = &w->list[own - w->params->list];
+  clv_part_copy(&part, whole + of->offset, w->block + own->offset, false);
+  *to = (cleave_named){
+      own->name,
+      {.dtype = (cleave_dtype)own->dtype, .rank = own->shape.rank, .data = w->block + own->offset}};
+  memcpy(to->tensor.shape, own->shape.dim, sizeof to->tensor.shape);
+}
+
+static bool is_frozen(const cleave_parallel_options *o, const clv_param *p) {
+  for (size_t i = 0; p->trainable && i < o->n_frozen; i++)
+    if (fnmatch(o->frozen[i], p->name, 0) == 0) return true;
+  return false;
+}
+
+static clv_code take_weights(const cleave_parallel *p, const cleave_parallel_options *o,
+                             const clv_graph *g, uint32_t k, char *whole, part_weights *w,
+                             clv_err *err) {
+  CLV_TRY(clv_params_of(g, &w->params, err));
+  size_t n = (size_t)w->params->n;
+  CLV_TRY(clv_alloc(w->params->total_bytes, 1, &w->block, err));
+  CLV_TRY(clv_alloc(n, sizeof *w->list, &w->list, err));
+  CLV_TRY(clv_alloc(n, sizeof *w->frozen, &w->frozen, err));
+  for (size_t i = 0; i < n; i++) {
+    take_weight(p, &w->params->list[i], k, whole, w);
+    if (is_frozen(o, &w->params->list[i])) w->frozen[w->n_frozen++] = w->params->list[i].name;
+  }
+  return CLV_OK;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/* A part gets what it needs of the first values, and keys of its own name: with that of the layer
+ * it could draw the other parts' values. */
+static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
+                                 uint32_t stretch, uint32_t k, char *whole, cleave_error *error) {
+  CLV_AUTO(part_weights_done) part_weights w = {0};
+  const clv_stretch *s = &p->division->stretches[stretch];
+  char name[CLEAVE_NAME + 1];
+  clv_graph *copy;
+  snprintf(name, sizeof name, s->spread ? "%s.%u.%u" : "%s.%u", p->name, stretch, k);
+  TRY(take_weights(p, o, s->graph[k], k, whole, &w, &err));
+  TRY(api_graph_copy(s->graph[k], &copy, &err));
+  cleave_module_options m = {.size = sizeof m,
+                             .name = name,
+                             .at = s->spread ? o->nodes[k] : o->at,
+                             .threads = o->threads,
+                             .in_flight = o->in_flight,
+                             .seed = s->spread ? 0 : o->seed,
+                             .weights = w.list,
+                             .n_weights = (size_t)w.params->n,
+                             .frozen = w.frozen,
+                             .n_frozen = w.n_frozen};
+  PASS(api_module_make(p->runtime, &m, s->spread ? NULL : p->name, copy, &p->modules[p->n_modules],
+                       error));
+  p->n_modules++;
+  return CLEAVE_OK;
+}
+
+/* The first values of the undivided layers, for all modules. */
+static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_options *o,
+                                  cleave_error *error) {
+  CLV_AUTO(clv_freep) char *block = NULL;
+  const clv_division *d = p->division;
+  PASS(api_derive_keys(p->runtime, p->name, o->seed, p->whole, error));
+  TRY(clv_alloc(p->params->total_bytes, 1, &block, &err));
+  clv_params_init(p->whole, p->params, block);
+  TRY(clv_alloc((size_t)d->n_stretches * d->n_parts, sizeof(cleave_module *), &p->modules, &err));
+  for (uint32_t i = 0; i < d->n_stretches; i++)
+    for (uint32_t k = 0; k < parts_of(p, &d->stretches[i]); k++)
+      PASS(load_module(p, o, i, k, block, error));
+  return CLEAVE_OK;
+}
+
+static cleave_status check_options(const cleave_parallel_options *o, cleave_error *error) {
+  if (!o->name || !o->name[0] || strlen(o->name) > MOST_NAME)
+    return api_fail(error, CLV_INVALID, "divided layers need a name of 1 to %d bytes", MOST_NAME);
+  if (o->n_nodes < 2 || o->n_nodes > CLV_MAX_IN || !o->nodes)
+    return api_fail(error, CLV_INVALID, "'%s' is divided over %zu nodes; 2 to %d are possible",
+                    o->name, o->n_nodes, CLV_MAX_IN);
+  for (size_t k = 0; k < o->n_nodes; k++)
+    if (!o->nodes[k]) return api_fail(error, CLV_INVALID, "'%s': nodes[%zu] is NULL", o->name, k);
+  return CLEAVE_OK;
+}
+
+/* Each glob has to mean something. */
+static cleave_status check_frozen(const cleave_parallel *p, const cleave_parallel_options *o,
+                                  cleave_error *error) {
+  for (size_t k = 0; k < o->n_frozen; k++) {
+    bool any = false;
+    for (int i = 0; i < p->params->n; i++)
+      any |= p->params->list[i].trainable && !fnmatch(o->frozen[k], p->params->list[i].name, 0);
+    if (!any)
+      return api_fail(error, CLV_NOT_FOUND, "'%s' has no parameter '%s' to freeze", p->name,
+                      o->frozen[k]);
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o,
+                            const char *layers, const cleave_input *input, cleave_error *error) {
+  CLV_AUTO(clv_freep) clv_parallel *how = NULL;
+  uint32_t n = (uint32_t)o->n_nodes;
+  bool any = false;
+  PASS(api_layers_graph(layers, input, o->first_layer, n, &how, &p->whole, error));
+  for (int i = 0; i < p->whole->n_nodes; i++) any |= how[i] != CLV_PARALLEL_NONE;
+  if (!any)
+    return api_fail(error, CLV_INVALID,
+                    "'%s': no layer says `parallel: columns` or `parallel: rows`", p->name);
+  TRY(clv_params_of(p->whole, &p->params, &err));
+  TRY(clv_divide(p->whole, how, n, &p->division, &err));
+  return check_frozen(p, o, error);
+}
+
+/* Of a load that failed. */
+static void give_up(cleave_parallel *p) {
+  for (uint32_t i = 0; i < p->n_modules; i++)
+    cleave_module_release(p->runtime, p->modules[i], NULL);
+  parallel_free(p);
+}
+
+static cleave_status fill(cleave_parallel *p, const cleave_parallel_options *o, const char *layers,
+                          const cleave_input *input, cleave_error *error) {
+  snprintf(p->name, sizeof p->name, "%s", o->name);
+  PASS(divide(p, o, layers, input, error));
+  return load_modules(p, o, error);
+}
+
+cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_parallel_options *options,
+                                   const char *layers, const cleave_input *input,
+                                   cleave_parallel **ret_parallel, cleave_error *error) {
+  GIVEN(runtime, options, layers, input, ret_parallel);
+  OPTIONS_IN(cleave_parallel_options, o, options);
+  cleave_parallel *p;
+  PASS(check_options(&o, error));
+  TRY(clv_alloc(1, sizeof *p, &p, &err));
+  p->runtime = runtime;
+  cleave_status status = fill(p, &o, layers, input, error);
+  if (status != CLEAVE_OK) {
+    give_up(p);
+    return status;
+  }
+  LOCKED(runtime);
+  api_attach(runtime, &p->attachment, free_attached);
+  *ret_parallel = p;
+  return CLEAVE_OK;
+}
+
+/* ---- calling --------------------------------------------------------------------------------- */
+
+/* Values between the stretches: one, or one of each part. */
+typedef struct flowing {
+  cleave_context context;
+  cleave_reference value[CLV_MAX_IN];
+  uint32_t n;
+} flowing;
+
+/* The modules of a stretch are called, from modules[0] on. */
+static cleave_status go_through(cleave_parallel *p, const clv_stretch *s, cleave_module **modules,
+                                flowing *f, cleave_error *error) {
+  cleave_reference made[CLV_MAX_IN] = {0};
+  uint32_t n = parts_of(p, s);
+  const cleave_call_options o = {.size = sizeof o,
+                                 .send_to = s->spread ? cleave_module_node(modules[n]) : NULL};
+  for (uint32_t k = 0; k < n; k++)
+    PASS(cleave_call_with(p->runtime, f->context, modules[k], f->value, f->n, &o, &made[k], error));
+  memcpy(f->value, made, sizeof made);
+  f->n = n;
+  return CLEAVE_OK;
+}
+
+/* What nobody can name any more. */
+static cleave_status let_go(cleave_parallel *p, const flowing *f, cleave_error *error) {
+  for (uint32_t i = 0; i < f->n; i++)
+    PASS(cleave_reference_release(p->runtime, f->value[i], error));
+  return CLEAVE_OK;
+}
+
+cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel *p,
+                                 cleave_error *error) {
+  if (p->runtime != rt) return api_fail(error, CLV_INVALID, "'%s' is of another runtime", p->name);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context context,
+                                   cleave_parallel *parallel, cleave_reference input,
+                                   cleave_reference *ret_reference, cleave_error *error) {
+  GIVEN(runtime, parallel, ret_reference);
+  PASS(api_parallel_check(runtime, parallel, error));
+  flowing f = {.context = context, .value = {input}, .n = 1};
+  cleave_module **at = parallel->modules;
+  for (uint32_t i = 0; i < parallel->division->n_stretches; i++) {
+    flowing before = f;
+    PASS(go_through(parallel, &parallel->division->stretches[i], at, &f, error));
+    if (i) PASS(let_go(parallel, &before, error));
+    at += f.n;
+  }
+  *ret_reference = f.value[0];
+  return CLEAVE_OK;
+}
+
+cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t index) {
+  return parallel && index < parallel->n_modules ? parallel->modules[index] : NULL;
+}
+
+static void put_module(const cleave_parallel *p, const cleave_module *m, clv_bytes *out) {
+  char own[160], of[160];
+  size_t bytes = 0;
+  for (int i = 0; i < m->params->n; i++) bytes += m->params->list[i].bytes;
+  clv_bytes_printf(out, "%s at %s: %zu bytes", m->name, cleave_module_node(m), bytes);
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *q = &m->params->list[i], *whole = clv_params_find(p->params, q->name);
+    bool cut = !clv_shape_equal(&q->shape, &whole->shape);
+    clv_bytes_printf(out, "%s %s %s%s%s", i ? "," : ":", q->name,
+                     clv_shape_format(&q->shape, own, sizeof own), cut ? " of " : "",
+                     cut ? clv_shape_format(&whole->shape, of, sizeof of) : "");
+  }
+  clv_bytes_puts(out, "\n");
+}
+
+size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text, size_t size) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  for (uint32_t i = 0; parallel && i < parallel->n_modules; i++)
+    put_module(parallel, parallel->modules[i], &text);
+  if (ret_text && size) snprintf(ret_text, size, "%s", text.len ? text.data : "");
+  return text.len;
+}
+
+static void leave(cleave_parallel *p) {
+  LOCKED(p->runtime);
+  api_detach(p->runtime, &p->attachment);
+}
+
+cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,
+                                      cleave_error *error) {
+  if (!parallel) return CLEAVE_OK;
+  GIVEN(runtime);
+  PASS(api_parallel_check(runtime, parallel, error));
+  leave(parallel);
+  give_up(parallel);
+  return CLEAVE_OK;
+}

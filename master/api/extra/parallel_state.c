@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state of divided layers as that of the undivided ones: put together from the parts, and cut
+ * into them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/extra/parallel_int.h"
+
+/* The parameter that an item of state is, or belongs to ("0.weight.exp_avg"); NULL: none. */
+static const clv_param *param_of(const clv_params *params, const char *item) {
+  for (int i = 0; i < params->n; i++) {
+    size_t len = strlen(params->list[i].name);
+    if (strncmp(item, params->list[i].name, len) == 0 && (!item[len] || item[len] == '.'))
+      return &params->list[i];
+  }
+  return NULL;
+}
+
+static clv_shape shape_of(const cleave_tensor *t) {
+  clv_shape s = {.rank = t->rank};
+  memcpy(s.dim, t->shape, sizeof s.dim);
+  return s;
+}
+
+/* Which part the module of that index is; 0 also where nothing is divided. */
+static uint32_t part_of(const cleave_parallel *p, uint32_t module) {
+  for (uint32_t i = 0; i < p->division->n_stretches; i++) {
+    uint32_t n = p->division->stretches[i].spread ? p->division->n_parts : 1;
+    if (module < n) return module;
+    module -= n;
+  }
+  return 0;
+}
+
+/* ---- together -------------------------------------------------------------------------------- */
+
+static cleave_named *find(cleave_state *s, const char *name) {
+  for (size_t i = 0; i < s->n; i++)
+    if (strcmp(s->items[i].name, name) == 0) return &s->items[i];
+  return NULL;
+}
+
+/* An item called so in the parameter's shape, or in its own; its name is taken. */
+static cleave_status enter(cleave_state *to, cleave_named *item, const clv_param *of,
+                           cleave_named **ret, cleave_error *error) {
+  cleave_named *new = &to->items[to->n];
+  clv_shape shape = of ? of->shape : shape_of(&item->tensor);
+  size_t bytes;
+  TRY(clv_shape_bytes(&shape, (clv_dtype)item->tensor.dtype, &bytes, &err));
+  TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &new->tensor.data, &err));
+  new->tensor.dtype = item->tensor.dtype;
+  new->tensor.rank = shape.rank;
+  memcpy(new->tensor.shape, shape.dim, sizeof new->tensor.shape);
+  new->tensor.capacity = CLV_MAX(bytes, 1);
+  new->name = item->name;
+  item->name = NULL;
+  to->n++;
+  *ret = new;
+  return CLEAVE_OK;
+}
+
+/* What is not of a parameter, a counter of steps, is the same in all. */
+static cleave_status take(const cleave_parallel *p, cleave_named *item, uint32_t k,
+                          cleave_state *to, cleave_error *error) {
+  const clv_param *of = param_of(p->params, item->name);
+  cleave_named *all = find(to, item->name);
+  if (!all) PASS(enter(to, item, of, &all, error));
+  clv_part part = {shape_of(&all->tensor), shape_of(&item->tensor), k,
+                   clv_dtype_size((clv_dtype)item->tensor.dtype)};
+  clv_part_copy(&part, all->tensor.data, item->tensor.data, true);
+  return CLEAVE_OK;
+}
+
+static cleave_status take_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
+                                 uint64_t deadline_ms, cleave_state *to, cleave_error *error) {
+  CLV_AUTO(cleave_state_free) cleave_state state = {0};
+  PASS(cleave_state_read(p->runtime, p->modules[i], kind, deadline_ms, &state, error));
+  for (size_t k = 0; k < state.n; k++) PASS(take(p, &state.items[k], part_of(p, i), to, error));
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_parallel *parallel,
+                                         cleave_state_kind kind, uint64_t deadline_ms,
+                                         cleave_state *ret_state, cleave_error *error) {
+  GIVEN(runtime, parallel, ret_state);
+  CLV_AUTO(cleave_state_free) cleave_state state = {0};
+  size_t most = 0;
+  PASS(api_parallel_check(runtime, parallel, error));
+  for (uint32_t i = 0; i < parallel->n_modules; i++)
+    most += cleave_state_count(parallel->modules[i], kind);
+  TRY(clv_alloc(most, sizeof *state.items, &state.items, &err));
+  for (uint32_t i = 0; i < parallel->n_modules; i++)
+    PASS(take_module(parallel, i, kind, deadline_ms, &state, error));
+  *ret_state = state;
+  state = (cleave_state){0};
+  return CLEAVE_OK;
+}
+
+/* ---- apart ----------------------------------------------------------------------------------- */
+
+static cleave_status check_item(const cleave_parallel *p, const cleave_named *item,
+                                cleave_state_kind kind, cleave_error *error) {
+  bool counter = kind == CLEAVE_STATE_OPTIMIZER && item->name && strcmp(item->name, "step") == 0;
+  const clv_param *of = item->name ? param_of(p->params, item->name) : NULL;
+  char want[160], got[160];
+  clv_shape shape;
+  if (!of && !counter)
+    return api_fail(error, CLV_NOT_FOUND, "'%s' has no state '%s'", p->name,
+                    item->name ? item->name : "(NULL)");
+  PASS(api_shape_in(item->tensor.rank, item->tensor.shape, &shape, error));
+  if (item->tensor.dtype != CLEAVE_F32 && item->tensor.dtype != CLEAVE_I64)
+    return api_fail(error, CLV_INVALID, "'%s' of '%s' is of no dtype", item->name, p->name);
+  if (!item->tensor.data && cleave_tensor_count(&item->tensor))
+    return api_fail(error, CLV_INVALID, "'%s' of '%s' has no data", item->name, p->name);
+  if (counter || clv_shape_equal(&shape, &of->shape)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "'%s' of '%s' is %s, not %s", item->name, p->name,
+                  clv_shape_format(&of->shape, want, sizeof want),
+                  clv_shape_format(&shape, got, sizeof got));
+}
+
+/* The items of one module, in memory of their own. */
+typedef struct cut_items {
+  cleave_named *list;
+  size_t n;
+} cut_items;
+
+static void cut_items_done(cut_items *c) {
+  for (size_t i = 0; i < c->n; i++) free(c->list[i].tensor.data);
+  free(c->list);
+}
+
+static clv_code cut_one(const cleave_named *item, const clv_shape *own, uint32_t k, cut_items *to,
+                        clv_err *err) {
+  cleave_named *new = &to->list[to->n];
+  clv_dtype dtype = (clv_dtype)item->tensor.dtype;
+  size_t bytes;
+  CLV_TRY(clv_shape_bytes(own, dtype, &bytes, err));
+  CLV_TRY(clv_alloc(CLV_MAX(bytes, 1), 1, &new->tensor.data, err));
+  to->n++;
+  new->name = item->name;
+  new->tensor.dtype = item->tensor.dtype;
+  new->tensor.rank = own->rank;
+  memcpy(new->tensor.shape, own->dim, sizeof new->tensor.shape);
+  clv_part part = {shape_of(&item->tensor), *own, k, clv_dtype_size(dtype)};
+  clv_part_copy(&part, item->tensor.data, new->tensor.data, false);
+  return CLV_OK;
+}
+
+static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
+                                const cleave_named *items, size_t n, uint64_t deadline_ms,
+                                cleave_error *error) {
+  CLV_AUTO(cut_items_done) cut_items cut = {0};
+  cleave_module *m = p->modules[i];
+  if (!cleave_state_count(m, kind)) return CLEAVE_OK;
+  TRY(clv_alloc(n, sizeof *cut.list, &cut.list, &err));
+  for (size_t j = 0; j < n; j++) {
+    const clv_param *of = param_of(p->params, items[j].name);
+    const clv_param *own = of ? clv_params_find(m->params, of->name) : NULL;
+    clv_shape whole = shape_of(&items[j].tensor);
+    if (of && !own) continue;
+    TRY(cut_one(&items[j], own ? &own->shape : &whole, part_of(p, i), &cut, &err));
+  }
+  return cleave_state_write(p->runtime, m, kind, cut.list, cut.n, deadline_ms, error);
+}
+
+cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parallel *parallel,
+                                          cleave_state_kind kind, const cleave_named *items,
+                                          size_t n, uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, parallel);
+  if (n) GIVEN(items);
+  PASS(api_parallel_check(runtime, parallel, error));
+  for (size_t i = 0; i < n; i++) PASS(check_item(parallel, &items[i], kind, error));
+  for (uint32_t i = 0; i < parallel->n_modules; i++)
+    PASS(put_module(parallel, i, kind, items, n, deadline_ms, error));
+  return CLEAVE_OK;
+}

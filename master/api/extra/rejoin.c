@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Workers that were lost and come back, and the modules that went with them. Contexts that used an
+ * earlier life of a worker have failed, and nothing of them is said to it any more; all others do
+ * not notice.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/extra/extra_int.h"
+
+/* ---- a worker -------------------------------------------------------------------------------- */
+
+static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer **ret,
+                               cleave_error *error) {
+  int node = api_find_node(rt, worker);
+  uint32_t names = rt->n_peers;
+  if (node <= 0)
+    return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", worker, rt->config->file);
+  *ret = &rt->peers[node];
+  for (uint32_t i = 0; i < rt->n_peers; i++) names += rt->peers[i].life;
+  if (!(*ret)->lost || (*ret)->coming)
+    return api_fail(error, CLV_PRECONDITION, "worker '%s' %s", worker,
+                    (*ret)->coming ? "is coming back already" : "is not lost");
+  if (names < API_MAX_NODES) return CLEAVE_OK;
+  return api_fail(
+      error, CLV_EXHAUSTED,
+      "worker '%s' would come back under name number %u: a runtime has %d, and this one "
+      "has had %u workers and %u returns. Close it and open another runtime",
+      worker, names, API_MAX_NODES - 1, rt->n_peers - 1, names - rt->n_peers);
+}
+
+/* Nobody uses what it had of the worker any more, and no step waits for it. */
+static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uint64_t until,
+                                      cleave_error *error) {
+  while (p->loading)
+    if (!api_sleep(rt, until))
+      return api_fail(error, CLV_DEADLINE, "a module is still on its way to worker '%s'", p->name);
+  return api_decided(rt, until, error);
+}
+
+/* From here until end_attempt this thread alone has its link and its channel; *ret_old is to be
+ * closed. */
+static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
+                          clv_rpc_channel **ret_channel) {
+  cleave_runtime *rt = p->runtime;
+  clv_link_counts c;
+  clv_err ignored;
+  *ret_old = clv_steal(&p->link);
+  *ret_channel = clv_steal(&p->channel);
+  if (*ret_old) {
+    clv_link_count(*ret_old, &c);
+    p->bytes_up += c.bytes_out;
+    p->bytes_down += c.bytes_in;
+    (void)!clv_node_peer(rt->node, api_wire_name(p), NULL, &ignored);
+  }
+  p->coming = true;
+  p->fell = false;
+  p->answer_by = until;
+  snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, ++p->life + 1);
+}
+
+static void end_attempt(api_peer *p, bool back) {
+  p->coming = false;
+  p->answer_by = 0;
+  if (!back && --p->life) snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, p->life + 1);
+}
+
+/* Its neighbours may have said that they lost it. */
+static void forget_breach(cleave_runtime *rt, uint32_t node) {
+  if (rt->broken_at == node || rt->broken_to == node) rt->broken.status = CLEAVE_OK;
+}
+
+static void leave_contexts(cleave_runtime *rt, uint32_t node) {
+  size_t at = 0;
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
+    if (!(c->nodes & NODE_BIT(node))) continue;
+    c->left |= NODE_BIT(node);
+    c->ended |= NODE_BIT(node);
+    c->moved &= ~NODE_BIT(node);
+  }
+}
+
+static cleave_status take_back(api_peer *p, cleave_error *error) {
+  cleave_runtime *rt = p->runtime;
+  if (p->fell)
+    return api_fail(error, CLV_UNAVAILABLE, "worker '%s' was lost again at once", p->name);
+  TRY(clv_node_peer(rt->node, api_wire_name(p), p->link, &err));
+  forget_breach(rt, p->index);
+  leave_contexts(rt, p->index);
+  p->measured = (clv_link_counts){0};
+  p->has_module = p->lost = false;
+  return CLEAVE_OK;
+}
+
+/* Whatever keeps it from answering now, it may be there later. */
+static cleave_status name_failure(const api_peer *p, cleave_status status, cleave_error *error) {
+  bool silent = status == CLEAVE_DEADLINE || status == CLEAVE_ABORTED || status == CLEAVE_EXISTS ||
+                status == CLEAVE_NOT_FOUND || status == CLEAVE_CANCELLED;
+  if (silent) status = CLEAVE_UNAVAILABLE;
+  if (error) error->status = status;
+  api_place_error(error, p->name, "rejoin");
+  return status;
+}
+
+/* Without the lock. */
+static cleave_status reach(api_peer *p, clv_link *old, clv_rpc_channel *channel,
+                           cleave_error *error) {
+  if (old) clv_link_close(old);
+  clv_link_unref(old);
+  clv_rpc_channel_free(channel);
+  PASS(api_connect_to(p, error));
+  return api_open_link(p, error);
+}
+
+cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
+                                   uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, worker);
+  LOCKED(runtime);
+  uint64_t until = api_until(runtime, deadline_ms);
+  api_peer *p;
+  clv_link *old;
+  clv_rpc_channel *channel;
+  PASS(find_lost(runtime, worker, &p, error));
+  PASS(wait_until_quiet(runtime, p, until, error));
+  PASS(find_lost(runtime, worker, &p, error)); /* somebody else may have been quicker */
+  begin_attempt(p, until, &old, &channel);
+  api_unlock(runtime);
+  cleave_status status = reach(p, old, channel, error);
+  api_lock(runtime);
+  if (status == CLEAVE_OK) status = take_back(p, error);
+  end_attempt(p, status == CLEAVE_OK);
+  api_wake(runtime);
+  return status == CLEAVE_OK ? status : name_failure(p, status, error);
+}
+
+cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_error *error) {
+  api_peer *p;
+  LOCKED(rt);
+  return find_lost(rt, worker, &p, error);
+}
+
+/* ---- its modules ----------------------------------------------------------------------------- */
+
+/* What is to be there when a module is. */
+typedef struct contents {
+  api_state_item *items[2]; /* weights, state of the optimiser */
+  uint32_t n[2];
+} contents;
+
+static const cleave_state_kind kinds[2] = {CLEAVE_STATE_WEIGHTS, CLEAVE_STATE_OPTIMIZER};
+
+static void contents_done(contents *c) {
+  for (int k = 0; k < 2; k++) api_state_items_done(c->items[k], c->n[k]);
+}
+
+static cleave_status take_contents(const cleave_module *m, const cleave_state *const *from,
+                                   contents *ret, cleave_error *error) {
+  for (int k = 0; k < 2; k++) {
+    size_t n = from[k] ? from[k]->n : 0;
+    if (n > cleave_state_count(m, kinds[k]))
+      return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, m->name,
+                      cleave_state_count(m, kinds[k]));
+    if (!n) continue;
+    ret->n[k] = (uint32_t)n;
+    PASS(api_state_items(m, kinds[k], from[k]->items, n, &ret->items[k], error));
+  }
+  if (ret->n[0] || !m->given) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID,
+                  "module '%s' was loaded with weights, which are not kept here: give them again",
+                  m->name);
+}
+
+/* Whoever has another module's weight is loaded behind it. */
+static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
+  cleave_error gone;
+  for (int i = 0; i < m->params->n_ties; i++) {
+    const cleave_module *of = m->owners[i];
+    if (of && of->state == MODULE_PLACED && api_module_is_there(of, &gone) != CLEAVE_OK)
+      return api_fail(error, CLV_PRECONDITION,
+                      "module '%s' has a weight of module '%s', which was lost as well: reload "
+                      "'%s' first",
+                      m->name, of->name, of->name);
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
+  cleave_error gone;
+  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  PASS(api_node_is_there(m->runtime, m->node, error));
+  PASS(check_owners(m, error));
+  if (m->state == MODULE_PLACED && api_module_is_there(m, &gone) != CLEAVE_OK) return CLEAVE_OK;
+  return api_fail(error, CLV_PRECONDITION,
+                  "module '%s' was not lost; its state is written by cleave_state_write", m->name);
+}
+
+/* What of it may have come there is unloaded: its next attempt has another generation. */
+static void give_up(cleave_module *m) {
+  clv_packet *p;
+  if (api_packet(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK) return;
+  api_name_module(p, m);
+  (void)api_send(m->runtime, m->node, p, NULL);
+}
+
+static cleave_status put_contents(cleave_module *m, const contents *c, uint64_t until,
+                                  cleave_error *error) {
+  for (int k = 0; k < 2; k++)
+    if (c->n[k])
+      PASS(api_state_put(m, (clv_state_what)kinds[k], 0, c->items[k], c->n[k], until, error));
+  return CLEAVE_OK;
+}
+
+/* Until all of it is there, the module stays one that was lost. */
+static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadline_ms,
+                            cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  api_peer *p = &rt->peers[m->node];
+  uint64_t until = api_until(rt, deadline_ms);
+  uint32_t life = p->life;
+  m->state = MODULE_PLACING;
+  p->loading++;
+  cleave_status status = api_module_take_there(m, until, error);
+  bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
+  if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
+  p->loading--;
+  m->state = MODULE_PLACED;
+  m->changes++;
+  if (status == CLEAVE_OK) m->life = life;
+  if (status == CLEAVE_OK) m->stale = m->anew = false;
+  if (status != CLEAVE_OK && there) give_up(m);
+  api_module_tried(m, status);
+  p->has_module |= status == CLEAVE_OK;
+  api_module_look(m);
+  api_wake(rt);
+  return status;
+}
+
+struct api_reloading {
+  cleave_module *module;
+  contents contents;
+};
+
+void api_reloading_free(api_reloading *r) {
+  if (r) contents_done(&r->contents);
+  free(r);
+}
+
+cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
+                                const cleave_state *optimizer, api_reloading **ret,
+                                cleave_error *error) {
+  const cleave_state *const from[2] = {weights, optimizer};
+  api_reloading *r;
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  TRY(clv_alloc(1, sizeof *r, &r, &err));
+  r->module = m;
+  cleave_status status = take_contents(m, from, &r->contents, error);
+  if (status == CLEAVE_OK)
+    *ret = r;
+  else
+    api_reloading_free(r);
+  return status;
+}
+
+cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint64_t deadline_ms,
+                                cleave_error *error) {
+  LOCKED(rt);
+  PASS(api_no_window(rt, error));
+  PASS(api_decided(rt, api_until(rt, deadline_ms), error));
+  PASS(check_lost(r->module, error));
+  return reload(r->module, &r->contents, deadline_ms, error);
+}
+
+cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,
+                                   const cleave_state *weights, const cleave_state *optimizer,
+                                   uint64_t deadline_ms, cleave_error *error) {
+  GIVEN(runtime, module);
+  api_reloading *r;
+  PASS(api_reloading_new(runtime, module, weights, optimizer, &r, error));
+  cleave_status status = api_reloading_run(runtime, r, deadline_ms, error);
+  api_reloading_free(r);
+  return status;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A module's state in files that its worker keeps: asked for by a plain name, answered with what
+ * the worker says of the file.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/api/extra/extra_int.h"
+
+enum { WAITS_FOR_STEP, IS_ASKED };
+
+static const char *verb_of(clv_frame_kind kind) {
+  if (kind == CLV_STATE_SAVE) return "saving";
+  return kind == CLV_STATE_LOAD ? "loading" : "removing";
+}
+
+static cleave_status check_name(const char *name, cleave_error *error) {
+  if (clv_is_file_name(name)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID,
+                  "a file at a node has a name of 1..%d of [A-Za-z0-9._-] without a dot first, no "
+                  "path",
+                  CLV_FILE_NAME);
+}
+
+/* The master has no store of its own: its program has files. */
+static cleave_status check_node(const cleave_module *m, cleave_error *error) {
+  const api_peer *p = &m->runtime->peers[m->node];
+  if (m->node && p->keeps_files) return CLEAVE_OK;
+  if (!m->node)
+    return api_fail(error, CLV_INVALID,
+                    "module '%s' is at the master: cleave_state_save and cleave_state_load have "
+                    "files here",
+                    m->name);
+  api_fail(error, CLV_UNIMPLEMENTED,
+           "worker '%s' keeps no files of state: it has no state_dir in its worker.yaml, or is of "
+           "an older version",
+           p->name);
+  api_place_error(error, p->name, m->name);
+  return CLEAVE_UNIMPLEMENTED;
+}
+
+static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                           cleave_error *error) {
+  cleave_module *m = a->module;
+  f->module = m;
+  f->what = (clv_state_what)a->kind;
+  f->verb = a->verb;
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER)
+    return api_fail(error, CLV_INVALID, "no kind of state %d", (int)a->kind);
+  PASS(check_name(a->name, error));
+  snprintf(f->file, sizeof f->file, "%s", a->name);
+  snprintf(f->of, sizeof f->of, "%s", m->name);
+  PASS(api_module_place(m, false, f->deadline_ms, error));
+  PASS(check_node(m, error));
+  PASS(api_no_window(rt, error));
+  api_module_keep(m);
+  return CLEAVE_OK;
+}
+
+static cleave_status ask(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  cleave_module *m = f->module;
+  api_state_request *r = &f->request;
+  clv_packet *p;
+  r->id = ++rt->next_id;
+  r->node = m->node;
+  r->of_file = true;
+  PASS(api_packet(rt, f->verb, 0, r->id, &p, error));
+  api_name_module(p, m);
+  p->frame.state.what = f->what;
+  snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
+  r->next = rt->requests;
+  rt->requests = r;
+  m->changes += f->verb == CLV_STATE_LOAD && f->what == CLV_STATE_WEIGHTS;
+  return api_send(rt, m->node, p, error);
+}
+
+static void advance(cleave_runtime *rt, api_future *f) {
+  api_state_request *r = &f->request;
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_STEP && (rt->deciding || f->module->state == MODULE_PLACING)) return;
+  if (f->stage == WAITS_FOR_STEP) why.status = ask(rt, f, &why);
+  f->stage = IS_ASKED;
+  if (why.status == CLEAVE_OK && r->failed) why = r->failure;
+  if (why.status == CLEAVE_OK) {
+    if (!r->answered) return;
+    (void)api_take_late_error(rt, &why); /* the node has answered what came before */
+  }
+  api_state_forget(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  api_fail(ret, CLV_DEADLINE, "%s the state of module '%s' as '%s' was not done by '%s' in time%s",
+           verb_of(f->verb), m->name, f->file, rt->peers[m->node].name,
+           api_silence(rt, heard, sizeof heard));
+  api_place_error(ret, rt->peers[m->node].name, m->name);
+}
+
+cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error) {
+  if (!ret || ret->size == sizeof *ret) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID, "a cleave_state_file of %zu bytes; its size is %zu",
+                  ret->size, sizeof *ret);
+}
+
+cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error) {
+  cleave_state_file *file = ret;
+  (void)error;
+  file->bytes = f->request.bytes;
+  clv_sha256_hex(&f->request.sha256, file->sha256);
+  return CLEAVE_OK;
+}
+
+static const api_operation operation = {.name = "a file of state",
+                                        .begin = begin,
+                                        .advance = advance,
+                                        .late = late,
+                                        .leave = api_state_forget,
+                                        .out = api_file_result};
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
+                                      cleave_state_kind kind, const char *name,
+                                      uint64_t deadline_ms, cleave_state_file *ret_file,
+                                      cleave_error *error) {
+  GIVEN(runtime, module, name);
+  PASS(api_file_check_result(ret_file, error));
+  api_arguments a = {.deadline_ms = deadline_ms,
+                     .module = module,
+                     .name = name,
+                     .kind = kind,
+                     .verb = CLV_STATE_SAVE};
+  return api_run(runtime, &operation, &a, ret_file, error);
+}
+
+cleave_status cleave_state_save_there_async(cleave_runtime *runtime, cleave_module *module,
+                                            cleave_state_kind kind, const char *name,
+                                            uint64_t deadline_ms, cleave_future *ret_future,
+                                            cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  api_arguments a = {.deadline_ms = deadline_ms,
+                     .module = module,
+                     .name = name,
+                     .kind = kind,
+                     .verb = CLV_STATE_SAVE};
+  return api_start(runtime, &operation, &a, ret_future, error);
+}
+
+cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
+                                      cleave_state_kind kind, const char *name,
+                                      uint64_t deadline_ms, cleave_state_file *ret_file,
+                                      cleave_error *error) {
+  GIVEN(runtime, module, name);
+  PASS(api_file_check_result(ret_file, error));
+  api_arguments a = {.deadline_ms = deadline_ms,
+                     .module = module,
+                     .name = name,
+                     .kind = kind,
+                     .verb = CLV_STATE_LOAD};
+  return api_run(runtime, &operation, &a, ret_file, error);
+}
+
+cleave_status cleave_state_load_there_async(cleave_runtime *runtime, cleave_module *module,
+                                            cleave_state_kind kind, const char *name,
+                                            uint64_t deadline_ms, cleave_future *ret_future,
+                                            cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  api_arguments a = {.deadline_ms = deadline_ms,
+                     .module = module,
+                     .name = name,
+                     .kind = kind,
+                     .verb = CLV_STATE_LOAD};
+  return api_start(runtime, &operation, &a, ret_future, error);
+}
+
+cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
+                                        const char *name, uint64_t deadline_ms,
+                                        cleave_error *error) {
+  GIVEN(runtime, module, name);
+  api_arguments a = {.deadline_ms = deadline_ms,
+                     .module = module,
+                     .name = name,
+                     .kind = CLEAVE_STATE_WEIGHTS,
+                     .verb = CLV_STATE_REMOVE};
+  return api_run(runtime, &operation, &a, NULL, error);
+}
+
+cleave_status cleave_state_remove_there_async(cleave_runtime *runtime, cleave_module *module,
+                                              const char *name, uint64_t deadline_ms,
+                                              cleave_future *ret_future, cleave_error *error) {
+  GIVEN(runtime, module, name, ret_future);
+  api_arguments a = {.deadline_ms = deadline_ms,
+                     .module = module,
+                     .name = name,
+                     .kind = CLEAVE_STATE_WEIGHTS,
+                     .verb = CLV_STATE_REMOVE};
+  return api_start(runtime, &operation, &a, ret_future, error);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What workers send each other: plan, policy and record have the same words for a direct hop.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "master/egress/egress_int.h"
+#include "master/plan/plan_int.h"
+
+typedef struct hop_case {
+  const char *layers;            /* of the first worker, which is sent the records */
+  const char *plan;              /* words of the hop in the plan */
+  const char *key;               /* key of a policy that must be true for it */
+  const char *record, *gradient; /* words of the record */
+} hop_case;
+
+static const hop_case cases[] = {
+    {"{op: scale, factor: 2}", "RAW INPUT", "raw", "input", "gradient"},
+    {"{op: linear, out: 5}", "FRONT KNOWN", "front_known", "activation", "gradient"},
+};
+
+static const clv_model_inputs features = {1, {{"input", CLV_F32, {2, {1, 16}}}}};
+
+static clv_blueprint *planned(const char *layers, clv_session_config **ret) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_blueprint *b = NULL;
+  clv_err err = {0};
+  clv_bytes_printf(&text,
+                   "version: 1\nname: t\ntls: {ca: a, cert: b, key: c}\nworkers:\n"
+                   "  w1: {address: \"h:1\", identity: \"spiffe://t/w1\"}\n"
+                   "  w2: {address: \"h:2\", identity: \"spiffe://t/w2\"}\n"
+                   "data: {root: /data, format: npy, train: [x, y]}\n"
+                   "loss: {kind: cross_entropy}\ntransfer: direct\n"
+                   "privacy: {raw_input_leaves: true, labels_readable: true}\n"
+                   "train: {batch: 8, optimizer: {kind: sgd, lr: 0.1}}\nstages:\n"
+                   "  - {name: one, at: w1, layers: [%s]}\n"
+                   "  - {name: two, at: w2, layers: [{op: linear, out: 4}]}\n"
+                   "  - {name: three, at: master, layers: [{op: linear, out: 3}]}\n",
+                   layers);
+  if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, ret, &err) != CLV_OK ||
+      clv_blueprint_over(*ret, &features, CLV_I64, &b, &err) != CLV_OK)
+    fail_msg("%s", err.text);
+  return b;
+}
+
+/* A policy that permits all but `without`, and RAW INPUT only where `raw`. */
+static clv_policy *policy_of(const char *without, bool raw) {
+  static const char *const keys[] = {"tokens", "labels", "labels_readable", "front_known"};
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_policy *p = NULL;
+  clv_err err;
+  clv_bytes_printf(&text,
+                   "version: 1\nworkers: [\"spiffe://t/w1\", \"spiffe://t/w2\"]\n"
+                   "kinds: [activation, gradient, weights]\nlargest_shape: [64, 128]\n"
+                   "dtypes: [f32, i64]\nbytes_per_epoch: 1000000000\nallow:\n  raw: %s\n",
+                   raw ? "true" : "false");
+  for (size_t i = 0; i < CLV_COUNT(keys); i++)
+    clv_bytes_printf(&text, "  %s: %s\n", keys[i],
+                     strcmp(keys[i], without) == 0 ? "false" : "true");
+  assert_int_equal(clv_alloc(1, sizeof *p, &p, &err), CLV_OK);
+  assert_int_equal(
+      clv_policy_config_parse("/p.yaml", (const char *)text.data, text.len, &p->config, &err),
+      CLV_OK);
+  return p;
+}
+
+/* The hop alone: what the policy says of the first worker's records is another matter. */
+static clv_code hold_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
+  const clv_sends nothing = {0};
+  b->policy = p;
+  return clv_blueprint_check_policy(b, &nothing, err);
+}
+
+static void plan_policy_and_record_have_the_same_words(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+    CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = planned(cases[i].layers, &c);
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+    CLV_AUTO(clv_policy_freep) clv_policy *none = policy_of(cases[i].key, false);
+    CLV_AUTO(clv_policy_freep)
+    clv_policy *enough = policy_of("none", strcmp(cases[i].key, "raw") == 0);
+    clv_egress_row there = clv_blueprint_hop(b, 0, false), back = clv_blueprint_hop(b, 0, true);
+    char words[CLV_FINDINGS_TEXT], name[160];
+    clv_err err = {0};
+    assert_string_equal(clv_findings_words(there.shows, words), cases[i].plan);
+    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(there.kind, there.shows)),
+                        cases[i].record);
+    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(back.kind, back.shows)),
+                        cases[i].gradient);
+    assert_int_equal(clv_blueprint_describe(b, false, &text, &err), CLV_OK);
+    assert_non_null(strstr((const char *)text.data, cases[i].plan));
+    snprintf(name, sizeof name, "direct %s of stage 'one'", cases[i].plan);
+    assert_string_equal(there.name, name);
+    assert_int_equal(hold_hop_alone(b, none, &err), CLV_INVALID);
+    assert_non_null(strstr(err.text, name));
+    assert_non_null(strstr(err.text, cases[i].key));
+    if (hold_hop_alone(b, enough, &err) != CLV_OK) fail_msg("%s", err.text);
+  }
+}
+
+/* Policies were signed for these words. */
+static void policy_that_permits_the_stage_permits_its_hop(void **state) {
+  (void)state;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = planned(cases[1].layers, &c);
+  CLV_AUTO(clv_policy_freep) clv_policy *raw = policy_of("front_known", true);
+  clv_err err = {0};
+  if (hold_hop_alone(b, raw, &err) != CLV_OK) fail_msg("%s", err.text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(plan_policy_and_record_have_the_same_words),
+      cmocka_unit_test(policy_that_permits_the_stage_permits_its_hop),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
