@@ -536,7 +536,7 @@ of("master/api/core/send.c", SIMULATED,
 of("master/api/core/links.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
 of("master/api/extra/kept.c", SIMULATED,
-   nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->wanted |= a->module && a->module->node != v->module->node;", ""),
+   nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->needed_by_peer |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
 of("master/api/extra/futures.c", SIMULATED,
@@ -593,10 +593,10 @@ of("master/api/core/await.c", FUTURES,
 # ---- the same programs over real daemons ---------------------------------------------------------
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
 of("master/api/core/incarnations.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
-   who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
+   who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/place.c", SIMULATED,
-   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "if (!m->tried) return", "if (m->state != MODULE_GONE) return"),
-   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->tried) m->generation ="))
+   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
+   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
 of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_home",
    a_cancel_does_nothing=(
        "cleave_status cleave_future_cancel(",
@@ -612,19 +612,23 @@ of("master/api/extra/rejoin.c", REJOIN,
    a_context_of_an_earlier_life_is_not_marked=("static void leave_contexts(", "c->left |= NODE_BIT(node);", ""),
    weights_that_are_not_kept_are_not_asked_for=("static cleave_status take_contents(", "|| !m->given", "|| true"))
 of("master/api/core/incarnations.c", REJOIN,
-   a_module_that_was_lost_is_taken_for_there=("cleave_status api_module_is_there(", "m->life == p->life", "true"))
+   a_module_that_was_lost_is_taken_for_there=("cleave_status api_module_is_there(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
-   an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->life ? p->wire : p->name", "p->name"))
+   an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_returns ? p->wire : p->name", "p->name"))
+of("master/api/core/states.c", "tests/unit/api/test_api_states",
+   who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
+of("master/api/core/wait.c", SIMULATED,
+   ends_are_sent_once=("static uint64_t before_sleep(", "i < rt->n_jobs", "i < 1"))
 of("master/api/core/workers.c", REJOIN,
    who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
 of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
-   the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->coming) api_end_session(p);", ""))
+   the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->state != PEER_PRESENT) api_end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
 of("master/api/core/place.c", "tests/net/api/test_api_optimizers.py",
    a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
 of("master/api/core/module_end.c", "tests/net/api/test_api_optimizers.py",
-   moments_outlive_their_optimiser=("void api_module_outdated(", "m->anew |= anew;", ""))
+   moments_outlive_their_optimiser=("void api_module_outdated(", "m->resets_moments |= resets_moments;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
 of("common/engine/context_free.c", "tests/unit/engine/test_master",

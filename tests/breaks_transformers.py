@@ -209,7 +209,7 @@ of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bia
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
 of("master/api/core/place.c", "simulate/simulate --seed 2040",
-   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_take_there(", "if (!m->tried) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
+   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_take_there(", "if (!m->may_be_at_node) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
 
 # ---- predictions of documents --------------------------------------------------------------------
 OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/data/test_pages"

@@ -35,6 +35,10 @@ fuzz-coverage: deps-test
 mutate: deps-test
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) tests/check-breaks --run
 
+##+ long             the suite with all that `make test` leaves out of its programs
+long: deps-test
+	$(Q)CLV_TEST_LONG=1 CLV_TEST_SIMULATED_S=400 $(MAKE) --no-print-directory test
+
 ##+ sanitize         the suite under address/undefined and thread sanitizers
 sanitize: deps-test
 	$(Q)$(MAKE) --no-print-directory BUILD=asan test

@@ -11,6 +11,8 @@ PYTHON = "/usr/bin/python3"
 FILE_ALONE = re.compile(r"^(?:#|/\*| \*) runs alone: \S", re.M)
 # @alone("REASON") before a test of a script: that test (lib: cluster.Suite).
 TEST_ALONE = re.compile(r"^@alone\(", re.M)
+# `# in make check alone: REASON` at the begin of a line of a check: `make test` leaves it out.
+CHECK_ALONE = re.compile(r"^# in make check alone: \S", re.M)
 # What computes on the simulated device names its header, its worker or its planted faults.
 ON_SIMULATION = re.compile(r"tests/gpu/sim\.h|gpu/cleave-worker|plants/plants")
 
@@ -23,6 +25,11 @@ def scripts():
 def checks():
     """What holds for the tree itself: every executable tests/check-*."""
     return sorted(p for p in glob.glob(os.path.join(HERE, "check-*")) if os.access(p, os.X_OK))
+
+
+def quick_checks():
+    """Those that `make test` runs as well."""
+    return [p for p in checks() if not CHECK_ALONE.search(text(p))]
 
 
 def source(program, out):

@@ -136,8 +136,8 @@ test: deps-test
 t:
 	$(Q)MAKE='$(MAKE)' tests/one-test $(OUT) '$(T)' $(UNIT_PROGRAMS)
 
-# What holds for the tree itself: each executable tests/check-* is one check (and runs in make test
-# too).
+# What holds for the tree itself: each executable tests/check-* is one check. `make test` runs all
+# but those that say so.
 ## check            what holds for the tree itself: layers, lint, format, links, lengths, ...
 check: deps-test
 	$(Q)tests/run-tests --checks --out $(OUT)

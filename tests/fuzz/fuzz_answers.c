@@ -78,7 +78,8 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 static void lose(program *g, const char *text) {
   api_peer *p = &g->rt->peers[1];
   if (g->lost) return;
-  g->lost = p->lost = true;
+  g->lost = true;
+  p->state = PEER_LOST;
   api_lock(g->rt);
   api_fail(&p->why_lost, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
   api_node_fail(g->rt, 1, &p->why_lost);

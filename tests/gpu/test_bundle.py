@@ -43,7 +43,7 @@ def forget():
     os.mkdir(RESULTS)
 
 
-@suite.test
+@suite.long
 def each_piece_runs_on_the_simulated_device():
     for name in NEEDED:
         assert os.path.exists(os.path.join(BIN, name)), name

@@ -195,6 +195,7 @@ PROOFS = (
     Proof("fuzz", "no finding", fuzz, ("tests/fuzz",), {"FUZZ_SECONDS": "60"}, {"FUZZ_SECONDS": "2"}, 35),
     Proof("fuzz-coverage", "none below its floor", coverage, ("tests/fuzz",), minutes=8),
     Proof("mutate", "none survives", mutants, (*BREAKS, "tests/unit", "tests/faults"), minutes=60),
+    Proof("long", NONE_FAILED, suites(1), ("tests",), minutes=25),
     Proof("sanitize", NONE_FAILED, suites(2), ("tests",), minutes=90),
     Proof("gpu-sanitized", NONE_FAILED, suites(2), ("tests/gpu", "tests/ops", LIB), minutes=20),
     Proof("gpu-dry", "no piece fails, at most 60 MiB", dry_run, ("tests/gpu", "tests/bench/peers", "deploy/sessions"),

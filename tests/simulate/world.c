@@ -212,14 +212,14 @@ static cleave_status read_config(cleave_error *error) {
 }
 
 cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *error) {
-  api_world world = {.user = w,
-                     .clock = sim_world_clock(w),
-                     .random_bytes = random_bytes,
-                     .call = call,
-                     .open_link = open_link,
-                     .wait = sim_world_wait,
-                     .executor = sim_world_executor(w, 0),
-                     .backend = clv_backend_ref()};
+  api_platform world = {.user = w,
+                        .clock = sim_world_clock(w),
+                        .random_bytes = random_bytes,
+                        .call = call,
+                        .open_link = open_link,
+                        .wait = sim_world_wait,
+                        .executor = sim_world_executor(w, 0),
+                        .backend = clv_backend_ref()};
   cleave_options o = {.size = sizeof o,
                       .deadline_ms = DEADLINE_MS,
                       .single_thread = true,

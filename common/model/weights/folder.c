@@ -52,16 +52,6 @@ void clv_weights_folder_closep(clv_weights_folder **f) {
   *f = NULL;
 }
 
-size_t clv_weights_folder_count(const clv_weights_folder *f) { return f->index.n; }
-
-const char *clv_weights_folder_name(const clv_weights_folder *f, size_t i) {
-  return f->index.names[i];
-}
-
-const char *clv_weights_folder_file_of(const clv_weights_folder *f, size_t i) {
-  return f->index.files[f->index.of[i]];
-}
-
 const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i) {
   if (f->indexed && i == 0) return CLV_INDEX_NAME;
   i -= f->indexed;

@@ -149,11 +149,7 @@ clv_code clv_weights_folder_open(const char *path, const char *label, clv_weight
 void clv_weights_folder_close(clv_weights_folder *f); /* takes NULL */
 void clv_weights_folder_closep(clv_weights_folder **f);
 
-size_t clv_weights_folder_count(const clv_weights_folder *f);
-const char *clv_weights_folder_name(const clv_weights_folder *f, size_t i); /* sorted */
-/* The file of tensor i; the files in order, the index (if there is one) first. NULL behind the
- * last. */
-const char *clv_weights_folder_file_of(const clv_weights_folder *f, size_t i);
+/* The files in order, the index (if there is one) first. NULL behind the last. */
 const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i);
 
 /* What a program derives itself and old files hold all the same: positions, masks, angles. */

@@ -117,7 +117,6 @@ typedef struct clv_rpc_stream_events {
 
 clv_rpc_stream *clv_rpc_stream_ref(clv_rpc_stream *stream);
 void clv_rpc_stream_unref(clv_rpc_stream *stream); /* NULL is allowed */
-void clv_rpc_stream_unrefp(clv_rpc_stream **stream);
 
 /* Queue one message made of n pieces (n may be 0: an empty message). Never blocks; messages leave
  * in the order of the calls. Takes over every piece in all cases, also when it fails.

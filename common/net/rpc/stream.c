@@ -51,11 +51,6 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   free(stream);
 }
 
-void clv_rpc_stream_unrefp(clv_rpc_stream **stream) {
-  clv_rpc_stream_unref(*stream);
-  *stream = NULL;
-}
-
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* How the stream ended, for on_closed. */

@@ -206,5 +206,3 @@ int64_t clv_tls_crl_ends(const clv_tls_crl *c) {
   for (size_t i = 0; i < c->n_lists; i++) ends = CLV_MIN(ends, c->lists[i].ends);
   return ends;
 }
-
-const char *clv_tls_crl_path(const clv_tls_crl *c) { return c->path; }

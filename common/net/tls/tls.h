@@ -209,7 +209,6 @@ bool clv_tls_crl_has(const clv_tls_crl *crl, const char *issuer, const char *ser
 /* CLV_PRECONDITION: the list of `issuer` (NULL: any of them) has ended, or is not there. */
 clv_code clv_tls_crl_check(const clv_tls_crl *crl, const char *issuer, clv_err *err) CLV_USE_RESULT;
 int64_t clv_tls_crl_ends(const clv_tls_crl *crl); /* the first of them */
-const char *clv_tls_crl_path(const clv_tls_crl *crl);
 
 /* The list that holds in this process, for whom it dials and whom it accepts; the last one counts.
  * Read it, checked for use now (NULL path: *ret stays as it is), and put it in force (*crl is

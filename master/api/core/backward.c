@@ -114,7 +114,7 @@ static cleave_status refuse_outdated(const api_value *v, cleave_error *error) {
 
 static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cleave_error *error) {
   cleave_module *m = v->module;
-  if (v->spent) {
+  if (v->saved_tensors_freed) {
     api_fail(error, CLV_PRECONDITION,
              "call %llu of module '%s' has had its backward: give the first one retain = true",
              (unsigned long long)v->id, m->name);
@@ -262,7 +262,7 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_start
                              cleave_error *error) {
   for (size_t g = 0; g < s->n; g++)
     for (api_value *v = rt->groups[g].first; v; v = v->next_needed) {
-      v->spent = !retain;
+      v->saved_tensors_freed = !retain;
       v->passed = true;
       c->n_windowed -= v->n_followers;
       v->n_followers = 0;

@@ -151,7 +151,8 @@ cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool fo
                         cleave_error *error) {
   clv_packet *p;
   const char *to = node ? api_wire_name(&rt->peers[node]) : "";
-  if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->asked || v->failed) return CLEAVE_OK;
+  if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->deliver_sent || v->failed)
+    return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
   if (for_node && node && !rt->peers[node].has_module) {   /* nobody there to take it */
@@ -171,8 +172,8 @@ cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool fo
   if (for_node && node == 0 && v->failed) return pass_on_failure(rt, v, error);
   if (v->row_of)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
-  if (node == 0 && v->asked) return CLEAVE_OK; /* one VALUE serves program and node */
-  v->asked |= node == 0;
+  if (node == 0 && v->deliver_sent) return CLEAVE_OK; /* one VALUE serves program and node */
+  v->deliver_sent |= node == 0;
   TRY(clv_packet_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
   return api_send(rt, v->module->node, p, error);
 }
@@ -214,7 +215,7 @@ static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode
     return CLEAVE_OK;
   }
   TRY(clv_packet_call_deliver(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
-  v->asked |= how->to == 0;
+  v->deliver_sent |= how->to == 0;
   if (how->for_program) return CLEAVE_OK;
   v->at |= NODE_BIT(how->to);
   v->context->nodes |= NODE_BIT(how->to);
@@ -323,7 +324,7 @@ static cleave_status check_after(cleave_runtime *rt, const api_context *c, const
   if (!after) return CLEAVE_OK;
   PASS(api_find_value(rt, (cleave_reference){after}, &v, error));
   bool same = v->context == c && v->module && v->module->node == m->node;
-  if (same && v->needs_grad && !v->spent) return CLEAVE_OK;
+  if (same && v->needs_grad && !v->saved_tensors_freed) return CLEAVE_OK;
   return api_fail(
       error, CLV_PRECONDITION,
       "module '%s' cannot run after the backward of value %llu: that is %s", m->name,

@@ -18,7 +18,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->ending || c->lingers) continue; /* released, and on its way out */
+    if (c->state > API_CONTEXT_CLOSING) continue; /* released, and on its way out */
     l->contexts++;
     api_leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -47,8 +47,8 @@ static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
     uint64_t due = api_futures_advance(rt);
     ending = false;
     for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-      if (!c->closing) return c->id;
-      ending |= !c->lingers;
+      if (c->state == API_CONTEXT_OPEN) return c->id;
+      ending |= c->state <= API_CONTEXT_ENDING;
     }
     ending = ending && !api_is_late(rt, until_ns);
     if (ending) (void)api_sleep(rt, CLV_MIN(due, until_ns));

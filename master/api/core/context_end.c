@@ -51,7 +51,8 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
   c->ends_wait_ns = END_AGAIN_NS;
   c->ends_due_ns = api_now(rt) + END_AGAIN_NS;
   if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
-  if (rt->stepping == c && (c->ending || c->events)) api_send_step_and_ends(rt, c, &notified);
+  if (rt->stepping == c && (c->state == API_CONTEXT_ENDING || c->events))
+    api_send_step_and_ends(rt, c, &notified);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
@@ -71,17 +72,18 @@ static void hide_values(api_context *c) {
   }
 }
 
-static void linger(cleave_runtime *rt, api_context *c) {
+static void linger(cleave_runtime *rt, api_context *c, api_context_fact fact) {
   hide_values(c);
-  rt->n_ending -= c->ending;
-  c->ending = false;
-  c->lingers = true;
+  rt->n_ending -= c->state == API_CONTEXT_ENDING;
+  (void)api_context_meets(&c->state, fact);
 }
 
 void api_context_ended(cleave_runtime *rt, api_context *c) {
   api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
-  if (c->ending && silent && !(silent & ~c->sparing)) linger(rt, c);
-  if ((c->ending || c->lingers) && !c->owes_end && !c->users && !silent) api_context_forget(rt, c);
+  if (c->state == API_CONTEXT_ENDING && silent && !(silent & ~c->sparing))
+    linger(rt, c, API_CONTEXT_NODES_SPARE);
+  bool is_ending = c->state == API_CONTEXT_ENDING || c->state == API_CONTEXT_LINGERING;
+  if (is_ending && !c->users && !silent) api_context_forget(rt, c);
 }
 
 /* Tells the nodes what kept values of the context may need of them. False: nothing. */
@@ -90,16 +92,14 @@ static bool spare(cleave_runtime *rt, api_context *c) {
 }
 
 void api_context_end_owed(cleave_runtime *rt, api_context *c) {
-  if (!c->owes_end) return;
-  c->owes_end = false;
+  if (api_context_meets(&c->state, API_CONTEXT_OWNERS_ANSWERED) != API_SETTLE) return;
   c->spares = spare(rt, c);
   (void)send_ends(rt, c, NULL);
 }
 
 /* Not before it is known that nothing is given up which somebody keeps. */
 static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error *error) {
-  linger(rt, c);
-  c->owes_end = true;
+  linger(rt, c, API_CONTEXT_OWNERS_LATE);
   return api_fail(error, CLV_DEADLINE,
                   "the owners of %u kept values of context %s have not answered in time: it ends "
                   "when they have",
@@ -124,7 +124,6 @@ static void give_up(cleave_runtime *rt, api_context *c) {
 /* Nobody finds it any more. True: its end is said later. */
 static bool begin_end(cleave_runtime *rt, api_context *c) {
   bool later = c->keeping && !c->failed;
-  c->closing = true;
   c->spares = !c->failed && (later || spare(rt, c));
   give_up(rt, c);
   return later;
@@ -135,14 +134,15 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   GIVEN(runtime);
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
-  if (c && c->keeping && !c->closing) runtime->keeper->wait(runtime, c, api_until(runtime, 0));
+  if (c && c->keeping && c->state == API_CONTEXT_OPEN)
+    runtime->keeper->wait(runtime, c, api_until(runtime, 0));
   c = api_id_table_get(&runtime->contexts, handle.id);
-  if (!c || c->closing) return api_find_context(runtime, handle, &c, error);
+  if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(runtime, handle, &c, error);
   if (c->users || api_futures_wait_in(runtime, c) || runtime->deciding == c)
     return api_fail(error, CLV_PRECONDITION,
                     "something waits in context %s, or a step that may be taken back: close it",
                     c->name);
-  c->ending = true;
+  (void)api_context_meets(&c->state, API_CONTEXT_ENDS);
   runtime->n_ending++;
   bool gone_on = !c->failed;
   if (begin_end(runtime, c)) return end_later(runtime, c, error);
@@ -165,7 +165,7 @@ enum { WAITS_FOR_KEPTS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
   api_context *c = api_id_table_get(&rt->contexts, a->context.id);
-  if (!c || c->closing) return api_find_context(rt, a->context, &c, error);
+  if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(rt, a->context, &c, error);
   f->context_id = a->context.id;
   snprintf(f->of, sizeof f->of, "context %.64s", c->name);
   return CLEAVE_OK;
@@ -175,7 +175,7 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
 static api_context *still_open(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_context *c = api_id_table_get(&rt->contexts, f->context_id);
-  if (c && (f->stage >= WAITS_FOR_USERS || !c->closing)) return c;
+  if (c && (f->stage >= WAITS_FOR_USERS || c->state == API_CONTEXT_OPEN)) return c;
   (void)api_find_context(rt, (cleave_context){f->context_id}, &c, &why);
   api_future_finish(rt, f, &why);
   return NULL;
@@ -208,7 +208,7 @@ static void take_ends(cleave_runtime *rt, api_context *c, api_future *f) {
   if (!all && !api_is_late(rt, f->until_ns)) return;
   if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
   if (why.status == CLEAVE_OK && silent)
-    linger(rt, c);
+    linger(rt, c, API_CONTEXT_NODES_SPARE);
   else
     api_context_forget(rt, c);
   api_future_finish(rt, f, &why);
@@ -221,6 +221,7 @@ void api_close_advance(cleave_runtime *rt, api_future *f) {
   if (f->stage < WAITS_FOR_USERS) {
     f->stage = WAITS_FOR_USERS;
     f->bound = true;
+    (void)api_context_meets(&c->state, API_CONTEXT_CLOSES);
     f->later = begin_end(rt, c);
   }
   if (f->stage == WAITS_FOR_USERS && c->users) return;

@@ -7,6 +7,7 @@
  * The files, the lowest first; a file calls only lower ones (tests/check-circles):
  *
  *   error.c, table.c, failures.c   errors and tensors of callers, ids, what failed elsewhere
+ *   states.c                       states of peers, modules and contexts as tables
  *   runtime.c, incarnations.c      lock, clock, nodes by name, due jobs; which workers are there
  *   send.c                         frames to nodes, failures of contexts, the held step
  *   tape.c, context_end.c          contexts and values as records; how contexts end
@@ -41,6 +42,7 @@
 #include "common/model/models/models.h"
 #include "common/net/tls/tls.h"
 #include "master/api/core/error_int.h"
+#include "master/api/core/states_int.h"
 
 enum {
   API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
@@ -90,31 +92,24 @@ typedef struct api_peer {
   clv_wire_id incarnation;
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* of its link */
-  bool opened, lost, has_module, keeps_files, keeps_rows, gives_pieces, fixes, ties, narrows;
-  uint64_t heard_ns;         /* when its last packet came */
-  char device[API_DEVICE];   /* what "auto" means there, */
-  char devices[API_DEVICES]; /* and what it has: "cpu, cuda:0" */
-  cleave_error why_lost;     /* the last time */
-  clv_link_counts measured;  /* at the last cleave_measure */
-  /* Of one that has come back, or is about to (rejoin_int.h). */
-  uint32_t life;                 /* times that it has, */
-  char wire[CLEAVE_NAME + 1];    /* and its name in frames, if it has */
-  bool coming, fell;             /* and was lost on the way */
-  uint64_t answer_by;            /* connecting: monotonic ns until it has to be done; 0: not yet */
+  api_peer_state state;
+  bool opened, has_module, keeps_files, keeps_rows, gives_pieces, fixes, ties, narrows;
+  uint64_t heard_ns;          /* when its last packet came */
+  char device[API_DEVICE];    /* what "auto" means there, */
+  char devices[API_DEVICES];  /* and what it has: "cpu, cuda:0" */
+  cleave_error why_lost;      /* the last time */
+  clv_link_counts measured;   /* at the last cleave_measure */
+  uint32_t n_returns;         /* times that it was lost and has come back (incarnations_int.h) */
+  char wire[CLEAVE_NAME + 1]; /* its name in frames after that */
+  uint64_t answer_by; /* monotonic ns until which connecting must be done; 0: not yet known */
   uint64_t bytes_up, bytes_down; /* over the links that it had */
   uint32_t loading;              /* modules on their way there */
 } api_peer;
 
-/* ---- modules --------------------------------------------------------------------------------- */
+/* Nothing is sent to it. */
+static inline bool api_is_lost(const api_peer *p) { return p->state != PEER_PRESENT; }
 
-/* LEAVING: its node has been told. GONE: a kept value names it still. */
-typedef enum api_module_state {
-  MODULE_NEW,
-  MODULE_PLACING,
-  MODULE_PLACED,
-  MODULE_LEAVING,
-  MODULE_GONE
-} api_module_state;
+/* ---- modules --------------------------------------------------------------------------------- */
 
 typedef struct api_pending_weight {
   char *name;
@@ -134,7 +129,7 @@ struct cleave_module {
   uint32_t contexts, keeps;   /* that need it (life_int.h); kept values that are its */
   uint64_t unload;            /* the message that told its node, 0: it has answered */
   char name[CLEAVE_NAME + 1], device[API_DEVICE];
-  uint32_t node, life; /* and the life of it that has the module */
+  uint32_t node, n_returns; /* and how often that had come back when it was given the module */
   clv_graph *graph;
   clv_params *params;
   cleave_module **owners;       /* [params->n_ties] of what is tied; NULL: in the same graph */
@@ -143,9 +138,9 @@ struct cleave_module {
   uint32_t n_frozen, n_fresh, n_learning, n_inputs, threads, in_flight;
   const clv_backend *backend; /* of a module at the master */
   bool local_only, any_device, released, called, input_grads;
-  bool given; /* it was loaded with weights */
-  bool tried; /* its node may have it, though the last attempt to take it there failed: this */
-  uint32_t tried_from;    /* generation, or a later one */
+  bool given;             /* it was loaded with weights */
+  bool may_be_at_node;    /* though the last attempt to load it there has failed: */
+  uint32_t attempts_from; /* in this generation, or a later one */
   const char **direct_to; /* names of peers; NULL: as the session says */
   uint32_t n_direct_to;
   bool bf16, tf32, fixed, frozen_bf16;
@@ -154,7 +149,8 @@ struct cleave_module {
   api_module_state state;
   api_pending_weight *weights; /* until it is placed */
   size_t n_weights;
-  bool stale, anew; /* it is to be loaded again before its next use; with moments of 0 */
+  bool needs_reload;              /* before its next use; of one that is PLACED */
+  bool resets_moments;            /* then with moments of 0 */
   struct api_state_item *held[2]; /* [n_held] weights, moments, while it is loaded again */
   uint32_t n_held[2];
   struct cleave_optimizer *optimizer; /* NULL: none of its parameters is in one */
@@ -213,16 +209,17 @@ typedef struct api_value {
   const cleave_module *row_of; /* or rows of its output, which a worker keeps */
   clv_dtype dtype;
   clv_shape shape;
-  api_node_set at;         /* nodes that make it, have it, or are being sent it */
-  api_node_set send_later; /* nodes it is to be sent to once they have a module */
-  bool needs_grad;         /* backward gets to it */
-  bool released, failed;   /* no handle any more; failure says why it will not come */
-  bool asked;              /* DELIVER to the master is on its way */
-  bool node_wants;         /* the master's own node waits for it as well */
-  bool spent;              /* a backward without retain went over it */
-  bool passed;             /* some backward went over it */
-  bool spared, wanted;     /* by the end of its context: a kept value needs it; that is elsewhere */
-  uint32_t fetching;       /* who waits for it */
+  api_node_set at;          /* nodes that make it, have it, or are being sent it */
+  api_node_set send_later;  /* nodes it is to be sent to once they have a module */
+  bool needs_grad;          /* backward gets to it */
+  bool released, failed;    /* no handle any more; failure says why it will not come */
+  bool deliver_sent;        /* DELIVER to the master is in flight */
+  bool node_wants;          /* the master's own node waits for it as well */
+  bool saved_tensors_freed; /* by a backward without retain */
+  bool passed;              /* some backward went over it */
+  bool is_retained;         /* at the end of its context, because a kept value needs it, */
+  bool needed_by_peer;      /* which another node makes */
+  uint32_t fetching;        /* who waits for it */
   cleave_error failure;
   clv_tensor *here; /* at the program: a leaf's own, or fetched */
   uint32_t n_args;
@@ -248,11 +245,9 @@ typedef struct api_value {
 typedef struct api_context {
   uint64_t id;
   char name[64];
-  bool evaluation, closing, events;
-  bool ending;   /* closing, and nobody waits for it */
-  bool spares;   /* its end leaves what kept values need to be computed */
-  bool lingers;  /* it has been closed, and stays for that */
-  bool owes_end; /* which is to be said when the owners of kept values have answered */
+  api_context_state state;
+  bool evaluation, events;
+  bool spares; /* its end leaves what kept values need to be computed */
   bool final_step;
   uint32_t n_windowed; /* calls that wait for the backward of another one, which has not begun */
   uint64_t step;
@@ -329,18 +324,18 @@ typedef struct api_call_group {
   api_value *first, *last;
 } api_call_group;
 
-/* A failure as it is, and the text that left in its stead. */
-typedef struct api_told {
+/* A failure, and the text without secrets that was sent in its place. */
+typedef struct api_redacted_error {
   cleave_error whole;
   char as[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
   uint64_t context;
-} api_told;
+} api_redacted_error;
 
-enum { API_TOLD = 16 };
+enum { API_REDACTED = 16 };
 
 /* What a runtime stands in besides its session. Zeroed: the machine's clock and randomness, and
  * workers that are called and dialled over mutual TLS. A simulation hands in its own. */
-typedef struct api_world {
+typedef struct api_platform {
   void *user;
   clv_clock clock;
   clv_code (*random_bytes)(void *user, void *ret, size_t len, clv_err *err);
@@ -354,7 +349,7 @@ typedef struct api_world {
   clv_executor executor;                       /* the same */
   const clv_backend *backend;                  /* of stages at the master; NULL: cpu */
   clv_backends others;                         /* that the master has beside it */
-} api_world;
+} api_platform;
 
 struct api_future; /* future_int.h */
 
@@ -399,15 +394,15 @@ enum { API_JOBS = 8 };
 extern const api_job api_step_job, api_ends_job, api_breach_job;
 
 struct cleave_runtime {
-  api_world world;
+  api_platform platform;
   const clv_session_config *config;
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  clv_notifier notice;        /* the program's on_notice */
-  clv_log_limiter complaints; /* of workers, unasked; it tells api_left_out */
-  api_told told[API_TOLD];    /* the last ones: number n is told[n % API_TOLD] */
-  uint64_t n_told;
+  clv_notifier notice;                       /* the program's on_notice */
+  clv_log_limiter complaints;                /* of workers, unasked; it tells api_left_out */
+  api_redacted_error redacted[API_REDACTED]; /* the last ones: number n is at n % API_REDACTED */
+  uint64_t n_redacted;
   void *user;
   uint64_t deadline_ms;
   bool direct, via_master, single_thread;
@@ -478,7 +473,7 @@ void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
   api_lock(locked_)
 
 /* As cleave_open_config, in that world; its `user` outlives the runtime. */
-cleave_status api_open_in(const api_world *world, const clv_session_config *config,
+cleave_status api_open_in(const api_platform *platform, const clv_session_config *config,
                           const cleave_options *options, cleave_runtime **ret_runtime,
                           cleave_error *error) CLEAVE_RESULT;
 /* The world's time, and bytes nobody can guess. */

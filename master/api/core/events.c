@@ -148,7 +148,7 @@ static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (c->events && !((c->ended | c->sparing) & NODE_BIT(from->index))) api_take_trace(rt, from, p);
   bool spares = c->spares && p->frame.step;
   *(spares ? &c->sparing : &c->ended) |= NODE_BIT(from->index);
-  bool awaited = !c->ending || rt->n_awaiting;
+  bool awaited = c->state != API_CONTEXT_ENDING || rt->n_awaiting;
   rt->wake |= awaited && !(c->nodes & ~c->ended & ~c->sparing & ~api_lost_nodes(rt));
   api_context_ended(rt, c);
   return false;
@@ -206,8 +206,8 @@ static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
                        const cleave_error *why) {
   int other = api_find_node(rt, to);
-  bool of_earlier_life = from->life || (other > 0 && rt->peers[other].life);
-  if (rt->broken.status || of_earlier_life) return;
+  bool of_earlier_incarnation = from->n_returns || (other > 0 && rt->peers[other].n_returns);
+  if (rt->broken.status || of_earlier_incarnation) return;
   rt->broken = *why;
   rt->broken_at = from->index;
   rt->broken_to = other > 0 ? (uint32_t)other : from->index;
@@ -242,7 +242,8 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     link_ended(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unasked(rt, from, why.text);
   /* Of one that had failed before the program has heard already. */
-  if (c && c->ending && !c->failed && rt->late.status == CLEAVE_OK) rt->late = why;
+  if (c && c->state == API_CONTEXT_ENDING && !c->failed && rt->late.status == CLEAVE_OK)
+    rt->late = why;
   if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {

@@ -8,8 +8,9 @@
 #include "master/api/core/core_int.h"
 
 void api_recognise(const cleave_runtime *rt, cleave_error *why) {
-  for (uint32_t i = 0; i < API_TOLD; i++)
-    if (rt->told[i].as[0] && strcmp(rt->told[i].as, why->text) == 0) *why = rt->told[i].whole;
+  for (uint32_t i = 0; i < API_REDACTED; i++)
+    if (rt->redacted[i].as[0] && strcmp(rt->redacted[i].as, why->text) == 0)
+      *why = rt->redacted[i].whole;
 }
 
 static const cleave_module *numbered(const cleave_runtime *rt, const char *text, int *ret_len) {

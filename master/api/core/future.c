@@ -17,21 +17,12 @@ cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-static void empty_part(api_gradient_part *p) {
-  for (uint32_t i = 0; p->items && i < p->cap; i++) clv_tensor_unref(p->items[i].tensor);
-  clv_tensor_unref(p->request.found);
-  free(p->items);
-}
-
-static void empty(api_future *f) {
+static void empty(cleave_runtime *rt, api_future *f) {
   f->tensor = clv_tensor_unref(f->tensor);
   clv_tensor_unref(f->request.found);
   for (uint32_t i = 0; f->items && i < f->n_items; i++) clv_tensor_unref(f->items[i].tensor);
   free(f->items);
-  for (uint32_t i = 0; i < f->n_parts; i++) empty_part(&f->parts[i]);
-  free(f->parts);
-  for (uint32_t i = 0; i < f->n_leaves; i++) clv_tensor_unref(f->leaves[i].tensor);
-  free(f->leaves);
+  if (f->op->free) f->op->free(rt, f);
   for (size_t i = 0; f->backward.gradients && i < f->backward.n; i++)
     clv_tensor_unref(f->backward.gradients[i]);
   free(f->backward.gradients);
@@ -57,7 +48,7 @@ void api_futures_free(cleave_runtime *rt) {
   size_t at = 0;
   if (!rt || !rt->open) return;
   for (api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
-    empty(f);
+    empty(rt, f);
     free_callbacks(f->callbacks);
     free(f);
   }
@@ -123,7 +114,7 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
   if (!f->over || !f->released || f->waiting || f->callbacks) return;
   if (f->id) api_id_table_remove(&rt->futures, f->id);
-  empty(f);
+  empty(rt, f);
   f->next = rt->open->free;
   rt->open->free = f;
 }
@@ -175,7 +166,6 @@ static void let_go(cleave_runtime *rt, api_future *f) {
   if (f->runs) f->context->running = false;
   if (f->runs && f->optimizer) f->context->written |= f->context->expected; /* a step's vote */
   forget_request(rt, &f->request);
-  for (uint32_t i = 0; i < f->n_parts; i++) forget_request(rt, &f->parts[i].request);
   if (f->value) f->value->fetching -= f->watched;
   f->value = NULL;
   f->context = NULL;

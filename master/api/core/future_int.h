@@ -26,19 +26,6 @@ typedef struct api_starts {
   bool retain;
 } api_starts;
 
-/* The gradients of one module, on their way or here. */
-typedef struct api_gradient_part {
-  cleave_module *module;
-  api_state_item *items; /* [cap] */
-  uint32_t cap;
-  api_state_request request;
-} api_gradient_part;
-
-typedef struct api_leaf_gradient {
-  uint64_t id;
-  clv_tensor *tensor;
-} api_leaf_gradient;
-
 /* What a function of the program that waits for nodes is given, and its asynchronous form: which of
  * these count, the operation says. */
 typedef struct api_arguments {
@@ -71,10 +58,11 @@ typedef struct api_operation {
   void (*advance)(cleave_runtime *rt, struct api_future *f); /* looks, and finishes what is over */
   /* Its deadline has passed: fills in the error. NULL: `advance` sees to deadlines. */
   void (*late)(cleave_runtime *rt, const struct api_future *f, cleave_error *ret);
-  /* It ends before it is over. NULL: nothing is to be done. */
+  /* Its future ends before it is over. NULL: nothing is to be done. */
   void (*leave)(cleave_runtime *rt, struct api_future *f);
   /* Copies the result of one that went well to *ret. NULL: it has none. */
   cleave_status (*out)(const struct api_future *f, void *ret, cleave_error *error);
+  void (*free)(cleave_runtime *rt, struct api_future *f); /* frees f->work; NULL: there is none */
   bool in_order;      /* backwards, steps and writes of a context wait for earlier ones */
   bool while_closing; /* may begin while the runtime is being closed */
   bool has_thread;    /* a thread of its own works for it, and cannot be stopped */
@@ -102,8 +90,6 @@ typedef struct api_future {
   api_context *context; /* with whose end it ends; NULL: none */
   uint64_t context_id;
   api_value *value;
-  api_kept *kept;
-  uint64_t fetches; /* of it, before this one */
   cleave_module *module;
   cleave_optimizer *optimizer;
   clv_state_what what;
@@ -111,13 +97,9 @@ typedef struct api_future {
   char file[CLV_WIRE_NAME + 1];
   api_state_request request;
   api_starts backward;
-  void *work; /* of an operation with a thread */
+  void *work; /* the operation's own record; freed by its `free` */
   /* What came of it, or is to be written. */
   clv_tensor *tensor;
-  api_gradient_part *parts; /* [n_parts] */
-  uint32_t n_parts;
-  api_leaf_gradient *leaves; /* [n_leaves] */
-  uint32_t n_leaves;
   cleave_stepped stepped;
   api_state_item *items; /* [n_items] */
   uint32_t n_items;
@@ -155,6 +137,8 @@ void api_future_watch(api_future *f, bool watch);
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* The same, and nothing more is to come. */
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why);
+/* As api_future_finish, of one that is not over. */
+void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* An older backward, step or write of its context is not over. */
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
 /* A function waits for something in the context. */
@@ -251,8 +235,6 @@ uint64_t api_futures_advance(cleave_runtime *rt);
  * in time. */
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
                            uint64_t until_ns, size_t *ret_index);
-/* With the lock: ends one that is not over. why NULL: it went well. */
-void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* The result of one that is done. */
 cleave_status api_future_result(const api_future *f, cleave_error *error);
 /* Ends all, and the thread that waited for them, when every callback has been called. */

@@ -14,7 +14,7 @@ int api_find_by_wire(const cleave_runtime *rt, const char *name) {
 
 cleave_status api_node_is_there(const cleave_runtime *rt, uint32_t node, cleave_error *error) {
   const api_peer *p = &rt->peers[node];
-  if (!p->lost) return CLEAVE_OK;
+  if (!api_is_lost(p)) return CLEAVE_OK;
   if (error) *error = p->why_lost;
   return p->why_lost.status;
 }
@@ -22,7 +22,7 @@ cleave_status api_node_is_there(const cleave_runtime *rt, uint32_t node, cleave_
 cleave_status api_module_is_there(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
   PASS(api_node_is_there(m->runtime, m->node, error));
-  if (m->state != MODULE_PLACED || m->life == p->life) return CLEAVE_OK;
+  if (m->state != MODULE_PLACED || m->n_returns == p->n_returns) return CLEAVE_OK;
   api_fail(error, CLV_UNAVAILABLE,
            "module '%s' was lost with worker '%s', which has come back without it: load it again "
            "with cleave_module_reload",
@@ -31,8 +31,9 @@ cleave_status api_module_is_there(const cleave_module *m, cleave_error *error) {
   return CLEAVE_UNAVAILABLE;
 }
 
-bool api_is_of_earlier_life(const cleave_runtime *rt, const api_peer *to, const clv_frame *f) {
+bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
+                                   const clv_frame *f) {
   const api_context *c =
-      to->life && f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
+      to->n_returns && f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
   return c && (c->left & NODE_BIT(to->index));
 }

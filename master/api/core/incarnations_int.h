@@ -12,12 +12,14 @@
 
 /* ---- names in frames ------------------------------------------------------------------------- */
 
-static inline const char *api_wire_name(const api_peer *p) { return p->life ? p->wire : p->name; }
+static inline const char *api_wire_name(const api_peer *p) {
+  return p->n_returns ? p->wire : p->name;
+}
 /* Of a node by its name in frames; -1: unknown, or of an earlier life. */
 int api_find_by_wire(const cleave_runtime *rt, const char *name);
 /* Two workers that may dial each other: after a loss values between them come by way of here. */
 static inline bool api_may_be_direct(const api_peer *a, const api_peer *b) {
-  return !a->lost && !b->lost && !a->life && !b->life;
+  return !api_is_lost(a) && !api_is_lost(b) && !a->n_returns && !b->n_returns;
 }
 
 /* ---- with the lock --------------------------------------------------------------------------- */
@@ -28,7 +30,8 @@ cleave_status api_node_is_there(const cleave_runtime *rt, uint32_t node,
                                 cleave_error *error) CLEAVE_RESULT;
 cleave_status api_module_is_there(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
 /* The frame is of a context that used an earlier life of the worker: this one does not know it. */
-bool api_is_of_earlier_life(const cleave_runtime *rt, const api_peer *to, const clv_frame *f);
+bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
+                                   const clv_frame *f);
 
 /* ---- workers.c: without the lock, BLOCKS ----------------------------------------------------- */
 

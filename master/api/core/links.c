@@ -35,9 +35,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   cleave_runtime *rt = p->runtime;
   clv_code why = clv_link_refused(link) ? CLV_ANSWER : loss_of(code);
   LOCKED(rt);
-  p->fell |= p->coming;
-  if (p->lost) return;
-  p->lost = true;
+  if (api_peer_meets(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
   api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
            why == CLV_ANSWER ? "sent what makes no sense" : "was lost", text);
   api_place_error(&p->why_lost, p->name, "link");
@@ -48,7 +46,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
 
 static clv_code open_link(api_peer *p, const clv_link_options *o, const clv_link_dial *d,
                           clv_err *err) {
-  const api_world *w = &p->runtime->world;
+  const api_platform *w = &p->runtime->platform;
   return w->open_link ? w->open_link(w->user, p->name, o, d, &p->link, err)
                       : clv_link_open(p->runtime->rpc, o, d, &p->link, err);
 }
@@ -58,7 +56,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
   clv_wire_limits accept = clv_wire_limits_default();
   accept.credit_bytes = rt->config->limits.credit_bytes;
   clv_link_options o = {
-      .clock = rt->world.clock,
+      .clock = rt->platform.clock,
       .peer_name = api_wire_name(p),
       .pool = rt->pool,
       .accept = accept,
@@ -87,10 +85,9 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
 
 static void close_session(api_peer *p) {
   api_lock(p->runtime);
-  bool was_lost = p->lost;
-  p->lost = true; /* its end is no surprise */
+  bool was_present = api_peer_meets(&p->state, PEER_HANGS_UP) == API_END;
   api_unlock(p->runtime);
-  if (p->opened && !was_lost) api_end_session(p);
+  if (p->opened && was_present) api_end_session(p);
   if (p->link) clv_link_close(p->link);
 }
 

@@ -9,7 +9,7 @@
 api_node_set api_lost_nodes(const cleave_runtime *rt) {
   api_node_set lost = 0;
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (rt->peers[i].lost) lost |= NODE_BIT(i);
+    if (api_is_lost(&rt->peers[i])) lost |= NODE_BIT(i);
   return lost;
 }
 
@@ -29,7 +29,7 @@ const char *api_silence(const cleave_runtime *rt, char *buf, size_t len) {
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->nodes & ~(c->lingers ? c->ended : 0) & NODE_BIT(node))
+    if (c->nodes & ~(c->state > API_CONTEXT_ENDING ? c->ended : 0) & NODE_BIT(node))
       api_context_fail(rt, c, failure, NODE_BIT(node));
   if (rt->keeper) rt->keeper->node_failed(rt, node, failure);
   api_modules_node_fail(rt, node);

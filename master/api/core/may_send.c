@@ -114,18 +114,18 @@ static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
 
 /* Its number: it has one already, and then the place that was told, if it has left before. */
 static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
-  for (uint64_t n = rt->n_told; n > 0 && n + API_TOLD > rt->n_told; n--) {
-    const api_told *t = &rt->told[n % API_TOLD];
+  for (uint64_t n = rt->n_redacted; n > 0 && n + API_REDACTED > rt->n_redacted; n--) {
+    const api_redacted_error *t = &rt->redacted[n % API_REDACTED];
     if (t->context != f->context || strcmp(t->whole.text, whole->text) != 0 ||
         strcmp(t->whole.hop, whole->hop) != 0)
       continue;
     memcpy(f->failure.hop, t->hop, sizeof f->failure.hop);
     return n;
   }
-  api_told *t = &rt->told[++rt->n_told % API_TOLD];
-  *t = (api_told){.whole = *whole, .context = f->context};
+  api_redacted_error *t = &rt->redacted[++rt->n_redacted % API_REDACTED];
+  *t = (api_redacted_error){.whole = *whole, .context = f->context};
   memcpy(t->hop, f->failure.hop, sizeof t->hop);
-  return rt->n_told;
+  return rt->n_redacted;
 }
 
 /* Its text may quote what is only known here, or at the worker that it came from. */
@@ -137,7 +137,7 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   const cleave_module *m = number_module(rt, f);
   uint64_t number = remember(rt, f, &whole);
   clv_frame_keep_place(f, step_of(rt, f), number);
-  snprintf(rt->told[number % API_TOLD].as, CLV_WIRE_TEXT + 1, "%s", f->failure.text);
+  snprintf(rt->redacted[number % API_REDACTED].as, CLV_WIRE_TEXT + 1, "%s", f->failure.text);
   cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
                          .worker = to->name,
                          .module = m ? m->name : "",

@@ -176,17 +176,17 @@ cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uin
 /* The processor is several devices. */
 static const clv_backend *own_backend(const cleave_runtime *rt, const char *device) {
   static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
-  const clv_backends *others = &rt->world.others;
+  const clv_backends *others = &rt->platform.others;
   for (size_t i = 0; i < CLV_COUNT(cpu); i++)
     if (strcmp(device, cpu[i]) == 0)
-      return rt->world.backend ? rt->world.backend : clv_backend_cpu();
+      return rt->platform.backend ? rt->platform.backend : clv_backend_cpu();
   for (size_t i = 0; i < others->n; i++)
     if (strcmp(device, others->list[i]->device) == 0) return others->list[i];
   return NULL;
 }
 
 static cleave_status no_own_device(const cleave_module *m, cleave_error *error) {
-  const clv_backends *others = &m->runtime->world.others;
+  const clv_backends *others = &m->runtime->platform.others;
   CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
   for (size_t i = 0; i < others->n; i++) clv_bytes_printf(&has, "%s, ", others->list[i]->device);
   return api_fail(error, CLV_INVALID,
@@ -269,7 +269,7 @@ static bool find_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_le
   for (*ret = 0; *ret < API_MAX_MODULES; ++*ret) {
     const cleave_module *m = rt->modules[*ret];
     if (!m) return true;
-    *ret_leaving += m->state == MODULE_LEAVING;
+    *ret_leaving += m->state == MODULE_UNLOADING;
   }
   return false;
 }
@@ -381,7 +381,7 @@ static cleave_status check_closing(const cleave_module *m, const char *what, cle
   const cleave_runtime *rt = m->runtime;
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->uses[m->index] && !c->closing)
+    if (c->uses[m->index] && c->state == API_CONTEXT_OPEN)
       return api_fail(error, CLV_PRECONDITION,
                       "module '%s' %s while context %s, which has called it, is open: close that "
                       "first",

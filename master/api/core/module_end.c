@@ -39,11 +39,11 @@ void api_module_free(cleave_module *m) {
   free(m);
 }
 
-void api_module_outdated(cleave_module *m, bool anew) {
-  if (anew) api_module_unhold(m, 1);
-  if (m->state != MODULE_PLACED) return;
-  m->stale = true;
-  m->anew |= anew;
+void api_module_outdated(cleave_module *m, bool resets_moments) {
+  if (resets_moments) api_module_unhold(m, 1);
+  if (api_module_meets(&m->state, MODULE_OUTDATED) != API_RECORD) return;
+  m->needs_reload = true;
+  m->resets_moments |= resets_moments;
 }
 
 /* ---- its end --------------------------------------------------------------------------------- */
@@ -54,29 +54,36 @@ static void gone(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   bool tied = m->params->n_ties > 0;
   rt->modules[m->index] = NULL;
-  m->state = MODULE_GONE;
   if (!m->keeps) api_module_free(m);
   clv_pool_shrink(rt->pool); /* sizes that it alone had */
   api_wake(rt);
   if (tied) look_at_owners(rt);
 }
 
+static void drop(cleave_module *m) {
+  if (api_module_meets(&m->state, MODULE_DROPPED) == API_END) gone(m);
+}
+
+/* A link that ends while UNLOAD is sent may have dropped the module already. */
 static void unload(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
   const api_peer *at = &rt->peers[m->node];
-  bool there = (m->state == MODULE_PLACED || m->tried) && !at->lost && m->life == at->life;
+  bool there = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_lost(at) &&
+               m->n_returns == at->n_returns;
   if (!there || api_packet(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
-    gone(m);
+    drop(m);
     return;
   }
   api_name_module(p, m);
-  m->state = MODULE_LEAVING;
-  if (api_send(rt, m->node, p, NULL) != CLEAVE_OK && m->state == MODULE_LEAVING) gone(m);
+  (void)api_module_meets(&m->state, MODULE_UNLOADS);
+  api_module_keep(m);
+  if (api_send(rt, m->node, p, NULL) != CLEAVE_OK) drop(m);
+  api_module_unkeep(m);
 }
 
 static bool is_needed(const cleave_module *m) {
-  bool travels = m->state == MODULE_PLACING || m->state == MODULE_LEAVING;
+  bool travels = m->state == MODULE_PLACING || m->state == MODULE_UNLOADING;
   return !m->released || m->contexts || travels || (m->optimizer && !m->optimizer->released) ||
          api_is_owner(m);
 }
@@ -130,7 +137,7 @@ void api_module_unkeep(cleave_module *m) {
 static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
-    bool asked = m && (m->state == MODULE_LEAVING || m->state == MODULE_PLACING);
+    bool asked = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
     if (asked && m->unload && m->unload == f->reply_to && m->node == from->index) return m;
   }
   return NULL;
@@ -138,7 +145,7 @@ static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const cl
 
 static void answered(cleave_module *m) {
   m->unload = 0;
-  if (m->state == MODULE_LEAVING)
+  if (api_module_meets(&m->state, MODULE_UNLOADED) == API_END)
     gone(m);
   else
     api_wake(m->runtime);
@@ -154,13 +161,13 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
  * node does not let go keeps its index. */
 bool api_unload_refused(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   cleave_module *m = leaving(rt, from, f);
-  if (m && (f->failure.code == CLV_NOT_FOUND || m->tried)) answered(m);
+  if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) answered(m);
   return m;
 }
 
 void api_modules_node_fail(cleave_runtime *rt, uint32_t node) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
-    if (m && m->node == node && m->state == MODULE_LEAVING) gone(m);
+    if (m && m->node == node && m->state == MODULE_UNLOADING) drop(m);
   }
 }

@@ -29,8 +29,8 @@ void api_module_drop_weights(cleave_module *m); /* those that were to go with it
 static inline bool api_learns(const clv_param *p) { return p->trainable && !p->frozen; }
 
 /* What its node was told of it holds no more: it is loaded again before its next use, with the
- * state that it has, or, `anew`, with moments of 0. */
-void api_module_outdated(cleave_module *m, bool anew);
+ * state that it has, or, `resets_moments`, with moments of 0. */
+void api_module_outdated(cleave_module *m, bool resets_moments);
 /* Its optimiser was released, and it is in none. */
 void api_module_leave_optimizer(cleave_module *m);
 /* What api_module_place does for one that is outdated. */

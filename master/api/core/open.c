@@ -24,10 +24,10 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .user = rt,
                         .on_program = api_on_program,
                         .notice = rt->notice,
-                        .clock = rt->world.clock,
-                        .executor = rt->world.executor,
-                        .wait = rt->world.wait,
-                        .wait_user = rt->world.user,
+                        .clock = rt->platform.clock,
+                        .executor = rt->platform.executor,
+                        .wait = rt->platform.wait,
+                        .wait_user = rt->platform.user,
                         .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   TRY(clv_node_new(&o, &rt->node, &err));
   if (rt->single_thread) return CLEAVE_OK;
@@ -121,14 +121,14 @@ static cleave_status join_worker(api_peer *p, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-cleave_status api_open_in(const api_world *world, const clv_session_config *config,
+cleave_status api_open_in(const api_platform *platform, const clv_session_config *config,
                           const cleave_options *options, cleave_runtime **ret,
                           cleave_error *error) {
   OPTIONS_IN(cleave_options, o, options);
   cleave_runtime *rt;
   TRY(clv_alloc(1, sizeof *rt, &rt, &err));
   rt->config = config;
-  rt->world = *world;
+  rt->platform = *platform;
   /* A link that ends while something is sent over it says so within the sending call. */
   pthread_mutexattr_t recursive;
   pthread_mutexattr_init(&recursive);
@@ -155,7 +155,7 @@ cleave_status api_open_in(const api_world *world, const clv_session_config *conf
 
 cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret, cleave_error *error) {
-  return api_open_in(&(api_world){0}, config, options, ret, error);
+  return api_open_in(&(api_platform){0}, config, options, ret, error);
 }
 
 cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,

@@ -177,7 +177,7 @@ static void revert_all(cleave_runtime *rt, api_context *c) {
   c->applying_from = rt->next_id + 1;
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(c->moved & NODE_BIT(i)) || rt->peers[i].lost) continue;
+    if (!(c->moved & NODE_BIT(i)) || api_is_lost(&rt->peers[i])) continue;
     if (clv_packet_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
     c->applying += api_send(rt, i, p, NULL) == CLEAVE_OK;
   }

@@ -123,7 +123,7 @@ static cleave_status send(pouring *p, piece *x, clv_packet *packet, cleave_error
   x->request.next = p->rt->requests;
   p->rt->requests = &x->request;
   cleave_status status = api_send(p->rt, p->m->node, packet, error);
-  bool ending = status == CLEAVE_UNAVAILABLE && !p->rt->peers[p->m->node].lost;
+  bool ending = status == CLEAVE_UNAVAILABLE && !api_is_lost(&p->rt->peers[p->m->node]);
   return ending ? CLEAVE_OK : status;
 }
 

@@ -30,7 +30,7 @@ cleave_status api_module_let_go(cleave_module *m, uint32_t generation, uint64_t 
 
 static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error) {
   PASS(api_state_take(m, CLEAVE_STATE_WEIGHTS, until, &m->held[0], &m->n_held[0], error));
-  if (m->anew) return CLEAVE_OK;
+  if (m->resets_moments) return CLEAVE_OK;
   return api_state_take(m, CLEAVE_STATE_OPTIMIZER, until, &m->held[1], &m->n_held[1], error);
 }
 
@@ -52,17 +52,17 @@ static cleave_status take_off_tied(const cleave_module *owner, uint64_t until_ns
 /* When this fails with nothing held, the module is as before; else its next use goes on. */
 cleave_status api_module_take_off(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  m->state = MODULE_PLACING;
+  (void)api_module_meets(&m->state, MODULE_TRAVELS);
   rt->peers[m->node].loading++;
   cleave_status status = take_off_tied(m, until_ns, error);
   if (status == CLEAVE_OK) status = hold(m, until_ns, error);
   bool held = status == CLEAVE_OK;
   if (held) status = api_module_let_go(m, m->generation, until_ns, error);
   rt->peers[m->node].loading--;
-  m->state = held ? MODULE_NEW : MODULE_PLACED;
+  (void)api_module_meets(&m->state, held ? MODULE_NOT_AT_NODE : MODULE_AT_NODE);
   if (held) {
     m->unload = 0;
-    m->stale = m->anew = false;
+    m->needs_reload = m->resets_moments = false;
     api_module_tried(m, status);
   } else {
     for (int k = 0; k < 2; k++) api_module_unhold(m, k);
@@ -103,9 +103,9 @@ static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *
 
 /* Of attempts that came too late, or of which there was no word. */
 static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  for (uint32_t g = m->tried_from; g != m->generation; g++)
+  for (uint32_t g = m->attempts_from; g != m->generation; g++)
     PASS(api_module_let_go(m, g, until_ns, error));
-  m->tried_from = m->generation;
+  m->attempts_from = m->generation;
   return CLEAVE_OK;
 }
 
@@ -121,14 +121,14 @@ static cleave_status find_loss(cleave_module *m, uint64_t until_ns, cleave_error
 cleave_status api_module_take_there(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_status status = attempt(m, until_ns, error);
   if (status != CLEAVE_EXISTS) return status;
-  if (!m->tried) return find_loss(m, until_ns, error);
+  if (!m->may_be_at_node) return find_loss(m, until_ns, error);
   PASS(let_go_of_attempts(m, until_ns, error));
   return attempt(m, until_ns, error);
 }
 
 void api_module_tried(cleave_module *m, cleave_status status) {
-  if (status != CLEAVE_OK && !m->tried) m->tried_from = m->generation;
-  m->tried = status != CLEAVE_OK;
+  if (status != CLEAVE_OK && !m->may_be_at_node) m->attempts_from = m->generation;
+  m->may_be_at_node = status != CLEAVE_OK;
 }
 
 cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
@@ -141,19 +141,19 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   PASS(api_module_is_there(m, error));
   for (int i = 0; i < m->params->n_ties; i++)
     if (m->owners[i]) PASS(api_module_place(m->owners[i], false, deadline_ms, error));
-  if (m->state == MODULE_PLACED && !m->stale) return CLEAVE_OK;
+  if (m->state == MODULE_PLACED && !m->needs_reload) return CLEAVE_OK;
   if (m->state == MODULE_PLACED) {
     PASS(api_module_take_off(m, until, error));
     input_grads = m->input_grads;
   }
-  m->state = MODULE_PLACING;
+  (void)api_module_meets(&m->state, MODULE_TRAVELS);
   m->input_grads = input_grads;
-  m->life = rt->peers[m->node].life;
+  m->n_returns = rt->peers[m->node].n_returns;
   rt->peers[m->node].loading++;
   cleave_status status = api_module_take_there(m, until, error);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   if (status == CLEAVE_OK) status = api_module_put_back(m, until, error);
-  m->state = status == CLEAVE_OK ? MODULE_PLACED : MODULE_NEW;
+  (void)api_module_meets(&m->state, status == CLEAVE_OK ? MODULE_AT_NODE : MODULE_NOT_AT_NODE);
   api_module_tried(m, status);
   rt->peers[m->node].loading--;
   rt->peers[m->node].has_module |= status == CLEAVE_OK;

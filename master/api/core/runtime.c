@@ -14,10 +14,10 @@ void api_lock(cleave_runtime *rt) { pthread_mutex_lock(&rt->lock); }
 void api_unlock(cleave_runtime *rt) { pthread_mutex_unlock(&rt->lock); }
 void api_unlockp(cleave_runtime **rt) { api_unlock(*rt); }
 
-uint64_t api_now(const cleave_runtime *rt) { return clv_clock_now(&rt->world.clock); }
+uint64_t api_now(const cleave_runtime *rt) { return clv_clock_now(&rt->platform.clock); }
 
 clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) {
-  const api_world *w = &rt->world;
+  const api_platform *w = &rt->platform;
   return w->random_bytes ? w->random_bytes(w->user, ret, len, err)
                          : clv_random_bytes(ret, len, err);
 }

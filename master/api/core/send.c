@@ -27,7 +27,7 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
     clv_node_post(rt->node, p);
     return CLEAVE_OK;
   }
-  if (to->lost || api_is_of_earlier_life(rt, to, &p->frame)) {
+  if (api_is_lost(to) || api_is_of_earlier_incarnation(rt, to, &p->frame)) {
     clv_packet_free(p);
     if (error) *error = to->why_lost;
     return to->why_lost.status;

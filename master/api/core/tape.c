@@ -49,7 +49,7 @@ void api_drop_value(cleave_runtime *rt, api_value *v) {
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,
                              cleave_error *error) {
   api_value *v = api_id_table_get(&rt->values, handle.id);
-  if (v && !v->released && !v->context->closing) {
+  if (v && !v->released && v->context->state == API_CONTEXT_OPEN) {
     *ret = v;
     return CLEAVE_OK;
   }
@@ -57,8 +57,9 @@ cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_va
     return api_fail(error, CLV_INVALID, "%llu is no reference of this runtime",
                     (unsigned long long)handle.id);
   return api_fail(error, CLV_NOT_FOUND, "reference %llu %s", (unsigned long long)handle.id,
-                  v && !v->context->closing ? "was released"
-                                            : "is gone: it was released or its context was closed");
+                  v && v->context->state == API_CONTEXT_OPEN
+                      ? "was released"
+                      : "is gone: it was released or its context was closed");
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -71,7 +72,7 @@ cleave_status api_context_failure(const api_context *c, cleave_error *error) {
 cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_context **ret,
                                cleave_error *error) {
   api_context *c = api_id_table_get(&rt->contexts, handle.id);
-  if (c && !c->closing) {
+  if (c && c->state == API_CONTEXT_OPEN) {
     *ret = c;
     return api_context_failure(c, error);
   }
@@ -84,7 +85,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_co
 cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
   size_t at = 0;
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->n_windowed && !c->failed && !c->closing)
+    if (c->n_windowed && !c->failed && c->state == API_CONTEXT_OPEN)
       return api_fail(
           error, CLV_PRECONDITION,
           "calls of context %s wait for its backward (cleave_call_options.after): begin "
@@ -115,7 +116,7 @@ void api_context_forget(cleave_runtime *rt, api_context *c) {
   if (rt->stepping == c) rt->stepping = NULL;
   api_futures_end(rt, c);
   if (c->keeping) rt->keeper->leave(rt, c);
-  rt->n_ending -= c->ending;
+  rt->n_ending -= c->state == API_CONTEXT_ENDING;
   api_drop_values(rt, c);
   api_modules_unused(rt, c);
   api_id_table_remove(&rt->contexts, c->id);

@@ -35,14 +35,14 @@ static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
 /* Of a process that is to end: a worker that answers is waited for, and no other. */
 static void give_up_silent(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (!rt->peers[i].lost && rt->peers[i].link)
+    if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link)
       clv_link_ask_or_end(rt->peers[i].link, SILENCE_MS,
                           "it does not answer, and after an interrupt it has 3 s for that");
 }
 
 static void flush_links(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
-    if (!rt->peers[i].lost) clv_link_flush(rt->peers[i].link);
+    if (!api_is_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
 /* Who helps has the node see to what leaves with the next packet. */
@@ -67,7 +67,7 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   uint64_t began = api_now(rt);
   until_ns = CLV_MAX(until_ns, rt->hear_until_ns);
   uint64_t until = CLV_MIN(until_ns, before_sleep(rt));
-  if (!rt->world.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
+  if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
   if (clv_interrupted_ms()) give_up_silent(rt);
   bool in_time = sleep_until(rt, until);
   notice_stop(rt, began, until);

@@ -32,7 +32,7 @@ static void begin_connecting(api_peer *p) {
 
 static clv_code call(const api_peer *p, const char *method, const clv_bytes *request,
                      uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
-  const api_world *w = &p->runtime->world;
+  const api_platform *w = &p->runtime->platform;
   if (w->call) return w->call(w->user, p->name, method, request, timeout_ms, reply, err);
   return clv_rpc_call(p->channel, method, request->data, request->len,
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
@@ -208,9 +208,9 @@ void api_end_session(const api_peer *p) {
 
 static clv_code connect_worker(api_peer *p, clv_err *err) {
   CLV_TRY(clv_interrupt_check(err));
-  if (!p->runtime->world.call) CLV_TRY(dial_worker(p, err));
+  if (!p->runtime->platform.call) CLV_TRY(dial_worker(p, err));
   CLV_TRY(hello(p, err));
-  if (p->coming) api_end_session(p);
+  if (p->state != PEER_PRESENT) api_end_session(p);
   return open_session(p, err);
 }
 
@@ -256,7 +256,7 @@ cleave_status api_connect_to(api_peer *p, cleave_error *error) {
 }
 
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
-  if (!rt->world.call) PASS(start_transport(rt, error));
+  if (!rt->platform.call) PASS(start_transport(rt, error));
   for (uint32_t i = 1; i < rt->n_peers; i++) PASS(api_connect_to(&rt->peers[i], error));
   return CLEAVE_OK;
 }

@@ -12,6 +12,27 @@
 
 enum { WAITS_FOR_EARLIER, IS_ASKED };
 
+/* The gradients of one module, in flight or here. */
+typedef struct part {
+  cleave_module *module;
+  api_state_item *items; /* [cap] */
+  uint32_t cap;
+  api_state_request request;
+} part;
+
+typedef struct leaf_gradient {
+  uint64_t id;
+  clv_tensor *tensor;
+} leaf_gradient;
+
+/* All gradients of a context. */
+typedef struct gathering {
+  part *parts; /* [n_parts] */
+  uint32_t n_parts;
+  leaf_gradient *leaves; /* [n_leaves] */
+  uint32_t n_leaves;
+} gathering;
+
 /* What was begun before is over; when the context has failed, so is this. */
 static bool may_begin(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
@@ -26,6 +47,7 @@ static void name_context(api_future *f, api_context *c) {
 }
 
 static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const gathering *g = f->work;
   const cleave_module *m = f->module;
   char heard[200];
   if (f->stage == WAITS_FOR_EARLIER) {
@@ -33,8 +55,8 @@ static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
              f->context->name);
     return;
   }
-  for (uint32_t i = 0; i < f->n_parts && !m; i++)
-    if (!api_request_is_over(&f->parts[i].request)) m = f->parts[i].module;
+  for (uint32_t i = 0; g && i < g->n_parts && !m; i++)
+    if (!api_request_is_over(&g->parts[i].request)) m = g->parts[i].module;
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->of,
            m ? m->name : "", m ? cleave_module_node(m) : "", api_silence(rt, heard, sizeof heard));
   if (m) api_place_error(ret, cleave_module_node(m), m->name);
@@ -129,33 +151,38 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
 
 static cleave_status begin_all(cleave_runtime *rt, api_arguments *a, api_future *f,
                                cleave_error *error) {
+  gathering *g;
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
+  TRY(clv_alloc(1, sizeof *g, &g, &err));
+  f->work = g;
   name_context(f, c);
   snprintf(f->of, sizeof f->of, "the gradients of context %.64s", c->name);
   return CLEAVE_OK;
 }
 
 static int by_number(const void *a, const void *b) {
-  const api_gradient_part *p = a, *q = b;
+  const part *p = a, *q = b;
   return (p->module->number > q->module->number) - (p->module->number < q->module->number);
 }
 
 static cleave_status find_parts(const cleave_runtime *rt, api_future *f, cleave_error *error) {
-  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *f->parts, &f->parts, &err));
+  gathering *g = f->work;
+  TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *g->parts, &g->parts, &err));
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (f->context->has_gradient[i] && rt->modules[i] && !rt->modules[i]->released)
-      f->parts[f->n_parts++].module = rt->modules[i];
-  qsort(f->parts, f->n_parts, sizeof *f->parts, by_number);
+      g->parts[g->n_parts++].module = rt->modules[i];
+  qsort(g->parts, g->n_parts, sizeof *g->parts, by_number);
   return CLEAVE_OK;
 }
 
 /* Every node is asked before any is waited for. */
 static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+  const gathering *g = f->work;
   f->stage = IS_ASKED;
   PASS(find_parts(rt, f, error));
-  for (uint32_t i = 0; i < f->n_parts; i++) {
-    api_gradient_part *q = &f->parts[i];
+  for (uint32_t i = 0; i < g->n_parts; i++) {
+    part *q = &g->parts[i];
     q->cap = q->module->n_learning;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
     q->request = (api_state_request){.items = q->items, .count = q->cap, .fewer = true};
@@ -165,7 +192,7 @@ static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_err
 }
 
 /* Those of all its parameters that learn, in their order, or none: nothing flowed there. */
-static cleave_status check_part(const api_gradient_part *q, cleave_error *error) {
+static cleave_status check_part(const part *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
   bool good = !q->request.count || q->request.count == m->n_learning;
@@ -188,19 +215,21 @@ static bool is_listed(const api_value *v) { return !v->module && v->gradient && 
 
 /* Those that the list names, from the oldest. */
 static cleave_status take_leaves(api_future *f, cleave_error *error) {
+  gathering *g = f->work;
   uint32_t n = 0;
   for (const api_value *v = f->context->newest; v; v = v->older) n += is_listed(v);
-  TRY(clv_alloc(CLV_MAX(n, 1), sizeof *f->leaves, &f->leaves, &err));
-  f->n_leaves = n;
+  TRY(clv_alloc(CLV_MAX(n, 1), sizeof *g->leaves, &g->leaves, &err));
+  g->n_leaves = n;
   for (const api_value *v = f->context->newest; v; v = v->older)
-    if (is_listed(v)) f->leaves[--n] = (api_leaf_gradient){v->id, clv_tensor_ref(v->gradient)};
+    if (is_listed(v)) g->leaves[--n] = (leaf_gradient){v->id, clv_tensor_ref(v->gradient)};
   return CLEAVE_OK;
 }
 
 static bool are_over(const api_future *f) {
+  const gathering *g = f->work;
   bool over = true;
-  for (uint32_t i = 0; i < f->n_parts && over; i++) {
-    const api_state_request *r = &f->parts[i].request;
+  for (uint32_t i = 0; i < g->n_parts && over; i++) {
+    const api_state_request *r = &g->parts[i].request;
     if (r->failed) return true;
     over = api_request_is_over(r);
   }
@@ -208,13 +237,32 @@ static bool are_over(const api_future *f) {
 }
 
 static cleave_status judge_all(api_future *f, cleave_error *error) {
-  for (uint32_t i = 0; i < f->n_parts; i++) {
-    const api_state_request *r = &f->parts[i].request;
+  const gathering *g = f->work;
+  for (uint32_t i = 0; i < g->n_parts; i++) {
+    const api_state_request *r = &g->parts[i].request;
     if (r->failed) *error = r->failure;
     if (r->failed) return error->status;
   }
-  for (uint32_t i = 0; i < f->n_parts; i++) PASS(check_part(&f->parts[i], error));
+  for (uint32_t i = 0; i < g->n_parts; i++) PASS(check_part(&g->parts[i], error));
   return take_leaves(f, error);
+}
+
+/* Nodes may still answer. */
+static void leave_all(cleave_runtime *rt, api_future *f) {
+  gathering *g = f->work;
+  for (uint32_t i = 0; i < g->n_parts; i++) api_state_leave(rt, &g->parts[i].request);
+}
+
+static void free_all(cleave_runtime *rt, api_future *f) {
+  gathering *g = f->work;
+  if (!g) return;
+  leave_all(rt, f);
+  for (uint32_t i = 0; i < g->n_parts; i++)
+    api_state_items_done(g->parts[i].items, g->parts[i].cap);
+  for (uint32_t i = 0; i < g->n_leaves; i++) clv_tensor_unref(g->leaves[i].tensor);
+  free(g->parts);
+  free(g->leaves);
+  free(g);
 }
 
 static void advance_all(cleave_runtime *rt, api_future *f) {
@@ -225,13 +273,12 @@ static void advance_all(cleave_runtime *rt, api_future *f) {
   }
   if (why.status == CLEAVE_OK && !are_over(f)) return;
   if (why.status == CLEAVE_OK) (void)judge_all(f, &why);
-  api_future_finish(rt, f, &why);
+  api_future_end_early(rt, f, &why);
 }
 
 /* ---- all, as the program has them ------------------------------------------------------------ */
 
-static cleave_status put_part(const api_gradient_part *q, cleave_gradients *ret,
-                              cleave_error *error) {
+static cleave_status put_part(const part *q, cleave_gradients *ret, cleave_error *error) {
   for (uint32_t k = 0; k < q->request.count; k++) {
     cleave_gradient_item *item = &ret->items[ret->n];
     char *name;
@@ -245,23 +292,25 @@ static cleave_status put_part(const api_gradient_part *q, cleave_gradients *ret,
 }
 
 static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, cleave_error *error) {
-  for (uint32_t i = 0; i < f->n_leaves; i++) {
+  const gathering *g = f->work;
+  for (uint32_t i = 0; i < g->n_leaves; i++) {
     cleave_gradient_item *item = &ret->items[ret->n++];
-    item->leaf.id = f->leaves[i].id;
-    PASS(api_tensor_out(f->leaves[i].tensor, &item->tensor, error));
+    item->leaf.id = g->leaves[i].id;
+    PASS(api_tensor_out(g->leaves[i].tensor, &item->tensor, error));
   }
   return CLEAVE_OK;
 }
 
 cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error) {
+  const gathering *g = f->work;
   cleave_gradients *to = ret;
   cleave_gradients list = {0};
   cleave_status status = CLEAVE_OK;
-  size_t n = f->n_leaves;
-  for (uint32_t i = 0; i < f->n_parts; i++) n += f->parts[i].request.count;
+  size_t n = g->n_leaves;
+  for (uint32_t i = 0; i < g->n_parts; i++) n += g->parts[i].request.count;
   TRY(clv_alloc(CLV_MAX(n, 1), sizeof *list.items, &list.items, &err));
-  for (uint32_t i = 0; i < f->n_parts && status == CLEAVE_OK; i++)
-    status = put_part(&f->parts[i], &list, error);
+  for (uint32_t i = 0; i < g->n_parts && status == CLEAVE_OK; i++)
+    status = put_part(&g->parts[i], &list, error);
   if (status == CLEAVE_OK) status = put_leaves(f, &list, error);
   if (status == CLEAVE_OK)
     *to = list;
@@ -367,6 +416,8 @@ static const api_operation one = {.name = "the gradient",
                                   .begin = begin_all,
                                   .advance = advance_all,
                                   .late = late,
+                                  .leave = leave_all,
+                                  .free = free_all,
                                   .out = api_gradients_result},
                            write = {.name = "a gradient",
                                     .begin = begin_write,

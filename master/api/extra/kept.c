@@ -160,7 +160,7 @@ static void wait_for_owners(cleave_runtime *rt, api_context *c, uint64_t until_n
   c->users++; /* it stays */
   while (c->keeping && !c->failed && api_sleep(rt, until_ns)) continue;
   c->users--;
-  if (c->closing) api_wake(rt);
+  if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }
 
 /* Nobody waits for the answer of a context's value any more. */
@@ -198,7 +198,7 @@ static bool mark_kept(cleave_runtime *rt, const api_context *c) {
   for (const api_kept *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
     api_value *v = is_to_come(k) ? api_id_table_get(&rt->values, k->value) : NULL;
     if (!v || v->context != c) continue;
-    v->spared = any = true;
+    v->is_retained = any = true;
   }
   return any;
 }
@@ -206,10 +206,10 @@ static bool mark_kept(cleave_runtime *rt, const api_context *c) {
 /* A call is newer than what it takes. */
 static void mark_inputs(api_context *c) {
   for (api_value *v = c->newest; v; v = v->older)
-    for (uint32_t i = 0; v->spared && i < v->n_args; i++) {
+    for (uint32_t i = 0; v->is_retained && i < v->n_args; i++) {
       api_value *a = v->args[i];
-      a->spared = true;
-      a->wanted |= a->module && a->module->node != v->module->node;
+      a->is_retained = true;
+      a->needed_by_peer |= a->module && a->module->node != v->module->node;
     }
 }
 
@@ -225,7 +225,7 @@ static void notify_wanted(cleave_runtime *rt, const api_context *c, uint32_t nod
   uint64_t ids[CLV_WIRE_UPSTREAM];
   uint32_t n = 0;
   for (const api_value *v = c->newest; v; v = v->older) {
-    if (!v->wanted || v->module->node != node) continue;
+    if (!v->needed_by_peer || v->module->node != node) continue;
     ids[n++] = v->id;
     if (n < CLV_WIRE_UPSTREAM) continue;
     send_spare(rt, c, node, ids, n);
@@ -301,6 +301,17 @@ static cleave_status bring(cleave_runtime *rt, api_value *v, uint32_t node, clea
   return to_own_node(rt, p);
 }
 
+/* Of a future: fetches of the reference that were done before it began. */
+typedef struct waiting {
+  api_kept *kept;
+  uint64_t fetches;
+} waiting;
+
+static void free_waiting(cleave_runtime *rt, api_future *f) {
+  (void)rt;
+  free(f->work);
+}
+
 static const api_operation fetching;
 
 /* ---- fetching -------------------------------------------------------------------------------- */
@@ -316,12 +327,15 @@ static cleave_status begin_fetch(cleave_runtime *rt, api_kept *k, cleave_error *
 /* Who comes while another waits takes what that one gets: the value never changes. */
 static cleave_status begin_value(cleave_runtime *rt, api_kept *k, api_future *f,
                                  cleave_error *error) {
+  waiting *w;
   PASS(failure_of(k, error));
   PASS(begin_fetch(rt, k, error));
+  TRY(clv_alloc(1, sizeof *w, &w, &err));
   k->users++;
   f->op = &fetching;
-  f->kept = k;
-  f->fetches = k->fetches;
+  w->kept = k;
+  w->fetches = k->fetches;
+  f->work = w;
   snprintf(f->of, sizeof f->of, "%s", k->module ? k->module->name : "a leaf");
   return CLEAVE_OK;
 }
@@ -334,16 +348,16 @@ static cleave_status begin_fetching(cleave_runtime *rt, api_arguments *a, api_fu
 }
 
 static void leave_fetch(cleave_runtime *rt, api_future *f) {
-  api_kept *k = f->kept;
-  f->kept = NULL;
+  api_kept *k = ((waiting *)f->work)->kept;
   if (!--k->users) k->got = clv_tensor_unref(k->got);
   let_go(rt, k);
 }
 
 static void advance_fetch(cleave_runtime *rt, api_future *f) {
-  const api_kept *k = f->kept;
+  const waiting *w = f->work;
+  const api_kept *k = w->kept;
   cleave_error why = {.status = CLEAVE_OK};
-  bool is_there = k->fetches != f->fetches;
+  bool is_there = k->fetches != w->fetches;
   if (!is_there && !k->failed) return;
   if (is_there && k->got)
     f->tensor = clv_tensor_ref(k->got);
@@ -354,7 +368,7 @@ static void advance_fetch(cleave_runtime *rt, api_future *f) {
 }
 
 static void late_fetch(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  const api_kept *k = f->kept;
+  const api_kept *k = ((const waiting *)f->work)->kept;
   char heard[200];
   api_fail(ret, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
            (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
@@ -367,6 +381,7 @@ static const api_operation fetching = {.name = "the kept value",
                                        .advance = advance_fetch,
                                        .late = late_fetch,
                                        .leave = leave_fetch,
+                                       .free = free_waiting,
                                        .out = api_tensor_result};
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint64_t deadline_ms,

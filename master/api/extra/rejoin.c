@@ -20,10 +20,10 @@ static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer 
   if (node <= 0)
     return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", worker, rt->config->file);
   *ret = &rt->peers[node];
-  for (uint32_t i = 0; i < rt->n_peers; i++) names += rt->peers[i].life;
-  if (!(*ret)->lost || (*ret)->coming)
+  for (uint32_t i = 0; i < rt->n_peers; i++) names += rt->peers[i].n_returns;
+  if ((*ret)->state != PEER_LOST)
     return api_fail(error, CLV_PRECONDITION, "worker '%s' %s", worker,
-                    (*ret)->coming ? "is coming back already" : "is not lost");
+                    api_is_lost(*ret) ? "is coming back already" : "is not lost");
   if (names < API_MAX_NODES) return CLEAVE_OK;
   return api_fail(
       error, CLV_EXHAUSTED,
@@ -56,16 +56,16 @@ static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
     p->bytes_down += c.bytes_in;
     (void)!clv_node_peer(rt->node, api_wire_name(p), NULL, &ignored);
   }
-  p->coming = true;
-  p->fell = false;
+  (void)api_peer_meets(&p->state, PEER_REJOIN_BEGINS);
   p->answer_by = until;
-  snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, ++p->life + 1);
+  snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, ++p->n_returns + 1);
 }
 
 static void end_attempt(api_peer *p, bool back) {
-  p->coming = false;
   p->answer_by = 0;
-  if (!back && --p->life) snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, p->life + 1);
+  if (back) return;
+  (void)api_peer_meets(&p->state, PEER_REJOIN_FAILS);
+  if (--p->n_returns) snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, p->n_returns + 1);
 }
 
 /* Its neighbours may have said that they lost it. */
@@ -85,13 +85,14 @@ static void leave_contexts(cleave_runtime *rt, uint32_t node) {
 
 static cleave_status take_back(api_peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
-  if (p->fell)
+  if (p->state == PEER_LOST_DURING_REJOIN)
     return api_fail(error, CLV_UNAVAILABLE, "worker '%s' was lost again at once", p->name);
   TRY(clv_node_peer(rt->node, api_wire_name(p), p->link, &err));
   forget_breach(rt, p->index);
   leave_contexts(rt, p->index);
   p->measured = (clv_link_counts){0};
-  p->has_module = p->lost = false;
+  p->has_module = false;
+  (void)api_peer_meets(&p->state, PEER_REJOINS);
   return CLEAVE_OK;
 }
 
@@ -219,17 +220,17 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   cleave_runtime *rt = m->runtime;
   api_peer *p = &rt->peers[m->node];
   uint64_t until = api_until(rt, deadline_ms);
-  uint32_t life = p->life;
-  m->state = MODULE_PLACING;
+  uint32_t n_returns = p->n_returns;
+  (void)api_module_meets(&m->state, MODULE_TRAVELS);
   p->loading++;
   cleave_status status = api_module_take_there(m, until, error);
   bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
   if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
   p->loading--;
-  m->state = MODULE_PLACED;
+  (void)api_module_meets(&m->state, MODULE_AT_NODE);
   m->changes++;
-  if (status == CLEAVE_OK) m->life = life;
-  if (status == CLEAVE_OK) m->stale = m->anew = false;
+  if (status == CLEAVE_OK) m->n_returns = n_returns;
+  if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
   if (status != CLEAVE_OK && there) give_up(m);
   api_module_tried(m, status);
   p->has_module |= status == CLEAVE_OK;

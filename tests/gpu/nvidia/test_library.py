@@ -15,12 +15,12 @@ UNAVAILABLE = 14
 suite = Suite()
 
 
-def needs_toolkit(f):
+def needs_toolkit(f, add=suite.test):
     """A test that counts as skipped where the library was not built."""
     def wrapped():
         return f() if os.path.exists(LIBRARY) else "no libcleave_cuda.so: built without nvcc (CUDA=0)"
     wrapped.__name__ = f.__name__
-    return suite.test(wrapped)
+    return add(wrapped)
 
 
 def symbols(*options):
@@ -78,13 +78,15 @@ def commands(cuda):
     return set(done.stdout.splitlines())
 
 
-@needs_toolkit
 def without_cuda_all_else_is_built_alike():
     """So the processor's numbers are the same to the bit."""
     without, with_it = commands(0), commands(1)
     assert len(without) > 500 and not without - with_it, without - with_it
     more = [line for line in with_it - without if not re.search(r"nvcc|kernels/cuda/nvidia|libcleave_cuda|NVCC", line)]
     assert len(with_it) - len(without) > 20 and not more, more
+
+
+needs_toolkit(without_cuda_all_else_is_built_alike, suite.long)
 
 
 @needs_toolkit

@@ -59,8 +59,8 @@ def abort_ms(c):
 
 
 def holds(c, round_trip_ms):
-    """The median of three, or of seven when the machine seems to be busy with something else."""
-    took = [abort_ms(c) for _ in range(3)]
+    """One, or the median of five when the machine seems to be busy with something else."""
+    took = [abort_ms(c)]
     if statistics.median(took) > round_trip_ms + BEYOND_MS:
         took += [abort_ms(c) for _ in range(4)]
     assert statistics.median(took) <= round_trip_ms + BEYOND_MS, took
@@ -73,7 +73,7 @@ def over_namespaces(**link):
         return holds(c, 0)
 
 
-@suite.test
+@suite.long
 def over_a_link_that_all_connections_wait_in():
     return over_namespaces()
 
@@ -87,7 +87,7 @@ def over_one_with_a_deep_queue_and_a_tcp_that_fills_it():
 
 @suite.test
 def over_a_long_way():
-    for round_trip_ms in (20, 80):
+    for round_trip_ms in (20, 80) if LONG else (80,):
         with DelayedCluster(1, round_trip_ms, RATE, limits=LIMITS) as c:
             holds(c, round_trip_ms)
 

@@ -37,6 +37,7 @@ ELSEWHERE = {
         "a gradient that arrives before PREPARE": "a_gradient_before_its_prepare_is_parked"},
 }
 suite = Suite()
+TIMES = 6 if LONG else 2  # each frame of the corpus: as it is, then spoilt
 
 
 def passes(done, *names):
@@ -71,7 +72,8 @@ def item_2_and_the_modules_in_the_middle_at_every_placement():
 
 @suite.test
 def item_4_ten_thousand_steps_are_flat_on_both_sides():
-    grown = api_soak.soak(int(os.environ.get("CLEAVE_TEST_STEPS", "1000" if api_soak.SANITIZED else "10000")))
+    """Two thousand of them in `make test`."""
+    grown = api_soak.soak(int(os.environ.get("CLEAVE_TEST_STEPS", "10000" if LONG else "1000" if api_soak.SANITIZED else "2000")))
     assert not grown, grown
 
 
@@ -163,10 +165,10 @@ def item_14_malformed_frames_in_a_session_of_contexts():
         refused = 0
         for path in corpus:
             data = read(path)[2:]  # two bytes for the fuzzer
-            for k in range(6):
+            for k in range(TIMES):
                 refused += is_refused(caller, data if k == 0 else spoil(r, data))
                 assert c.workers[0].process.poll() is None, f"{path} {k}: {c.workers[0].text()[-2000:]}"
-        print(f"  {6 * len(corpus)} frames, {refused} refused")
+        print(f"  {TIMES * len(corpus)} frames, {refused} refused")
         assert refused > len(corpus) // 2, refused
         session = c.session("after", "")
         passes(run(PROGRAM, session, "w1", "w1"))

@@ -7,7 +7,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../lib"), os.path.join(HERE, "../../golden")]
 import numpy as np
 import seed_numbers as numbers
-from cluster import BIN, SEED_PROGRAMS, Cluster, Suite, master, run
+from cluster import BIN, LONG, SEED_PROGRAMS, Cluster, Suite, master, run
 
 ROOT = os.path.join(HERE, "../../..")
 suite = Suite()
@@ -46,7 +46,7 @@ def passes(name):
         for w in cluster.workers:
             assert w.process.poll() is None, f"{w.name} is gone:\n{w.text()[-2000:]}"
     test.__name__ = name
-    suite.test(test)
+    (suite.long if name == "seed003_rpc_pipeline" else suite.test)(test)
 
 
 for program in SEED_PROGRAMS:
@@ -63,7 +63,7 @@ def seed002_pipeline_overlaps():
     assert of == 16 and n >= 8, lines
 
 
-@suite.test
+@suite.long
 def seed003_prints_times_and_gives_the_bits_of_home():
     """Every num_split in both readings, one of which needs a tree of concats; all at the master the
     same digest of losses, weights and running statistics."""
@@ -206,7 +206,7 @@ def trains(name, data, figures, *sets, later=1e-4):
         print(f"    {name}.yaml: {len(ours)} steps within {np.max(off):.1e} of PyTorch")
         assert off[0] < 1e-4 and np.max(off) < later, (ours[:10], theirs[:10])
     test.__name__ = name + "_session"
-    suite.test(test)
+    (suite.long if name == "seed003_rpc_pipeline" else suite.test)(test)
 
 
 trains("seed001_two_part_cnn", two_part_cnn, "losses")

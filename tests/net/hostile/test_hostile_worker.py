@@ -68,7 +68,7 @@ def bad_hello():
     is_bytes = lambda codes, raw: lambda: meets(codes, Hello=lambda r: raw)
     short = hello_reply(CREDIT)
     short.incarnation = bytes(3)
-    all_hold({
+    all_hold(some({
         "bytes": is_bytes([11], b"\xff" * 100),
         "empty": is_bytes([11], b""),
         "random": is_bytes([11], os.urandom(100_000)),
@@ -78,7 +78,7 @@ def bad_hello():
         "an older protocol": says([4], "protocol", protocol=5),
         "escape": says([11], software="\x1b[2J" * 20),
         "capabilities": says([11], "capabilities", capabilities=["codec.bf16"] * 65),
-        "never": lambda: meets([5], Hello=never)})
+        "never": lambda: meets([5], Hello=never)}))
 
 
 @suite.test
@@ -124,7 +124,7 @@ def bad_answers_to_set_up():
         params[1].spec.dims.append(1)
         return params
 
-    all_hold({
+    all_hold(some({
         "open": lambda: meets([11], OpenSession=lambda r: b"\x0a\x03abc"),
         "open never": lambda: meets([5], OpenSession=never),
         "load": lambda: meets([11], LoadModule=lambda r: b"\x0b" * 1000),
@@ -139,7 +139,7 @@ def bad_answers_to_set_up():
                         lambda r: setattr(r, "memory_bytes", (1 << 64) - 1)),
         "too few": loads([11], lambda params: params[:1], "parameters"),
         "too many": loads([11], lambda params: params * 20, "parameters"),
-        "far too many": loads([11], lambda params: params * 3000)})
+        "far too many": loads([11], lambda params: params * 3000)}))
 
 
 @suite.test
@@ -151,14 +151,14 @@ def bad_attach():
     answers = lambda codes, frames, *words: lambda: meets(
         codes, *words, attached=lambda first, w: frames)
     credit = lambda n: [pb.Frame(kind=pb.ATTACHED, attached=pb.Attached(credit_bytes=n))]
-    all_hold({
+    all_hold(some({
         "silent": lambda: meets([5], "attach", attached=silent),
         "nothing": answers([5], [], "attach"),
         "bytes": answers([11], [b"\xff\xff\xff"]),
         "PING": answers([11], [pb.Frame(kind=pb.PING, message=1)]),
         "too much credit": answers([11], credit(1 << 60)),
         "no credit": answers([1], credit(0), "credit of 0 bytes"),
-        "too little": answers([1], credit(100), "credit of 100 bytes")})
+        "too little": answers([1], credit(100), "credit of 100 bytes")}))
 
 
 # ---- silence -----------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def never_answers():
         [5], "last heard of worker 'w1'", *words, twist=on(kind, nothing, when))
     silent = lambda lane0, *words: lambda: meets(
         [5], "last heard of worker 'w1'", *words, lane0=lane0)
-    all_hold({
+    all_hold(some({
         **{pb.FrameKind.Name(kind): missing(kind, "step 1") for kind in (V, G, F)},
         "the last test": missing(V, "the training is done, and its checkpoint of step 3 is complete",
                                  "train --resume", when=lambda f: f.context > STEPS),
@@ -184,7 +184,7 @@ def never_answers():
         "set up": silent(deaf),
         "STATE_ITEM": missing(pb.STATE_ITEM, "checkpoint of step 3", "state of module 'b'"),
         "STATE_DONE": missing(pb.STATE_DONE, "checkpoint of step 3", "state of module 'b'",
-                              when=lambda f: f.reply_to > STEPS)})
+                              when=lambda f: f.reply_to > STEPS)}))
 
 
 @suite.test

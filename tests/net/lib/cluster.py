@@ -348,6 +348,14 @@ def core_seconds():
     return of.user + of.system + of.children_user + of.children_system
 
 
+LONG = os.environ.get("CLV_TEST_LONG") == "1"  # `make long`: also what `make test` leaves out
+
+
+def chosen(everything, *keys):
+    """All of a table in `make long`, in `make test` the rows of these keys."""
+    return everything if LONG else {k: everything[k] for k in keys}
+
+
 class Suite:
     """Runs named test functions; prints `ok`, `not ok` or `skip` lines for the runner."""
 
@@ -357,6 +365,10 @@ class Suite:
     def test(self, f):
         self.tests.append(f)
         return f
+
+    def long(self, f):
+        """A test of `make long`, or of who names it."""
+        return self.test(f) if LONG or f.__name__ in sys.argv[1:] else f
 
     def main(self):
         wanted, part = [a for a in sys.argv[1:] if a != "--golden"], os.environ.get("CLV_TEST_PART")

@@ -213,7 +213,7 @@ class LinkProgram(Running):
         return self.process.stdout.readline()
 
 
-@suite.test
+@suite.long
 def a_link_that_is_never_idle_continues():
     """Every 10 s the window closes for a moment, to see the way when it is empty; what is on its
     way then may be more than the window, and nobody may have been asked whether it has come."""

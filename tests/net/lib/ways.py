@@ -2,16 +2,16 @@
 with or without a link between the workers, with or without threads of its own. Each test of the
 program counts once per way, and the numbers have to be the same in all of them."""
 import os, sys
-from cluster import BIN, Cluster, run
+from cluster import BIN, Cluster, chosen, run
 
 DIRECT, VIA_MASTER = "transfer: direct\n", "transfer: via_master\n"
 # Modules of two places: at home, on one worker, on two.
-PLACEMENTS = {"at_home": (DIRECT, "master", "master"), "half_and_half": (DIRECT, "w1", "master"),
-              "two_workers": (DIRECT, "w1", "w2"), "one_worker": (DIRECT, "w2", "w2")}
+PLACEMENTS = chosen({"at_home": (DIRECT, "master", "master"), "half_and_half": (DIRECT, "w1", "master"),
+                     "two_workers": (DIRECT, "w1", "w2"), "one_worker": (DIRECT, "w2", "w2")}, "at_home", "two_workers")
 # Where it matters whether workers reach each other.
-LINKED = {"at_home": ("", "master", "master"), "half_and_half": (DIRECT, "master", "w1"),
-          "two_workers": (DIRECT, "w1", "w2"), "via_master": (VIA_MASTER, "w2", "w1"),
-          "one_worker": ("", "w1", "w1")}
+LINKED = chosen({"at_home": ("", "master", "master"), "half_and_half": (DIRECT, "master", "w1"),
+                 "two_workers": (DIRECT, "w1", "w2"), "via_master": (VIA_MASTER, "w2", "w1"),
+                 "one_worker": ("", "w1", "w1")}, "half_and_half", "two_workers")
 
 
 def program(name):

@@ -137,7 +137,7 @@ def custom(tag, lists, ranks):
 
 
 SHAPES = ((2, 1), (2, 4), (3, 3), (3, 6), (4, 4))
-EACH = int(os.environ.get("CLV_TEST_SCHEDULES", "3"))
+EACH = int(os.environ.get("CLV_TEST_SCHEDULES", "3" if LONG else "1"))
 
 
 @suite.test

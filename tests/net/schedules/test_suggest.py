@@ -56,7 +56,7 @@ def cuts_follow_times_and_speeds():
     assert convs(fast["best"][0])[1] > 6, fast["best"][0]
 
 
-@suite.test
+@suite.long
 def what_is_suggested_can_be_pasted():
     told, session = suggest("paste", body(stages_of(ALIKE), batch=64))
     best = told["best"][0]
@@ -206,7 +206,7 @@ def chosen_for(name, net):
     return next(e for e in events if e["event"] == "micro_batches")
 
 
-@suite.test
+@suite.long
 def auto_pipelines_what_takes_time():
     """A timer runs as long for few samples as for many: one micro-batch. Convolutions are shared
     out."""

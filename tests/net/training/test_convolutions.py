@@ -56,7 +56,7 @@ def a_device_says_much_the_same():
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, whole()[1])), (losses, whole()[1])
 
 
-@suite.test
+@suite.long
 def a_device_in_bf16_is_near():
     if "avx512_bf16" not in open("/proc/cpuinfo").read():
         return "this processor has no AVX512-BF16"

@@ -29,7 +29,7 @@ def demo(device):
         return losses, float(accuracy[1]) / 100, [w.text() for w in c.workers]
 
 
-@suite.test
+@suite.long
 def the_demo_learns_on_devices():
     begin = os.times()
     losses, accuracy, logs = demo("cuda")

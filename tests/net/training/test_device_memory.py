@@ -83,7 +83,7 @@ def base_of_layers(folder):
         return f.name, hashlib.sha256(f.read()).hexdigest()
 
 
-@suite.test
+@suite.long
 def so_is_that_of_adapters():
     """Beside a base in either type: the room for a weight that is widened is in it, and where the
     base is the worker's, lent to each session, no copy of it in another type stays."""

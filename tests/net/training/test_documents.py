@@ -223,7 +223,7 @@ LAYOUTLM = {"model_type": "layoutlm", "vocab_size": 400, "hidden_size": 32, "num
 
 @suite.test
 def a_layoutlm_learns_what_words_are():
-    out, data = forms("many", 80, 20)
+    out, data = forms("many", 40, 12)
     for name, rows in (("model", 400), ("stale", 300)):
         os.makedirs(path(name))
         with open(path(name) + "/config.json", "w") as f:

@@ -60,16 +60,16 @@ def compare(tag, *args, **how):
 
 @suite.test
 def one_cut_anywhere():
-    for k in range(1, len(NET)):
+    for k in range(1, len(NET)) if LONG else (1, 4, 6, 11, 15):
         compare(f"cut{k}", [k], ["master", "w1"])
 
 
 @suite.test
 def three_workers():
-    for k in range(1, len(NET) - 2):
+    for k in range(1, len(NET) - 2) if LONG else (4, 9):
         compare(f"three{k}", [k, k + 1, k + 2], ["master", "w1", "w2", "w3"])
     for transfer in ("direct", "via_master"):
-        for schedule in ("gpipe", "1f1b", "zb-h1"):
+        for schedule in ("gpipe", "1f1b", "zb-h1") if LONG else ("1f1b" if transfer == "direct" else "zb-h1",):
             compare(f"u-{transfer}-{schedule}", [1, 6, 9, 11], ["master", "w1", "w2", "w3", "master"],
                     transfer=transfer, schedule=schedule)
 

@@ -40,11 +40,11 @@ def first_values(tag, lora):
 
 @suite.test
 def same_bits_wherever_the_stages_are():
-    found = {tag: cluster.trained(tag, body(places), STEPS)[:2] for tag, places in PLACES.items()}
+    found = {tag: cluster.trained(tag, body(places), STEPS)[:2] for tag, places in chosen(PLACES, "unsplit", "two").items()}
     weights, log = found["unsplit"]
     rows = [json.loads(line) for line in log.splitlines()]
     assert rows[-1]["loss"] < 0.9 * rows[0]["loss"], (rows[0], rows[-1])
-    for tag in PLACES:
+    for tag in found:
         assert found[tag][0].keys() == weights.keys()
         for name in weights:
             assert found[tag][0][name] == weights[name], f"{tag}: {name} differs"

@@ -155,7 +155,7 @@ def training_takes_its_own_parameters_gradients_and_moments():
     judge("going on", held("train", session, "--resume"), need)
 
 
-@suite.test
+@suite.long
 def what_is_frozen_takes_its_values():
     folder = os.path.join(cluster.dir, "wide")
     digest = pretrained(folder, WIDE)

@@ -56,7 +56,8 @@ def held(port):
 def stages_on_two_devices_have_the_bits_of_one():
     found = []
     with two_devices() as (c, port):
-        for tag, devices, way in (("first", FIRST, "device"), ("both", BOTH, "peer"), ("back", BACK, "peer"), ("second", SECOND, "device")):
+        ways = {"first": (FIRST, "device"), "both": (BOTH, "peer"), "back": (BACK, "peer"), "second": (SECOND, "device")}
+        for tag, (devices, way) in chosen(ways, "first", "both").items():
             before = moved(port)
             weights, log, _ = c.trained(tag, body(devices), STEPS)
             found.append((weights, [json.loads(line)["loss"] for line in log.splitlines()]))

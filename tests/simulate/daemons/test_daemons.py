@@ -5,10 +5,10 @@ worker is killed at a random moment and comes back. CLV_TEST_PROGRAMS=40 makes 4
 CLV_TEST_FIRST on; with a loss a fourth of these."""
 import os, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../net/lib"))
-from cluster import BIN, Cluster, SANITIZED, Suite, Worker
+from cluster import BIN, LONG, Cluster, Suite, Worker
 
 PROGRAM = os.path.join(BIN, "simulate", "daemons")
-PROGRAMS = int(os.environ.get("CLV_TEST_PROGRAMS") or (8 if SANITIZED else 24))
+PROGRAMS = int(os.environ.get("CLV_TEST_PROGRAMS") or (24 if LONG else 8))
 FIRST = int(os.environ.get("CLV_TEST_FIRST") or 1)
 suite = Suite()
 

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state tables of peers, modules and contexts: each cell that is there, and that no other is.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "master/api/core/core.h"
+
+typedef struct expected {
+  int state, fact, action, next;
+} expected;
+
+/* `meets` for any of the three machines. */
+#define MACHINE(name, type)                                              \
+  static api_action name(int *state, int fact) {                         \
+    api_##type##_state s = (api_##type##_state) * state;                 \
+    api_action action = api_##type##_meets(&s, (api_##type##_fact)fact); \
+    *state = (int)s;                                                     \
+    return action;                                                       \
+  }
+MACHINE(peer, peer)
+MACHINE(module, module)
+MACHINE(context, context)
+
+static void check(api_action (*meets)(int *state, int fact), int states, int facts,
+                  const expected *cells, size_t n) {
+  size_t found = 0;
+  for (int s = 0; s < states; s++)
+    for (int f = 0; f < facts; f++) {
+      int now = s, action = (int)meets(&now, f);
+      const expected *e = cells;
+      while (e < cells + n && (e->state != s || e->fact != f)) e++;
+      found += e < cells + n;
+      assert_int_equal(action, e < cells + n ? e->action : API_NEVER);
+      assert_int_equal(now, e < cells + n ? e->next : s);
+    }
+  assert_int_equal(found, n);
+}
+
+static void a_lost_peer_is_present_only_after_a_rejoin(void **state) {
+  static const expected cells[] = {
+      {PEER_PRESENT, PEER_LINK_ENDS, API_BEGIN, PEER_LOST},
+      {PEER_PRESENT, PEER_REJOIN_BEGINS, API_REFUSE, PEER_PRESENT},
+      {PEER_PRESENT, PEER_HANGS_UP, API_END, PEER_CLOSED},
+      {PEER_LOST, PEER_LINK_ENDS, API_IGNORE, PEER_LOST},
+      {PEER_LOST, PEER_REJOIN_BEGINS, API_BEGIN, PEER_REJOINING},
+      {PEER_LOST, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+      {PEER_REJOINING, PEER_LINK_ENDS, API_RECORD, PEER_LOST_DURING_REJOIN},
+      {PEER_REJOINING, PEER_REJOIN_BEGINS, API_REFUSE, PEER_REJOINING},
+      {PEER_REJOINING, PEER_REJOINS, API_SETTLE, PEER_PRESENT},
+      {PEER_REJOINING, PEER_REJOIN_FAILS, API_END, PEER_LOST},
+      {PEER_REJOINING, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+      {PEER_LOST_DURING_REJOIN, PEER_LINK_ENDS, API_IGNORE, PEER_LOST_DURING_REJOIN},
+      {PEER_LOST_DURING_REJOIN, PEER_REJOIN_BEGINS, API_REFUSE, PEER_LOST_DURING_REJOIN},
+      {PEER_LOST_DURING_REJOIN, PEER_REJOINS, API_REFUSE, PEER_LOST_DURING_REJOIN},
+      {PEER_LOST_DURING_REJOIN, PEER_REJOIN_FAILS, API_END, PEER_LOST},
+      {PEER_LOST_DURING_REJOIN, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+      {PEER_CLOSED, PEER_LINK_ENDS, API_IGNORE, PEER_CLOSED},
+      {PEER_CLOSED, PEER_REJOIN_BEGINS, API_REFUSE, PEER_CLOSED},
+      {PEER_CLOSED, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+  };
+  (void)state;
+  check(peer, PEER_STATES, PEER_FACTS, cells, CLV_COUNT(cells));
+}
+
+static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
+  static const expected cells[] = {
+      {MODULE_NEW, MODULE_TRAVELS, API_BEGIN, MODULE_PLACING},
+      {MODULE_NEW, MODULE_OUTDATED, API_IGNORE, MODULE_NEW},
+      {MODULE_NEW, MODULE_UNLOADS, API_BEGIN, MODULE_UNLOADING},
+      {MODULE_NEW, MODULE_DROPPED, API_END, MODULE_GONE},
+      {MODULE_PLACING, MODULE_AT_NODE, API_SETTLE, MODULE_PLACED},
+      {MODULE_PLACING, MODULE_NOT_AT_NODE, API_SETTLE, MODULE_NEW},
+      {MODULE_PLACING, MODULE_OUTDATED, API_IGNORE, MODULE_PLACING},
+      {MODULE_PLACING, MODULE_UNLOADED, API_SETTLE, MODULE_PLACING},
+      {MODULE_PLACED, MODULE_TRAVELS, API_BEGIN, MODULE_PLACING},
+      {MODULE_PLACED, MODULE_OUTDATED, API_RECORD, MODULE_PLACED},
+      {MODULE_PLACED, MODULE_UNLOADS, API_BEGIN, MODULE_UNLOADING},
+      {MODULE_PLACED, MODULE_DROPPED, API_END, MODULE_GONE},
+      {MODULE_UNLOADING, MODULE_OUTDATED, API_IGNORE, MODULE_UNLOADING},
+      {MODULE_UNLOADING, MODULE_UNLOADED, API_END, MODULE_GONE},
+      {MODULE_UNLOADING, MODULE_DROPPED, API_END, MODULE_GONE},
+      {MODULE_GONE, MODULE_OUTDATED, API_IGNORE, MODULE_GONE},
+  };
+  (void)state;
+  check(module, MODULE_STATES, MODULE_FACTS, cells, CLV_COUNT(cells));
+}
+
+static void an_end_is_pending_until_the_owners_have_answered(void **state) {
+  static const expected cells[] = {
+      {API_CONTEXT_OPEN, API_CONTEXT_CLOSES, API_BEGIN, API_CONTEXT_CLOSING},
+      {API_CONTEXT_OPEN, API_CONTEXT_ENDS, API_BEGIN, API_CONTEXT_ENDING},
+      {API_CONTEXT_OPEN, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_OPEN},
+      {API_CONTEXT_CLOSING, API_CONTEXT_OWNERS_LATE, API_RECORD, API_CONTEXT_END_PENDING},
+      {API_CONTEXT_CLOSING, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_CLOSING},
+      {API_CONTEXT_CLOSING, API_CONTEXT_NODES_SPARE, API_SETTLE, API_CONTEXT_LINGERING},
+      {API_CONTEXT_ENDING, API_CONTEXT_OWNERS_LATE, API_RECORD, API_CONTEXT_END_PENDING},
+      {API_CONTEXT_ENDING, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_ENDING},
+      {API_CONTEXT_ENDING, API_CONTEXT_NODES_SPARE, API_SETTLE, API_CONTEXT_LINGERING},
+      {API_CONTEXT_END_PENDING, API_CONTEXT_OWNERS_ANSWERED, API_SETTLE, API_CONTEXT_LINGERING},
+      {API_CONTEXT_LINGERING, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_LINGERING},
+  };
+  (void)state;
+  check(context, API_CONTEXT_STATES, API_CONTEXT_FACTS, cells, CLV_COUNT(cells));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_lost_peer_is_present_only_after_a_rejoin),
+      cmocka_unit_test(a_module_keeps_its_index_until_its_node_has_answered),
+      cmocka_unit_test(an_end_is_pending_until_the_owners_have_answered),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
