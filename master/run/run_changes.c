@@ -235,18 +235,6 @@ clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
 
 /* ---- trained weights ------------------------------------------------------------------------- */
 
-/* Keys that say how a record becomes numbers. Files have digests of their own. */
-static bool makes_numbers(const char *key) {
-  static const char *const keys[] = {
-      "data.tokenizer.lower_case", "data.tokenizer.accents",    "data.tokenizer.ends",
-      "data.tokenizer.first",      "data.tokenizer.last",       "data.tokenizer.pad",
-      "data.text.max_tokens",      "data.documents.max_tokens", "data.documents.stride",
-      "data.images.channels",      "data.images.resize",        "data.images.crop"};
-  for (size_t i = 0; i < CLV_COUNT(keys); i++)
-    if (strcmp(keys[i], key) == 0) return true;
-  return false;
-}
-
 static void warn_of_each(const clv_run *r) {
   const char *at = r->changes.data, *end = at + r->changes.len;
   while (at && at < end) {
@@ -254,7 +242,8 @@ static void warn_of_each(const clv_run *r) {
     const char *before = at + strlen(at) + 1, *after = before + strlen(before) + 1;
     clv_bytes_printf(&text, "%s is %s here, but was %s when the run in %s trained", at, after,
                      before, r->dir.data);
-    if (makes_numbers(at) && !text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
+    if (clv_session_key_makes_records(at) && !text.failed)
+      clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
     at = after + strlen(after) + 1;
   }
 }

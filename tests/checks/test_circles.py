@@ -6,7 +6,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import planted
 
 MAKEFILE = """
-objects: $(patsubst %.c,$(OUT)/%.o,$(wildcard common/*/*.c common/*/*/*.c))
+objects: $(patsubst %.c,$(OUT)/%.o,$(wildcard common/*/*.c common/*/*/*.c master/*/*/*.c))
 $(OUT)/%.o: %.c
 	mkdir -p $(@D) && gcc -I. -O1 -fPIC -MMD -c $< -o $@
 """
@@ -23,6 +23,8 @@ FILES = {
     "common/net/fair/fair.c": "int fair(void) { return 1; }\n",
     "common/engine/reference/reference.c": "int reference(void) { return 1; }\n",
     "common/engine/engine.c": "int engine(void) { return 1; }\n",
+    "master/api/core/core.c": "int core(void) { return 1; }\n",
+    "master/api/extra/extra.c": "int extra(void) { return 1; }\n",
     "common/model/graph/one.c": "int two(void); int one(int n) { return n ? two() : 1; }\n",
     "common/model/graph/two.c": "int one(int n); int two(void) { return one(0); }\n",
     "tests/circles": "# reasons\nceiling common/model/graph 2 chapters of one thing\n",

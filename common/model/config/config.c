@@ -65,6 +65,12 @@ clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *r
   return check_written(ret, err);
 }
 
+clv_code clv_session_config_write_public(const clv_session_config *config, clv_bytes *ret,
+                                         clv_err *err) {
+  clv_schema_write_public(clv_session_schema(), config, ret);
+  return check_written(ret, err);
+}
+
 clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_list(clv_session_schema(), config, ret);
   return check_written(ret, err);

@@ -13,11 +13,12 @@ enum { WRAP_COLUMN = 88 };
 typedef struct writer {
   const clv_schema *schema;
   clv_bytes *out;
-  int indent; /* spaces before the next key */
-  bool dash;  /* the next key opens a list entry */
-  bool flow;  /* inside {...} */
-  bool first; /* nothing written yet inside {...} or [...] */
-  bool lines; /* a line for each key: none is broken */
+  int indent;     /* spaces before the next key */
+  bool dash;      /* the next key opens a list entry */
+  bool flow;      /* inside {...} */
+  bool first;     /* nothing written yet inside {...} or [...] */
+  bool lines;     /* a line for each key: none is broken */
+  bool is_public; /* places and seeds are left out */
 } writer;
 
 static void write_map(writer *w, const char *prefix, const char *base);
@@ -314,8 +315,13 @@ static bool is_absent(const writer *w, const clv_row *row, const char *base) {
   return false;
 }
 
+static bool is_private(const clv_row *row) {
+  return row->is_place || row->kind == CLV_ROW_PATH || row->kind == CLV_ROW_SEED;
+}
+
 static void write_row(writer *w, const clv_row *row, const char *key, const char *base) {
   if (!is_given(row, base) || is_absent(w, row, base)) return;
+  if (w->is_public && is_private(row)) return;
   if (row->kind == CLV_ROW_ATTRS) {
     write_attrs(w, *(clv_attr_spec *const *)(const void *)(base + row->offset),
                 *(const size_t *)(const void *)(base + row->count));
@@ -342,6 +348,11 @@ static void write_map(writer *w, const char *prefix, const char *base) {
 
 void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret) {
   writer w = {.schema = schema, .out = ret};
+  write_map(&w, "", base);
+}
+
+void clv_schema_write_public(const clv_schema *schema, const void *base, clv_bytes *ret) {
+  writer w = {.schema = schema, .out = ret, .is_public = true};
   write_map(&w, "", base);
 }
 

@@ -54,6 +54,8 @@ typedef struct clv_row {
   bool required;          /* in its mapping, when that is given */
   bool commented;         /* the example shows it commented out, with all below it */
   bool shown;             /* the example gives it, although it may be left out */
+  bool is_place;          /* names a file, folder or address, as PATH does: not for onlookers */
+  bool makes_records;     /* says how a record becomes numbers: eval warns where it has changed */
   clv_text_format format; /* TEXT, each of TEXTS, and the names of MAP entries */
   size_t offset, count;   /* of the value, and of its number of entries */
   size_t pos;             /* of a clv_config_pos for the value's place, 0 = not kept */
@@ -157,6 +159,8 @@ bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char
 void clv_schema_free_at(const clv_schema *schema, void *base);
 
 void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret);
+/* The same without places and seeds. */
+void clv_schema_write_public(const clv_schema *schema, const void *base, clv_bytes *ret);
 /* A line for each key that has a value: "stages.1.layers.0.out: 10". Seeds are not shown. */
 void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret);
 void clv_schema_example(const clv_schema *schema, clv_bytes *ret);

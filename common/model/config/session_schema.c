@@ -2,6 +2,8 @@
  *
  * Every key of session.yaml.
  */
+#include <string.h>
+
 #include "common/model/config/schema_int.h"
 
 #define AT(member) offsetof(clv_session_config, member)
@@ -106,7 +108,7 @@ static const clv_row rows[] = {
 
     {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count = AT(n_workers),
      .entry_bytes = sizeof(clv_remote_spec), .format = CLV_FORMAT_NAME, .sample = "worker-1",
-     .doc = "Worker daemons by the name that stages call them."},
+     .is_place = true, .doc = "Worker daemons by the name that stages call them."},
     {.path = "workers{}.address", .kind = CLV_ROW_TEXT, .offset = REMOTE(address),
      .format = CLV_FORMAT_ADDRESS, .required = true, .sample = "worker-1.example.net:7443",
      .doc = "Where the daemon listens."},
@@ -126,10 +128,11 @@ static const clv_row rows[] = {
     {.path = "data.train", .kind = CLV_ROW_TEXTS, .offset = AT(data.train),
      .pos = AT(data.train_pos), .min = 1, .max = 9, .required = true,
      .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
-     .doc = train_doc},
+     .is_place = true, .doc = train_doc},
     {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
      .min = 1, .max = 9, .shown = true,
      .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
+     .is_place = true,
      .doc = "Test records and labels; for images the one folder. For predict, records alone do."},
     {.path = "data.inputs", .kind = CLV_ROW_TEXTS, .offset = AT(data.inputs),
      .pos = AT(data.inputs_pos), .max = 8, .format = CLV_FORMAT_NAME, .commented = true,
@@ -149,6 +152,7 @@ static const clv_row rows[] = {
      .doc = "By the seed each class's share (stratified), any records (random) or whole groups; or the files' end (last)."},
     {.path = "data.validation.group", .kind = CLV_ROW_TEXT, .offset = AT(data.validation_group),
      .pos = AT(data.group_pos), .commented = true, .sample = "patient",
+     .is_place = true,
      .doc = "by group: of text the column that names a record's group, of idx and npy a file with a whole number each."},
     {.path = "data.normalize", .kind = CLV_ROW_SECTION, .pos = AT(data.normalize_pos), .commented = true,
      .doc = "(value * scale - mean) / std, per channel; none unless given."},
@@ -182,12 +186,13 @@ static const clv_row rows[] = {
     {.path = "data.images", .kind = CLV_ROW_SECTION, .pos = AT(data.images.pos), .commented = true,
      .doc = "format images: what a record shows of its image, as torchvision's transforms do it."},
     {.path = "data.images.channels", .kind = CLV_ROW_INT, .offset = AT(data.images.channels),
-     .min = 1, .max = 3, .initial = "3", .doc = "3 for colour, 1 for grey; images are converted."},
+     .min = 1, .max = 3, .initial = "3", .makes_records = true, .doc = "3 for colour, 1 for grey; images are converted."},
     {.path = "data.images.resize", .kind = CLV_ROW_INT, .offset = AT(data.images.resize),
      .max = 16384, .initial = "0",
+     .makes_records = true,
      .doc = "Resize: pixels of the shorter side, bilinear with antialiasing; 0 leaves the size."},
     {.path = "data.images.crop", .kind = CLV_ROW_INT, .offset = AT(data.images.crop), .max = 16384,
-     .initial = "0", .doc = "Side of the square that is cut out; 0 needs images of one size."},
+     .initial = "0", .makes_records = true, .doc = "Side of the square that is cut out; 0 needs images of one size."},
     {.path = "data.images.train_crop", .kind = CLV_ROW_ENUM, .offset = AT(data.images.train_crop),
      .names = crop_names, .initial = "center",
      .doc = "Where it is cut in training: CenterCrop, RandomCrop, or RandomResizedCrop instead of "
@@ -214,7 +219,7 @@ static const clv_row rows[] = {
      .initial = "label", .doc = "Name of the column, or key, that has the class; classes are numbered by name."},
     {.path = "data.text.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.text.max_tokens),
      .min = 1, .max = 65536, .initial = "128",
-     .doc = "Tokens of a record: longer texts are cut, shorter ones filled."},
+     .makes_records = true, .doc = "Tokens of a record: longer texts are cut, shorter ones filled."},
     {.path = "data.documents", .kind = CLV_ROW_SECTION, .pos = AT(data.documents.pos), .commented = true,
      .doc = "format documents: pages as lines of JSON, as cleave-master words prints them, or PDFs and images."},
     {.path = "data.documents.labels_of", .kind = CLV_ROW_ENUM, .offset = AT(data.documents.labels_of),
@@ -225,10 +230,10 @@ static const clv_row rows[] = {
      .doc = "The classes in the order of their numbers; unless given, all that there are, sorted."},
     {.path = "data.documents.max_tokens", .kind = CLV_ROW_INT, .offset = AT(data.documents.max_tokens),
      .min = 1, .max = 65536, .initial = "512",
-     .doc = "Tokens of a record: longer pages become several."},
+     .makes_records = true, .doc = "Tokens of a record: longer pages become several."},
     {.path = "data.documents.stride", .kind = CLV_ROW_INT, .offset = AT(data.documents.stride),
      .max = 65535, .initial = "0",
-     .doc = "Tokens of such a record that come again in the next one."},
+     .makes_records = true, .doc = "Tokens of such a record that come again in the next one."},
     {.path = "data.documents.seconds", .kind = CLV_ROW_INT, .offset = AT(data.documents.seconds),
      .min = 1, .max = 86400, .initial = "60",
      .doc = "Processor time of what reads a PDF or an image."},
@@ -240,17 +245,21 @@ static const clv_row rows[] = {
      .sample = "vocab.txt",
      .doc = "WordPiece of a vocab.txt (BERT), or byte-level BPE of a tokenizer.json (GPT-2, RoBERTa, Llama 3, Qwen2)."},
     {.path = "data.tokenizer.lower_case", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.lower_case),
-     .initial = "true", .doc = "WordPiece: text becomes lower-case."},
+     .initial = "true", .makes_records = true, .doc = "WordPiece: text becomes lower-case."},
     {.path = "data.tokenizer.accents", .kind = CLV_ROW_ENUM, .offset = AT(data.tokenizer.accents),
      .names = accent_names, .initial = "auto",
+     .makes_records = true,
      .doc = "WordPiece: keep or strip accents; auto strips them where text becomes lower-case."},
     {.path = "data.tokenizer.ends", .kind = CLV_ROW_BOOL, .offset = AT(data.tokenizer.ends), .initial = "true",
-     .doc = "Put the tokens first and last at the ends of a text."},
+     .makes_records = true, .doc = "Put the tokens first and last at the ends of a text."},
     {.path = "data.tokenizer.first", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.first), .sample = "\"[CLS]\"",
+     .makes_records = true,
      .doc = "The token before a text; unless given [CLS] of a vocab.txt, of a tokenizer.json that of its post_processor."},
     {.path = "data.tokenizer.last", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.last), .sample = "\"[SEP]\"",
+     .makes_records = true,
      .doc = "The token after it; unless given [SEP] of a vocab.txt, of a tokenizer.json that of its post_processor."},
     {.path = "data.tokenizer.pad", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.pad), .sample = "\"[PAD]\"",
+     .makes_records = true,
      .doc = "The token that fills a row; unless given [PAD] of a vocab.txt, of a tokenizer.json that of its padding."},
     {.path = "data.tokenizer.mask", .kind = CLV_ROW_TEXT, .offset = AT(data.tokenizer.mask), .sample = "\"[MASK]\"",
      .doc = "objective masked: the token that hides others; [MASK] of a vocab.txt unless given."},
@@ -557,11 +566,13 @@ static const clv_row rows[] = {
      .doc = "Progress, and lines on standard error, as JSON objects, one a line; --log-format is stronger."},
     {.path = "log.tensorboard", .kind = CLV_ROW_TEXT, .offset = AT(log.tensorboard),
      .format = CLV_FORMAT_FOLDER, .initial = "false",
+     .is_place = true,
      .doc = "Event files for TensorBoard: in a folder of the session's name below this one, from the "
             "working folder; true is `tensorboard` in the run folder."},
     {.path = "checkpoint", .kind = CLV_ROW_SECTION, .doc = "What a run leaves for --resume."},
     {.path = "checkpoint.dir", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.dir),
      .sample = "runs/my-session",
+     .is_place = true,
      .doc = "Folder of the checkpoints, from the working folder; run.dir/name unless given."},
     {.path = "checkpoint.every_steps", .kind = CLV_ROW_INT, .offset = AT(checkpoint.every_steps),
      .min = 1, .max = MAX_STEPS, .initial = "500", .doc = "Steps between two checkpoints; pipedream: and the rest of the round."},
@@ -578,13 +589,13 @@ static const clv_row rows[] = {
             "unless given."},
     {.path = "run", .kind = CLV_ROW_SECTION, .doc = "The run folder."},
     {.path = "run.dir", .kind = CLV_ROW_TEXT, .offset = AT(run.dir), .initial = "runs",
-     .doc = "Where run folders are made, from the working folder."},
+     .is_place = true, .doc = "Where run folders are made, from the working folder."},
     {.path = "metrics", .kind = CLV_ROW_SECTION, .commented = true,
      .doc = "Numbers of a run over plain HTTP while it trains, at /metrics for Prometheus. Nothing "
             "listens on the master unless this is given."},
     {.path = "metrics.listen", .kind = CLV_ROW_TEXT, .offset = AT(metrics.listen),
      .pos = AT(metrics.listen_pos), .format = CLV_FORMAT_LISTEN, .required = true,
-     .sample = "127.0.0.1:9102", .doc = "Loopback, unless others are to see them."},
+     .sample = "127.0.0.1:9102", .is_place = true, .doc = "Loopback, unless others are to see them."},
 };
 /* clang-format on */
 
@@ -600,6 +611,12 @@ const clv_schema *clv_session_schema(void) {
           "CLEAVE_TRAIN__BATCH=64 or --set train.batch=64.",
   };
   return &schema;
+}
+
+bool clv_session_key_makes_records(const char *key) {
+  for (size_t i = 0; i < CLV_COUNT(rows); i++)
+    if (strcmp(rows[i].path, key) == 0) return rows[i].makes_records;
+  return false;
 }
 
 const char *clv_loss_name(clv_loss_kind kind) { return loss_names[kind]; }

@@ -256,7 +256,7 @@ typedef struct api_context {
   uint64_t ends_due_ns, ends_wait_ns; /* when its end is said again, and how long after that */
   api_value *newest;
   api_node_set nodes, ended, sparing; /* sparing: its end has been answered for all but that */
-  api_node_set left;                  /* nodes that it used in an earlier life of theirs */
+  api_node_set left;                  /* nodes of which it used an earlier incarnation */
   uint32_t calls[API_MAX_NODES];      /* sent to each node: PREPARE waits there for as many */
   uint32_t phase;
   uint32_t phase_at[API_MAX_NODES]; /* the last one that the node had a part in */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is known of the lives of workers: who is meant, who is there, and what went with whom.
+ * Incarnations of workers: which node a name in a frame means, which node is there, and which
+ * modules were lost with an earlier incarnation.
  */
 #include "master/api/core/incarnations_int.h"
 

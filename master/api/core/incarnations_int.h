@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Workers that were lost and come back (rejoin.c; lives.c knows). Each time a worker has come back
- * is a *life* of
- * it: what it had in an earlier one is gone. In frames it has another name in each, "w1 (2)" in its
- * second, so that no node takes it for the one that it was.
+ * Incarnations of workers (incarnations.c). A worker that was lost and has come back (rejoin.c) is
+ * another incarnation: it has nothing of what the earlier one had. In frames each incarnation has a
+ * name of its own, "w1 (2)" for the second, so that no node takes it for the earlier one.
  */
 #ifndef CLEAVE_INCARNATIONS_INT_H
 #define CLEAVE_INCARNATIONS_INT_H
@@ -15,7 +14,7 @@
 static inline const char *api_wire_name(const api_peer *p) {
   return p->n_returns ? p->wire : p->name;
 }
-/* Of a node by its name in frames; -1: unknown, or of an earlier life. */
+/* Of a node by its name in frames; -1: unknown, or of an earlier incarnation. */
 int api_find_by_wire(const cleave_runtime *rt, const char *name);
 /* Two workers that may dial each other: after a loss values between them come by way of here. */
 static inline bool api_may_be_direct(const api_peer *a, const api_peer *b) {
@@ -24,12 +23,13 @@ static inline bool api_may_be_direct(const api_peer *a, const api_peer *b) {
 
 /* ---- with the lock --------------------------------------------------------------------------- */
 
-/* CLEAVE_UNAVAILABLE, with its name, when the node is lost; the module, when it went with an
- * earlier life of its node. */
+/* CLEAVE_UNAVAILABLE, with its name, when the node is lost; the module, when it was lost with
+ * an earlier incarnation of its node. */
 cleave_status api_node_is_there(const cleave_runtime *rt, uint32_t node,
                                 cleave_error *error) CLEAVE_RESULT;
 cleave_status api_module_is_there(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
-/* The frame is of a context that used an earlier life of the worker: this one does not know it. */
+/* The frame is of a context that used an earlier incarnation of the worker, which the present one
+ * does not know. */
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);
 
@@ -38,7 +38,7 @@ bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
 clv_rpc_pem api_pem_of(const cleave_runtime *rt);
 void api_end_session(const api_peer *p); /* CloseSession; whoever does not answer has no session */
 unsigned api_timeout_of(const api_peer *p); /* ms that connecting to it may still take */
-/* Hello and OpenSession, behind CloseSession of what an earlier life has left there. */
+/* Hello and OpenSession, behind CloseSession of what an earlier incarnation has left there. */
 cleave_status api_connect_to(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 
 /* ---- state.c --------------------------------------------------------------------------------- */

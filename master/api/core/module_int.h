@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How modules begin and end (module.c). All of it with the lock.
+ * How modules begin (module.c, place.c) and end (module_end.c). All of it with the lock.
  */
 #ifndef CLEAVE_API_MODULE_INT_H
 #define CLEAVE_API_MODULE_INT_H
@@ -28,8 +28,8 @@ void api_optimizer_look(cleave_optimizer *o);
 void api_module_drop_weights(cleave_module *m); /* those that were to go with it */
 static inline bool api_learns(const clv_param *p) { return p->trainable && !p->frozen; }
 
-/* What its node was told of it holds no more: it is loaded again before its next use, with the
- * state that it has, or, `resets_moments`, with moments of 0. */
+/* What its node was sent of it does not hold any more, so its next use loads it again: with its
+ * state, or, with resets_moments, with moments of 0. */
 void api_module_outdated(cleave_module *m, bool resets_moments);
 /* Its optimiser was released, and it is in none. */
 void api_module_leave_optimizer(cleave_module *m);

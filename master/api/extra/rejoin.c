@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Workers that were lost and come back, and the modules that went with them. Contexts that used an
- * earlier life of a worker have failed, and nothing of them is said to it any more; all others do
- * not notice.
+ * earlier incarnation of a worker have failed, and nothing of them is said to it any more; all
+ * others do not notice.
  */
 
 #include <stdio.h>

@@ -736,6 +736,31 @@ static void names(void **state) {
   assert_string_equal(clv_arch_name(CLV_ARCH_LENET), "lenet");
 }
 
+static void onlookers_see_no_place(void **state) {
+  (void)state;
+  static const char *const places[] = {"/",     ".pem",      ".gz",   "gpu1.example",
+                                       ":7443", "127.0.0.1", "vocab", "seed"};
+  const char *sets[] = {"metrics={listen: 127.0.0.1:9102}",
+                        "data.tokenizer={file: vocab.txt}",
+                        "model={hf: bert, head: none}",
+                        "pipeline={file: a.sched, schedule: custom}",
+                        "train.seed=7",
+                        "checkpoint.dir=there",
+                        "stages.0.layers=0..1",
+                        "stages.1.layers=2..3"};
+  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = accepted(session_text, &over);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err = {0};
+  assert_int_equal(clv_session_config_write_public(c, &text, &err), CLV_OK);
+  assert_non_null(strstr(text.data, "batch: 32"));
+  assert_non_null(strstr(text.data, "head: none"));
+  for (size_t i = 0; i < CLV_COUNT(places); i++)
+    if (strstr(text.data, places[i])) fail_msg("%s is in:\n%s", places[i], text.data);
+  assert_true(clv_session_key_makes_records("data.images.crop"));
+  assert_false(clv_session_key_makes_records("train.batch"));
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(numbers_to_the_bit),
     cmocka_unit_test(number_forms_in_files),
@@ -759,6 +784,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(rich_values),
     cmocka_unit_test(examples_load),
     cmocka_unit_test(names),
+    cmocka_unit_test(onlookers_see_no_place),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

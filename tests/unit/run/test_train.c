@@ -104,6 +104,7 @@ static void a_run_is_rewound_and_opened_again(void **state) {
     restore(&r, 3);
     assert_int_equal(r.steps.first, 3);
     loop_to(&r, 7);
+    assert_int_equal(r.steps.taken, 4);
     assert_int_equal(lines_of("runs/r/metrics.jsonl"), 7);
     same_files("first", "runs/r/checkpoint-7");
     assert_int_equal(system("rm -r runs/r/checkpoint-7"), 0);
