@@ -1,6 +1,6 @@
 """A client of the worker protocol that shares no code with Cleave: Debian's python3-grpcio, and
 messages that the stock generator makes from the shipped .proto file when a test starts."""
-import array, atexit, importlib, os, queue, shutil, socket, struct, sys, tempfile, threading
+import array, atexit, functools, importlib, os, queue, shutil, socket, struct, sys, tempfile, threading
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
@@ -47,6 +47,7 @@ def _crc_table():
 CRC = _crc_table()
 
 
+@functools.lru_cache(256)  # a loop of Python a byte, and tests send the same bytes often
 def crc32c(data, crc=0):
     c = crc ^ 0xFFFFFFFF
     for b in data:
