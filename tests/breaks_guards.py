@@ -149,3 +149,5 @@ of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_ar
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
    hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_permits(b->policy, &t, err);", "return CLV_OK;"))
+of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py references_that_it_was_not_given",
+   references_of_workers_go_unanswered=("static bool on_reference(", "clv_node_post(rt->node, p); return true;", "return false;"))

@@ -369,9 +369,8 @@ typedef struct api_keeper {
   /* Owners may hear that a context has failed before they hear what to keep. */
   void (*context_failed)(cleave_runtime *rt, const api_context *c);
   void (*node_failed)(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
-  /* A REF_ frame: what the master's own node tells the program, what workers have for it or for
-   * each other. Returns true when the packet was given away. */
-  bool (*on_frame)(cleave_runtime *rt, api_peer *from, clv_packet *p);
+  /* Takes a REF_ frame by which the master's own node answers the program. */
+  void (*on_answer)(cleave_runtime *rt, const clv_packet *p);
   void (*report)(cleave_runtime *rt, cleave_leaks *l);
   void (*free)(cleave_runtime *rt);
 } api_keeper;

@@ -253,9 +253,44 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* References outlive contexts only where the program has kept some. */
+/* A tensor that may not pass, or cannot, is an error for who asked for it. */
+static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
+  int to = api_find_by_wire(rt, p->frame.to);
+  cleave_error why;
+  clv_packet *instead;
+  if (to <= 0) {
+    clv_packet_free(p);
+    return;
+  }
+  memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
+  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", api_wire_name(from));
+  clv_frame frame = p->frame; /* the packet is freed with the attempt to send it */
+  if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
+  if (api_packet(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
+  instead->frame.reference = frame.reference;
+  memcpy(instead->frame.to, frame.to, sizeof frame.to);
+  instead->frame.has_failure = true;
+  clv_frame_set_failure(&instead->frame, (clv_code)why.status, why.text, "master");
+  (void)api_send(rt, (uint32_t)to, instead, NULL);
+}
+
+/* A REF_ frame. The master's own node answers the program, and workers what they ask of the master.
+ * Only the program makes references and passes them on, so KEEP, USE and ACCEPT of workers are
+ * dropped. True: the packet was given away. */
 static bool on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  return rt->keeper && rt->keeper->on_frame(rt, from, p);
+  clv_frame_kind kind = p->frame.kind;
+  if (!from->index) {
+    if (rt->keeper) rt->keeper->on_answer(rt, p);
+    return false;
+  }
+  if (kind == CLV_REF_KEEP || kind == CLV_REF_USE) return false;
+  if (!p->frame.to[0]) {
+    clv_node_post(rt->node, p);
+    return true;
+  }
+  if (kind == CLV_REF_ACCEPT) return false;
+  relay_reference(rt, from, p);
+  return true;
 }
 
 static handler *const handlers[CLV_FRAME_KINDS] = {

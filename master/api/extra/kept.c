@@ -464,7 +464,7 @@ static void take_answer(cleave_runtime *rt, api_kept *k, const clv_frame *f) {
   answered(rt, k);
 }
 
-static void on_ref_answer(cleave_runtime *rt, const clv_packet *p) {
+static void on_answer(cleave_runtime *rt, const clv_packet *p) {
   api_kept *k = api_id_table_get(&rt->kepts, p->frame.reference.ref);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
@@ -477,44 +477,6 @@ static void on_ref_answer(cleave_runtime *rt, const clv_packet *p) {
   }
 }
 
-/* A tensor that may not pass, or cannot, is an error for who asked for it. */
-static void relay(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
-  int to = api_find_by_wire(rt, p->frame.to);
-  cleave_error why;
-  clv_packet *instead;
-  if (to <= 0) {
-    clv_packet_free(p);
-    return;
-  }
-  memset(p->frame.reference.node, 0, sizeof p->frame.reference.node);
-  snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", api_wire_name(from));
-  clv_frame frame = p->frame; /* the packet is freed with the attempt to send it */
-  if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
-  if (api_packet(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
-  instead->frame.reference = frame.reference;
-  memcpy(instead->frame.to, frame.to, sizeof frame.to);
-  instead->frame.has_failure = true;
-  clv_frame_set_failure(&instead->frame, (clv_code)why.status, why.text, "master");
-  (void)api_send(rt, (uint32_t)to, instead, NULL);
-}
-
-/* Only the program makes references and passes them on. */
-static bool on_frame(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  clv_frame_kind kind = p->frame.kind;
-  if (!from->index) {
-    on_ref_answer(rt, p);
-    return false;
-  }
-  if (kind == CLV_REF_KEEP || kind == CLV_REF_USE) return false;
-  if (!p->frame.to[0]) {
-    clv_node_post(rt->node, p);
-    return true;
-  }
-  if (kind == CLV_REF_ACCEPT) return false;
-  relay(rt, from, p);
-  return true;
-}
-
 static const api_keeper keeper = {
     .unuse = unuse,
     .bring = bring,
@@ -524,7 +486,7 @@ static const api_keeper keeper = {
     .spare = spare,
     .context_failed = fail_context,
     .node_failed = fail_node,
-    .on_frame = on_frame,
+    .on_answer = on_answer,
     .report = report,
     .free = free_all,
 };
