@@ -13,7 +13,7 @@ def first(inside, line, do):
 
 # ---- TLS and connections -------------------------------------------------------------------------
 of("common/net/tls/floor.c", "tests/unit/tls/test_floor",
-   no_floor_is_installed=first("clv_code clv_tls_floor_install(", "CONF *conf", RET_OK))
+   no_floor_is_installed=first("clv_code clv_tls_floor_install(", "CLV_AUTO(conf_freep) CONF *conf", RET_OK))
 of("common/net/rpc/credentials.c", "tests/unit/rpc/test_identity",
    a_peer_is_whom_grpc_names=("static grpc_auth_property_iterator identities(", "grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME)",
                               "grpc_auth_context_peer_identity(context)"))

@@ -117,6 +117,10 @@ enum {
   CLV_KEY_INPUTS = 1,    /* data.inputs */
   CLV_KEY_OBJECTIVE = 2, /* data.objective, other than labels */
   CLV_KEY_GROUP = 4,     /* data.validation.group */
+  CLV_KEY_IMAGES = 8,    /* the keys of data.images; as the next ones */
+  CLV_KEY_TEXT = 16,
+  CLV_KEY_DOCUMENTS = 32,
+  CLV_KEY_TOKENIZER = 64,
 };
 enum { CLV_FORMAT_INPUTS = 3 };
 

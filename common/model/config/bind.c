@@ -430,6 +430,10 @@ clv_code clv_schema_bind(const clv_binder *b, const clv_yaml_node *root, void *b
   return bind_map(b, root, "", "", base, err);
 }
 
+clv_code clv_schema_bind_defaults(const clv_binder *b, void *base, clv_err *err) {
+  return bind_map(b, NULL, "", "", base, err);
+}
+
 /* ---- freeing --------------------------------------------------------------------------------- */
 
 static void free_map(const clv_schema *schema, const char *prefix, char *base);

@@ -145,6 +145,9 @@ typedef struct clv_binder {
  * freed with clv_schema_free_at. */
 clv_code clv_schema_bind(const clv_binder *binder, const clv_yaml_node *root, void *base,
                          clv_err *err) CLV_USE_RESULT;
+/* Binds the initial value of each row that has one. */
+clv_code clv_schema_bind_defaults(const clv_binder *binder, void *base,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* The values of one mapping's attributes (attrs.c): every key without a row of its own. */
 clv_code clv_attrs_bind(const clv_binder *binder, const clv_yaml_node *map, const char *prefix,

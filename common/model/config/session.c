@@ -464,8 +464,58 @@ static clv_code check_groups(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+static bool has_line(const clv_bytes *text, const char *line) {
+  size_t len = strlen(line);
+  for (const char *at = text->data; at && *at; at += strcspn(at, "\n"), at += *at == '\n')
+    if (strncmp(at, line, len) == 0 && at[len] == '\n') return true;
+  return false;
+}
+
+/* The values that keys have which no file gives. */
+static clv_code make_defaults(clv_session_config **ret, clv_err *err) {
+  const clv_yaml_source nowhere = {.file = ""};
+  const clv_binder b = {.schema = clv_session_schema(), .source = &nowhere, .folder = "/"};
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  return clv_schema_bind_defaults(&b, *ret, err);
+}
+
+/* Keys of a section that the format does not take keep their defaults, as files that Cleave has
+ * written say them. */
+static clv_code check_sections(const clv_session_config *c, clv_err *err) {
+  const struct {
+    const char *prefix;
+    uint32_t key;
+    clv_config_pos pos;
+  } sections[] = {{"data.images.", CLV_KEY_IMAGES, c->data.images.pos},
+                  {"data.text.", CLV_KEY_TEXT, c->data.text.pos},
+                  {"data.documents.", CLV_KEY_DOCUMENTS, c->data.documents.pos},
+                  {"data.tokenizer.", CLV_KEY_TOKENIZER, c->data.tokenizer.pos}};
+  CLV_AUTO(clv_session_config_freep) clv_session_config *defaults = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, usual = {0};
+  char formats[80];
+  CLV_TRY(make_defaults(&defaults, err));
+  clv_schema_list(clv_session_schema(), c, &lines);
+  clv_schema_list(clv_session_schema(), defaults, &usual);
+  if (lines.failed || usual.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  for (char *line = lines.data, *end; line && (end = strchr(line, '\n')) != NULL; line = end + 1) {
+    *end = '\0';
+    for (size_t i = 0; i < CLV_COUNT(sections); i++) {
+      if (format_of(c)->takes & sections[i].key ||
+          strncmp(line, sections[i].prefix, strlen(sections[i].prefix)) != 0 ||
+          has_line(&usual, line))
+        continue;
+      clv_format_names(sections[i].key, formats, sizeof formats);
+      return fail_at(c, sections[i].pos, err,
+                     "%.*s does not go with data.format %s, but with %s: remove it",
+                     (int)strcspn(line, ":"), line, format_of(c)->name, formats);
+    }
+  }
+  return CLV_OK;
+}
+
 static clv_code check_data(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
+  CLV_TRY(check_sections(c, err));
   CLV_TRY(check_inputs(c, err));
   CLV_TRY(check_files(c, "data.train", &d->train, d->train_pos, err));
   CLV_TRY(check_files(c, "data.test", &d->test, d->test_pos, err));

@@ -545,6 +545,17 @@ static void formats_take_their_keys(void **state) {
   static const char *const cases[][2] = {
       {"format: images, train: [t], inputs: [ids]",
        "data.inputs does not go with data.format images"},
+      {"format: npy, train: [x, y], images: {crop: 20, flip: 0.5}",
+       "data.images.crop does not go with data.format npy, but with images: remove it"},
+      {"format: npy, train: [x, y], text: {column: a}",
+       "data.text.column does not go with data.format npy, but with text: remove it"},
+      {"format: idx, train: [x, y], documents: {stride: 3}",
+       "data.documents.stride does not go with data.format idx, but with documents: remove it"},
+      {"format: images, train: [t], tokenizer: {file: v}",
+       "data.tokenizer.file does not go with data.format images, but with text and documents: "
+       "remove it"},
+      {"format: text, train: [t], tokenizer: {file: v}, images: {resize: 256}",
+       "data.images.resize does not go with data.format text, but with images: remove it"},
       {"format: npy, train: [x, y], objective: causal",
        "data.objective goes with the formats text and documents"},
       {"format: text, train: [t], inputs: [boxes]",
@@ -563,9 +574,7 @@ static void formats_take_their_keys(void **state) {
       {"format: text, train: [t], tokenizer: {file: v}, validation: {by: group}",
        "data.validation.by: group needs data.validation.group, the name of a column"},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    refused_data(cases[i][0], cases[i][1]);
-  }
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) refused_data(cases[i][0], cases[i][1]);
   clv_format_names(CLV_KEY_GROUP, names, sizeof names);
   snprintf(
       message, sizeof message,

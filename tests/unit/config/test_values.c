@@ -432,9 +432,7 @@ static const char rich_text[] =
     "0.1},\n"
     "   normalize: {mean: [0.1, -2.5e-7], std: [0.30000000000000004, 3]}, scale: "
     "0.0039215686274509803,\n"
-    "   limit_train: 10, limit_test: 4294967295, flatten: true, threads: 3,\n"
-    "   images: {channels: 1, resize: 5, crop: 4, train_crop: random, pad: 2, area: [0.1, 0.7],\n"
-    "    ratio: [0.3, 3], flip: 0.7, max_pixels: 12345}}\n"
+    "   limit_train: 10, limit_test: 4294967295, flatten: true, threads: 3}\n"
     "stages:\n"
     "  - {name: '1', at: master, threads: 3, device: auto, tf32: true, weights: {file: w.st, "
     "secret: "
@@ -666,6 +664,12 @@ static void round_trips(void **state) {
   (void)state;
   round_trip(session_text, strlen(session_text));
   round_trip(rich_text, strlen(rich_text));
+  char *images = edited(session_text, "format: idx, train: [a.gz, b.gz]",
+                        "format: images, train: [t], images: {channels: 1, resize: 5, crop: 4, "
+                        "train_crop: random, pad: 2, area: [0.1, 0.7], ratio: [0.3, 3], flip: 0.7, "
+                        "max_pixels: 12345}");
+  round_trip(images, strlen(images));
+  free(images);
   char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..0");
   char *text = edited(one, "[{op: linear, out: 2}]\n",
                       "1..2\nmodel: {layers: [{op: a, k: [1, 2, 3]}, {op: b, x: 2.5}, {op: c}]}\n");
@@ -741,7 +745,7 @@ static void onlookers_see_no_place(void **state) {
   static const char *const places[] = {"/",     ".pem",      ".gz",   "gpu1.example",
                                        ":7443", "127.0.0.1", "vocab", "seed"};
   const char *sets[] = {"metrics={listen: 127.0.0.1:9102}",
-                        "data.tokenizer={file: vocab.txt}",
+                        "data={format: text, train: [t], tokenizer: {file: vocab.txt}}",
                         "model={hf: bert, head: none}",
                         "pipeline={file: a.sched, schedule: custom}",
                         "train.seed=7",
