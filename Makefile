@@ -37,6 +37,9 @@ CFLAGS_fuzz := -O1 -g -Wno-pass-failed -Wno-gnu-zero-variadic-macro-arguments -f
 LDFLAGS_fuzz := -fsanitize=address,undefined
 LDFLAGS_asan := -fsanitize=address,undefined
 LDFLAGS_tsan := -fsanitize=thread
+ifndef CFLAGS_$(BUILD)
+$(error BUILD=$(BUILD): there is no such build; use release, debug, asan or tsan)
+endif
 # -ffp-contract=off: an expression gives the same bits wherever the compiler places it.
 CPPFLAGS += -I. -I$(OUT)/gen -D_GNU_SOURCE -DCLV_VERSION='"$(VERSION)"' -DCLV_SANITIZED=$(if $(filter asan tsan,$(BUILD)),1,0)
 CFLAGS += -std=gnu17 -fvisibility=hidden -fPIC -pthread -ffp-contract=off $(WARN) $(CFLAGS_$(BUILD))

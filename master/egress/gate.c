@@ -44,6 +44,7 @@ static bool is_row_of(const clv_gate *g, const clv_egress_row *r, const cleave_s
          strcmp(g->config->workers[r->worker].name, s->worker) == 0;
 }
 
+/* A WEIGHTS row has no dtype or shape: its pieces are matched by their names (find_state). */
 static bool has_form_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s) {
   if (r->kind == CLV_EGRESS_WEIGHTS) return true;
   if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
