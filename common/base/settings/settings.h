@@ -142,7 +142,7 @@ typedef struct clv_format_row {
 const clv_format_row *clv_format_row_of(clv_data_format format);
 /* "idx, npy and text": the formats that take the key. */
 void clv_format_names(uint32_t key, char *buf, size_t len);
-/* The same of names, which end with NULL. */
+/* Joins names, which end with NULL, in the same way: "a, b and c". */
 void clv_list_names(const char *const *names, char *buf, size_t len);
 
 #ifdef __cplusplus

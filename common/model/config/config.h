@@ -556,11 +556,11 @@ clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret
 clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* The same for whoever looks at the curves of a run: without the keys that name a file, a folder or
- * an address, and without the seed. */
+/* As clv_session_config_write, without keys that name a file, a folder or an address and without
+ * the seed: event files of a run have this text. */
 clv_code clv_session_config_write_public(const clv_session_config *config, clv_bytes *ret,
                                          clv_err *err) CLV_USE_RESULT;
-/* Whether the key of a session file says how a record becomes numbers. */
+/* True for a key of a session file that says how a record becomes numbers. */
 bool clv_session_key_makes_records(const char *key);
 
 /* Writes the config, a line for each key ("train.batch: 12"), without the value of train.seed. */

@@ -162,7 +162,7 @@ bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char
 void clv_schema_free_at(const clv_schema *schema, void *base);
 
 void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret);
-/* The same without places and seeds. */
+/* As clv_schema_write, without keys that name places and without seeds. */
 void clv_schema_write_public(const clv_schema *schema, const void *base, clv_bytes *ret);
 /* A line for each key that has a value: "stages.1.layers.0.out: 10". Seeds are not shown. */
 void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret);

@@ -90,7 +90,7 @@ void clv_weights_closefd(int *fd); /* for CLV_AUTO */
  * ends after the object are CLV_DATA_LOSS. */
 clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const char *label,
                           json_t **ret, clv_err *err) CLV_USE_RESULT;
-/* The same of a file that people edit, whose text may begin with the byte order mark of UTF-8. */
+/* Parses a file that people edit: skips a byte order mark of UTF-8 at its begin. */
 clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
                                json_t **ret, clv_err *err) CLV_USE_RESULT;
 void clv_weights_jsonp(json_t **root); /* for CLV_AUTO */

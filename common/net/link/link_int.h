@@ -299,7 +299,7 @@ typedef struct clv_partial_tensor {
   size_t n_spans, cap_spans;
 } clv_partial_tensor;
 
-/* What was received of a tensor. The table of actions is in reassembly.c. */
+/* State of a tensor that is received in parts. The table of actions is in reassembly.c. */
 typedef enum clv_partial_tensor_state {
   CLV_PARTIAL_NONE,     /* nothing */
   CLV_PARTIAL_HEADLESS, /* bytes, and not its head */
@@ -370,7 +370,7 @@ typedef enum clv_life_fact {
   CLV_LIFE_FACTS
 } clv_life_fact;
 
-/* What is to be known of a fact, and `first`: this END is the one. */
+/* Input of a fact of a link; the table sets `first` if this END is the first. */
 typedef struct clv_life_note {
   uint32_t index, lanes; /* JOIN, GONE; lanes: how many there will be */
   clv_code code;         /* END */
@@ -442,7 +442,7 @@ struct clv_lane {
   char uri[CLV_WIRE_URI + 1];
 };
 
-/* Of the dialling side. Holds the link. */
+/* Makes a lane of the dialling side. The lane takes a reference to the link. */
 clv_code clv_lane_dialled(clv_link *l, uint32_t index, clv_lane **ret, clv_err *err) CLV_USE_RESULT;
 
 /* A decoded frame of an attached lane. An error ends the link. */

@@ -170,8 +170,8 @@ clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
 
 typedef enum presence { PART_IS_HERE, PART_COMES, PART_NEVER } presence;
 
-/* Whether the first bytes of a tensor are there. PART_COMES: the packet is partially_sent, not the
- * caller's any more, and the job is over. */
+/* Asks the device copy for the first `bytes` of a tensor. PART_COMES: the queue has taken the
+ * packet as partially_sent, and the job ends. */
 static presence find_part(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
   clv_device_copy *c = p->device_copy[p->at];
   if (!c) return PART_IS_HERE;
@@ -317,7 +317,7 @@ static void drain(clv_rpc_job *job) {
   clv_send_queue_unref(d);
 }
 
-/* What the partially_sent packet waits for is known; the reference becomes the job's. */
+/* Continues with the partially_sent packet. The job takes over the reference of d->awaiting. */
 void clv_send_queue_resume(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   bool start = d->partially_sent && !d->ended;

@@ -121,7 +121,7 @@ static void give_up(cleave_runtime *rt, api_context *c) {
   api_wake(rt);
 }
 
-/* Nobody finds it any more. True: its end is said later. */
+/* Gives the context up for the program. True: its END waits for the owners of what is kept. */
 static bool begin_end(cleave_runtime *rt, api_context *c) {
   bool later = c->keeping && !c->failed;
   c->spares = !c->failed && (later || spare(rt, c));

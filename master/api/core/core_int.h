@@ -106,7 +106,7 @@ typedef struct api_peer {
   uint32_t loading;              /* modules on their way there */
 } api_peer;
 
-/* Nothing is sent to it. */
+/* The runtime sends nothing to a lost peer. */
 static inline bool api_is_lost(const api_peer *p) { return p->state != PEER_PRESENT; }
 
 /* ---- modules --------------------------------------------------------------------------------- */
