@@ -14,6 +14,8 @@ of("master/train/state.c", KNOWN,
    weights_that_are_given_are_not_noted=("static clv_code note_given(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_may_note(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
+of("master/train/ledger_notes.c", KNOWN,
+   trials_are_noted=("static bool is_noted(", "return t->use != CLV_TRAINER_TRIES /* its seed is forgotten */ &&", "return"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("size_t clv_sample_first(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
