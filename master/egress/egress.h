@@ -418,6 +418,8 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 /* Lines for the items that are not there yet. CLV_INVALID: an identity that fits no line. */
 clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_t n, clv_bytes *out,
                         clv_err *err) CLV_USE_RESULT;
+/* All of the ledger that clv_ledger_find tells: of each kind and mark the first line. */
+clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Adds them to the file and waits for the disk. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;

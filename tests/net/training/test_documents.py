@@ -35,7 +35,8 @@ def pages_of_a_pdf_have_words_and_boxes():
 def boxes_are_those_of_the_page_as_shown():
     pdfs.of_lines(path("plain.pdf"), ["Total 12"])
     (plain,), _ = words("plain.pdf")
-    for degrees, rotate in ((90, lambda x, y: (1000 - y, x)), (180, lambda x, y: (1000 - x, 1000 - y)), (270, lambda x, y: (y, 1000 - x))):
+    turns = ((90, lambda x, y: (1000 - y, x)), (180, lambda x, y: (1000 - x, 1000 - y)), (270, lambda x, y: (y, 1000 - x)))
+    for degrees, rotate in (*turns, (450, turns[0][1]), (-270, turns[0][1]), (-90, turns[2][1])):
         pdfs.of_lines(path("turned.pdf"), ["Total 12"], extra=b"/Rotate %d" % degrees)
         (turned,), _ = words("turned.pdf")
         assert sorted(turned["words"]) == ["12", "Total"], turned
