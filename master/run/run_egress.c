@@ -112,7 +112,7 @@ static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
   clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_json_lines(r),
                                            r->journal, ret, err);
-  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit(err));
+  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit(r, err));
   return code;
 }
 

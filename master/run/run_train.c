@@ -466,7 +466,8 @@ static bool is_of_worker(const clv_err *err) {
 
 static clv_exit fail_setup(const clv_run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
-  clv_exit code = clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err), err);
+  clv_exit code =
+      clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(r, err), err);
   if (r->resumed && is_of_worker(err))
     clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
                  "no step was taken, and the checkpoints are as they were: train --resume goes on "
