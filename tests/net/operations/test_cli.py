@@ -288,6 +288,7 @@ def egress_change_is_refused_on_resume():
     session = cluster.session("egress", moved)
     done = cluster.train(session, "--resume")
     assert done.returncode == 3 and "--accept-egress" in done.stderr, done.stderr
+    assert re.search(r"egress\.table\): now activation of stage .*, then activation of stage ", done.stderr), done.stderr
 
 
 @suite.test
