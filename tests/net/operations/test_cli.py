@@ -175,6 +175,7 @@ def first_session(name, *options):
     os.mkdir(folder)
     done = master("init", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert "PICTURE" in done.stdout, done.stdout
     port = str(free_port())
     for file in ("session.yaml", "worker.yaml"):
         with open(os.path.join(folder, file)) as f:
