@@ -104,6 +104,14 @@ def an_unknown_proof_is_refused_before_packages_are_installed():
     assert 0 < made.index("proof.py --names") < made.index("deps-parity"), made
 
 
+@suite.test
+def help_and_help_all_have_each_target_once():
+    said = [set(re.findall(r"^make (\S+)", subprocess.run(["make", "-sC", os.path.join(HERE, "../.."), target], text=True,
+                                                          stdout=subprocess.PIPE, timeout=60).stdout, re.M))
+            for target in ("help", "help-all")]
+    assert "deps" in said[0] and "deps-test" in said[1] and not said[0] & said[1], said
+
+
 @in_tree
 def proofs_go_on_after_a_kill(tree):
     """Killed in the second: the first keeps its row, the second is run again and says why."""
