@@ -193,9 +193,20 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* What a command is going to send. */
 typedef struct clv_sends {
-  bool weights;                /* also those that rows mark "resume only" */
+  bool weights;                /* state of stages that is sent to begin from a checkpoint */
+  bool optimizer;              /* what the optimiser keeps, too */
   uint64_t trained, evaluated; /* records of an epoch, of the largest one */
 } clv_sends;
+
+/* Commands, by what they send. */
+typedef enum clv_command_kind {
+  CLV_BEGINS,   /* train */
+  CLV_RESUMES,  /* train --resume */
+  CLV_EVALUATES /* eval, predict */
+} clv_command_kind;
+
+typedef struct clv_run_data clv_run_data;
+clv_sends clv_sends_of(const clv_run_data *d, clv_command_kind command);
 
 /* Every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: what is not
  * permitted, with the line of the policy. */
@@ -265,10 +276,10 @@ clv_code clv_form_digest(const clv_weights_form *f, unsigned beside, clv_sha256 
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-typedef struct clv_run_data {
+struct clv_run_data {
   clv_dataset *train, *test; /* test NULL when the session names none */
   clv_subset train_rows, validation_rows, test_rows;
-} clv_run_data;
+};
 
 /* What shuffling, splits, crops and flips follow from: derived from train.seed, never sent. */
 clv_code clv_run_data_seed(const clv_session_config *config, uint64_t *ret,

@@ -175,6 +175,7 @@ def first_session(name, *options):
     os.mkdir(folder)
     done = master("init", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert "PICTURE" in done.stdout, done.stdout
     port = str(free_port())
     for file in ("session.yaml", "worker.yaml"):
         with open(os.path.join(folder, file)) as f:
@@ -288,6 +289,7 @@ def egress_change_is_refused_on_resume():
     session = cluster.session("egress", moved)
     done = cluster.train(session, "--resume")
     assert done.returncode == 3 and "--accept-egress" in done.stderr, done.stderr
+    assert re.search(r"egress\.table\): now activation of stage .*, then activation of stage ", done.stderr), done.stderr
 
 
 @suite.test

@@ -143,7 +143,7 @@ def what_is_wrong_is_located():
     refused("no-tokenizer", DATA.replace(PIECES, ""), 3, r"no-tokenizer\.yaml:\d+:\d+: data\.format text needs data\.tokenizer\.file")
     refused("one-file", DATA.replace("[train.csv]", "[train.csv, x]"), 3, "must name one table of texts")
     refused("one-column", DATA.replace("{max", "{column: a, label: a, max"), 3, "column and label are both 'a'")
-    refused("no-embedding", DATA, 7, "the first layer must be an embedding", STAGES.replace(FRONT, "{op: linear, out: 32}"))
+    refused("no-embedding", DATA, 3, "the first layer must be an embedding", STAGES.replace(FRONT, "{op: linear, out: 32}"))
 
 
 with Cluster(1) as cluster:
