@@ -15,7 +15,11 @@ of("master/train/state.c", KNOWN,
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_may_note(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
-   a_tensor_is_named_by_its_front=("size_t clv_sample_first(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"))
+   a_tensor_is_named_by_its_front=("static size_t first_of(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
+   a_factor_makes_another_spread=("static bool form_of_all(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
+   a_piece_of_a_tensor_has_its_form=("static bool is_whole(", "s->spread.n == s->count", "s->spread.n"))
+of("master/plan/known_layers.c", KNOWN,
+   the_order_of_many_weights_hides_them=("static clv_code recall_sample(", "all < 2", "all < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
    periods_are_no_order=("clv_label_order clv_label_order_of(", "return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
    few_blocks_are_chance=("clv_label_order clv_label_order_of(", "has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))

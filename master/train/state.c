@@ -153,6 +153,18 @@ static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *d
                                  length / size, data, err);
 }
 
+/* An item of what is put back. */
+typedef struct given_item {
+  cleave_piece_move *give;
+  putting *from;
+  size_t item, value_bytes;
+} given_item;
+
+static clv_code read_given(void *user, size_t first, size_t n, void *dst, clv_err *err) {
+  const given_item *g = user;
+  return g->give(g->from, g->item, first * g->value_bytes, dst, n * g->value_bytes, err);
+}
+
 /* What the values are is in the ledger before they leave. They are read once more then. */
 static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                            const clv_weights_want *items, size_t n, cleave_piece_move *give,
@@ -160,11 +172,8 @@ static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_ki
   CLV_AUTO(clv_freep) clv_weights_sample *samples = NULL;
   CLV_TRY(clv_trainer_watch(t, stage, kind, items, n, &samples, err));
   for (size_t i = 0; samples && i < n; i++) {
-    clv_weights_sample *of = &samples[i];
-    size_t size = clv_dtype_size(items[i].dtype);
-    for (size_t k = 0; k < of->parts; k++)
-      CLV_TRY(
-          give(s, i, clv_sample_first(of, k) * size, clv_sample_room(of, k), of->part * size, err));
+    given_item g = {give, s, i, clv_dtype_size(items[i].dtype)};
+    if (samples[i].parts) CLV_TRY(clv_sample_read(&samples[i], read_given, &g, err));
   }
   return clv_trainer_note_values(t, stage, samples, n, err);
 }
