@@ -54,7 +54,7 @@ static void *room_of(clv_weights_sample *s, size_t part) {
 
 /* ---- all values ------------------------------------------------------------------------------ */
 
-static const double TURN = 2.5; /* w */
+static const double TURN = 1.4; /* w */
 enum { MAGNITUDES = 1 << 15, CHUNK = 65536 /* values */ };
 
 /* |v|^(i w) of each v of bf16; 0 for 0 and for what is not finite. All values are rounded to that

@@ -150,7 +150,6 @@ static bool survives(const reach_step *s, const bundle *b, uint32_t set) {
 
 static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
   if (s->scalar) return s->several;
-  if (!survives(s, b, set)) return false;
   if (b->several) return true;
   bool mixed = !(b->flags & REACH_BARE) || (b->flags & REACH_TOKEN) || s->back;
   return mixed && sums_siblings(s) && (s->back || reach_count(s->pool, set) > 1);
@@ -174,7 +173,8 @@ static unsigned mixed(clv_reach_layer layer, unsigned flags) {
 static reach_element finish(reach_step *s, bundle *b, uint32_t set) {
   if (!set) return b->zero && !s->constant ? REACH_NOTHING : REACH_CONSTANT;
   if (s->weighs) {
-    bool two = sums_two(s, b, set);
+    bool lone = !s->scalar && !survives(s, b, set), two = !lone && sums_two(s, b, set);
+    s->thinned |= lone;
     s->sums &= two;
     s->sums_none &= !two;
     if (two) b->flags = mixed(s->layer, b->flags);

@@ -302,6 +302,7 @@ static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
     CLV_TRY(reach_flow(&s, &share, err));
     found->sums &= s.sums;
     found->sums_none &= s.sums_none;
+    found->thinned |= s.thinned;
     clv_code code =
         reach_merge(&w->pool, (reach_profile)p, reach_op_of(n->op)->product, ret, &share, err);
     reach_value_done(&share);
@@ -387,6 +388,7 @@ static void join(clv_reach *to, const clv_reach *other) {
   to->bare_token |= other->bare_token;
   to->known |= other->known;
   to->gave_up |= other->gave_up;
+  to->thinned |= other->thinned;
   to->narrow |= other->narrow;
   to->narrow_token |= other->narrow_token;
   to->sums = (first || to->sums) && other->sums;

@@ -42,6 +42,7 @@ typedef struct clv_reach {
   int64_t least, places;     /* the fewest places of an element, and all that a record has */
   bool sums;                 /* of a layer with weights: each output sums two places at least */
   bool sums_none;            /* none of them does */
+  bool thinned;              /* some are left with one by dropout too often */
   bool gave_up;              /* the budget did not do: it may be wider and better hidden */
 } clv_reach;
 

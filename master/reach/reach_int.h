@@ -193,6 +193,7 @@ typedef struct reach_step {
   clv_reach_layer layer; /* of `weighs` */
   int64_t width;         /* of `weighs`: different sums that it makes of the same places */
   int width_axis;        /* along which */
+  bool thinned;          /* set where dropout leaves one place alone too often */
   bool sums, sums_none;  /* set to false where an element is not so; of `weighs` */
 } reach_step;
 

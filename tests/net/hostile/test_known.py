@@ -188,7 +188,7 @@ def rounded(v):
 
 @suite.test
 def many_weights_in_another_order_are_no_secret():
-    """More values than a sample of the ledger has: what came home, what was sent, what is begun with."""
+    """Of more values than a sample has: that came home, that were sent, that are begun with."""
     r, wide = random.Random(6), "{op: linear, out: 512, name: a}"
     rows = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(512)]
     mix = lambda rows: [[rounded(-3 * v) for v in row] for row in r.sample(rows, len(rows))]

@@ -591,6 +591,18 @@ static void refusals_name_the_path_and_both_ways_out(void **state) {
           "1 sums one place alone in some outputs (a border, a first step, a group)");
 }
 
+static void refusals_name_dropout(void **state) {
+  (void)state;
+  refused(&features, "",
+          "  - {name: front, at: master, layers: [{op: dropout, p: 0.9}, {op: linear, out: 5}]}\n"
+          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+          "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
+          "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
+          "values that sums two places is on the path; put one there, at master, or set "
+          "privacy.raw_input_leaves: true; the path: 0 (dropout) -> 1 (linear); 1 is often left "
+          "with one value alone by the dropout in front of it");
+}
+
 static void each_key_permits_its_case(void **state) {
   static const clv_findings all = 2 * CLV_SHOWS_LABELS - 1;
   static const clv_findings want[5] = {
@@ -833,6 +845,7 @@ int main(void) {
       cmocka_unit_test(layers_may_be_known),
       cmocka_unit_test(what_a_head_hides),
       cmocka_unit_test(refusals_name_the_path_and_both_ways_out),
+      cmocka_unit_test(refusals_name_dropout),
       cmocka_unit_test(each_key_permits_its_case),
       cmocka_unit_test(plan_tells_the_case),
       cmocka_unit_test(plan_tells_how_tokens_are_read),
