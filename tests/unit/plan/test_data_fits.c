@@ -301,7 +301,7 @@ static void most_labels_of_their_own_place_are_noted(void **state) {
   put_numbers("ids.npy", "2, 4", ids, 8);
   put_numbers("n.npy", "2,", n, 2);
   static const int64_t three[] = {2, 3, 8, 8, 6, 8, -100, -100},
-                       half[] = {2, 8, 8, -100, 6, 8, -100, -100},
+                       half[] = {2, 8, -100, -100, 6, 8, -100, -100},
                        two[] = {2, 8, 8, 8, 6, 8, -100, -100},
                        all[] = {2, 3, 4, 5, 6, 7, -100, -100};
   expect_note("causal", three,
