@@ -245,11 +245,7 @@ typedef struct clv_weights_sample {
 bool clv_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
 /* Bytes of the tensor from `offset` on, in any order until all have come, each once. */
 void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
-/* Gives values first..first + n - 1 of a tensor in the sample's type. */
-typedef clv_code clv_sample_source(void *user, size_t first, size_t n, void *dst, clv_err *err);
-/* Takes the whole tensor, chunk by chunk: 15 ns a value and what reading costs. */
-clv_code clv_sample_read(clv_weights_sample *s, clv_sample_source *read, void *user,
-                         clv_err *err) CLV_USE_RESULT;
+enum { CLV_SAMPLE_CHUNK = 65536 }; /* values to read at once; taking one costs 15 ns */
 clv_code clv_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
 
