@@ -19,9 +19,9 @@ static clv_code open_checkpoint(const clv_master_arguments *a, clv_checkpoint **
 static clv_code export_to(const clv_master_arguments *a, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_TRY(open_checkpoint(a, &c, err));
-  if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, err));
+  if (a->adapters) CLV_TRY(clv_export_adapters(c, a->adapters, a->run.accept_data, err));
   if (a->merge) CLV_TRY(clv_export_merged(c, a->merge, err));
-  if (a->hf) CLV_TRY(clv_export_hf(c, a->hf, err));
+  if (a->hf) CLV_TRY(clv_export_hf(c, a->hf, a->run.accept_data, err));
   const char *const folders[] = {a->adapters, a->merge, a->hf};
   printf("%s: step %llu in", a->line.words[0],
          (unsigned long long)clv_checkpoint_manifest(c)->step);
@@ -38,5 +38,7 @@ int clv_cmd_export(void *args) {
     return clv_cli_usage(&a->line, "export writes --adapters, --merge or --hf FOLDER");
   if (!clv_is_checkpoint_name(a->run.checkpoint))
     return clv_cli_usage(&a->line, "--checkpoint takes the number of a step, latest or best");
-  return export_to(a, &err) == CLV_OK ? CLV_EXIT_OK : clv_exit_report(CLV_EXIT_FAILED, &err);
+  clv_code code = export_to(a, &err);
+  if (code == CLV_OK) return CLV_EXIT_OK;
+  return clv_exit_report(code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED, &err);
 }

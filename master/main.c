@@ -95,7 +95,7 @@ static const clv_cli_option options[] = {
     {.name = "accept-egress", .kind = CLV_CLI_FLAG, .commands = "train, eval, predict",
      .offset = AT(run.accept_egress),
      .doc = "go on though other tensors leave now than when the run began"},
-    {.name = "accept-data", .kind = CLV_CLI_FLAG, .commands = "train, eval, predict",
+    {.name = "accept-data", .kind = CLV_CLI_FLAG, .commands = "train, eval, predict, export",
      .offset = AT(run.accept_data),
      .doc = "go on though the records (train --resume), config.json or tokenizer are not those that the run began with"},
     {.name = "trace", .kind = CLV_CLI_TEXT, .arg = "FILE", .commands = "train",

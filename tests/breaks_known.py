@@ -7,7 +7,7 @@ of("master/plan/known_layers.c", KNOWN,
    keys_that_workers_had_are_forgotten=("static clv_code recall_param(", 'return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
    what_a_run_gave_away_is_forgotten=("static clv_code recall_param(", "if (run) {", "if (!r) {"),
    what_a_worker_begins_with_is_secret=("static clv_code keep_given(", "r->n_given += n;", ""),
-   other_forms_are_secret=("static clv_code recall_sample(", "return recall_form(r, k, s, err);", "return CLV_OK;"),
+   other_forms_are_secret=("static clv_code recall_sample(", "all < 2", "all < 0"),
    secret_files_are_not_looked_up=("static clv_code recall_files(", "if (home && !spec->weights_secret) return CLV_OK;", "if (home && spec) return CLV_OK;"))
 of("master/train/state.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
@@ -17,7 +17,11 @@ of("master/train/modules.c", KNOWN,
 of("master/train/ledger_notes.c", KNOWN,
    trials_are_noted=("static bool is_noted(", "return t->use != CLV_TRAINER_TRIES /* its seed is forgotten */ &&", "return"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
-   a_tensor_is_named_by_its_front=("size_t clv_sample_first(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"))
+   a_tensor_is_named_by_its_front=("static size_t first_of(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
+   a_factor_makes_another_spread=("static bool form_of_all(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
+   a_piece_of_a_tensor_has_its_form=("static bool is_whole(", "s->spread.n == s->count", "s->spread.n"))
+of("master/plan/known_layers.c", KNOWN,
+   the_order_of_many_weights_hides_them=("static clv_code recall_sample(", "all < 2", "all < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
    periods_are_no_order=("clv_label_order clv_label_order_of(", "return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
    few_blocks_are_chance=("clv_label_order clv_label_order_of(", "has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))

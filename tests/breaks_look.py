@@ -25,15 +25,18 @@ of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->away_known = true;", ""))
 of("master/reach/flow.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
+   dropout_leaves_all_places=("static bool survives(", "return leaves_two(s->from->dropped, places, copies);", "return true;"),
+   attention_leaves_all_keys=("static int siblings_of(", "if (!leaves_two(s->drops_keys, s->from->shape.dim[1], 1)) return 0;", ""),
    a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),
    one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
 of("master/reach/columns.c", "tests/unit/plan/test_privacy",
-   what_is_the_same_everywhere_is_a_place=("static void look_at(", "all[i].varies |= all[i].n < 2;", "all[i].varies = true;"),
+   what_is_the_same_at_some_positions_is_a_place=("static bool repeats(", "if (!r->n ||", "if (true ||"),
    a_stride_is_no_window=("static int64_t distance_of(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    a_constant_is_a_place=("static reach_element constant_of(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"),
    what_is_zero_is_a_place=("static reach_element constant_of(", "w->factor[k] == 0 ||", ""),
-   records_lie_in_one_way=("clv_code clv_reach_forward(", "return both ?", "return both && !g ?"))
+   records_lie_in_one_way=("clv_code clv_reach_forward(", "if (both) CLV_TRY(", "if (both && !g) CLV_TRY("),
+   a_flat_record_has_no_form=("clv_code clv_reach_forward(", "last, false, true, ret", "last, false, false, ret"))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
    padding_is_a_place=("static void put_windows(", ".pad = a->pad[i]", ".pad = 0"),
    groups_are_one=("static void put_groups(", "groups > 1", "groups > 8"))

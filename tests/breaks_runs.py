@@ -12,9 +12,14 @@ of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code c
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
    touched_images_are_others=("static clv_code digest_part(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
-   other_tokenizers_are_not_noticed=("static clv_code digest_files(", "for (size_t i = 0; i < CLV_COUNT(model_files); i++) {", "for (size_t i = 0; i < 1; i++) {"),
+   other_tokenizers_are_not_noticed=("static clv_code digest_files(", "i < CLV_COUNT(model_files)", "i < 1"),
    predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_old_rules(", "(!held && !limited) ||", "true ||"))
+of("master/run/run_data.c", "tests/net/training/test_hf.py",
+   exports_take_any_config=("clv_code clv_run_compare_config(", "if (!accept)", "if (false)"))
+of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
+   half_of_the_labels_are_most=("static void note_shift(", "m.own > m.telling - m.own", "m.own >= m.telling - m.own"),
+   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.own > m.telling - m.own", "false"))
 of("master/run/run_train.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
    a_rewound_run_keeps_its_counters=("clv_code clv_run_restore(", "*l = (clv_run_steps){0};", "l->loader = NULL;"),

@@ -103,13 +103,11 @@ static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, c
 }
 
 /* Weights that a worker had, in another unit, type or order. */
-static clv_code recall_form(recall *r, int k, const clv_weights_sample *s, clv_err *err) {
-  clv_weights_form f;
-  if (!clv_sample_form(s, &f)) return CLV_OK;
+static clv_code recall_form(recall *r, int k, const clv_weights_form *f, clv_err *err) {
   for (unsigned beside = 0; beside < 1u << CLV_FORM_MEANS; beside++) {
     clv_sha256 of;
     bool near;
-    CLV_TRY(clv_form_digest(&f, beside, &of, &near, err));
+    CLV_TRY(clv_form_digest(f, beside, &of, &near, err));
     if (near)
       CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of,
                       "has weights that are scaled, rounded or "
@@ -135,6 +133,7 @@ static clv_code keep_given(recall *r, const clv_weights_sample *s, clv_err *err)
 
 static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
                               const clv_weights_sample *s, clv_err *err) {
+  clv_weights_form f;
   clv_sha256 of;
   int k = node_of(r->b, &r->b->stages[stage], p);
   if (r->b->stages[stage].worker >= 0) return keep_given(r, s, err);
@@ -142,10 +141,47 @@ static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
   CLV_TRY(clv_sample_digest(s, &of, err));
   CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",
                   err));
-  return recall_form(r, k, s, err);
+  for (int all = 0; all < 2; all++)
+    if (clv_sample_form(s, all, &f)) CLV_TRY(recall_form(r, k, &f, err));
+  return CLV_OK;
 }
 
 /* ---- weights of secret files ----------------------------------------------------------------- */
+
+typedef clv_code source_read(void *user, size_t first, size_t n, void *dst, clv_err *err);
+
+static clv_code read_all(clv_weights_sample *s, source_read *read, void *user, clv_err *err) {
+  size_t size = clv_dtype_size(s->dtype);
+  CLV_AUTO(clv_freep) char *chunk = NULL;
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
+    CLV_TRY(read(user, first, n, chunk, err));
+    clv_sample_take(s, (uint64_t)first * size, chunk, n * size);
+  }
+  return CLV_OK;
+}
+
+typedef struct file_source {
+  const clv_weights_file *file;
+  const clv_weights_entry *entry;
+} file_source;
+
+static clv_code read_file(void *user, size_t first, size_t n, void *dst, clv_err *err) {
+  const file_source *s = user;
+  return clv_weights_part_as(s->file, s->entry, s->entry->dtype, first, dst, n, err);
+}
+
+typedef struct folder_source {
+  const clv_stage_folder *folder;
+  size_t at; /* in the folder's lists */
+} folder_source;
+
+static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_err *err) {
+  const folder_source *s = user;
+  const clv_stage_folder *f = s->folder;
+  return clv_weights_folder_part(f->folder, f->found[s->at], &f->want[s->at], first, n, dst, err);
+}
 
 /* A file that cannot be read is refused by what reads it for the session: nothing is sent then. */
 static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, clv_err *err) {
@@ -158,9 +194,7 @@ static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, cl
   for (int i = 0; i < params->n; i++) {
     const clv_weights_entry *e = found[i];
     if (!e || !clv_sample_begin(s, e->dtype, &e->shape)) continue;
-    for (size_t k = 0; k < s->parts; k++)
-      CLV_TRY(clv_weights_part_as(f, e, e->dtype, clv_sample_first(s, k), clv_sample_room(s, k),
-                                  s->part, err));
+    CLV_TRY(read_all(s, read_file, &(file_source){f, e}, err));
     CLV_TRY(recall_sample(r, stage, &params->list[i], s, err));
   }
   return CLV_OK;
@@ -175,9 +209,7 @@ static clv_code recall_folder(recall *r, uint32_t stage, clv_weights_sample *s, 
     const clv_weights_want *w = &f.want[i];
     const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
     if (!p || f.found[i] == CLV_WEIGHTS_NONE || !clv_sample_begin(s, w->dtype, &w->shape)) continue;
-    for (size_t k = 0; k < s->parts; k++)
-      CLV_TRY(clv_weights_folder_part(f.folder, f.found[i], w, clv_sample_first(s, k), s->part,
-                                      clv_sample_room(s, k), err));
+    CLV_TRY(read_all(s, read_folder, &(folder_source){&f, i}, err));
     CLV_TRY(recall_sample(r, stage, p, s, err));
   }
   return CLV_OK;

@@ -234,37 +234,45 @@ clv_code clv_known_key(const clv_session_config *c, const clv_graph *g, int k, c
 clv_code clv_known_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,
                          clv_err *err) CLV_USE_RESULT;
 
-enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART = 64 };
+enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART = 64, CLV_SPREAD_SUMS = 6 };
+
+/* Sums over all values of a tensor, in any order (weights_sample.c). */
+typedef struct clv_weights_spread {
+  size_t n; /* values so far */
+  double all[CLV_SPREAD_SUMS], by_sign[CLV_SPREAD_SUMS];
+} clv_weights_spread;
 
 /* Values of a tensor that name it. */
 typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
-  size_t count;       /* values of the tensor */
-  size_t parts, part; /* runs of values that are taken; values of one */
+  size_t count;              /* values of the tensor */
+  size_t parts, part;        /* runs of values that are taken; values of one */
+  clv_weights_spread spread; /* of a tensor of several parts */
   char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART * sizeof(float)];
 } clv_weights_sample;
 
 /* false: the tensor is none that hides anything: its rank is below 2, or its type no float. */
 bool clv_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
-size_t clv_sample_first(const clv_weights_sample *s, size_t part); /* number of its first value */
-void *clv_sample_room(clv_weights_sample *s, size_t part);         /* where s->part values go */
-/* Bytes of the tensor from `offset` on, in any order until all have come. */
+/* Bytes of the tensor from `offset` on, in any order until all have come, each once. */
 void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
+enum { CLV_SAMPLE_CHUNK = 65536 }; /* values to read at once; taking one costs 15 ns */
 clv_code clv_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
 
 enum { CLV_FORM_MEANS = 8 };
 
-/* How the values of a sample are spread, whatever their order and their unit. */
+/* How values are spread, whatever their order and their unit. */
 typedef struct clv_weights_form {
+  char kind[8];                /* "form": of the sample; "spread": of all values */
   size_t count;                /* values of the tensor */
   double mean[CLV_FORM_MEANS]; /* in cells */
 } clv_weights_form;
 
-/* false: they are too few, or all 0. */
-bool clv_sample_form(const clv_weights_sample *s, clv_weights_form *ret);
-enum { CLV_SAMPLE_NAMES = 2 }; /* for the ledger: of its values, and of their form */
+/* all: of all values, where the tensor has more than the sample. false: there are no more, they are
+ * too few, or all 0. */
+bool clv_sample_form(const clv_weights_sample *s, bool all, clv_weights_form *ret);
+enum { CLV_SAMPLE_NAMES = 3 }; /* for the ledger: of its values, and of both forms */
 
 /* What the ledger keeps of a tensor that a worker has. */
 clv_code clv_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],

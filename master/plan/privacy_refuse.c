@@ -64,6 +64,7 @@ static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
   const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
   if (why || r->sums) return why;
   if (r->gave_up) return "is of a model that is too large to be followed place by place";
+  if (r->thinned) return "is often left with one value alone by the dropout in front of it";
   if (labels)
     return r->sums_none ? "sums the gradient of one output alone"
                         : "sums the gradient of one output alone in places";

@@ -80,6 +80,7 @@ static clv_code pass_back(walk_back *w, int k, int i, int p, clv_reach *found, c
   CLV_TRY(reach_flow(&s, &share, err));
   found->sums &= s.sums;
   found->sums_none &= s.sums_none;
+  found->thinned |= s.thinned;
   no_path_is_nothing(&share);
   clv_code code = reach_merge(&w->pool, (reach_profile)p, false, &w->grads[p][to], &share, err);
   reach_value_done(&share);

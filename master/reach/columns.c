@@ -2,8 +2,14 @@
  *
  * A layer whose weights are shared by many positions reads columns: a channel, or one value of each
  * window of it. A column that has the same places at all positions is a constant of the record: as
- * a bias does, it shifts the outputs of all positions and hides what differs among them.
+ * a bias does, it shifts the outputs of all positions and hides what differs among them no more.
+ *
+ * So does one that has the same places at two positions or more, such as a context of each row or
+ * half: it shifts these alike. Beside values that nothing has mixed yet (REACH_BARE) any such
+ * element is left out. Beside values that known weights have mixed those of all places stay, since
+ * clipping makes one set of many. Where all is hidden there is nothing to uncover: all stay.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/reach/reach_int.h"
@@ -74,35 +80,96 @@ static void look_at(const reach_step *s, const reach_columns *c, size_t n_column
   for (size_t i = 0; i < n_columns; i++) all[i].varies |= all[i].n < 2;
 }
 
-/* What has become of the places is kept, since known weights stay known. */
-static void leave_out(const reach_step *s, const reach_columns *c, const reach_column *all,
-                      reach_value *ret) {
+/* ---- the same at some positions -------------------------------------------------------------- */
+
+/* An element's column and set in one number, by which equal ones come together. */
+static uint64_t *list_keys(const reach_step *s, const reach_columns *c) {
+  size_t n = reach_value_count(s->from);
   int64_t index[CLV_MAX_RANK] = {0};
+  uint64_t *keys = calloc(n, sizeof *keys);
+  for (size_t i = 0; keys && i < n; i++) {
+    keys[i] = (uint64_t)column_of(c, index, s->from->shape.rank) << 32 |
+              reach_set_of(s->from->element[i]);
+    reach_next(index, s->from->kept, s->from->shape.rank);
+  }
+  return keys;
+}
+
+static int by_number(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* [n] keys that are there twice, sorted, at the beginning of the list. */
+static size_t keep_repeated(uint64_t *keys, size_t n) {
+  size_t kept = 0;
+  qsort(keys, n, sizeof *keys, by_number);
+  for (size_t i = 1; i < n; i++)
+    if (keys[i] == keys[i - 1] && (!kept || keys[kept - 1] != keys[i])) keys[kept++] = keys[i];
+  return kept;
+}
+
+typedef struct reach_repeats {
+  uint64_t *keys; /* [n] */
+  size_t n;
+  bool full_too; /* elements of all places are left out as well */
+} reach_repeats;
+
+static void reach_repeats_done(reach_repeats *r) { free(r->keys); }
+
+static clv_code find_repeats(const reach_step *s, const reach_columns *c, reach_repeats *ret,
+                             clv_err *err) {
+  size_t n = reach_value_count(s->from);
+  unsigned flags = 0;
+  for (size_t i = 0; i < n; i++) flags |= s->from->element[i] & REACH_KINDS;
+  if (!(flags & (REACH_BARE | REACH_MIXED)) || !reach_pays(s->pool, 4 * n)) return CLV_OK;
+  ret->full_too = flags & REACH_BARE;
+  ret->keys = list_keys(s, c);
+  if (!ret->keys) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  ret->n = keep_repeated(ret->keys, n);
+  return CLV_OK;
+}
+
+static bool repeats(const reach_repeats *r, size_t column, uint32_t set) {
+  uint64_t key = (uint64_t)column << 32 | set;
+  if (!r->n || (set == REACH_FULL && !r->full_too)) return false;
+  return bsearch(&key, r->keys, r->n, sizeof key, by_number) != NULL;
+}
+
+/* What has become of the places is kept, since known weights stay known. *ret_any: an element that
+ * has places is left out; *ret_left: one is not. */
+static void leave_out(const reach_step *s, const reach_columns *c, const reach_column *all,
+                      const reach_repeats *r, reach_value *ret, bool *ret_any, bool *ret_left) {
+  int64_t index[CLV_MAX_RANK] = {0};
+  *ret_any = *ret_left = false;
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_element e = s->from->element[i];
-    bool out = reach_is_path(e) && !all[column_of(c, index, ret->shape.rank)].varies;
+    size_t column = column_of(c, index, ret->shape.rank);
+    bool out = reach_is_path(e) && (!all[column].varies || repeats(r, column, reach_set_of(e)));
     ret->element[i] = out ? reach_made(REACH_EMPTY, e & REACH_FLAGS) : e;
+    *ret_any |= out;
+    *ret_left |= reach_is_path(e) && !out;
     reach_next(index, ret->kept, ret->shape.rank);
   }
 }
 
 clv_code reach_varying(reach_step *s, reach_value *ret, clv_err *err) {
-  reach_columns c;
-  bool vary = false, stay = false;
-  size_t n = count_columns(s, &c);
+  CLV_AUTO(reach_repeats_done) reach_repeats repeated = {0};
   CLV_AUTO(clv_freep) reach_column *all = NULL;
-  if (n == 1) return CLV_OK;
+  reach_columns c;
+  bool any, left;
+  size_t n = count_columns(s, &c);
   CLV_TRY(clv_alloc(n, sizeof *all, &all, err));
   look_at(s, &c, n, all);
-  for (size_t i = 0; i < n; i++) {
-    vary |= all[i].varies && all[i].n;
-    stay |= !all[i].varies;
-  }
-  if (!vary || !stay) return CLV_OK;
-  *ret = (reach_value){.shape = s->from->shape, .siblings = s->from->siblings};
+  CLV_TRY(find_repeats(s, &c, &repeated, err));
+  *ret = (reach_value){.shape = s->from->shape,
+                       .siblings = s->from->siblings,
+                       .dropped = s->from->dropped,
+                       .copies = s->from->copies};
   memcpy(ret->kept, s->from->kept, sizeof ret->kept);
   CLV_TRY(reach_value_alloc(ret, err));
-  leave_out(s, &c, all, ret);
+  leave_out(s, &c, all, &repeated, ret, &any, &left);
   (void)reach_pays(s->pool, 2 * reach_value_count(ret));
+  if (!any || !left) reach_value_done(ret);
   return CLV_OK;
 }

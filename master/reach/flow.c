@@ -3,6 +3,7 @@
  * One step: the elements of an input's share in an output; backwards, of an output's gradient in
  * that of an input. Each is made of the elements that a relation names, which are one bundle.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +87,7 @@ static int other_axis(const reach_axis *a, bool back) { return back ? a->out : a
 typedef struct bundle {
   uint32_t first, last, whole;
   unsigned flags; /* kinds and REACH_TOKEN */
+  int64_t n;      /* elements that have places */
   bool any, several, painted, zero, found;
 } bundle;
 
@@ -101,13 +103,15 @@ static uint32_t whole_of(reach_pool *p, bundle *b) {
   return b->whole;
 }
 
-static void add(reach_pool *p, bundle *b, reach_element e) {
+/* n: elements that are alike. */
+static void add(reach_pool *p, bundle *b, reach_element e, int64_t n) {
   if (e == REACH_ABSENT) return;
   uint32_t set = reach_set_of(e);
   b->found = true;
   b->zero &= (e & REACH_ZERO) != 0;
   b->flags |= e & (REACH_KINDS | REACH_TOKEN);
   if (!set) return;
+  b->n += n;
   if (!b->any) b->first = b->last = b->whole = set;
   if (set != b->first && set != b->last) paint(p, b, set);
   b->last = set;
@@ -123,6 +127,25 @@ static bool sums_siblings(const reach_step *s) {
     if (other_axis(&r->axis[i], s->back) == axis)
       return r->axis[i].kind == REACH_BLOCKS && (s->back ? r->axis[i].a : r->axis[i].b) > 1;
   return true;
+}
+
+/* The most outputs that may sum a single place, of those to which dropout leaves any. Of n places
+ * with c elements each, at a rate p, a place is left out with l = p^c, all of them with l^n, and
+ * all but one with n (1 - l) l^(n - 1). */
+static const double MOST_ALONE = 0.02;
+
+static bool leaves_two(double rate, int64_t places, int64_t copies) {
+  double lost = pow(rate, (double)copies), n = (double)places;
+  double none = pow(lost, n), alone = n * (1 - lost) * pow(lost, n - 1);
+  return rate <= 0 || alone <= MOST_ALONE * (1 - none);
+}
+
+static bool survives(const reach_step *s, const bundle *b, uint32_t set) {
+  bool bare = b->flags & REACH_BARE;
+  int64_t places = bare ? CLV_MIN(reach_count(s->pool, set), b->n) : b->n;
+  int64_t copies = bare ? CLV_MAX(CLV_MIN(b->n / places, s->from->copies), 1) : 1;
+  if (!(b->flags & (REACH_BARE | REACH_MIXED))) return true; /* hidden already */
+  return leaves_two(s->from->dropped, places, copies);
 }
 
 static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
@@ -150,7 +173,8 @@ static unsigned mixed(clv_reach_layer layer, unsigned flags) {
 static reach_element finish(reach_step *s, bundle *b, uint32_t set) {
   if (!set) return b->zero && !s->constant ? REACH_NOTHING : REACH_CONSTANT;
   if (s->weighs) {
-    bool two = sums_two(s, b, set);
+    bool lone = !s->scalar && !survives(s, b, set), two = !lone && sums_two(s, b, set);
+    s->thinned |= lone;
     s->sums &= two;
     s->sums_none &= !two;
     if (two) b->flags = mixed(s->layer, b->flags);
@@ -186,10 +210,16 @@ static void keep_extents(const reach_step *s, reach_value *ret) {
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* Where the bundle of one target index lies: a run along each axis of the source. */
-static bool runs_of(const reach_step *s, const int64_t *index, run ret[CLV_MAX_RANK]) {
+/* Where the bundle of one target index lies: a run along each axis of the source. *ret_alike: the
+ * elements that each one in the runs stands for. */
+static bool runs_of(const reach_step *s, const int64_t *index, run ret[CLV_MAX_RANK],
+                    int64_t *ret_alike) {
+  int64_t alike[CLV_MAX_RANK];
   bool any = true;
-  for (int i = 0; i < s->from->shape.rank; i++) ret[i] = (run){0, 1, s->from->kept[i]};
+  for (int i = 0; i < s->from->shape.rank; i++) {
+    ret[i] = (run){0, 1, s->from->kept[i]};
+    alike[i] = s->from->shape.dim[i] / s->from->kept[i];
+  }
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
     int own = own_axis(a, s->back), other = other_axis(a, s->back);
@@ -201,13 +231,16 @@ static bool runs_of(const reach_step *s, const int64_t *index, run ret[CLV_MAX_R
     run r = sources(a, s->back, x, s->from->shape.dim[other]);
     any &= r.n > 0;
     ret[other] = s->from->kept[other] > 1 ? r : (run){0, 1, 1};
+    alike[other] = s->from->kept[other] > 1 ? 1 : r.n;
   }
+  *ret_alike = 1;
+  for (int i = 0; i < s->from->shape.rank; i++) *ret_alike *= alike[i];
   return any;
 }
 
 /* Adds the bundle at `runs`. */
 static void add_all(const reach_step *s, const reach_value *from, const run *runs,
-                    const int64_t *steps, bundle *b) {
+                    const int64_t *steps, int64_t alike, bundle *b) {
   int64_t at[CLV_MAX_RANK] = {0}, extents[CLV_MAX_RANK], walk[CLV_MAX_RANK];
   size_t first = 0;
   for (int i = 0; i < from->shape.rank; i++) {
@@ -215,19 +248,20 @@ static void add_all(const reach_step *s, const reach_value *from, const run *run
     extents[i] = runs[i].n;
     walk[i] = runs[i].step * steps[i];
   }
-  do add(s->pool, b, from->element[first + reach_at(at, walk, from->shape.rank)]);
+  do add(s->pool, b, from->element[first + reach_at(at, walk, from->shape.rank)], alike);
   while (reach_pays(s->pool, 1) && reach_next(at, extents, from->shape.rank));
 }
 
 static reach_element gather(reach_step *s, const int64_t *index, const int64_t *steps) {
   run runs[CLV_MAX_RANK];
   bundle b = {.zero = true};
-  if (!runs_of(s, index, runs))
+  int64_t alike;
+  if (!runs_of(s, index, runs, &alike))
     return s->weighs || s->constant ? finish(s, &b, REACH_EMPTY) : REACH_ABSENT;
-  add_all(s, s->from, runs, steps, &b);
+  add_all(s, s->from, runs, steps, alike, &b);
   if (s->whole && !b.any && b.flags) { /* of such columns alone */
     b = (bundle){.zero = true};
-    add_all(s, s->whole, runs, steps, &b);
+    add_all(s, s->whole, runs, steps, alike, &b);
   }
   uint32_t set = whole_of(s->pool, &b);
   return b.found ? finish(s, &b, set) : REACH_ABSENT;
@@ -243,14 +277,17 @@ static bool grows(const reach_step *s, const reach_value *to) {
 
 static void grow(reach_step *s, const int64_t *steps, reach_value *ret) {
   bundle all = {.zero = true};
-  int64_t n = ret->kept[1], inner[CLV_MAX_RANK];
+  int64_t n = ret->kept[1], inner[CLV_MAX_RANK], alike = 1;
   int rank = s->from->shape.rank;
   memcpy(inner, s->from->kept, sizeof inner);
   inner[1] = 1;
+  for (int i = 2; i < rank; i++) alike *= s->from->shape.dim[i] / s->from->kept[i];
   for (int64_t i = 0; i < n; i++) {
     int64_t x = s->back ? n - 1 - i : i, at[CLV_MAX_RANK] = {0};
-    do add(s->pool, &all, s->from->element[(size_t)(x * steps[1]) + reach_at(at, steps, rank)]);
-    while (reach_next(at, inner, rank));
+    do {
+      size_t from = (size_t)(x * steps[1]) + reach_at(at, steps, rank);
+      add(s->pool, &all, s->from->element[from], alike);
+    } while (reach_next(at, inner, rank));
     uint32_t set = whole_of(s->pool, &all);
     bundle now = all;
     int64_t index[CLV_MAX_RANK] = {0, x};
@@ -262,6 +299,7 @@ static void grow(reach_step *s, const int64_t *steps, reach_value *ret) {
 
 static int siblings_of(const reach_step *s) {
   if (s->weighs) return (s->sums || sums_siblings(s)) && s->width > 1 ? s->width_axis : 0;
+  if (!leaves_two(s->drops_keys, s->from->shape.dim[1], 1)) return 0; /* often of one key alone */
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
     int own = own_axis(a, s->back);
@@ -310,7 +348,21 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code reach_flow(reach_step *s, reach_value *ret, clv_err *err) {
+/* The most elements of the dropped value that a place has, each left out by itself. */
+static int64_t copies_of(const reach_step *s) {
+  int64_t n = 1, places = CLV_MAX(s->pool->places, 1);
+  for (int i = 1; i < s->from->shape.rank; i++) n *= s->from->shape.dim[i];
+  return CLV_MAX(n / places, 1);
+}
+
+/* What has become of dropout: a secret layer that sums two places ends it. */
+static void mark_dropped(const reach_step *s, reach_value *ret) {
+  bool ends = s->weighs && s->layer == CLV_REACH_SECRET && s->sums;
+  ret->dropped = ends ? 0 : reach_dropped_twice(s->from->dropped, s->drops);
+  ret->copies = s->from->dropped > 0 ? s->from->copies : copies_of(s);
+}
+
+static clv_code flow(reach_step *s, reach_value *ret, clv_err *err) {
   if (s->relation->none) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
   if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
   if (s->pool->spent) return give_up(s, ret, err);
@@ -325,4 +377,10 @@ clv_code reach_flow(reach_step *s, reach_value *ret, clv_err *err) {
   s->whole = NULL;
   CLV_TRY(code);
   return s->pool->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code reach_flow(reach_step *s, reach_value *ret, clv_err *err) {
+  CLV_TRY(flow(s, ret, err));
+  mark_dropped(s, ret);
+  return CLV_OK;
 }

@@ -16,6 +16,7 @@ typedef struct forward_walk {
   const clv_reach_layer *layers;
   uint32_t last;
   bool channels_last;
+  bool lays_out; /* a flat record has the places of the form that the graph gives it */
   reach_pool pool;
   int64_t places, tokens, tokens_at;   /* tokens: places of sequences, -1: there are none */
   reach_value *values[REACH_PROFILES]; /* [n_nodes] */
@@ -64,19 +65,57 @@ static int channels_of(const forward_walk *w, const clv_shape *s) {
   return w->channels_last ? s->rank - 1 : 1;
 }
 
+/* The node that gives flat values [N, n] a form with places, where nothing before it moves or mixes
+ * them; -1: none does. *ret_all is set to false where another reader takes them as they are. */
+static int form_of(const clv_graph *g, int k, bool *ret_all) {
+  int found = -1;
+  for (int m = k + 1; m < g->n_nodes; m++)
+    for (int i = 0; i < g->nodes[m].n_in; i++) {
+      const clv_node *n = &g->nodes[m];
+      if (n->in[i] != k) continue;
+      bool stays = clv_op_def_of(n->op)->mixes == CLV_MIXES_NOTHING && n->shape.rank == 2 &&
+                   n->shape.dim[1] == g->nodes[k].shape.dim[1];
+      int form = n->op == CLV_OP_RESHAPE && n->shape.rank > 2 ? m : -1;
+      if (form < 0 && stays) form = form_of(g, m, ret_all);
+      if (form < 0) *ret_all = false;
+      if (found < 0) found = form;
+    }
+  return found;
+}
+
+/* The node whose shape says which places a record has: an input itself, if it is not flat. */
+static int shaped_by(const clv_graph *g, int k, bool *ret_all) {
+  const clv_node *n = &g->nodes[k];
+  bool flat = n->op == CLV_OP_INPUT && n->dtype != CLV_I64 && n->shape.rank == 2;
+  int form = flat ? form_of(g, k, ret_all) : -1;
+  return form < 0 ? k : form;
+}
+
+static int64_t count_of(const clv_shape *s, int channels) {
+  int64_t n = 1;
+  for (int i = 1; i < s->rank; i++)
+    if (i != channels) n *= s->dim[i];
+  return n;
+}
+
+/* A form of one place, or of places without channels, is a record of features. */
+static clv_shape shape_of_places(const forward_walk *w, int k) {
+  bool all;
+  clv_shape own = reach_shape(w->g, k), form = reach_shape(w->g, shaped_by(w->g, k, &all));
+  bool one = form.rank > own.rank && count_of(&form, channels_of(w, &form)) == 1;
+  return w->lays_out && !one ? form : own;
+}
+
 /* Numbers that are no floats have one place for each of the first dimension behind the batch. */
 static int64_t places_of(const forward_walk *w, int k) {
-  clv_shape s = reach_shape(w->g, k);
-  int64_t n = 1;
+  clv_shape s = shape_of_places(w, k);
   if (is_sequence(w, k)) return s.rank > 1 ? s.dim[1] : 1;
-  for (int i = 1; i < s.rank; i++)
-    if (i != channels_of(w, &s)) n *= s.dim[i];
-  return n;
+  return count_of(&s, channels_of(w, &s));
 }
 
 /* What else a token has, such as its box, is of its place. */
 static bool is_of_tokens(const forward_walk *w, int k) {
-  clv_shape s = reach_shape(w->g, k);
+  clv_shape s = shape_of_places(w, k);
   if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->tokens;
   return w->channels_last && s.rank == 3 && s.dim[1] == w->tokens;
 }
@@ -105,8 +144,8 @@ static int64_t count_places(forward_walk *w) {
 }
 
 /* Extents of the places are kept, that of the channels is not. */
-static clv_code fill_places(forward_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
-  *ret = (reach_value){.shape = reach_shape(w->g, k)};
+static clv_code fill_shape(forward_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
+  *ret = (reach_value){.shape = shape_of_places(w, k)};
   if (w->pool.spent)
     return reach_value_fill(ret, &ret->shape, reach_made(REACH_FULL, REACH_BARE), err);
   int channels = is_sequence(w, k) ? -1 : channels_of(w, &ret->shape);
@@ -121,6 +160,19 @@ static clv_code fill_places(forward_walk *w, int k, int64_t first, reach_value *
     ret->element[i] = reach_made(set, REACH_BARE);
   }
   return CLV_OK;
+}
+
+static clv_code fill_places(forward_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
+  clv_shape own = reach_shape(w->g, k);
+  reach_value form = {0};
+  clv_code code = fill_shape(w, k, first, &form, err);
+  if (code == CLV_OK && form.shape.rank > own.rank) {
+    code = reach_reshape(&w->pool, &form, &own, ret, err);
+    reach_value_done(&form);
+    return code;
+  }
+  *ret = form;
+  return code;
 }
 
 static clv_code fill_inputs(forward_walk *w, clv_err *err) {
@@ -186,6 +238,8 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
                   .to = out,
                   .weighs = def->mixes != CLV_MIXES_NOTHING,
                   .layer = layers[k],
+                  .drops = n->op == CLV_OP_DROPOUT ? n->attrs.p : 0,
+                  .drops_keys = n->op == CLV_OP_ATTENTION && i == 2 ? n->attrs.p : 0,
                   .sums = true,
                   .sums_none = true};
   s.constant = s.weighs ? n->attrs.bias
@@ -248,6 +302,7 @@ static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
     CLV_TRY(reach_flow(&s, &share, err));
     found->sums &= s.sums;
     found->sums_none &= s.sums_none;
+    found->thinned |= s.thinned;
     clv_code code =
         reach_merge(&w->pool, (reach_profile)p, reach_op_of(n->op)->product, ret, &share, err);
     reach_value_done(&share);
@@ -260,7 +315,7 @@ static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
 }
 
 static bool are_alike(const reach_value *a, const reach_value *b) {
-  bool same = a->siblings == b->siblings &&
+  bool same = a->siblings == b->siblings && a->dropped == b->dropped && a->copies == b->copies &&
               memcmp(a->kept, b->kept, (size_t)a->shape.rank * sizeof *a->kept) == 0;
   return same && memcmp(a->element, b->element, reach_value_count(a) * sizeof *a->element) == 0;
 }
@@ -333,6 +388,7 @@ static void join(clv_reach *to, const clv_reach *other) {
   to->bare_token |= other->bare_token;
   to->known |= other->known;
   to->gave_up |= other->gave_up;
+  to->thinned |= other->thinned;
   to->narrow |= other->narrow;
   to->narrow_token |= other->narrow_token;
   to->sums = (first || to->sums) && other->sums;
@@ -342,10 +398,11 @@ static void join(clv_reach *to, const clv_reach *other) {
 }
 
 static clv_code read_as(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
-                        bool channels_last, clv_reach *ret, clv_err *err) {
+                        bool channels_last, bool lays_out, clv_reach *ret, clv_err *err) {
   size_t n = (size_t)g->n_nodes;
   CLV_AUTO(forward_walk_done)
-  forward_walk w = {.g = g, .layers = layers, .last = last, .channels_last = channels_last};
+  forward_walk w = {
+      .g = g, .layers = layers, .last = last, .channels_last = channels_last, .lays_out = lays_out};
   for (int p = 0; p < REACH_PROFILES; p++)
     CLV_TRY(clv_alloc(n, sizeof *w.values[p], &w.values[p], err));
   CLV_TRY(clv_alloc(n, sizeof *w.origin, &w.origin, err));
@@ -379,11 +436,16 @@ static bool channels_first(const clv_graph *g, int k) {
 
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                            clv_reach *ret, clv_err *err) {
-  bool both = false;
+  bool both = false, all = true;
   memset(ret, 0, (size_t)g->n_nodes * sizeof *ret);
-  for (int k = 0; k < g->n_nodes; k++)
-    both |= g->nodes[k].op == CLV_OP_INPUT && g->nodes[k].dtype != CLV_I64 &&
-            g->nodes[k].shape.rank > 2 && !channels_first(g, k);
-  CLV_TRY(read_as(g, layers, last, false, ret, err));
-  return both ? read_as(g, layers, last, true, ret, err) : CLV_OK;
+  for (int k = 0; k < g->n_nodes; k++) {
+    if (g->nodes[k].op != CLV_OP_INPUT || g->nodes[k].dtype == CLV_I64) continue;
+    bool forms = true;
+    int by = shaped_by(g, k, &forms);
+    all &= by == k || forms;
+    both |= g->nodes[by].shape.rank > 2 && !channels_first(g, by);
+  }
+  CLV_TRY(read_as(g, layers, last, false, true, ret, err));
+  if (both) CLV_TRY(read_as(g, layers, last, true, true, ret, err));
+  return all ? CLV_OK : read_as(g, layers, last, false, false, ret, err);
 }

@@ -86,7 +86,14 @@ typedef struct reach_value {
   bool borrowed;              /* it is another value's */
   int siblings; /* the axis along which mixed elements with the same places are different sums; 0:
                    none is known */
+  /* What dropout may leave out since a secret layer has mixed: the rate, 0 to 1, and how many
+   * elements of a place it leaves out each by itself. */
+  double dropped;
+  int64_t copies;
 } reach_value;
+
+/* The rate of two in a row. */
+static inline double reach_dropped_twice(double a, double b) { return 1 - (1 - a) * (1 - b); }
 
 size_t reach_value_count(const reach_value *v);
 /* With room for its elements by v->kept. */
@@ -179,11 +186,14 @@ typedef struct reach_step {
   bool widest;              /* of that profile, in which hidden elements do not count */
   bool weighs;              /* the op sums with weights */
   bool constant;            /* with nothing summed there is still a bias */
+  double drops;             /* rate of dropout that the op is; 0: it is none */
+  double drops_keys;        /* rate at which attention leaves out values of keys */
   bool scalar;              /* the model has one output: `several` says whether the layer sums */
   bool several;
   clv_reach_layer layer; /* of `weighs` */
   int64_t width;         /* of `weighs`: different sums that it makes of the same places */
   int width_axis;        /* along which */
+  bool thinned;          /* set where dropout leaves one place alone too often */
   bool sums, sums_none;  /* set to false where an element is not so; of `weighs` */
 } reach_step;
 

@@ -183,6 +183,10 @@ clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_v
     return CLV_OK;
   }
   made.siblings = siblings_of(to, other);
+  made.dropped = CLV_MAX(to->dropped, other->dropped);
+  made.copies = to->dropped <= 0      ? other->copies
+                : other->dropped <= 0 ? to->copies
+                                      : CLV_MIN(to->copies, other->copies);
   for (int i = 0; i < made.shape.rank; i++) made.kept[i] = CLV_MAX(to->kept[i], other->kept[i]);
   CLV_TRY(reach_value_alloc(&made, err));
   reach_value_steps(to, a);

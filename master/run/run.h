@@ -22,8 +22,9 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
 
 /* Writes adapter_config.json and adapter_model.safetensors into `folder`, which is made where it is
  * missing: the adapters of all stages, and what else was trained beside them. CLV_PRECONDITION: the
- * run has no adapters. */
-clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder,
+ * run has no adapters. CLV_DATA_LOSS: config.json of model.hf, if it is there, is not the one that
+ * the run began with, and `accept` is false. */
+clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accept,
                              clv_err *err) CLV_USE_RESULT;
 
 /* Writes model.safetensors into `folder`: all weights, with each adapter added to its layer's, W +
@@ -33,7 +34,9 @@ clv_code clv_export_merged(const clv_checkpoint *c, const char *folder,
                            clv_err *err) CLV_USE_RESULT;
 
 /* The same with a config.json beside it, for from_pretrained. CLV_PRECONDITION: the session's model
- * is not by config.json. */
-clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, clv_err *err) CLV_USE_RESULT;
+ * is not by config.json. CLV_DATA_LOSS: it is another one than the run began with, and `accept` is
+ * false. */
+clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accept,
+                       clv_err *err) CLV_USE_RESULT;
 
 #endif

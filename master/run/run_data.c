@@ -161,21 +161,25 @@ static const model_file *find_file(const char *part) {
   return NULL;
 }
 
+static clv_code digest_file(const clv_session_config *c, const model_file *f, clv_data_parts *ret,
+                            clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_data_part *p = &ret->list[ret->n];
+  if (!f->given(c)) return CLV_OK;
+  *p = (clv_data_part){.records = 1};
+  snprintf(p->name, sizeof p->name, "%s", f->part);
+  clv_bytes_printf(&path, "%s%s", f->given(c), f->in_folder);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_sha256_file(path.data, &p->digest, err));
+  ret->n++;
+  return CLV_OK;
+}
+
 /* The files first, because a message has room for few parts, and others may follow from these. */
 static clv_code digest_files(const clv_session_config *c, clv_data_parts *ret, clv_err *err) {
   ret->n = 0;
-  for (size_t i = 0; i < CLV_COUNT(model_files); i++) {
-    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-    const model_file *f = &model_files[i];
-    clv_data_part *p = &ret->list[ret->n];
-    if (!f->given(c)) continue;
-    *p = (clv_data_part){.records = 1};
-    snprintf(p->name, sizeof p->name, "%s", f->part);
-    clv_bytes_printf(&path, "%s%s", f->given(c), f->in_folder);
-    if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    CLV_TRY(clv_sha256_file(path.data, &p->digest, err));
-    ret->n++;
-  }
+  for (size_t i = 0; i < CLV_COUNT(model_files); i++)
+    CLV_TRY(digest_file(c, &model_files[i], ret, err));
   return CLV_OK;
 }
 
@@ -398,6 +402,42 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
                     "--accept-data to go on with what is there now",
                     r->dir.data, text.data);
   warn_of_files(r, &then, text.data);
+  return CLV_OK;
+}
+
+/* Says what is not known of the file, or refuses it. */
+static clv_code no_digest(const char *dir, const clv_session_config *c, clv_code code,
+                          const clv_err *why, bool accept, clv_bytes *notes, clv_err *err) {
+  if (code != CLV_OK && code != CLV_NOT_FOUND && !accept)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: what config.json the run began with is not known; pass --accept-data to "
+                    "export with that of model.hf (%s)",
+                    why->text, c->model.hf);
+  clv_bytes_printf(notes,
+                   "%s has no digest of config.json of model.hf (%s), so nobody can tell whether "
+                   "it is the one that the run began with",
+                   dir, c->model.hf);
+  return CLV_OK;
+}
+
+clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
+                                clv_bytes *notes, clv_err *err) {
+  const model_file *f = find_file("model.config");
+  clv_data_parts now = {0}, then = {0};
+  clv_err why;
+  if (!f->given(c)) return CLV_OK;
+  CLV_TRY(digest_file(c, f, &now, err));
+  clv_code code = read_parts(dir, &then, &why);
+  const clv_data_part *was = find(&then, f->part);
+  if (!was) return no_digest(dir, c, code, &why, accept, notes, err);
+  if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;
+  if (!accept)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "not as when the run in %s began: %s (%s); bring back what was there, or pass "
+                    "--accept-data to export with what is there now",
+                    dir, f->name, c->model.hf);
+  clv_bytes_printf(notes, "not as when the run in %s began, and accepted: %s (%s)", dir, f->name,
+                   c->model.hf);
   return CLV_OK;
 }
 

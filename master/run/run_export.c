@@ -116,6 +116,19 @@ static double scale_of(const clv_lora_config *l) {
   return l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
 }
 
+/* What a config.json says of the weights holds for those of the run that read it. */
+static clv_code compare_config(const export *x, bool accept, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes run = {0}, notes = {0};
+  CLV_AUTO(clv_freep) char *dir = NULL;
+  clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));
+  if (run.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  dir = realpath(run.data, NULL);
+  CLV_TRY(clv_run_compare_config(dir ? dir : run.data, x->config, accept, &notes, err));
+  if (notes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (notes.len) clv_notice(CLV_LOG_WARN, "data", "%s", (const char *)notes.data);
+  return CLV_OK;
+}
+
 /* ---- for peft -------------------------------------------------------------------------------- */
 
 typedef struct names {
@@ -218,24 +231,26 @@ static clv_code write_config(const char *folder, const clv_bytes *text, clv_err 
   return clv_file_write_durable((const char *)path.data, text->data, text->len, 0644, err);
 }
 
-/* By config.json, or where that has gone by the names that ViT alone has. */
-static int family_of(const export *x) {
-  int family = clv_model_family(x->config);
-  for (uint32_t i = 0; family < 0 && x->config->model.hf && i < x->n_stages; i++)
+/* Where config.json has gone: ViT alone has such names. */
+static int family_by_names(const export *x) {
+  for (uint32_t i = 0; x->config->model.hf && i < x->n_stages; i++)
     for (size_t k = 0; k < clv_weights_count(x->model[i]); k++)
       if (strstr(clv_weights_entries(x->model[i])[k].name, ".attention.attention."))
-        family = CLV_HF_VIT;
-  return family;
+        return CLV_HF_VIT;
+  return -1;
 }
 
-clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, clv_err *err) {
+clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool accept,
+                             clv_err *err) {
   CLV_AUTO(export_done) export x = {.c = c};
   CLV_AUTO(clv_peft_done) clv_peft p = {0};
   CLV_AUTO(names_done) names targets = {0}, saved = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t most = 0;
   CLV_TRY(read_all(&x, err));
-  x.family = family_of(&x);
+  x.family = clv_model_family(x.config);
+  if (x.family >= 0) CLV_TRY(compare_config(&x, accept, err)); /* names follow from it */
+  if (x.family < 0) x.family = family_by_names(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.model[i]);
   CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
   CLV_TRY(clv_alloc(most, sizeof(char *), &saved.list, err));
@@ -444,13 +459,14 @@ static clv_code take_bias_of_head(export *x, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, clv_err *err) {
+clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accept, clv_err *err) {
   CLV_AUTO(export_done) export x = {.c = c};
   CLV_TRY(read_all(&x, err));
   if (!x.config->model.hf)
     return clv_fail(err, CLV_PRECONDITION,
                     "the session's model is not by config.json (model.hf), so there is none to go "
                     "with its weights; the files of the checkpoint are safetensors as they are");
+  CLV_TRY(compare_config(&x, accept, err));
   CLV_TRY(merge_all(&x, err));
   CLV_TRY(take_bias_of_head(&x, err));
   CLV_TRY(write_into(&x, folder, "model.safetensors", err));

@@ -244,6 +244,11 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * data.tokenizer that is not the one that the run began with, unless it is accepted. Says where
  * that is not known. */
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* For `export`: compares config.json of model.hf with the one that the run in `dir` began with, by
+ * its digest there. Another one is CLV_DATA_LOSS, or where it is accepted a line in `notes`. So is
+ * a run that has no digest of it. */
+clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
+                                clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* Writes data.digest. */
 clv_code clv_run_keep_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Notes a change for clv_run_print_changes. */

@@ -153,19 +153,27 @@ static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *d
                                  length / size, data, err);
 }
 
+static clv_code read_given(clv_weights_sample *s, cleave_piece_move *give, putting *from,
+                           size_t item, clv_err *err) {
+  size_t size = clv_dtype_size(s->dtype);
+  CLV_AUTO(clv_freep) char *chunk = NULL;
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
+    CLV_TRY(give(from, item, (uint64_t)first * size, chunk, n * size, err));
+    clv_sample_take(s, (uint64_t)first * size, chunk, n * size);
+  }
+  return CLV_OK;
+}
+
 /* What the values are is in the ledger before they leave. They are read once more then. */
 static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                            const clv_weights_want *items, size_t n, cleave_piece_move *give,
                            putting *s, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_sample *samples = NULL;
   CLV_TRY(clv_trainer_watch(t, stage, kind, items, n, &samples, err));
-  for (size_t i = 0; samples && i < n; i++) {
-    clv_weights_sample *of = &samples[i];
-    size_t size = clv_dtype_size(items[i].dtype);
-    for (size_t k = 0; k < of->parts; k++)
-      CLV_TRY(
-          give(s, i, clv_sample_first(of, k) * size, clv_sample_room(of, k), of->part * size, err));
-  }
+  for (size_t i = 0; samples && i < n; i++)
+    if (samples[i].parts) CLV_TRY(read_given(&samples[i], give, s, i, err));
   return clv_trainer_note_values(t, stage, samples, n, err);
 }
 

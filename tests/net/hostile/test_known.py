@@ -72,9 +72,9 @@ def a_key_that_a_worker_had_hides_nothing():
 
 
 def secret_file(name, rows):
-    """A file of layer a's weights alone, [16, 16] in rows."""
+    """A file of layer a's weights alone, in rows."""
     path = os.path.join(cluster.dir, name + ".safetensors")
-    parts = {"a.weight": ([16, 16], sum(rows, [])), "a.bias": ([16], [0.0] * 16)}
+    parts = {"a.weight": ([len(rows), len(rows[0])], sum(rows, [])), "a.bias": ([len(rows)], [0.0] * len(rows))}
     head, data = {}, b""
     for key, (shape, values) in parts.items():
         more = struct.pack(f"<{len(values)}f", *values)
@@ -178,8 +178,36 @@ def rewritten(path, name, change):
         raw = f.read()
     n, = struct.unpack("<Q", raw[:8])
     begin, end = json.loads(raw[8:8 + n])["a.weight"]["data_offsets"]
-    values = struct.unpack("<256f", raw[8 + n + begin:8 + n + end])
-    return secret_file(name, change([list(values[i:i + 16]) for i in range(0, 256, 16)]))
+    values = struct.unpack(f"<{(end - begin) // 4}f", raw[8 + n + begin:8 + n + end])
+    return secret_file(name, change([list(values[i:i + 16]) for i in range(0, len(values), 16)]))
+
+
+def rounded(v):
+    return struct.unpack("<f", struct.pack("<I", struct.unpack("<I", struct.pack("<f", v))[0] & 0xffff0000))[0]
+
+
+@suite.test
+def many_weights_in_another_order_are_no_secret():
+    """Of more values than a sample has: that came home, that were sent, that are begun with."""
+    r, wide = random.Random(6), "{op: linear, out: 512, name: a}"
+    rows = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(512)]
+    mix = lambda rows: [[rounded(-3 * v) for v in row] for row in r.sample(rows, len(rows))]
+    well("train", "wide", at="w1", more=RAW, layer=wide)
+    trained = os.path.join(cluster.dir, "runs/wide/checkpoint-2/model-00001-of-00003.safetensors")
+    well("train", "wide-given", at="w1", more=RAW, layer=wide, weights=secret_file("wide-first", rows), steps=1)
+    for name, of in (("learned", rewritten(trained, "wide-learned", mix)), ("given", secret_file("wide-mixed", mix(rows)))):
+        refused("check", name, at="master", layer=wide, weights=of, says="has weights that are scaled, rounded or reordered ones at 'spiffe://test/w1'")
+    well("check", "drawn", at="master", layer=wide, weights=secret_file("drawn", [[r.uniform(-1, 1) for _ in range(16)] for _ in range(512)]))
+    fresh = [[r.gauss(0, 1) for _ in range(16)] for _ in range(512)]
+    theirs = secret_file("turned", [list(row) for row in zip(*fresh)]).replace("secret: true", "secret: false")
+    with open(os.path.join(cluster.dir, "turned.safetensors"), "rb") as f:
+        raw = f.read()
+    with open(os.path.join(cluster.dir, "turned.safetensors"), "wb") as f:
+        f.write(raw.replace(b'"a.weight"', b'"b.weight"').replace(b'"a.bias"', b'"b.bias"'))
+    text = body("master", layer=wide, weights=secret_file("own", mix(fresh))).replace(
+        "layers: [{op: scale, factor: 1}]", theirs + "layers: [{op: linear, out: 16, name: b}]")
+    done = run(MASTER, "check", cluster.session("wide-begins", text, ""), cwd=cluster.dir)
+    assert done.returncode == 3 and "has weights that a worker begins with" in done.stderr, done.stderr
 
 
 @suite.test
@@ -200,8 +228,8 @@ def weights_that_a_worker_had_are_no_secret():
     scaled = rewritten(first, "scaled", lambda rows: [[-3 * v for v in row] for row in rows])
     turned = rewritten(first, "transposed", lambda rows: [list(row) for row in zip(*rows)])
     moved = rewritten(first, "moved", lambda rows: rows[3:] + rows[:3])
-    rounded = rewritten(first, "rounded", lambda rows: [[struct.unpack("<f", struct.pack("<I", struct.unpack("<I", struct.pack("<f", v))[0] & 0xffff0000))[0] for v in row] for row in rows])
-    for of in (scaled, turned, moved, rounded):
+    short = rewritten(first, "rounded", lambda rows: [[rounded(v) for v in row] for row in rows])
+    for of in (scaled, turned, moved, short):
         refused("check", "other-form", at="master", weights=of, says="in an earlier session")
     adapted = f"weights: {{file: {trained}, secret: true}}, lora: {{targets: [a], r: 2, alpha: 400}}, "
     well("train", "adapted", at="w1", weights=adapted, more=RAW, train="clip_grad_norm: 1.0, ")

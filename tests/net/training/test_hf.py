@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models by Hugging Face's config.json: four blocks, cut between any of them over one to three
 workers, give the bits of the unsplit run; and what is said before anything runs."""
-import itertools, json, os, re, shutil, sys
+import glob, itertools, json, os, re, shutil, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 import numpy as np
@@ -378,6 +378,32 @@ def tokens_that_leave_are_refused_with_the_whole_way():
         assert "(null)" not in done.stderr, done.stderr
 
 
+def another_config_is_refused(run):
+    """With another config.json the weights mean something else, whatever their shapes are."""
+    path = os.path.join(cluster.dir, "layoutlm/config.json")
+    with open(path) as f:
+        before = f.read()
+    with open(path, "w") as f:
+        json.dump({**json.loads(before), "layer_norm_eps": 1e-3}, f)
+    done = master("export", run, "--hf", "other", cwd=cluster.dir)
+    assert done.returncode == 7, (done.returncode, done.stderr)
+    assert re.search(r"not as when the run in \S*exported began: config\.json of model\.hf \(\S*layoutlm\); .*--accept-data", done.stderr), done.stderr
+    assert not os.path.exists(os.path.join(cluster.dir, "other"))
+    done = master("export", run, "--hf", "other", "--accept-data", cwd=cluster.dir)
+    assert done.returncode == 0 and "began, and accepted: config.json of model.hf" in done.stderr, done.stderr
+    with open(path, "w") as f:
+        f.write(before)
+    digests = glob.glob(os.path.join(cluster.dir, "**", run, "data.digest"), recursive=True)[0]
+    os.rename(digests, digests + ".away")
+    done = master("export", run, "--hf", "other", cwd=cluster.dir)
+    assert done.returncode == 0 and "has no digest of config.json of model.hf" in done.stderr, done.stderr
+    with open(digests, "w") as f:
+        f.write("damaged\n")
+    done = master("export", run, "--hf", "other", cwd=cluster.dir)
+    assert done.returncode == 7 and "what config.json the run began with is not known" in done.stderr, done.stderr
+    os.rename(digests + ".away", digests)
+
+
 @suite.test
 def what_is_exported_is_begun_with():
     trained = cluster.trained("exported", body([1, 3], ["master", "w1", "master"]), STEPS)[0]
@@ -389,6 +415,7 @@ def what_is_exported_is_begun_with():
     assert made["architectures"] == ["LayoutLMForTokenClassification"] and made["dtype"] == "float32", made
     assert len(made["id2label"]) == LABELS and made["hidden_size"] == 16, made
     assert safetensors(os.path.join(out, "model.safetensors")) == trained
+    another_config_is_refused("exported")
     still = body([1, 3], ["master", "w1", "master"]).replace("max_steps: 6", "max_steps: 1").replace("lr: 0.003", "lr: 1e-300, weight_decay: 0")
     still = re.sub(r"(layers: [^}]*)}", r"\1, weights: {folder: out}}", still)
     assert cluster.trained("begun", still, 1)[0] == trained

@@ -272,6 +272,47 @@ static void labels_of_a_causal_head_are_shifted(void **state) {
   expect_of_model("llama", "causal", ids, n, "");
 }
 
+/* What `check` notes of such labels beside the head; NULL: nothing. */
+static void expect_note(const char *head, const int64_t *labels, const char *want) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, notes = {0};
+  const char *const sets[] = {"train.seed=1"};
+  const clv_config_overrides over = {.sets = sets, .n_sets = 1};
+  clv_run_data d = {0};
+  uint64_t left_out;
+  clv_err err = {0};
+  put_numbers("y.npy", "2, 4", labels, 8);
+  clv_bytes_printf(&text, model, "llama", head,
+                   strcmp(head, "causal") ? "embed_tokens..score" : "embed_tokens..lm_head");
+  assert_ok(clv_session_config_parse(at("s.yaml"), text.data, text.len, &over, &c, &err), &err);
+  assert_ok(clv_run_data_open(c, true, &d, &err), &err);
+  assert_ok(clv_run_data_scan(c, &d, &(clv_run_scan){0}, &left_out, &notes, &err), &err);
+  const char *got = notes.data ? strstr(notes.data, "token of their own place") : NULL;
+  if (!want != !got || (want && !strstr(notes.data, want)))
+    fail_msg("%s", notes.data ? (const char *)notes.data : "");
+  clv_run_data_done(&d);
+}
+
+/* Labels that tell are those whose place and the next have different tokens: five of these. */
+static void most_labels_of_their_own_place_are_noted(void **state) {
+  static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
+  (void)state;
+  put_model("llama");
+  put_numbers("ids.npy", "2, 4", ids, 8);
+  put_numbers("n.npy", "2,", n, 2);
+  static const int64_t three[] = {2, 3, 8, 8, 6, 8, -100, -100},
+                       half[] = {2, 8, -100, -100, 6, 8, -100, -100},
+                       two[] = {2, 8, 8, 8, 6, 8, -100, -100},
+                       all[] = {2, 3, 4, 5, 6, 7, -100, -100};
+  expect_note("causal", three,
+              "data.train: 3 of 5 labels are the token of their own place; head: causal is to say "
+              "the next one, and nothing shifts labels here\n");
+  expect_note("causal", half, NULL); /* two of four */
+  expect_note("causal", two, NULL);
+  expect_note("causal", all, NULL); /* refused instead */
+  expect_note("token", three, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_batches),
                                      cmocka_unit_test(tokens_boxes_and_lengths),
@@ -279,6 +320,7 @@ int main(void) {
                                      cmocka_unit_test(pads_follow_the_lengths),
                                      cmocka_unit_test(records_of_pads_alone_are_refused),
                                      cmocka_unit_test(pads_below_zero_score_the_last_place),
-                                     cmocka_unit_test(labels_of_a_causal_head_are_shifted)};
+                                     cmocka_unit_test(labels_of_a_causal_head_are_shifted),
+                                     cmocka_unit_test(most_labels_of_their_own_place_are_noted)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

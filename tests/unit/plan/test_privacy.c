@@ -69,6 +69,8 @@ enum {
 static const clv_shape rgb = {4, {1, 3, 6, 6}}, pixel = {4, {1, 1, 1, 1}}, signal = {3, {1, 1, 9}},
                        features = {2, {1, 16}}, steps = {3, {1, 8, 4}}, rows = {4, {1, 6, 6, 3}};
 
+static const clv_shape flat_rgb = {2, {1, 108}}, wide = {2, {1, 60}}, halves = {2, {1, 32}};
+
 #define EMBEDDING "{op: embedding, rows: 9, out: 4}"
 #define TURNED EMBEDDING ", {op: permute, order: [2, 1]}"
 #define COLUMN "{op: reshape, shape: [16, 1], name: x}"
@@ -76,6 +78,13 @@ static const clv_shape rgb = {4, {1, 3, 6, 6}}, pixel = {4, {1, 1, 1, 1}}, signa
 #define ROWS                                                                                      \
   "{op: reshape, shape: [1, 16], name: r}, {op: reshape, shape: [16, 1], from: [input], name: x}" \
   ", {op: scale, factor: 0, name: z}, {op: add, from: [z, r], name: c}"
+/* x and, beside it, what a secret layer makes of each n places, the same at all of them. */
+#define GROUPS(n)                                                                 \
+  COLUMN ", {op: reshape, shape: [" #n                                            \
+         ", -1], name: s}, {op: linear, out: 1}, {op: reshape, "                  \
+         "shape: [" #n                                                            \
+         ", 1], name: g}, {op: scale, factor: 0, from: [s], name: z}, {op: add, " \
+         "from: [z, g]}, {op: reshape, shape: [16, 1], name: c}"
 #define BLOCK                                                                                   \
   "{op: linear, out: 4, from: [h], name: q}, {op: linear, out: 4, from: [h], name: k}, "        \
   "{op: linear, out: 4, from: [h], name: v}, {op: attention, heads: 2, from: [q, k, v], name: " \
@@ -190,6 +199,105 @@ static const front_row fronts[] = {
           "{op: reshape, shape: [1, 32]}, {op: conv1d, out: 1, kernel: 2, stride: 2}",
      "", "", RAW, 0},
     {&features, ROWS ", {op: linear, out: 1}", "", "", 0, 0}, /* nothing else is there */
+    /* or at some of them: four contexts of four places, or the mean of each */
+    {&features, GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
+     0},
+    {&features, GROUPS(8) ", {op: concat, dim: 2, from: [x, c]}, {op: linear, out: 1}", "", "", RAW,
+     0},
+    {&features,
+     COLUMN ", {op: reshape, shape: [4, 4]}, {op: mean, dim: 2}, {op: reshape, shape: [4, 1, 1], "
+            "name: m}, {op: reshape, shape: [4, 4, 1], from: [x], name: y}, {op: scale, factor: 0, "
+            "name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 3, from: [y, c]}, "
+            "{op: linear, out: 2}",
+     "", "", RAW, 0},
+    {&image, /* the mean of each row */
+     "{op: mean, dim: 3}, {op: reshape, shape: [1, 6, 1], name: m}, {op: scale, factor: 0, from: "
+     "[input], name: z}, {op: add, from: [z, m], name: c}, {op: concat, dim: 1, from: [input, c]}, "
+     "{op: conv2d, out: 2, kernel: 1}",
+     "", "", RAW, 0},
+    {&halves, /* one column: the second half of the positions is the mean of the first */
+     "{op: slice, dim: 1, start: 0, stop: 16}, {op: reshape, shape: [1, 16], name: x}, {op: mean, "
+     "dim: 2}, {op: reshape, shape: [1, 1], name: m}, {op: scale, factor: 0, from: [x], name: z}, "
+     "{op: add, from: [z, m], name: c}, {op: concat, dim: 2, from: [x, c]}, {op: conv1d, out: 2, "
+     "kernel: 2, dilation: 16}",
+     "", "", RAW, 0},
+    {&words,
+     EMBEDDING ", {op: scale, factor: 1, name: e}, {op: reshape, shape: [3, 16]}, {op: linear, "
+               "out: 5}, {op: reshape, shape: [3, 1, 5], name: g}, {op: reshape, shape: [3, 4, 4], "
+               "from: [e], name: h}, {op: slice, dim: 3, start: 0, stop: 1}, {op: scale, factor: "
+               "0, name: z}, {op: concat, dim: 3, from: [z, z, z, z, z], name: y}, {op: add, from: "
+               "[y, g], name: c}, {op: concat, dim: 3, from: [h, c]}, {op: linear, out: 5}",
+     "", "", TOKENS, 0},
+    {&features,
+     GROUPS(4) ", {op: concat, dim: 2, from: [x, c]}, {op: flatten}, {op: linear, out: 9}", "", "",
+     0, 0},
+    /* dropout in front of a layer leaves one place alone too often */
+    {&features, "{op: dropout, p: 0.9}, {op: linear, out: 5}", "", "", RAW, 0},
+    {&features, "{op: dropout, p: 0.8}, {op: relu}, {op: linear, out: 5}", "", "", RAW, 0},
+    {&features, "{op: dropout, p: 0.6}, {op: dropout, p: 0.6}, {op: linear, out: 5}", "", "", RAW,
+     0},
+    {&features, "{op: dropout, p: 0.9}, {op: linear, out: 5}", PUBLIC, "", RAW, 0},
+    {&features, "{op: linear, out: 16}, {op: relu}, {op: dropout, p: 0.9}, {op: linear, out: 5}",
+     "", "", 0, 0}, /* hidden before */
+    {&features,
+     "{op: linear, out: 16, name: a}, {op: dropout, p: 0.9}, {op: linear, out: 5, name: b}",
+     "weights: {folder: p, new: [b]}, ", "", KNOWN, 0},
+    {&features,
+     "{op: linear, out: 16, name: a}, {op: dropout, p: 0.5}, {op: linear, out: 5, name: b}",
+     "weights: {folder: p, new: [b]}, ", "", 0, 0},
+    {&features, "{op: dropout, p: 0.5}, {op: linear, out: 5}", "", "", 0, 0},
+    {&features, "{op: dropout, p: 0.1}, {op: linear, out: 5}", "", "", 0, 0},
+    {&wide, "{op: dropout, p: 0.9}, {op: linear, out: 5}", "", "", 0, 0},
+    {&features,
+     "{op: reshape, shape: [2, 8]}, {op: mean, dim: 2}, {op: dropout, p: 0.5}, "
+     "{op: linear, out: 5}",
+     "", "", RAW, 0}, /* two elements, of 8 places each */
+    {&image, "{op: dropout, p: 0.9}, " CONV, "", "", RAW, 0},
+    {&image, "{op: dropout, p: 0.5}, " CONV, "", "", PICTURE, 9},
+    {&rgb, "{op: dropout, p: 0.5}, " CONV, "", "", PICTURE, 9}, /* a pixel goes with three */
+    {&rgb,
+     "{op: dropout, p: 0.9}, {op: slice, dim: 1, start: 0, stop: 1}, {op: flatten}, "
+     "{op: linear, out: 5}",
+     "", "", RAW, 0},
+    {&steps, "{op: dropout, p: 0.97}, {op: lstm, out: 5}, {op: slice, dim: 1, start: 7, stop: 8}",
+     "", "", RAW, 0},
+    {&words, EMBEDDING ", {op: dropout, p: 0.1}, {op: mean, dim: 1}, {op: linear, out: 5}", "", "",
+     0, 0},
+    {&words, EMBEDDING ", {op: dropout, p: 0.95}, {op: flatten}, {op: linear, out: 5}", "", "",
+     TOKENS, 0},
+    {&words,
+     EMBEDDING
+     ", {op: scale, factor: 1, name: e}, {op: prepend}, {op: slice, dim: 1, start: 0, "
+     "stop: 1, name: q}, {op: attention, heads: 2, p: 0.9, from: [q, e, e]}, {op: linear, "
+     "out: 5}",
+     "", "", TOKENS, 0},
+    {&words,
+     EMBEDDING
+     ", {op: scale, factor: 1, name: e}, {op: prepend}, {op: slice, dim: 1, start: 0, "
+     "stop: 1, name: q}, {op: attention, heads: 2, p: 0.1, from: [q, e, e]}, {op: linear, "
+     "out: 5}",
+     "", "", 0, 0},
+    /* a flat record that the graph gives a form */
+    {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: conv2d, out: 4, kernel: 1}", "", "", RAW, 0},
+    {&flat_rgb,
+     "{op: scale, factor: 2}, {op: batchnorm}, {op: reshape, shape: [3, 6, 6]}, {op: "
+     "conv2d, out: 4, kernel: 1}",
+     "", "", RAW, 0},
+    {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, " CONV, "", "", PICTURE, 9},
+    {&flat_rgb, "{op: reshape, shape: [3, 36]}, {op: conv1d, out: 4, kernel: 1}", "", "", RAW, 0},
+    {&flat_rgb, "{op: reshape, shape: [36, 3]}, {op: linear, out: 4}", "", "", RAW, 0},
+    {&flat_rgb,
+     "{op: reshape, shape: [6, 6, 3]}, {op: permute, order: [3, 1, 2]}, {op: conv2d, out: 4, "
+     "kernel: 1}",
+     "", "", RAW | PICTURE, 0},
+    {&flat_rgb,
+     "{op: reshape, shape: [3, 6, 6], name: i}, {op: linear, out: 1, from: [input], name: t}, {op: "
+     "reshape, shape: [1, 1, 1]}, {op: scale, factor: 0, name: z}, {op: add, from: [i, z]}, {op: "
+     "conv2d, out: 4, kernel: 1}",
+     "", "", RAW | PICTURE, 0}, /* read flat as well */
+    {&flat_rgb, "{op: reshape, shape: [3, 6, 6]}, {op: flatten}, {op: linear, out: 5}", "", "", 0,
+     0},
+    {&flat_rgb, "{op: linear, out: 5}", "", "", 0, 0},
     /* the border, the first step */
     {&image, "{op: conv2d, out: 2, kernel: 3, pad: 2}", "", "", RAW | PICTURE, 1},
     {&image, "{op: conv_transpose2d, out: 2, kernel: 3, stride: 2}", "", "", RAW | PICTURE, 1},
@@ -394,6 +502,8 @@ static const head_row heads[] = {
     {"{op: linear, out: 3, name: y}, {op: scale, factor: 0, name: z}, {op: concat, dim: 1, from: "
      "[y, z]}",
      "", "", 1},
+    {"{op: linear, out: 3}, {op: dropout, p: 0.9}", "", "", 0}, /* one gradient alone */
+    {"{op: dropout, p: 0.9}, {op: linear, out: 3}", "", "", 1},
     {"{op: linear, out: 1}", "", "", 1}, /* whose sign shows, as `plan` says */
 };
 
@@ -479,6 +589,18 @@ static void refusals_name_the_path_and_both_ways_out(void **state) {
           "with secret first values that sums two places is on the path; put one there, at master, "
           "or set privacy.tokens_readable: true; the path: 0 (embedding) -> 1 (lstm) -> 2 (mean); "
           "1 sums one place alone in some outputs (a border, a first step, a group)");
+}
+
+static void refusals_name_dropout(void **state) {
+  (void)state;
+  refused(&features, "",
+          "  - {name: front, at: master, layers: [{op: dropout, p: 0.9}, {op: linear, out: 5}]}\n"
+          "  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD,
+          "/s.yaml:13:24: worker 'w1' is sent the records in all but name by stage 'front': no "
+          "linear, conv2d, lstm, conv1d, conv_transpose2d or conv_transpose1d with secret first "
+          "values that sums two places is on the path; put one there, at master, or set "
+          "privacy.raw_input_leaves: true; the path: 0 (dropout) -> 1 (linear); 1 is often left "
+          "with one value alone by the dropout in front of it");
 }
 
 static void each_key_permits_its_case(void **state) {
@@ -723,6 +845,7 @@ int main(void) {
       cmocka_unit_test(layers_may_be_known),
       cmocka_unit_test(what_a_head_hides),
       cmocka_unit_test(refusals_name_the_path_and_both_ways_out),
+      cmocka_unit_test(refusals_name_dropout),
       cmocka_unit_test(each_key_permits_its_case),
       cmocka_unit_test(plan_tells_the_case),
       cmocka_unit_test(plan_tells_how_tokens_are_read),

@@ -68,13 +68,13 @@ static void a_copy_in_bf16_is_the_same(void **state) {
 
 enum { SIDE = 64, DRAWINGS = 40 };
 
-static clv_weights_form form_of(const float *v, size_t rows, size_t columns) {
+static clv_weights_form form_of(const float *v, size_t rows, size_t columns, bool all) {
   static clv_weights_sample s;
   clv_weights_form ret;
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
   assert_true(clv_sample_begin(&s, CLV_F32, &shape));
   clv_sample_take(&s, 0, v, rows * columns * sizeof *v);
-  assert_true(clv_sample_form(&s, &ret));
+  assert_true(clv_sample_form(&s, all, &ret));
   return ret;
 }
 
@@ -109,34 +109,74 @@ static void copies_in_another_unit_type_or_order_are_found(void **state) {
     const size_t sides[][2] = {{SIDE, SIDE}, {16, 16}, {ROWS, COLUMNS}};
     for (size_t k = 0; k < CLV_COUNT(sides); k++) {
       size_t rows = sides[k][0], columns = sides[k][1], n = rows * columns;
-      clv_weights_form own = form_of(v, rows, columns), other;
+      clv_weights_form own = form_of(v, rows, columns, false), other;
       for (size_t i = 0; i < CLV_COUNT(by) + 2; i++) {
         float factor = i < CLV_COUNT(by) ? by[i] : 1 + (float)i;
         for (size_t j = 0; j < n; j++) w[j] = factor * v[j];
         for (size_t j = 0; i >= CLV_COUNT(by) && j < n; j++)
           w[j] = clv_bf16_value(clv_bf16_of(w[j]));
-        other = form_of(w, rows, columns);
+        other = form_of(w, rows, columns, false);
         if (!same_form(&own, &other)) fail_msg("drawing %d of %zu, way %zu", (int)seed, n, i);
       }
-      if (rows == ROWS) continue; /* more values than a sample has */
+      bool all = rows == ROWS; /* more values than a sample has */
+      own = form_of(v, rows, columns, all);
       for (size_t j = 0; j < n; j++) w[j] = v[j % rows * columns + j / rows];
-      other = form_of(w, columns, rows);
+      other = form_of(w, columns, rows, all);
       assert_true(same_form(&own, &other));
       for (size_t j = 0; j < n; j++) w[j] = -2 * v[(j + 5 * columns) % n];
-      other = form_of(w, rows, columns);
+      other = form_of(w, rows, columns, all);
       assert_true(same_form(&own, &other));
     }
   }
+}
+
+/* As large as the table of a small language model: turned, times a number, and rounded. */
+static void large_tensors_are_found_in_any_order(void **state) {
+  enum { N = 2048 };
+  static float v[N * N], w[N * N];
+  const clv_rng_key key = {.seed = 11};
+  (void)state;
+  clv_rng_uniform(&key, -0.05F, 0.05F, v, N * N);
+  for (size_t j = 0; j < N * N; j++) {
+    size_t at = j % N * N + j / N;
+    w[j] = clv_bf16_value(clv_bf16_of(-1.7F * v[at]));
+  }
+  clv_weights_form own = form_of(v, N, N, true), other = form_of(w, N, N, true);
+  assert_true(same_form(&own, &other));
+  clv_rng_uniform(&(clv_rng_key){.seed = 12}, -0.05F, 0.05F, w, N * N);
+  other = form_of(w, N, N, true);
+  assert_false(same_form(&own, &other));
+}
+
+/* Pieces come in any order; before the last there is no form. */
+static void a_tensor_that_is_not_whole_has_no_form(void **state) {
+  (void)state;
+  static float v[VALUES];
+  static clv_weights_sample s;
+  const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS);
+  clv_weights_form own, other;
+  draw(3, v);
+  own = form_of(v, ROWS, COLUMNS, true);
+  assert_true(clv_sample_begin(&s, CLV_F32, &shape));
+  assert_false(clv_sample_form(&s, true, &other));
+  clv_sample_take(&s, 4000, v + 1000, sizeof v - 4000);
+  assert_false(clv_sample_form(&s, true, &other));
+  clv_sample_take(&s, 0, v, 4000);
+  assert_true(clv_sample_form(&s, true, &other) && same_form(&own, &other));
+  assert_true(clv_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
+  clv_sample_take(&s, 0, v, SIDE * SIDE * sizeof *v);
+  assert_false(clv_sample_form(&s, true, &other)); /* the form of the sample is that of all */
 }
 
 static void drawings_of_one_shape_differ_in_form(void **state) {
   (void)state;
   static float v[VALUES];
   clv_weights_form of[2 * DRAWINGS];
-  for (int small = 0; small < 2; small++) {
+  static const size_t sides[][2] = {{SIDE, SIDE}, {8, 2}, {ROWS, COLUMNS}};
+  for (size_t way = 0; way < CLV_COUNT(sides); way++) {
     for (uint64_t seed = 0; seed < 2 * DRAWINGS; seed++) {
       draw(seed + 1, v);
-      of[seed] = form_of(v, small ? 8 : SIDE, small ? 2 : SIDE);
+      of[seed] = form_of(v, sides[way][0], sides[way][1], way == 2);
     }
     for (size_t i = 0; i < 2 * DRAWINGS; i++)
       for (size_t k = 0; k < i; k++) assert_false(same_form(&of[i], &of[k]));
@@ -243,6 +283,8 @@ int main(void) {
       cmocka_unit_test(pieces_of_any_size_are_one_tensor),
       cmocka_unit_test(a_copy_in_bf16_is_the_same),
       cmocka_unit_test(copies_in_another_unit_type_or_order_are_found),
+      cmocka_unit_test(large_tensors_are_found_in_any_order),
+      cmocka_unit_test(a_tensor_that_is_not_whole_has_no_form),
       cmocka_unit_test(drawings_of_one_shape_differ_in_form),
       cmocka_unit_test(biases_and_counts_are_none),
       cmocka_unit_test(drawn_labels_have_no_order),

@@ -128,6 +128,8 @@ static clv_graph *draw(uint32_t *r) {
   assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
   assert_int_equal(clv_graph_add_input(g, "x", CLV_F32, &(clv_shape){2, {1, PLACES}}, &at, &err),
                    CLV_OK);
+  /* The first form has no channels, so each feature is a place. */
+  add(g, CLV_OP_RESHAPE, (clv_attrs){.shape = {3, {1, 1, PLACES}}}, &at);
   add_shape(g, r, &at);
   for (int i = 0; i < LAYERS; i++) add_layer(g, r, &at);
   add_slice(g, r, &at);
@@ -173,7 +175,7 @@ static void run(runner *w, const float *x, float *y) {
 /* The fewest places on which an output depends that depends on any, and the fewest outputs that
  * depend on a place; 0: none does. */
 static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs) {
-  static float before[MAX_OUT], after[MAX_OUT];
+  static float before[MAX_OUT], after[MAX_OUT], other[MAX_OUT];
   static int64_t of[MAX_OUT];
   float x[PLACES];
   runner w;
@@ -181,16 +183,19 @@ static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs)
   runner_new(g, &w);
   assert_true(w.n_out <= MAX_OUT);
   memset(of, 0, sizeof of);
-  for (int i = 0; i < PLACES; i++) x[i] = (float)(i % 7) - 3.1f;
+  for (int i = 0; i < PLACES; i++) x[i] = 0.1f * ((float)(i % 7) - 3.1f); /* saturates nothing */
   run(&w, x, before);
   for (int i = 0; i < PLACES; i++) {
     int64_t outputs = 0;
-    x[i] += 1.7f;
+    x[i] += 0.17f;
     run(&w, x, after);
-    x[i] = (float)(i % 7) - 3.1f;
+    x[i] -= 0.94f; /* rounding may hide one change */
+    run(&w, x, other);
+    x[i] = 0.1f * ((float)(i % 7) - 3.1f);
     for (size_t k = 0; k < w.n_out; k++) {
-      of[k] += before[k] != after[k];
-      outputs += before[k] != after[k];
+      bool changes = before[k] != after[k] || before[k] != other[k];
+      of[k] += changes;
+      outputs += changes;
     }
     if (outputs && (!*ret_outputs || outputs < *ret_outputs)) *ret_outputs = outputs;
   }
