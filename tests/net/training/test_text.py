@@ -79,7 +79,7 @@ def modelling(objective):
 @suite.test
 def a_resumed_run_hides_the_same_tokens():
     """26 steps an epoch: the whole run and the resumed one see the second epoch's tokens."""
-    for objective in ("masked", "causal"):
+    for objective in ("masked", "causal") if LONG else ("masked",):
         whole, metrics, _ = cluster.trained(objective, modelling(objective), 60)
         losses = [row["loss"] for row in map(json.loads, metrics.splitlines()) if "loss" in row]
         assert sum(losses[-10:]) < 0.95 * sum(losses[:10]), losses
