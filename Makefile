@@ -144,7 +144,7 @@ $(GEN)/cuda_launches.def: $(call lib_of,kernels/cuda)
 	@mkdir -p $(@D); nm $< | awk '$$1 == "U" && $$2 ~ /^clv_gpu_/ { called[$$2] } NF == 3 { here[$$3] } \
 	  END { for (name in called) if (!(name in here)) print "LAUNCH(" name ")" }' | sort > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-$(OUT)/kernels/cuda/paper/launches.o: $(GEN)/cuda_launches.def
+$(OUT)/kernels/cuda/dryrun/launches.o: $(GEN)/cuda_launches.def
 
 compile = $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(patsubst %/,%,$(dir $(1)))) $(if $(filter tests/unit/% tests/e2e/% tests/gpu/test_%,$(1)),$(CFLAGS_ONCE)) $(if $(filter $(OP_SRCS),$(1)),-DREAL=$(or $(2),float)) -c $(1)
 $(OUT)/%.o: %.c $(OUT)/flags

@@ -64,7 +64,7 @@ $(call layer, kernels/cpu, common/base/tensor common/base/settings kernels kerne
 $(call layer, kernels/cuda, common/base/tensor common/base/settings kernels kernels/ops kernels/steps, Random123)
 
 # the GPU backend without a device: estimates what a plan needs
-$(call layer, kernels/cuda/paper, common/base/tensor common/base/settings kernels kernels/cuda)
+$(call layer, kernels/cuda/dryrun, common/base/tensor common/base/settings kernels kernels/cuda)
 
 # finds and opens the library of the GPU backend at run time
 $(call layer, kernels/load, kernels)
@@ -163,7 +163,8 @@ $(call layer, master/api, $(ENGINE))
 # the part that commands call: runtime, peers, modules, contexts, calls, backward, steps, state
 $(call layer, master/api/core, $(ENGINE) master/api)
 
-# the part that only programs call: kept references, futures, gradients, divided layers, files, rejoining
+# the part that only programs call: kept references, futures, gradients, divided layers, files,
+# rejoining
 $(call layer, master/api/extra, $(ENGINE) master/api master/api/core)
 
 # who includes the headers is linked with what stands behind them
@@ -176,7 +177,7 @@ $(call layer, master/egress, common/base/tensor common/base/settings common/mode
 $(call layer, master/reach, common/base/tensor kernels kernels/ops common/model/graph)
 
 # previews a session: blueprint, placed schedules, privacy, memory, suggested cuts
-$(call layer, master/plan, common/base/tensor common/base/settings common/model/sched common/model/config common/model/weights kernels kernels/cuda/paper \
+$(call layer, master/plan, common/base/tensor common/base/settings common/model/sched common/model/config common/model/weights kernels kernels/cuda/dryrun \
   common/model/graph common/model/hf common/model/models master/data master/look master/api master/egress master/reach)
 
 # the trainer, a program on master/api: steps, measurements, evaluations, checkpoints

@@ -214,7 +214,7 @@ clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value,
                         clv_err *err) CLV_USE_RESULT;
 
 /* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
-static inline int64_t clv_heads_seen(const clv_attrs *attrs, int64_t i, int64_t length) {
+static inline int64_t clv_heads_visible_keys(const clv_attrs *attrs, int64_t i, int64_t length) {
   return attrs->causal && i + 1 < length ? i + 1 : length;
 }
 
@@ -269,10 +269,10 @@ static inline unsigned clv_save_in(int i) {
 }
 
 /* What of a key another execution of the same kernel has otherwise. */
-typedef struct clv_occasion {
+typedef struct clv_rng_position {
   uint64_t step;
   uint32_t micro_batch, zero;
-} clv_occasion;
+} clv_rng_position;
 
 /* Arguments of one execution. Activations are in the kernel's layouts; parameters and their
  * gradients are always row-major. Unused pointers are NULL. */
@@ -291,7 +291,7 @@ typedef struct clv_kernel_args {
   clv_rng_key key;              /* key.layer is already (layer << 4) */
   /* For kernels that read it: the key's step and micro-batch, in the backend's memory. NULL: they
    * are in the key. */
-  const clv_occasion *occasion;
+  const clv_rng_position *occasion;
 } clv_kernel_args;
 
 /* Functions that read the cache. */

@@ -7,7 +7,7 @@
 
 #define AT(member) offsetof(clv_master_arguments, member)
 
-/* In the order of clv_records_format. */
+/* In the order of clv_predictions_format. */
 static const char *const record_formats[] = {"csv", "jsonl", "npy", NULL};
 
 static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_SESSION, out); }
@@ -204,6 +204,6 @@ int main(int argc, char **argv) {
           "cleave\\-egress.policy.yaml(5), cleave\\-ops(7)",
   };
   static clv_master_arguments a;
-  clv_keep_memory();
+  clv_tune_malloc();
   return clv_cli_main(&cli, argc, argv, &a);
 }

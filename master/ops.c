@@ -69,7 +69,7 @@ static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAM
   int n = 0;
   for (const clv_attr_row *row = def->attrs; row->key; row++)
     if (row->required) values[n++] = (clv_attr_value){.key = row->key, .n_ints = 1, .ints = {1}};
-  if (!def->slots || clv_attrs_from(op, values, n, &attrs, NULL) != CLV_OK) return 0;
+  if (!def->slots || clv_attrs_parse(op, values, n, &attrs, NULL) != CLV_OK) return 0;
   clv_op_site site = {.attrs = &attrs, .n_in = 1, .in = {CLV_SHAPE(1, 1, 1, 1)}};
   return def->slots(&site, ret);
 }
@@ -160,7 +160,7 @@ static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   }
   clv_bytes_puts(out, "],\"parameters\":[");
   put_params(op, def, "\"", ",", out);
-  clv_bytes_printf(out, "],\"most_parameters\":%d", clv_op_most_params(op));
+  clv_bytes_printf(out, "],\"most_parameters\":%d", clv_op_max_params(op));
   json_flag(out, "loss", def->loss);
   json_flag(out, "labels", def->labels);
   json_flag(out, "rows", def->rows);

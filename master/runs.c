@@ -28,7 +28,7 @@ int clv_cmd_log(void *args) {
 }
 
 /* A record stays where what it tells of left from, whatever becomes of the run's other files. */
-static clv_code read_record(const char *folder, clv_egress_book *ret, clv_err *err) {
+static clv_code read_record(const char *folder, clv_egress_summary *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -44,9 +44,9 @@ int clv_cmd_egress(void *args) {
   const clv_master_arguments *a = args;
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
-  CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary book = {0};
   clv_err err;
-  clv_egress_form form = a->html ? CLV_EGRESS_HTML : CLV_EGRESS_TEXT_FORM;
+  clv_egress_format form = a->html ? CLV_EGRESS_HTML : CLV_EGRESS_PLAIN_TEXT;
   if (a->html && a->run.json) return clv_cli_usage(&a->line, "egress prints --html or --json");
   if (clv_history_find(a->line.words[0], &folder, &err) != CLV_OK)
     return ended(err.code, CLV_EXIT_OK, &err);

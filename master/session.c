@@ -32,7 +32,7 @@ static void catch_signals(void) {
   sigaction(SIGPIPE, &act, NULL);
 }
 
-typedef clv_exit session_command(const clv_session_config *config, const clv_run_options *o);
+typedef clv_exit_code session_command(const clv_session_config *config, const clv_run_options *o);
 
 typedef clv_code session_loader(const char *path, const clv_config_overrides *over,
                                 clv_session_config **ret, clv_err *err);
@@ -45,7 +45,7 @@ static int with_session_of(clv_master_arguments *a, session_loader *load,
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
   if (load(a->line.words[0], &over, &config, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONFIG, &err);
-  a->run.log_json = clv_cli_json(&a->line, config->log.json);
+  a->run.log_json = clv_cli_is_log_json(&a->line, config->log.json);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, a->run.log_json);
   a->run.interrupted = &interrupted;
   clv_open_files_raise();

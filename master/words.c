@@ -19,7 +19,7 @@ typedef struct printing {
   clv_window_options window;
   bool told;          /* that children share the network */
   size_t files, bare; /* pages without a word */
-  clv_exit code;
+  clv_exit_code code;
 } printing;
 
 static void put_list(clv_bytes *out, const char *key, const int32_t *at, size_t n, size_t each) {
@@ -48,7 +48,7 @@ static void put_head(clv_bytes *out, const clv_found_file *f, size_t page) {
 static clv_code put_windows(clv_bytes *out, const printing *p, const clv_found_file *f,
                             size_t number, const clv_page *page, clv_err *err) {
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
-  CLV_TRY(clv_windows_of(page, NULL, p->tokenizer, &p->window, &w, err));
+  CLV_TRY(clv_windows_make(page, NULL, p->tokenizer, &p->window, &w, err));
   for (size_t i = 0; i < w.n; i++) {
     put_head(out, f, number);
     clv_bytes_printf(out, ",\"window\":%zu", i + 1);
@@ -68,7 +68,7 @@ static clv_code put_page(const printing *p, const clv_found_file *f, size_t numb
   } else {
     put_head(&out, f, number);
     clv_bytes_puts(&out, ",");
-    clv_page_put(&out, page);
+    clv_page_write_json(&out, page);
     clv_bytes_puts(&out, "}\n");
   }
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a page", f->path);
@@ -113,9 +113,9 @@ static clv_code set_window(printing *p, clv_err *err) {
   CLV_TRY(clv_tokenizer_open(a->tokenizer, &(clv_tokenizer_options){0}, &p->tokenizer, err));
   p->window = (clv_window_options){.width = a->max_tokens ? a->max_tokens : 512,
                                    .stride = a->stride,
-                                   .first = clv_tokenizer_id(p->tokenizer, "[CLS]"),
-                                   .last = clv_tokenizer_id(p->tokenizer, "[SEP]"),
-                                   .pad = clv_tokenizer_id(p->tokenizer, "[PAD]")};
+                                   .first = clv_tokenizer_token_id(p->tokenizer, "[CLS]"),
+                                   .last = clv_tokenizer_token_id(p->tokenizer, "[SEP]"),
+                                   .pad = clv_tokenizer_token_id(p->tokenizer, "[PAD]")};
   p->window.pad = CLV_MAX(p->window.pad, 0);
   return CLV_OK;
 }

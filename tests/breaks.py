@@ -33,15 +33,15 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    small_ones_overtake=("static void schedule", "s->wanted <= t->free", "t->free"),
    a_slice_has_no_length=("static bool slice_over", "|| now - s->began < s->at->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"),
-   a_credit_has_no_limit=("void clv_share_credit", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
-   a_credit_is_not_the_tenants=("void clv_share_credit", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
+   a_credit_has_no_limit=("void clv_share_refund", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
+   a_credit_is_not_the_tenants=("void clv_share_refund", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read", "return node == g->output;", "return node <= g->output;"),
    inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = node_called(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool comes_later", "return true;", "return false;"),
-   records_may_be_joined=("clv_code clv_layer_keeps_records", "!g->joins", "g->n_nodes"))
+   records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->joins", "g->n_nodes"))
 of("common/model/graph/slice.c", "tests/net/training/test_graphs.py",
    values_of_a_cut_are_one_value=("static clv_code take_apart", "part.start = part.stop;", ";"),
    what_only_passes_is_lost=("static bool crosses", "n->layer < layers", "n->layer + 1 == layers"))
@@ -54,9 +54,9 @@ of("master/train/egress.c", "tests/net/training/test_inputs.py",
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
-   lengths_count_as_records=("static clv_findings shows_of_input", "clv_graph_lengths(g, k) ?", "clv_graph_lengths(g, k) < 0 ?"))
+   lengths_count_as_records=("static clv_findings shows_of_input", "clv_graph_length_limit(g, k) ?", "clv_graph_length_limit(g, k) < 0 ?"))
 of("common/model/graph/reads.c", "tests/unit/plan/test_plan_graphs",
-   what_is_also_a_length_is_no_record=("int64_t clv_graph_lengths", "return 0;", "continue;"))
+   what_is_also_a_length_is_no_record=("int64_t clv_graph_length_limit", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
    inputs_of_later_stages_are_not_told=("static void leaf_rows", "s->worker < 0", "s->worker < 0 || i"),
    values_that_cross_are_told_as_one=("static void put_values", "r->n_values < 2", "r->n_values"))
@@ -69,7 +69,7 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float share_of(", "own > 0 ? own", "own > all ? own"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_judged(", "judged += !clv_trainer_ignores(t, label[i]);", "judged += t && label[i] != INT64_MIN;"),
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "judged += !clv_trainer_is_ignored(t, label[i]);", "judged += t && label[i] != INT64_MIN;"),
    places_weigh_alike=("double clv_trainer_batch_weight(", "weight_of(&t->config->loss.weight, label[i])", "weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
@@ -83,7 +83,7 @@ of("common/model/config/session.c", "tests/net/training/test_habits.py",
 of("master/score/score.c", "tests/unit/score/test_score",
    macro_counts_classes_that_never_occur=("static void finish_all(", "seen += k->labels + k->answers > 0;", "seen++;"),
    ignored_places_are_scored=("clv_code clv_score_add(", "s->o.ignores && labels[i] == s->o.ignored", "s->o.ignores && labels[i] > s->o.ignored"),
-   scores_go_on_from_the_last_time=("void clv_score_start(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
+   scores_go_on_from_the_last_time=("void clv_score_reset(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
 of("master/score/auc.c", "tests/unit/score/test_score",
    equal_scores_have_an_order=("static double twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
@@ -113,9 +113,9 @@ of("common/model/graph/params.c", "tests/unit/graph/test_ops",
 
 # ---- accounts ------------------------------------------------------------------------------------
 of("common/net/fair/account.c", "tests/unit/fair/test_account",
-   a_refused_charge_stays=("clv_account *clv_account_try", "take_back(a, at, q, n);", ""),
+   a_refused_charge_stays=("clv_account *clv_account_try_charge", "take_back(a, at, q, n);", ""),
    a_discharge_counts_below_alone=("void clv_account_discharge", "take_back(a, NULL, q, n);", "take_back(a, a->o.above, q, n);"),
-   strangers_numbers_are_told=("clv_code clv_account_refuse", "if (a->o.shared)", "if (false)"))
+   strangers_numbers_are_told=("clv_code clv_account_fail_exceeded", "if (a->o.shared)", "if (false)"))
 
 # ---- adapters ------------------------------------------------------------------------------------
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
@@ -125,16 +125,16 @@ of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
    other_stages_get_adapters=("static bool is_meant(", "&& n->layer >= w->first", ""),
    b_is_drawn=("static clv_code low_rank(", "whole(CLV_ATTR_INIT_ZERO, 1)", "whole(CLV_ATTR_INIT_ZERO, 0)"))
 of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
-   the_base_learns=("bool clv_adapters_freeze(", "return true;", "return false;"),
+   the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!trains_any(", "if (false && !trains_any("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
-   adapters_are_as_secret_as_their_file=("const char *clv_privacy_excuse(", "adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh", "!clv_stage_pushes(s) || fresh"),
-   zeros_hide=("const char *clv_privacy_excuse(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
+   adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh", "!clv_stage_has_master_weights(s) || fresh"),
+   zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
-   what_is_fixed_lies_among_what_learns=("void clv_params_fix(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
+   what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
 of("common/engine/module_memory.c", FIXED,
-   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->fixed) clv_params_fix(m->params);", ""))
+   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->fixed) clv_params_fix_frozen(m->params);", ""))
 of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
@@ -153,7 +153,7 @@ of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
    another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"),
    adapters_of_no_lora_are_strangers=("static clv_code check_made(", "CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
-   checkpoints_have_the_artifact_again=("bool clv_adapters_keep(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
+   checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
 of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
 of("master/api/core/module.c", "tests/net/training/test_lora.py",
@@ -164,7 +164,7 @@ of("worker/service/artifact.c", "tests/net/training/test_lora.py",
 # ---- folders of pretrained weights ---------------------------------------------------------------
 PRETRAINED = "tests/unit/weights/test_pretrained"
 of("common/model/weights/index.c", PRETRAINED,
-   an_index_names_any_file=("static clv_code check_file_name(", "!clv_weights_file_name_ok(file) ||", ""),
+   an_index_names_any_file=("static clv_code check_file_name(", "!clv_weights_is_file_name(file) ||", ""),
    an_index_has_no_limit=("static clv_code read_map(", "n > CLV_WEIGHTS_MAX_TENSORS", "false"))
 of("common/model/weights/names.c", PRETRAINED,
    the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.other != CLV_WEIGHTS_NONE", "false"),
@@ -174,11 +174,11 @@ of("common/model/weights/folder.c", PRETRAINED,
    all_files_are_opened=("clv_code clv_weights_folder_match(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(ready_part((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
    two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_once(f, want, ret_found, n, err);", "(void)check_once; return CLV_OK;"))
 of("common/model/weights/common.c", PRETRAINED,
-   a_file_may_change_while_it_is_read=("clv_code clv_weights_unchanged(", "if (now.size", "if (label || now.size"))
+   a_file_may_change_while_it_is_read=("clv_code clv_weights_check_stamp(", "if (now.size", "if (label || now.size"))
 PARTS = "tests/unit/weights/test_parts"
 of("common/model/weights/read.c", PARTS,
-   parts_lie_behind_their_tensor=("clv_code clv_weights_part(", "n > e->bytes - offset", "false"),
-   a_file_read_in_parts_may_change=("clv_code clv_weights_part(", "return clv_weights_unchanged(f->fd.fd, f->label, &f->was, err);", "return CLV_OK;"))
+   parts_lie_behind_their_tensor=("clv_code clv_weights_read_range(", "n > e->bytes - offset", "false"),
+   a_file_read_in_parts_may_change=("clv_code clv_weights_read_range(", "return clv_weights_check_stamp(f->fd.fd, f->label, &f->was, err);", "return CLV_OK;"))
 of("common/model/weights/write.c", PARTS,
    bytes_may_be_missing=("clv_code clv_weights_finish(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
    parts_come_in_any_order=("clv_code clv_weights_put(", "offset != t->done ||", ""),
@@ -187,13 +187,13 @@ MEMORY = "tests/net/training/test_memory.py"
 of("master/train/modules.c", MEMORY,
    evaluations_have_moments=("static clv_code load_modules(", "if (t->use != CLV_TRAINER_EVALUATES) CLV_TRY(make_optimizer(t, err));", "CLV_TRY(make_optimizer(t, err));"))
 of("worker/service/artifact.c", MEMORY,
-   an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_PART };", "enum { PART_BYTES = 1 << 26 };"))
-of("master/api/core/pieces.c", MEMORY,
+   an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };", "enum { PART_BYTES = 1 << 26 };"))
+of("master/api/core/state_pieces.c", MEMORY,
    all_pieces_are_asked_for_at_once=("", "LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20", "LEAST_WINDOW = 64 << 20, MOST_WINDOW = 64 << 20"),
    items_come_whole=("static bool knows_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
 of("common/model/weights/checkpoint_read.c", MEMORY,
-   checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_slurp(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
-of("master/api/core/pieces.c", "tests/net/hostile/test_hostile_state.py pieces_of_state",
+   checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_read_all(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
+of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py pieces_of_state",
    any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->got.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
@@ -219,7 +219,7 @@ of("worker/store/bases.c", BASES,
    a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
    a_base_stays_for_ever=("static bool leave(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
    what_was_not_filled_is_full=("static clv_code fill_it(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
-   who_waits_cannot_leave=("static clv_code make_full(", "CLV_TRY(clv_waiter_check(waiter, err));", "(void)waiter; (void)err;"))
+   who_waits_cannot_leave=("static clv_code make_full(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
    strangers_share=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    nobody_shares=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
@@ -232,7 +232,7 @@ of("worker/service/load_module.c", BASES_NET,
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
-   pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_may_give(m, &item, err));", ""),
+   pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_check_readable(m, &item, err));", ""),
    a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.withheld", ""))
 of("common/engine/node_files.c", BASES_NET,
    files_have_the_base=("static clv_code state_of(", "if (item->lent || item->withheld) continue;", ""))
@@ -251,8 +251,8 @@ of("kernels/cpu/linear.c", NARROW,
 of("kernels/cpu/linear_bf16.c", NARROW,
    narrow_weights_are_read_as_f32=("static cpu_pairs_factor weights_of(", "narrow = k->k.d.bf16_weight;", "narrow = false;"))
 of("common/model/graph/params.c", NARROW,
-   weights_that_learn_are_narrow=("void clv_params_narrow(", "!q->frozen ||", ""),
-   narrow_weights_take_as_much=("void clv_params_narrow(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
+   weights_that_learn_are_narrow=("void clv_params_frozen_to_bf16(", "!q->frozen ||", ""),
+   narrow_weights_take_as_much=("void clv_params_frozen_to_bf16(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
 of("common/base/tensor/tensor.c", NARROW,
    halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
 of("master/api/core/module.c", "tests/net/training/test_lora.py a_base_in_bf16",
@@ -268,7 +268,7 @@ of("master/tokens/wordpiece.c", TOKENS,
    long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
    half_a_word_is_known=("static clv_code add_word(", "out->n = before;", ";"))
 of("master/tokens/chars.c", TOKENS,
-   marks_stay_as_they_came=("clv_code clv_points_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
+   marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
 of("master/tokens/bpe_file.c", TOKENS,
    any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
@@ -280,18 +280,18 @@ of("master/run/run_classes.c", "tests/unit/run/test_records",
    a_class_may_come_twice=("static clv_code each_once(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
-   a_box_may_end_before_it_begins=("static clv_code take_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MOST"),
+   a_box_may_end_before_it_begins=("static clv_code take_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
    words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * words)", "if (l->boxes.n > 4 * words)"),
-   lines_need_no_labels=("static uint32_t needed(", "if (wants == CLV_PAGES_OF_WORDS)", "if (false && wants == CLV_PAGES_OF_WORDS)"))
+   lines_need_no_labels=("static uint32_t needed(", "if (wants == CLV_PAGES_WORD_LABELS)", "if (false && wants == CLV_PAGES_WORD_LABELS)"))
 of("master/data/pages.c", PAGES,
    windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
    an_order_of_classes_takes_others=("static clv_code take_names(", "r->names.closed = o->n_labels > 0;", ";"))
 of("master/data/class_names.c", PAGES,
-   classes_stand_as_they_came=("clv_code clv_names_order(", "s->closed ? number : (int32_t)i", "number"))
-of("master/plan/data_fits.c", "tests/net/training/test_text.py",
+   classes_stand_as_they_came=("clv_code clv_name_table_order(", "s->closed ? number : (int32_t)i", "number"))
+of("master/plan/data_check.c", "tests/net/training/test_text.py",
    any_tokenizer_fits=("static clv_code tokenizer_fits(", "tokens <= node->attrs.rows", "tokens"))
 DOCUMENTS = "tests/unit/documents/test_documents"
-of("master/documents/child.c", DOCUMENTS,
+of("master/documents/child_process.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code listen_to(", "out->failed || out->len > l->output", "out->failed"),
    a_child_has_all_memory=("static void set_limits(", "limit(RLIMIT_AS, l->memory, l->memory);", ";"),
    a_child_writes_files=("static void set_limits(", "limit(RLIMIT_FSIZE, 0, 0);", ";"),
@@ -319,7 +319,7 @@ of("common/engine/reference/rref_tables.c", PROGRAMS,
    a_parent_goes_before_the_owner_knows_its_child=(
        "[RREF_NONE] = {", "DO(JOINING, RREF_SEND_FORK,", "DO(JOINING, RREF_SEND_FORK, RREF_SEND_ACCEPT,"),
    a_handle_goes_before_its_owner_has_answered=(
-       "[RREF_JOINING] = {", "DO(JOINING_RELEASED, RREF_CUT_FETCH)", "DO(JOINED_RELEASED, RREF_CUT_FETCH, RREF_CHECK)"),
+       "[RREF_JOINING] = {", "DO(JOINING_RELEASED, RREF_CANCEL_FETCH)", "DO(JOINED_RELEASED, RREF_CANCEL_FETCH, RREF_CHECK)"),
    an_early_fetch_is_taken_and_forgotten=("[RREF_FORK_NONE] = {", "DO(FORK_NONE, RREF_PARK)", "STAY(FORK_NONE)"),
    a_fetch_that_waits_for_the_value_is_forgotten=("[RREF_FORK_ASKED] = {", "DO(FORK_KNOWN, RREF_SEND_VALUE)", "STAY(FORK_KNOWN)"),
    an_early_fork_is_refused=("[RREF_ENTRY_NONE] = {", "DO(ENTRY_NONE, RREF_PARK)", "REFUSE(NOT_FOUND)"),
@@ -329,9 +329,9 @@ of("common/engine/reference/rref_tables.c", PROGRAMS,
        "[RREF_ENTRY_EXPECTED] = {", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE, RREF_SERVE_FORKS)", "DO(ENTRY_FAILURE, RREF_STORE_FAILURE)"),
    who_has_joined_does_not_release_its_parent=(
        "[RREF_JOINING] = {", "RREF_NOTE_JOINED, RREF_SEND_ACCEPT,", "RREF_NOTE_JOINED,"),
-   a_released_handle_stays=("[RREF_JOINED] = {", "RREF_CUT_FETCH, RREF_CHECK", "RREF_CUT_FETCH"),
+   a_released_handle_stays=("[RREF_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CANCEL_FETCH"),
    the_owner_is_not_told_that_a_handle_goes=(
-       "[RREF_JOINED_RELEASED] = {", "[RREF_QUIET] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_QUIET] = STAY(LEAVING)"),
+       "[RREF_JOINED_RELEASED] = {", "[RREF_NO_WAITERS] = DO(LEAVING, RREF_SEND_DELETE)", "[RREF_NO_WAITERS] = STAY(LEAVING)"),
    an_accepted_child_stays=("[RREF_CHILD_TAKEN] = {", "[RREF_CHILD_ACCEPTED] = DO(CHILD_NONE, RREF_FREE)", "[RREF_CHILD_ACCEPTED] = STAY(CHILD_TAKEN)"),
    a_fork_stays_when_its_user_goes=("[RREF_FORK_KNOWN] = {", "[RREF_FORK_DELETED] = DO(FORK_NONE, RREF_FREE)", "[RREF_FORK_DELETED] = STAY(FORK_KNOWN)"))
 of("common/engine/reference/rref_tables.c", CELLS,
@@ -339,8 +339,8 @@ of("common/engine/reference/rref_tables.c", CELLS,
    forks_before_their_entry_are_forgotten=("[RREF_ENTRY_NONE] = {", "RREF_UNPARK_FORKS,", ""),
    what_stood_behind_the_window_stays_there=("[RREF_POST_BEHIND] = {", "DO(POST_SENT, RREF_TRANSMIT)", "STAY(POST_SENT)"),
    a_refused_handle_is_gone_before_who_passed_it_knows=(
-       "[RREF_JOINING_RELEASED] = {", "[RREF_REFUSED] = DO(ENDED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK)",
-       "[RREF_REFUSED] = DO(ENDED, RREF_CUT_OWNER, RREF_CHECK, RREF_SEND_ACCEPT, RREF_REPORT_JOINED)"),
+       "[RREF_JOINING_RELEASED] = {", "[RREF_JOIN_REFUSED] = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK)",
+       "[RREF_JOIN_REFUSED] = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_CHECK, RREF_SEND_ACCEPT, RREF_REPORT_JOINED)"),
    a_handle_is_used_before_its_owner_is_asked=(
        "[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_REPORT_USED, RREF_SEND_FORK"),
    FORK_is_posted_twice=("[RREF_NONE] = {", "RREF_SEND_FORK, RREF_REPORT_USED", "RREF_SEND_FORK, RREF_SEND_FORK, RREF_REPORT_USED"),
@@ -349,14 +349,14 @@ of("common/engine/reference/rref_tables.c", CELLS,
    a_value_is_stored_twice=(
        "[RREF_ENTRY_VALUE] = {", "[RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE)", "[RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE)"),
    a_FETCH_outlives_its_handle=(
-       "[RREF_JOINED] = {", "RREF_CUT_FETCH, RREF_CHECK", "RREF_CHECK"),
-   an_owner_is_asked_soon_again_and_again=("[RREF_JOINED] = {", "RREF_ASK_LATER", "RREF_ASK_SOON"),
+       "[RREF_JOINED] = {", "RREF_CANCEL_FETCH, RREF_CHECK", "RREF_CHECK"),
+   an_owner_is_asked_soon_again_and_again=("[RREF_JOINED] = {", "RREF_REFETCH_LATER", "RREF_REFETCH_SOON"),
    what_was_wanted_of_a_lost_owner_never_comes=(
-       "[RREF_JOINED] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE)",
-       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT)"),
+       "[RREF_JOINED] = {", "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE)",
+       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT)"),
    who_joins_a_lost_owner_waits_for_ever=(
        "[RREF_JOINING] = {",
-       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CUT_OWNER, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
+       "[RREF_OWNER_LOST] = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE)",
        "[RREF_OWNER_LOST] = STAY(JOINING)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/engine/reference/rref_post.c", PROGRAMS,
@@ -365,7 +365,7 @@ of("common/engine/reference/rref_post.c", PROGRAMS,
 of("common/engine/reference/rref_post.c", CELLS,
    of_several_answers_that_wait_one_is_sent=("static void acknowledge", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
 of("common/engine/reference/rref_record.c", CELLS,
-   a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_drop", "if (!r->results) clv_slab_give(s, r);", "clv_slab_give(s, r);"))
+   a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
 of("common/engine/reference/rref.c", PROGRAMS,
    who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);", ""),
    nobody_renews=("static void renew", "if (!owes ||", "if (true ||"))
@@ -378,11 +378,11 @@ of("common/engine/reference/rref_owner.c", PROGRAMS,
 
 # ---- links ---------------------------------------------------------------------------------------
 LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
-of("common/net/link/life.c", LINK_CELLS,
+of("common/net/link/link_state.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
    a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
-   a_link_that_attaches_does_not_end=("static life_action *const actions", "[CLV_LIFE_ATTACHING] = {join, attach, end,", "[CLV_LIFE_ATTACHING] = {join, attach, pass,"),
-   an_end_is_said_again=("static life_action *const actions", "[CLV_LIFE_ENDING] = {refuse, pass, pass, lose}", "[CLV_LIFE_ENDING] = {refuse, pass, end, lose}"),
+   a_link_that_attaches_does_not_end=("static life_action *const actions", "[CLV_LINK_ATTACHING] = {join, attach, end,", "[CLV_LINK_ATTACHING] = {join, attach, pass,"),
+   an_end_is_said_again=("static life_action *const actions", "[CLV_LINK_ENDING] = {refuse, pass, pass, lose}", "[CLV_LINK_ENDING] = {refuse, pass, end, lose}"),
    a_link_is_gone_before_its_last_lane=("static clv_code lose", "--l->n_joined == 0", "--l->n_joined == 1"))
 of("common/net/link/lane.c", LINK_CELLS,
    credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = no_bulk", "[CREDIT] = on_credit"),
@@ -402,61 +402,61 @@ ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in
 of("common/engine/context_work.c", ENGINE_WORK,
    the_last_work_runs_first=("static void link_list", "(*at)->first->number < l->first->number", "(*at)->first->number > l->first->number"),
    two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
-   a_module_stays_busy=("void clv_work_ended", "occupy(e, w, false);", ""))
+   a_module_stays_busy=("void clv_work_note_end", "occupy(e, w, false);", ""))
 of("common/engine/inbox.c", "simulate/simulate --runs 20",
-   an_end_leaves_the_thread_asleep=("void clv_inbox_post_end", "b->urgent = true;", ""))
+   an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->urgent = true;", ""))
 EXECUTOR = "tests/unit/engine/test_executor"
 of("common/engine/inbox.c", EXECUTOR,
-   an_end_hides_the_one_behind_it=("void clv_inbox_post_end", "b->ended_end = &w->next;", ""))
+   an_end_hides_the_one_behind_it=("void clv_inbox_post_ended_work", "b->ended_end = &w->next;", ""))
 of("common/engine/node_links.c", EXECUTOR,
    work_never_fails=("void clv_node_work_ended", "w->code = code;", "w->code = CLV_OK;"),
    why_work_failed_is_lost=("void clv_node_work_ended", "copy_of(why)", "NULL"))
 of("common/engine/node_frames.c", "simulate/simulate --runs 20",
-   what_an_end_makes_ready_stays=("void clv_node_ended", "run_engine(n, &why)", "CLV_OK"))
+   what_an_end_makes_ready_stays=("void clv_node_handle_work_end", "run_engine(n, &why)", "CLV_OK"))
 OVERTAKEN = "tests/unit/engine/test_overtaken"
 of("common/engine/context_queue.c", OVERTAKEN,
-   a_change_overtakes_a_backward=("static void change_is_ready", "k->next_due = NULL;", "clv_work_ready(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);\n  if (k) return;"))
+   a_change_overtakes_a_backward=("static void change_is_ready", "k->next_due = NULL;", "clv_work_enqueue(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);\n  if (k) return;"))
 of("common/engine/context_step.c", OVERTAKEN,
    a_step_that_has_begun_is_not_counted=("static clv_code finish_step", "if (code == CLV_OK && s->taken)", "if (code == CLV_OK && s->taken && ctx->state == CONTEXT_OPEN)"))
 of("common/engine/context_forward.c", OVERTAKEN,
-   statistics_are_kept_of_a_call_without_memory=("static clv_code ready(", "CLV_TRY(clv_call_ready_forward(e, c, err));\n  keep_buffers(e, c);", "keep_buffers(e, c);\n  CLV_TRY(clv_call_ready_forward(e, c, err));"))
+   statistics_are_kept_of_a_call_without_memory=("static clv_code ready(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  keep_buffers(e, c);", "keep_buffers(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
 of("common/engine/context_wake.c", OVERTAKEN,
    an_end_rests_while_a_call_waits=("static bool end_waits", "if (e->counts.calls_waiting) return false;", ""),
    an_answer_rests=("static bool apply_waits", "c && c->gradients && steps_wait(", "c && steps_wait("))
 of("common/engine/context_table.c", ENGINE_CELLS,
-   a_context_that_ends_has_work=("[CONTEXT_CLOSING] = {", "[CONTEXT_WORKS] = DO(IGNORE, CONTEXT_CLOSING)", "[CONTEXT_WORKS] = RECORD(CONTEXT_CLOSING)"),
+   a_context_that_ends_has_work=("[CONTEXT_CLOSING] = {", "[CONTEXT_WORK_READY] = DO(IGNORE, CONTEXT_CLOSING)", "[CONTEXT_WORK_READY] = RECORD(CONTEXT_CLOSING)"),
    a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
    an_ended_context_opens_again=("[CONTEXT_ENDED] = {", "[CONTEXT_CALL] = DO(COUNT, CONTEXT_ENDED)", "[CONTEXT_CALL] = RECORD(CONTEXT_OPEN)"),
    a_second_end_is_not_answered=("[CONTEXT_ENDED] = {", "DO(REPEAT, CONTEXT_ENDED)", "DO(IGNORE, CONTEXT_ENDED)"),
    an_aborted_context_is_held=("[CONTEXT_OPEN] = {", "[CONTEXT_ABORT] = DO(END, CONTEXT_ENDED)", "[CONTEXT_ABORT] = RECORD(CONTEXT_ENDED)"),
-   a_value_is_made_twice=("[VALUE_MAKING] = {", "[VALUE_CALLED] = REFUSE(CLV_EXISTS, exists)", "[VALUE_CALLED] = RECORD(VALUE_MAKING)"),
-   a_value_that_is_here_is_not_given=("[VALUE_LEAF] = {", "[VALUE_ASKED] = DO(GIVE, VALUE_LEAF)", "[VALUE_ASKED] = RECORD(VALUE_LEAF)"),
-   a_value_from_elsewhere_replaces_a_made_one=("[VALUE_MADE] = {", "REFUSE(CLV_PRECONDITION, made_here)", "DO(SETTLE, VALUE_LEAF)"),
+   a_value_is_made_twice=("[VALUE_PENDING] = {", "[VALUE_CALL_ADDED] = REFUSE(CLV_EXISTS, exists)", "[VALUE_CALL_ADDED] = RECORD(VALUE_PENDING)"),
+   a_value_that_is_here_is_not_given=("[VALUE_LEAF] = {", "[VALUE_DELIVERY_ADDED] = DO(GIVE, VALUE_LEAF)", "[VALUE_DELIVERY_ADDED] = RECORD(VALUE_LEAF)"),
+   a_value_from_elsewhere_replaces_a_made_one=("[VALUE_COMPUTED] = {", "REFUSE(CLV_PRECONDITION, made_here)", "DO(SETTLE, VALUE_LEAF)"),
    a_value_that_is_here_cannot_be_kept=("[VALUE_LEAF] = {", "[VALUE_KEPT] = DO(GIVE, VALUE_LEAF),", ""),
    a_value_that_is_awaited_cannot_be_kept=("[VALUE_AWAITED] = {", "[VALUE_KEPT] = RECORD(VALUE_AWAITED),", ""),
-   a_value_comes_and_nobody_gets_it=("[VALUE_AWAITED] = {", "[VALUE_CAME] = DO(SETTLE, VALUE_LEAF)", "[VALUE_CAME] = RECORD(VALUE_AWAITED)"),
-   a_spent_call_runs_backward_again=("[CALL_SPENT] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
-   who_follows_a_spent_call_waits=("[CALL_SPENT] = ", "DO(IGNORE, CALL_SPENT)", "RECORD(CALL_SPENT)"),
-   a_retained_call_is_spent=("[CALL_SUMMING] = {", "DO(SETTLE, CALL_RETAINED)", "DO(END, CALL_SPENT)"),
+   a_value_comes_and_nobody_gets_it=("[VALUE_AWAITED] = {", "[VALUE_RECEIVED] = DO(SETTLE, VALUE_LEAF)", "[VALUE_RECEIVED] = RECORD(VALUE_AWAITED)"),
+   a_spent_call_runs_backward_again=("[CALL_SAVED_FREED] = ", "REFUSE(CLV_PRECONDITION, spent)", "DO(BEGIN, CALL_BACKWARD)"),
+   who_follows_a_spent_call_waits=("[CALL_SAVED_FREED] = ", "DO(IGNORE, CALL_SAVED_FREED)", "RECORD(CALL_SAVED_FREED)"),
+   a_retained_call_is_spent=("[CALL_WEIGHT_GRAD] = {", "DO(SETTLE, CALL_RETAINED)", "DO(END, CALL_SAVED_FREED)"),
    a_gradient_behind_its_call_is_taken=("[PASS_ACTIVE] = {", "[PASS_GRADIENT_OTHER] = REFUSE(CLV_PRECONDITION, after)", "[PASS_GRADIENT_OTHER] = RECORD(PASS_ACTIVE)"),
    a_step_is_taken_during_a_pass=("[PASS_ACTIVE] = {", "[PASS_STEP] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_STEP] = RECORD(PASS_ACTIVE)"),
    a_step_is_reverted_by_anybody=("[STEP_OPEN] = {", "[STEP_REVERTED_BY_OTHER] = DO(IGNORE, STEP_OPEN)", "[STEP_REVERTED_BY_OTHER] = DO(GIVE, STEP_FINAL)"),
    a_step_is_reverted_behind_other_work=("[STEP_OPEN] = {", "[STEP_OTHER_WORK] = DO(END, STEP_FINAL)", "[STEP_OTHER_WORK] = RECORD(STEP_OPEN)"),
    a_step_is_reverted_twice=("[STEP_OPEN] = {", "[STEP_REVERTED] = DO(GIVE, STEP_FINAL)", "[STEP_REVERTED] = DO(GIVE, STEP_OPEN)"),
-   a_final_step_can_be_taken_back=("[STEP_FINAL] = {", "[STEP_TAKEN_FINALLY] = DO(IGNORE, STEP_FINAL)", "[STEP_TAKEN_FINALLY] = RECORD(STEP_OPEN)"),
+   a_final_step_can_be_taken_back=("[STEP_FINAL] = {", "[STEP_TAKEN_FINAL] = DO(IGNORE, STEP_FINAL)", "[STEP_TAKEN_FINAL] = RECORD(STEP_OPEN)"),
    a_pass_takes_prepares_while_it_runs=("[PASS_ACTIVE] = {", "[PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, in_progress)", "[PASS_PREPARE_SAME] = RECORD(PASS_ACTIVE)"))
 of("common/engine/context_pass.c", ENGINE_WORK,
-   gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
+   gradients_are_summed_as_they_come=("clv_code clv_pass_add_gradient", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
 of("common/engine/context.c", ENGINE_CELLS,
-   what_cannot_be_passes=("const clv_cell *clv_contexts_meet", "e->mistake = why;", ""))
+   what_cannot_be_passes=("const clv_cell *clv_contexts_on_event", "e->mistake = why;", ""))
 of("common/engine/context_run.c", ENGINE_CELLS,
-   a_context_lives_after_what_cannot_be=("static clv_code report_mistake", "clv_contexts_fail(e, e->mistaken, CLV_MODULE_ALL, err)", "true"),
+   a_context_lives_after_what_cannot_be=("static clv_code report_mistake", "clv_contexts_fail_context(e, e->mistaken, CLV_MODULE_ALL, err)", "true"),
    what_cannot_be_of_nobody_is_not_said=("static clv_code report_mistake", "told ? CLV_OK : err->code", "told ? CLV_OK : CLV_OK"))
 of("common/engine/context_work.c", ENGINE_CELLS,
-   work_of_a_context_that_ends_is_listed=("void clv_work_ready(", "if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;", ""),
-   work_ends_that_has_not_begun=("void clv_work_ended", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
+   work_of_a_context_that_ends_is_listed=("void clv_work_enqueue(", "if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;", ""),
+   work_ends_that_has_not_begun=("void clv_work_note_end", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
-   a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->progress == CALL_SUMMING", ""),
+   a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->progress == CALL_WEIGHT_GRAD", ""),
    gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
@@ -464,27 +464,27 @@ of("common/engine/context_wake.c", WAKES,
    a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->maker || !v->maker->needed;", "return false;"),
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
-   what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
+   what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
 of("common/net/link/link.c", "tests/unit/link/test_dial",
    a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = join_failed(l, code, err);", ""))
 
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/rpc/stream_send.c", "tests/unit/rpc/test_stream",
-   more_is_enclosed_than_a_receiver_takes=("static bool have_room", "stream->n_enclosed < CLV_RPC_ENCLOSED &&", ""))
+   more_is_enclosed_than_a_receiver_takes=("static bool have_room", "stream->n_enclosed < CLV_RPC_COALESCED &&", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
-   frames_before_one_are_not_counted=("static clv_code read_before", "if (d->before->n == CLV_WIRE_BEFORE)", "if (d->before->n == 2 * CLV_WIRE_BEFORE)"),
-   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_before", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
+   frames_before_one_are_not_counted=("static clv_code read_before", "if (d->before->n == CLV_WIRE_BUNDLED)", "if (d->before->n == 2 * CLV_WIRE_BUNDLED)"),
+   a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
 
 SPARED = "tests/unit/engine/test_spared"
-of("common/engine/context_spare.c", SPARED,
+of("common/engine/context_retain.c", SPARED,
    a_kept_value_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return false && (d || v->wanted);"),
    what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return d;"),
    all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->wanted;", "return true || d;"),
-   inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_find_spared", "spare_inputs(e, v->maker, &todo);", ""),
+   inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_mark_retained", "spare_inputs(e, v->maker, &todo);", ""),
    a_spared_call_waits_for_its_position=("static void let_go(", "leave_order(e, v->maker);", ""),
    a_spared_call_waits_for_a_backward=("static void let_go(", "leave_leader(e, v->maker);", ""))
 of("common/engine/context_free.c", SPARED,
-   a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_ended", "&clv_shared_err_ended"),
+   a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_context_ended", "&clv_shared_err_context_ended"),
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_spared_for_a_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
    statistics_of_spared_calls_stay=("static void spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
@@ -492,7 +492,7 @@ of("common/engine/context_end.c", SPARED,
 of("common/engine/context_call.c", SPARED,
    a_leaf_behind_the_end_stays=("static clv_code value_of_arg(", "(*ret)->spared = (*ret)->dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
-   frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_is_awaited(e, c, &p->frame)", "false"))
+   frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_needs_frame(e, c, &p->frame)", "false"))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
@@ -503,18 +503,18 @@ of("common/engine/context_frames.c", SIMULATED,
 of("common/engine/context_frames.c", SIMULATED + "0",
    a_PREPARE_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_DROP"))
 of("common/engine/context_pass.c", SIMULATED,
-   many_gradients_are_summed_as_they_come=("clv_code clv_pass_contribute", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
+   many_gradients_are_summed_as_they_come=("clv_code clv_pass_add_gradient", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
 of("common/engine/context_backward.c", SIMULATED,
    a_gradient_leaves_without_its_order=("", "p->frame.order = t->order;", "p->frame.order = 0;"))
 of("common/engine/context_queue.c", SIMULATED,
-   running_statistics_move_in_no_order=("void clv_queue_join", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
+   running_statistics_move_in_no_order=("void clv_queue_add_call", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
 of("common/engine/context_work.c", SIMULATED,
-   what_another_callers_end_frees_runs=("void clv_work_ready(", "if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;", ""))
+   what_another_callers_end_frees_runs=("void clv_work_enqueue(", "if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;", ""))
 of("common/engine/context_free.c", SIMULATED,
-   who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_call_refuse_followers(e, c);", ""))
-of("common/model/graph/divide.c", "tests/unit/graph/test_divide",
-   any_layer_is_divided=("clv_code clv_divide_check", "n->op != CLV_OP_LINEAR", "false"),
-   a_remainder_is_lost=("clv_code clv_divide_check", "extent % n_parts", "false"),
+   who_follows_a_failed_backward_waits=("void clv_context_fail(", "clv_context_fail_followers(e, c);", ""))
+of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
+   any_layer_is_divided=("clv_code clv_divide_check_node", "n->op != CLV_OP_LINEAR", "false"),
+   a_remainder_is_lost=("clv_code clv_divide_check_node", "extent % n_parts", "false"),
    glue_has_a_layers_key=("static clv_code glue", "name, CLV_GLUE_LAYER,", "name, 0,"),
    the_last_part_is_added_first=("static clv_code sum", "(int)k;", "(int)(v->d->n_parts - k);"),
    each_part_adds_the_bias=("static clv_code add_rows", "attrs.bias = false;", ""))
@@ -536,14 +536,14 @@ of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
 of("master/api/core/links.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
-of("master/api/extra/kept.c", SIMULATED,
+of("master/api/extra/kept_refs.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->needed_by_peer |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
 of("master/api/extra/futures.c", SIMULATED,
    no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
    what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
-of("master/api/core/place.c", SIMULATED,
+of("master/api/core/module_load.c", SIMULATED,
    a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
@@ -565,7 +565,7 @@ of("kernels/cuda/peer.c", PEERS,
    a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order(of, to, err));", ""),
    what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return order(to, of, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
-   values_pass_the_host=("static clv_code take_output(", "near = (near || !host) && clv_module_reaches(c->mod, c->mod);", "near = false;"))
+   values_pass_the_host=("static clv_code take_output(", "near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);", "near = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
    gradients_pass_the_host=("static clv_code take_din(", "to ? to : c->mod, c->mod) && (", "to ? to : c->mod, c->mod) && !to && ("))
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",
@@ -594,9 +594,9 @@ of("master/api/core/await.c", FUTURES,
 # ---- the same programs over real daemons ---------------------------------------------------------
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
 of("master/api/core/incarnations.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
-   who_was_lost_need_not_be_loaded_again=("cleave_status api_module_is_there(", "m->n_returns == p->n_returns", "true"))
-of("master/api/core/place.c", SIMULATED,
-   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_take_there(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
+   who_was_lost_need_not_be_loaded_again=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
+of("master/api/core/module_load.c", SIMULATED,
+   what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
 of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_home",
    a_cancel_does_nothing=(
@@ -613,29 +613,29 @@ of("master/api/extra/rejoin.c", REJOIN,
    a_context_of_an_earlier_life_is_not_marked=("static void leave_contexts(", "c->left |= NODE_BIT(node);", ""),
    weights_that_are_not_kept_are_not_asked_for=("static cleave_status take_contents(", "|| !m->given", "|| true"))
 of("master/api/core/incarnations.c", REJOIN,
-   a_module_that_was_lost_is_taken_for_there=("cleave_status api_module_is_there(", "m->n_returns == p->n_returns", "true"))
+   a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
    an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_returns ? p->wire : p->name", "p->name"))
-of("master/api/core/states.c", "tests/unit/api/test_api_states",
+of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
    who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
 of("master/api/core/wait.c", SIMULATED,
    ends_are_sent_once=("static uint64_t before_sleep(", "i < rt->n_jobs", "i < 1"))
 of("master/api/core/workers.c", REJOIN,
-   who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_may_be_direct(from, p)", "wanted"))
+   who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_can_link_directly(from, p)", "wanted"))
 of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->state != PEER_PRESENT) api_end_session(p);", ""))
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
-of("master/api/core/place.c", "tests/net/api/test_api_optimizers.py",
-   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_put_back(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
-of("master/api/core/module_end.c", "tests/net/api/test_api_optimizers.py",
-   moments_outlive_their_optimiser=("void api_module_outdated(", "m->resets_moments |= resets_moments;", ""))
+of("master/api/core/module_load.c", "tests/net/api/test_api_optimizers.py",
+   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
+of("master/api/core/module_unload.c", "tests/net/api/test_api_optimizers.py",
+   moments_outlive_their_optimiser=("void api_module_mark_outdated(", "m->resets_moments |= resets_moments;", ""))
 
 # ---- modules that end ----------------------------------------------------------------------------
 of("common/engine/context_free.c", "tests/unit/engine/test_master",
-   an_end_fails_its_context_again=("bool clv_contexts_fail(", "if (!c || c->state == CONTEXT_ENDING) return false;", "if (!c) return false;"))
+   an_end_fails_its_context_again=("bool clv_contexts_fail_context(", "if (!c || c->state == CONTEXT_ENDING) return false;", "if (!c) return false;"))
 of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
-   a_step_behind_UNLOAD_does_not_keep_a_module=("bool clv_contexts_use(", "if (will_change(e, module)) return true;", ""),
+   a_step_behind_UNLOAD_does_not_keep_a_module=("bool clv_contexts_is_module_in_use(", "if (will_change(e, module)) return true;", ""),
    running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),
    calls_do_not_keep_a_module=("static bool uses(", "v->maker->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
@@ -674,7 +674,7 @@ of("common/model/graph/plan_memory.c", CUDA,
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
-   a_node_waits_for_its_device=("static bool hand_over", "e->env.computing && clv_work_is_far(e, w)", "false"))
+   a_node_waits_for_its_device=("static bool hand_over", "e->env.computing && clv_work_is_on_device(e, w)", "false"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
    a_call_is_charged_by_the_hosts_clock=("clv_code clv_work_compute(", "(uint64_t)(ms * 1e6)", "0"))
 of("common/engine/node_frames.c", "tests/gpu/test_node",
@@ -721,7 +721,7 @@ of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
    the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.of[i][j] + value", "0 * p.of[i][j] + value"))
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
-   a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_one_reader(p, x) ||", ""))
+   a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
    a_chain_hands_gradients_on_before_others=("static bool extend(", "!keeps_order(p, &more, next) ||", ""))
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
@@ -741,7 +741,7 @@ of("master/watch/hello.c", TWO,
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
-   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
+   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
@@ -749,7 +749,7 @@ of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
-   products_do_not_round_to_tf32=("clv_code clv_gpu_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
+   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"
@@ -765,7 +765,7 @@ of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_c
 
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
-   attention_sees_what_comes_later=("static int64_t scores(", "clv_heads_seen(&s->k->d.attrs, i, length)", "length"))
+   attention_sees_what_comes_later=("static int64_t scores(", "clv_heads_visible_keys(&s->k->d.attrs, i, length)", "length"))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    a_row_meets_all_keys_of_its_tile=("static size_t seen_by(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
    weights_are_dropped_by_padded_place=("static void drop_out(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
@@ -781,7 +781,7 @@ of("common/model/hf/config.c", HF_CONFIG,
    a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].required && ", "rows[i].low < 0 && "),
    a_number_of_config_json_is_taken_whatever_it_is=("static clv_code read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"))
 of("common/model/hf/build.c", HF_GRAPH,
-   a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_decode(", "return b->c->tied ?", "return b->c->tied && *x < 0 ?"))
+   a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_lm_head(", "return b->c->tied ?", "return b->c->tied && *x < 0 ?"))
 of("common/model/hf/llama.c", HF_GRAPH,
    classes_of_tokens_drop_nothing=("static clv_code head(", "b->c->head_dropout", "0"))
 of("common/model/models/ranges.c", "tests/unit/models/test_hf_models",

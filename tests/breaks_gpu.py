@@ -8,18 +8,18 @@ of("common/engine/node_frames.c", "tests/gpu/test_node",
 of("common/engine/context_run.c", "tests/gpu/test_node",
    steps_on_a_device_take_the_hosts_time=("static const clv_backend *timed_by(", "|| w->kind == WORK_STEP", ""))
 of("common/engine/context_trace.c", "tests/gpu/test_node",
-   a_trace_shows_the_hosts_time=("static int64_t end_of(", "w->begin_ns + clv_work_took(e, w)", "clv_contexts_now(e)"))
+   a_trace_shows_the_hosts_time=("static int64_t end_of(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
 of("common/engine/context_value.c", "tests/gpu/test_node",
    what_is_wanted_late_is_waited_for=("static clv_code on_host(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
       "CLV_TRY(clv_pool_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))
 CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_device_copy"
 of("common/engine/node_frames.c", CHUNKS,
    a_program_gets_what_is_still_coming=("clv_code clv_node_init_contexts(", ".program = n->o.on_program != NULL", ".program = false"))
-of("common/engine/context_exit.c", CHUNKS,
-   nothing_leaves_while_it_comes=("bool clv_exit_streams(", "name || !e->env.program", "name > bytes"),
-   a_master_copies_before_it_sends=("bool clv_exit_streams(", "name || !e->env.program", "!e->env.program"))
+of("common/engine/context_outbox.c", CHUNKS,
+   nothing_leaves_while_it_comes=("bool clv_outbox_can_stream(", "name || !e->env.program", "name > bytes"),
+   a_master_copies_before_it_sends=("bool clv_outbox_can_stream(", "name || !e->env.program", "!e->env.program"))
 of("common/engine/node_devices.c", CHUNKS,
-   who_computes_makes_copies=("void clv_node_give_copies(", "give(&n->copies, w)", "give(&n->devices, w)"))
+   who_computes_makes_copies=("void clv_node_post_copies(", "give(&n->copies, w)", "give(&n->devices, w)"))
 of("common/engine/context_backward.c", CHUNKS,
    gradients_are_copied_first=("static bool streams(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
@@ -65,7 +65,7 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
    every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.wide", "w + 0 * first * p.wide"),
    sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
-   each_part_of_a_sum_has_the_bias=("static clv_code open_parts(", "if (!rows) part.after = CLV_CUDA_AFTER_NOTHING;", "(void)rows;"),
+   each_part_of_a_sum_has_the_bias=("static clv_code open_parts(", "if (!rows) part.after = CLV_CUDA_EPILOGUE_NONE;", "(void)rows;"),
    frozen_weights_get_a_gradient=("static bool weight_learns(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,
@@ -90,10 +90,10 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py so_is
 # ---- memory --------------------------------------------------------------------------------------
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    evaluations_take_nothing_of_a_device=("static clv_code add_evaluations(", "if (!c->data.test.n", "if (c->data.test.n"),
-   a_device_is_planned_as_a_processor=("clv_code clv_stage_facts_of(", 'if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)', "if (stage + 1)"),
+   a_device_is_planned_as_a_processor=("clv_code clv_stage_usage_compute(", 'if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)', "if (stage + 1)"),
    what_a_worker_says_of_auto_is_not_heard=("const char *clv_stage_device(", "said[0] ? said", "!said ? said"))
 of("master/watch/hello.c", "tests/net/training/test_device_memory.py what_auto_means_is_asked_of_each_worker",
-   devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_computes_on(b, i, h->devices[at]);", ";"))
+   devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_set_device(b, i, h->devices[at]);", ";"))
 of("common/net/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
 

@@ -67,7 +67,7 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
 
 # ---- links and the engine ------------------------------------------------------------------------
 of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void settle(", "memcpy(", "return;"))
-of("common/net/link/life.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.first) return;", ""))
+of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.first) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return NOW;", ""),
    small_frames_overtake=first("", "bool later = bytes > d->credit_left", "queued = false;"))
@@ -82,7 +82,7 @@ of("common/engine/context_queue.c", "tests/unit/engine/test_work",
    younger_calls_that_run_are_overtaken=("", "other->out->id > c->out->id && other->progress <= CALL_WAITING", "other->out->id > c->out->id"))
 of("common/engine/context_frames.c", "tests/unit/engine/test_work", no_frame_waits_for_work=first("", "switch (f->kind) {", "return false;"))
 of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
-   a_rest_has_no_begin=("", "if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_REST_NS;", ""),
+   a_rest_has_no_begin=("", "if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_COALESCE_NS;", ""),
    a_rest_has_no_end=first("", "bool early = true;", "back = UINT64_MAX;"),
    a_rest_goes_on=("", "b->resting = false;", ""))
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
@@ -98,56 +98,56 @@ of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
-   all_weights_are_secret=("", "return clv_privacy_excuse(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
-of("master/reach/flow.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->scalar) return s->several;", "return set != REACH_EMPTY;"))
+   all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
+of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->scalar) return s->several;", "return set != REACH_EMPTY;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
-   what_the_look_found_is_not_refused=("", "clv_privacy_forbids(b->config, certain)", "clv_privacy_forbids(b->config, certain & 0)"))
+   what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain)", "clv_privacy_forbidden_findings(b->config, certain & 0)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
    the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
    a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_form_of(g, &g->rows[k], s)", ""),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state(", "|| strcmp(f->name, s->name) != 0", ""))
-of("master/egress/row.c", "tests/unit/egress/test_gate",
-   tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "shows & CLV_SHOWS_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
+of("master/egress/table_row.c", "tests/unit/egress/test_gate",
+   tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "shows & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(clv_findings)CLV_SHOWS_PICTURE;"),
+   pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(clv_findings)CLV_FINDING_PICTURE;"),
    bytes_have_no_limit=("", "if (bytes > limit || left > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->figure", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_roots_alone(", "return st->st_uid == 0", "return true;"),
    root_needs_no_signature=("", "if (!signed_only) return CLV_OK;", RET_OK))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=first("static clv_code add(", "CLV_TRY(open_for_adding(&f, err));", RET_OK))
-of("master/egress/page_forms.c", "tests/unit/egress/test_egress_page",
+of("master/egress/page_formats.c", "tests/unit/egress/test_egress_page",
    names_are_marks=first("", "for (const char *p = clean.data; p && *p; p++) {", 'clv_bytes_puts(out, clean.data ? clean.data : ""); return;'))
 of("master/egress/record.c", "tests/unit/egress/test_egress_record",
    allowances_come_before_their_line=first("", "CLV_TRY(put_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);"),
    half_a_line_stays=("", "if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)", "if (r->fd < 0)"),
    a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
    attempts_are_numbered_without_a_lock=("static clv_code number(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
-of("master/egress/line.c", "tests/unit/egress/test_egress_read",
+of("master/egress/record_line.c", "tests/unit/egress/test_egress_read",
    lines_of_another_form_are_read=("", "again.len != len + 1 || memcmp(again.data, text, len) != 0", "again.len == SIZE_MAX"))
 
 # ---- runs ----------------------------------------------------------------------------------------
-of("master/plan/data_fits.c", "tests/unit/plan/test_data_fits",
+of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",
    any_data_fit=first("", "if (d->train && d->test) CLV_TRY(same_records(", "if (b) return CLV_OK;"))
-of("master/history/folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err));"))
+of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err));"))
 of("master/history/run_lock.c", "tests/unit/history/test_folder",
-   fresh_deletes_a_finished_run=first("", "c->keep_aside = is_worth_keeping(c);", "return clv_folder_clear(c->dir, err);"),
-   a_refused_run_takes_the_place=first("", "if (c->made_room) CLV_TRY(clv_folder_bring_back(c->dir, err));", RET_OK))
-of("master/history/holder.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
+   fresh_deletes_a_finished_run=first("", "c->keep_aside = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
+   a_refused_run_takes_the_place=first("", "if (c->made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
+of("master/history/folder_lock.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
 of("master/run/run_begin.c", "tests/unit/run/test_begin",
    a_finished_run_begins_again=first("", "bool finished = clv_run_lock_is_finished(r->lock);", RET_OK),
-   a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_saved(r->lock)) return fail_lost(r, err);", ""))
+   a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_checkpoint(r->lock)) return fail_lost(r, err);", ""))
 of("master/run/run_egress.c", "tests/unit/run/test_begin",
-   a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
+   a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
    the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
-   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
-   hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_permits(b->policy, &t, err);", "return CLV_OK;"))
+   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
+   hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
 of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py references_that_it_was_not_given",
    references_of_workers_go_unanswered=("static bool on_reference(", "clv_node_post(rt->node, p); return true;", "return false;"))

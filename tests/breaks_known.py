@@ -13,9 +13,9 @@ of("master/train/state.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
    weights_that_are_given_are_not_noted=("static clv_code note_given(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
 of("master/train/modules.c", KNOWN,
-   what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_may_note(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
+   what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/train/ledger_notes.c", KNOWN,
-   trials_are_noted=("static bool is_noted(", "return t->use != CLV_TRAINER_TRIES /* its seed is forgotten */ &&", "return"))
+   trials_are_noted=("static bool is_noted(", "return t->use != CLV_TRAINER_TRIAL /* its seed is forgotten */ &&", "return"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("static size_t first_of(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
    a_factor_makes_another_spread=("static bool form_of_all(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
@@ -23,10 +23,10 @@ of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
 of("master/plan/known_layers.c", KNOWN,
    the_order_of_many_weights_hides_them=("static clv_code recall_sample(", "all < 2", "all < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
-   periods_are_no_order=("clv_label_order clv_label_order_of(", "return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
-   few_blocks_are_chance=("clv_label_order clv_label_order_of(", "has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))
+   periods_are_no_order=("clv_label_order clv_label_order_compute(", "return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
+   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))
 of("master/data/labels.c", KNOWN,
-   only_one_label_has_an_order=("bool clv_dataset_label_mark(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
+   only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
    two_may_add_at_once=("static clv_code open_and_lock(", "return lock_file(f, err);", "return f->fd < 0 ? lock_file(f, err) : CLV_OK;"),
    a_cut_line_stays=("static clv_code append(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"),

@@ -23,13 +23,13 @@ of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    vectors_were_not_looked_at=("static void settle(", "if (why)", "if (why && code == CLV_OK)"))
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->away_known = true;", ""))
-of("master/reach/flow.c", "tests/unit/plan/test_privacy",
+of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
    dropout_leaves_all_places=("static bool survives(", "return leaves_two(s->from->dropped, places, copies);", "return true;"),
    attention_leaves_all_keys=("static int siblings_of(", "if (!leaves_two(s->drops_keys, s->from->shape.dim[1], 1)) return 0;", ""),
-   a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_BARE"),
+   a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_UNMIXED"),
    one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
-of("master/reach/columns.c", "tests/unit/plan/test_privacy",
+of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
    what_is_the_same_at_some_positions_is_a_place=("static bool repeats(", "if (!r->n ||", "if (true ||"),
    a_stride_is_no_window=("static int64_t distance_of(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",

@@ -41,12 +41,12 @@ rules("common/engine/context_pass.c",
    r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->slot] && c->arg[t->slot] != t->value)", "if (false)"),
    r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->slot & 1)", ""))
 rules("common/engine/context.c",
-   r6_25_a_CALL_of_the_module_before=("clv_module *clv_contexts_module_of(", "m && m->o.generation == f->generation", "m"))
+   r6_25_a_CALL_of_the_module_before=("clv_module *clv_contexts_module_of_frame(", "m && m->o.generation == f->generation", "m"))
 rules("common/engine/context_change.c",
    r6_26_an_APPLY_of_the_module_before=("static clv_code check_generation(", "m->o.generation == f->generation", "true"))
 rules("common/engine/node_modules.c",
    r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
-   r6_28_a_module_that_is_in_use=("static clv_code check_unused(", "if (clv_contexts_use(n->contexts, index))", "if (false)"))
+   r6_28_a_module_that_is_in_use=("static clv_code check_unused(", "if (clv_contexts_is_module_in_use(n->contexts, index))", "if (false)"))
 rules("common/engine/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))
 rules("common/net/wire/frame_check.c",
@@ -59,7 +59,7 @@ rules("worker/store/folder.c",
 rules("worker/store/states.c",
    r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
 rules("common/net/wire/frame_check.c",
-   r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MOST_S)", "if (false)"),
+   r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)", "if (false)"),
    r5_44_a_cache_without_numbers=("static clv_code check_cached(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))
 rules("common/engine/node_caches.c",
    r6_37_a_cache_of_another_worker=("clv_code clv_node_on_cached(", "if (!p->from || !clv_node_is_master(n, p->from))", "if (false)"))
@@ -68,4 +68,4 @@ rules("worker/store/caches.c",
    r6_39_a_cache_over_its_quota=("static clv_code check_quota(", "if (u.bytes <= most && bytes <= most - u.bytes)", "if (true)"),
    r6_40_rows_that_are_not_there=("static clv_code get_row(", "if (m.there != 1)", "if (false)"))
 rules("common/engine/context_gradients.c",
-   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_gradient_find(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))
+   r6_29_a_gradient_written_in_a_pass=("clv_code clv_contexts_find_gradient_item(", "if (ctx && ctx->pass != PASS_NONE)", "if (false)"))

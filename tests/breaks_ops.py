@@ -25,9 +25,9 @@ of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
    a_block_adds_its_first_thread_alone=("static __global__ void fold_blocks", "sum = gpu_block_sum(sum);", ";"))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
-   values_that_stand_for_several_are_links=("static bool can_be", "clv_plan_one_shape(p, node) &&", ""))
+   values_that_stand_for_several_are_links=("static bool can_be", "clv_plan_has_one_shape(p, node) &&", ""))
 of("common/model/graph/plan_fuse.c", "tests/unit/graph/test_plan_fuse",
-   sums_of_other_shapes_are_tails=("static void try_relu", "|| !clv_plan_one_shape(p, x)", ""))
+   sums_of_other_shapes_are_tails=("static void try_relu", "|| !clv_plan_has_one_shape(p, x)", ""))
 of("kernels/ops/conv_int.h", "tests/ops/test_golden conv2d",
    taps_are_beside_each_other=("static inline double conv_channel(", "v * s->dilation[1]", "v"))
 of("kernels/ops/conv_int.h", "tests/ops/test_golden conv_transpose1d",
@@ -37,8 +37,8 @@ of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv_transpose2d",
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv1d",
    one_of_two_numbers_counts=("static inline clv_code conv_one_number(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
 of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
-   all_taps_count_as_mixed=("static inline int64_t conv_transpose_mixed(", "(s->attrs->kernel[i] + apart - 1) / apart", "s->attrs->kernel[i]"),
-   taps_apart_count_as_alone=("static inline int64_t conv_transpose_mixed(", "int64_t apart = s->attrs->stride[i] / step;", "int64_t apart = s->attrs->stride[i];"))
+   all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + apart - 1) / apart", "s->attrs->kernel[i]"),
+   taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t apart = s->attrs->stride[i] / step;", "int64_t apart = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".mixed = linear_mixed,", ""))
 of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",

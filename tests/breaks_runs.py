@@ -30,7 +30,7 @@ of("master/run/run_changes.c", RESUMED,
    another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,
-   a_test_is_the_best_of_validations=("void clv_run_lock_evaluation(", "other ? strcmp(e->what, \"validation\") == 0 : is_better(e, best)", "true"))
+   a_test_is_the_best_of_validations=("void clv_run_lock_note_evaluation(", "other ? strcmp(e->what, \"validation\") == 0 : is_better(e, best)", "true"))
 of("master/report/progress.c", RESUMED,
    a_loss_that_is_not_finite_spoils_the_mean=("static void collect(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",
@@ -38,19 +38,19 @@ of("master/data/npy.c", "tests/unit/data/test_readers",
 of("master/data/png.c", "tests/unit/data/test_images",
    texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
 of("master/data/record_lines.c", "tests/unit/data/test_texts",
-   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_RECORD_MOST", "l->record.len + n > (size_t)CLV_RECORD_MOST * 64"),
-   empty_lines_are_records=("clv_code clv_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
+   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_TEXT_RECORD_MAX", "l->record.len + n > (size_t)CLV_TEXT_RECORD_MAX * 64"),
+   empty_lines_are_records=("clv_code clv_record_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
    ends_of_cr_are_one_line=("static clv_code check_line_ends(", "if (!ends_in_cr(l))", "if (l)"))
 of("master/data/images.c", "tests/net/operations/test_checks.py",
    the_first_size_is_that_of_records=("static void take_size(", "if (same <= most)", "if (most)"))
 of("master/data/token_rows.c", "tests/unit/data/test_texts",
-   a_long_text_loses_its_end_token=("clv_code clv_rows_add(", "n = CLV_MIN(n, clv_rows_room(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
+   a_long_text_loses_its_end_token=("clv_code clv_text_rows_add(", "n = CLV_MIN(n, clv_text_rows_capacity(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
 of("master/data/format_text.c", "tests/net/training/test_text.py",
    texts_go_to_any_layer=("static clv_code open_texts(", "(!o->tokens && !o->n_named) ||", ""))
 of("master/data/inputs.c", "tests/unit/data/test_inputs",
-   inputs_have_each_their_count=("clv_code clv_inputs_take(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
+   inputs_have_each_their_count=("clv_code clv_inputs_add(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
    a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
 of("master/data/format_arrays.c", "tests/unit/data/test_inputs",
    labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))

@@ -18,7 +18,7 @@ of("kernels/cpu/pairs.c", PLANS,
    the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * STRIPS + s) * PAIRS_SIDE", "block * STRIPS * PAIRS_SIDE"),
    a_second_gradient_of_a_bias_replaces_the_first=("static void put_sums(", "p->add ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
    parts_of_a_sum_take_the_first_weights=("static void any_block(", " + t->first * PAIRS_TILE", ""))
-of("kernels/cpu/dots.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void rows_from(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
+of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void rows_from(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
 FALLBACK = "tests/unit/cpu/test_fallback"
 of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "&& !amx_ready", "&& false"))
 BF16 = "tests/net/training/test_bf16.py"
@@ -27,22 +27,22 @@ of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=(
 
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
-of("common/model/graph/plan_again.c", RECOMPUTE,
-   what_backward_reads_is_not_made_again=("void clv_plan_find_wanted(", "wanted[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
-   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_wanted(", "want_inputs(p, i, saves, wanted[i], wanted);", "want_inputs(p, i, saves, false, wanted);"))
+of("common/model/graph/plan_recompute.c", RECOMPUTE,
+   what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "wanted[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
+   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "want_inputs(p, i, saves, wanted[i], wanted);", "want_inputs(p, i, saves, false, wanted);"))
 of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(spare_statistics(p, node, &s, err));", ""))
 of("common/model/graph/plan_backward.c", RECOMPUTE,
    backward_reads_what_was_not_kept=("static clv_code write_one_again(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
-   what_is_made_again_stays_for_the_last_phase=("static bool has_late_dw(", "!clv_plan_recomputes(p, node) && ", ""))
+   what_is_made_again_stays_for_the_last_phase=("static bool has_late_dw(", "!clv_plan_is_recomputed(p, node) && ", ""))
 of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= repeats(g, nodes);", ""))
 of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void count(", "(run == clv_plan_run_forward && !forward)", "false"))
 of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
 of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
-   blocks_may_overlap=("clv_code clv_graph_block(", "if (g->nodes[i].recompute)", "if (false)"))
+   blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
-of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_blocks_put(m, o, error));", ""))
-of("master/api/core/blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
+of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_mark_recompute_blocks(m, o, error));", ""))
+of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -81,16 +81,16 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    what_was_paid_for_a_plan_stays_paid=("static void forget_plan(", "if (payer(m)) clv_module_discharge(m, payer(m), p->paid);", ""),
    the_plan_used_last_is_forgotten=("static clv_code place_for_plan(", "p->used < oldest->used", "p->used > oldest->used"))
 of("master/train/packed.c", SESSIONS + " packed_is_padded",
-   rows_of_no_sequence_have_a_label=("clv_code clv_trainer_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
+   rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
 of("master/train/packed.c", SESSIONS + " answers_are_those_of_padded_sequences",
    answers_stay_packed=("static void move_places(", "unpack ? place : packed", "unpack ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " bytes_fall_as_sequences_are_shorter",
-   as_many_rows_as_padded=("clv_code clv_trainer_sequences(", "(used + unit - 1) / unit * unit", "most"))
+   as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(used + unit - 1) / unit * unit", "most"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
    all_sequences_are_full=("static double share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
-   lengths_are_counted_of_full_ones=("void clv_run_data_count_places(", "range.sum / (double)n", "(double)range.max"))
+   lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
 of("worker/service/load_module.c", SESSIONS + " every_cut_is_the_same",
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
@@ -100,7 +100,7 @@ of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_o
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
-of("master/data/pads.c", "tests/unit/plan/test_data_fits",
+of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
    texts_of_pads_alone_are_scored=("static bool scores_last_real(", "return place + 1 == length;", "return place + 1 == length || !length;"),
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->own &&", "return m->own > m->telling &&"),
@@ -108,7 +108,7 @@ of("master/data/pads.c", "tests/unit/plan/test_data_fits",
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code match(", "if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);", ""))
-of("master/tokens/post.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code judge_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
+of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code judge_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code take_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code take_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
 of("common/model/models/hf.c", SESSIONS + " what_cannot_be_packed_is_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
@@ -128,17 +128,17 @@ of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"
 of("master/train/front_cache.c", CACHE,
-   rows_are_sent_in_every_epoch=("clv_code clv_trainer_front(", "bool kept = has_all(t, index, s->n);", "bool kept = !s->n;"),
-   rows_are_those_of_the_first_records=("clv_code clv_trainer_front(", "c->rows[i] = c->number[index[i]];", "c->rows[i] = (int64_t)(s->start + i);"),
+   rows_are_sent_in_every_epoch=("clv_code clv_trainer_front_leaf(", "bool kept = has_all(t, index, s->n);", "bool kept = !s->n;"),
+   rows_are_those_of_the_first_records=("clv_code clv_trainer_front_leaf(", "c->rows[i] = c->number[index[i]];", "c->rows[i] = (int64_t)(s->start + i);"),
    numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->number, (size_t)c->to.records);", "for (uint32_t i = 0; stream.seed && i < c->to.records; i++) c->number[i] = i;"),
    the_front_has_dropout=("static clv_code compute(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *what_moves(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
-   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows & CLV_SHOWS_RAW_INPUT)", "if (false)"))
+   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
-of("master/api/core/cached.c", CACHE,
+of("master/api/core/cached_rows.c", CACHE,
    any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->keeps_rows) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
@@ -146,7 +146,7 @@ of("master/run/run_cache.c", CACHE,
    other_records_have_the_same_rows=("static clv_code add_files(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
    some_rows_are_all=("static const char *who_has_all(", "|| rows != c->to.records", "|| !rows"),
-   a_resumed_run_sends_all_again=("static const char *who_has_all(", "if (t->use != CLV_TRAINER_GOES_ON) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
+   a_resumed_run_sends_all_again=("static const char *who_has_all(", "if (t->use != CLV_TRAINER_RESUMES) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
 CACHED = "tests/unit/plan/test_cached"
 of("master/plan/cache.c", CACHED,
    pictures_may_be_cut_at_random=("static const char *what_moves(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),
@@ -158,9 +158,9 @@ of("master/egress/gate.c", "tests/unit/egress/test_gate",
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    what_is_kept_needs_no_kind=("static const char *kind_of(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
-   expired_caches_stay=("void clv_service_sweep_caches(", "uint32_t gone = clv_caches_sweep(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t gone = 0;"),
+   expired_caches_stay=("void clv_service_evict_caches(", "uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t gone = 0;"),
    the_session_alone_says_for_how_long=("static clv_code settle(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
-   who_has_no_quota_may_keep=("bool clv_service_caches_for(", "s->caches && quota_of(now, uri) > 0", "s->caches"))
+   who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && quota_of(now, uri) > 0", "s->caches"))
 of("common/engine/node_caches.c", CACHE,
    what_is_kept_is_not_the_value=("static clv_code bring(", "replace(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
@@ -175,13 +175,13 @@ of("worker/store/caches.c", "tests/unit/store/test_caches",
    links_are_followed=("static clv_code open_path(", "O_RDWR | O_NOFOLLOW | O_CLOEXEC", "O_RDONLY | O_CLOEXEC"),
    one_length_is_as_good_as_another=("static clv_code open_path(", "if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)", "if (false)"),
    another_form_is_taken=("static bool same_form(", "return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);", "return a->dtype == b->dtype;"),
-   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_CACHES)", "if (false)"))
+   caches_have_no_number=("static clv_code check_quota(", "if (u.n >= CLV_MAX_CACHES)", "if (false)"))
 of("worker/store/folder.c", "tests/unit/store/test_caches",
    all_have_one_folder=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
 
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"
-of("master/plan/data_fits.c", FITS,
+of("master/plan/data_check.c", FITS,
    lengths_may_be_any=("static clv_code lengths_fit(", "if (!has_outside(&range, steps, &record, &number)) return CLV_OK;", "if (!has_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
    a_number_below_0_is_a_row=("static bool has_outside(", "bool below = r->min < 0;", "bool below = r->min < INT64_MIN;"),
    differences_of_columns_are_not_looked_at=("static clv_code rows_fit(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
@@ -194,7 +194,7 @@ of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_c
 # ---- one parameter of two layers -----------------------------------------------------------------
 TIED = "tests/net/training/test_tied.py"
 of("common/engine/module_tie.c", TIED,
-   the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_tie_add(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
+   the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_add_tied_gradient(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
 of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute(", "CLV_TRY(add_ties(w->ctx, err));", ""))
 of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
 of("master/plan/ties.c", "tests/net/training/test_cuda.py one_weight_of_two_layers_on_a_device",
@@ -208,8 +208,8 @@ of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_pub
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
-of("master/api/core/place.c", "simulate/simulate --seed 2040",
-   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_take_there(", "if (!m->may_be_at_node) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
+of("master/api/core/module_load.c", "simulate/simulate --seed 2040",
+   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
 
 # ---- predictions of documents --------------------------------------------------------------------
 OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/data/test_pages"
@@ -225,5 +225,5 @@ of("master/run/run_pages.c", OF_DOCUMENTS,
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs(", "+ row * n * classes", "+ rows.begin * n * classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_other(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code put_config(", "classes.n && classes.n == labels_of(m)", "!classes.n"))
-of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *refusal_of(", "if (worst == CLV_SHOWS_TOKENS && !clv_privacy_sends_each_place(b, stage)) return &text_refusal;", ""))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *refusal_of(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage)) return &text_refusal;", ""))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))

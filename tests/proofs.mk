@@ -6,7 +6,7 @@
 FUZZ_SECONDS ?= 60
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
-$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_help,--wrap=clv_link_send
+$(OUT)/fuzz/fuzz_answers: FUZZ_LDFLAGS := -Wl,--wrap=clv_node_run_until,--wrap=clv_link_send
 $(OUT)/fuzz/fuzz_node $(OUT)/fuzz/fuzz_ends: FUZZ_LDFLAGS := -Wl,--wrap=clv_link_send
 $(OUT)/fuzz/%: $(OUT)/tests/fuzz/%.o $(ALL_LIBS)
 	@mkdir -p $(@D)
@@ -161,7 +161,7 @@ soak: deps-test
 SOAK_SECONDS ?= 7200
 ##+ soak-mixed       SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows
 soak-mixed: deps-test
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept_ref random_programs,$(OUT)/net/$(p))
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
 ATTACK_SECONDS ?= 6

@@ -70,7 +70,7 @@ int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
   int fd;
   while ((fd = system_accept(listener, addr, len, flags)) >= 0) {
-    if (fd > highest_welcome() || clv_tls_accepted_next(fd)) break;
+    if (fd > highest_welcome() || clv_tls_accepted_expect_fd(fd)) break;
     close(fd);
   }
   if (fd >= 0 && fd <= highest_welcome()) return fd;

@@ -115,7 +115,7 @@ static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_h
   if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
   if (!caller->is_client) return CLV_TLS_NO_CLIENT;
   *ret_holder = i;
-  clv_tls_decision v = clv_tls_revocation_judge(caller->issuer, caller->serial, why);
+  clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
   return v == CLV_TLS_ADMIT ? room_for(&holders[i]) : v;
 }
 

@@ -95,7 +95,7 @@ int clv_cmd_devices(void *args) {
   if (a->line.n_words) {
     clv_worker_arguments named = *a;
     named.config = a->line.words[0];
-    if (clv_worker_read(&named, &config, &err) != CLV_OK)
+    if (clv_worker_read_config(&named, &config, &err) != CLV_OK)
       return clv_exit_report(CLV_EXIT_CONFIG, &err);
   }
   print_cpu(a->json);

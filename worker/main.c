@@ -61,6 +61,6 @@ int main(int argc, char **argv) {
       .see_also = "cleave\\-master(1), cleave\\-worker.yaml(5), cleave\\-session.yaml(5)",
   };
   static clv_worker_arguments a;
-  clv_keep_memory();
+  clv_tune_malloc();
   return clv_cli_main(&cli, argc, argv, &a);
 }

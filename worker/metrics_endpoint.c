@@ -22,7 +22,7 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
 
 static unsigned show_ready(void *user, clv_bytes *out) {
   clv_service *service = ((clv_metrics_endpoint *)user)->service;
-  if (service) return clv_service_ready(service, out) ? 200 : 503;
+  if (service) return clv_service_is_ready(service, out) ? 200 : 503;
   clv_bytes_puts(out, "starting\n");
   return 503;
 }
@@ -46,7 +46,7 @@ clv_code clv_metrics_endpoint_open(const clv_worker_config *c, clv_metrics_endpo
   return CLV_OK;
 }
 
-void clv_metrics_endpoint_show(clv_metrics_endpoint *p, clv_service *service) {
+void clv_metrics_endpoint_set_ready(clv_metrics_endpoint *p, clv_service *service) {
   if (p) p->service = service;
 }
 

@@ -10,11 +10,11 @@
 typedef struct clv_metrics_endpoint clv_metrics_endpoint;
 
 /* Opens before the service does, so that an address that is taken ends the start-up early; it is
- * not ready until clv_metrics_endpoint_show. Without such an address *ret stays NULL, which the
- * others take. */
+ * not ready until clv_metrics_endpoint_set_ready. Without such an address *ret stays NULL, which
+ * the others take. */
 clv_code clv_metrics_endpoint_open(const clv_worker_config *config, clv_metrics_endpoint **ret,
                                    clv_err *err) CLV_USE_RESULT;
-void clv_metrics_endpoint_show(clv_metrics_endpoint *p, clv_service *service);
+void clv_metrics_endpoint_set_ready(clv_metrics_endpoint *p, clv_service *service);
 /* BLOCKS. Before the service is closed; *p becomes NULL. For CLV_AUTO. */
 void clv_metrics_endpoint_closep(clv_metrics_endpoint **p);
 

@@ -16,12 +16,13 @@
 static void settle_memory(clv_worker_config *c) {
   clv_host_memory host;
   if (c->memory_limit != CLV_MEMORY_AUTO) return;
-  clv_host_memory_of("", &host);
+  clv_host_memory_read("", &host);
   c->memory_limit = host.bytes ? host.bytes / 5 * 4 : CLV_MEMORY_NONE;
   c->memory_found = host.bytes > 0;
 }
 
-clv_code clv_worker_read(const clv_worker_arguments *a, clv_worker_config **ret, clv_err *err) {
+clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config **ret,
+                                clv_err *err) {
   clv_config_overrides over = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
   CLV_TRY(clv_worker_config_load(a->config, &over, ret, err));
@@ -98,7 +99,7 @@ static void next_done(next *n) {
 }
 
 static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) {
-  CLV_TRY(clv_worker_read(a, &n->config, err));
+  CLV_TRY(clv_worker_read_config(a, &n->config, err));
   const clv_tls_config *tls = &n->config->tls;
   CLV_TRY(clv_tls_identity_load(tls->ca, tls->cert, tls->key, &n->identity, err));
   CLV_TRY(clv_tls_identity_require(n->identity, CLV_TLS_SERVER, err));
@@ -146,12 +147,12 @@ void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
 
 /* ---- what is about to end -------------------------------------------------------------------- */
 
-void clv_worker_announce(void) {
+void clv_worker_warn_crl_expiry(void) {
   static uint64_t told_ns;
-  int64_t ends = clv_tls_revocation_ends(), left = ends - (int64_t)(clv_wall_ms() / 1000);
+  int64_t ends = clv_tls_revocation_expiry(), left = ends - (int64_t)(clv_wall_ms() / 1000);
   uint64_t now = clv_now_ns();
   clv_err err;
-  if (!ends || left > CLV_TLS_CRL_SOON_S) return;
+  if (!ends || left > CLV_TLS_CRL_WARN_S) return;
   if (told_ns && now - told_ns < DAY_NS) return;
   told_ns = now;
   if (clv_tls_revocation_check(&err) != CLV_OK)

@@ -51,7 +51,7 @@ static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
   clv_format_size(c->memory_limit, size, sizeof size);
   snprintf(ret, len, "%s", size);
   if (!c->memory_found) return;
-  clv_host_memory_of("", &host);
+  clv_host_memory_read("", &host);
   snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.of,
            clv_format_size(host.bytes, all, sizeof all));
 }
@@ -101,7 +101,7 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
     }
     clv_service_tick(service);
     clv_admission_report(service);
-    clv_worker_announce();
+    clv_worker_warn_crl_expiry();
     notify_status(service);
     clv_sd_notify_alive();
   }
@@ -150,7 +150,7 @@ static int run_service(const clv_worker_arguments *a, const clv_worker_config *c
   clv_err err;
   if (clv_service_open(c, &others, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
-  clv_metrics_endpoint_show(*endpoint, service);
+  clv_metrics_endpoint_set_ready(*endpoint, service);
   log_facts(c, id, memory_limit, service);
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(a, service, c);
@@ -164,9 +164,10 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   clv_err err;
   CLV_AUTO(clv_worker_config_freep) clv_worker_config *config = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
-  if (clv_worker_read(a, &config, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_CONFIG, &err);
+  if (clv_worker_read_config(a, &config, &err) != CLV_OK)
+    return clv_exit_report(CLV_EXIT_CONFIG, &err);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
-              clv_cli_json(&a->line, config->log.json));
+              clv_cli_is_log_json(&a->line, config->log.json));
   harden();
   check_calls(config);
   int bad = check_files(config, &identity);

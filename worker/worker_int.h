@@ -46,15 +46,15 @@ void clv_worker_devices_closep(clv_worker_devices *d);
 /* ---- reload.c ---- */
 
 /* worker.yaml with what the command line and the environment say. */
-clv_code clv_worker_read(const clv_worker_arguments *a, clv_worker_config **ret,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config **ret,
+                                clv_err *err) CLV_USE_RESULT;
 /* Everything is read again. `first`: of the start, for what a reload cannot change. Main thread. */
 void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
                        const clv_worker_config *first);
 
 /* Says once a day that the list of revoked certificates is about to end. Main thread, now and
  * then. */
-void clv_worker_announce(void);
+void clv_worker_warn_crl_expiry(void);
 
 /* ---- notify.c: what a service manager is told ------------------------------------------------ */
 

@@ -40,7 +40,8 @@ typedef enum clv_code {
   CLV_UNAVAILABLE = 14,
   CLV_DATA_LOSS = 15, /* damaged bytes: a checksum or a format that does not hold */
   CLV_UNAUTHENTICATED = 16,
-  CLV_ANSWER = 17, /* a peer's answer makes no sense; of this process alone, never on the wire */
+  /* a peer's answer makes no sense; of this process alone, never on the wire */
+  CLV_BAD_ANSWER = 17,
 } clv_code;
 
 /* Lower-case name of a code ("not found"); "unknown" for values outside the list. */
@@ -124,17 +125,17 @@ size_t clv_align_up(size_t n, size_t alignment_pow2);
 clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
 /* Who waits for what takes long. Asked now and then, by whoever does it. */
-typedef struct clv_waiter {
+typedef struct clv_cancel_hook {
   bool (*gone)(void *user); /* nobody wants it any more: a deadline has passed, a caller has left */
   void *user;
-} clv_waiter;
+} clv_cancel_hook;
 
 /* CLV_CANCELLED when the waiter is gone; a waiter of NULL never is. */
-clv_code clv_waiter_check(const clv_waiter *waiter, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
 
 /* memset to 0 of much, while somebody waits for it; else CLV_CANCELLED. */
-clv_code clv_zero_while(const clv_waiter *waiter, void *at, size_t bytes,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* What memory this process may have, and what says so. */
 typedef struct clv_host_memory {
@@ -143,7 +144,7 @@ typedef struct clv_host_memory {
 } clv_host_memory;
 
 /* root: "", or a folder that stands for /. */
-void clv_host_memory_of(const char *root, clv_host_memory *ret);
+void clv_host_memory_read(const char *root, clv_host_memory *ret);
 
 /* 64-byte aligned, not zeroed; free() releases it. Counted in clv_alloc_count. */
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) CLV_USE_RESULT;
@@ -198,15 +199,15 @@ bool clv_is_file_name(const char *name);
 
 /* `text` as it is, or its beginning and "..." where it has `size` bytes or more; no character of
  * UTF-8 is cut. size: at least 4. Returns dst. */
-const char *clv_text_fit(const char *text, char *dst, size_t size);
+const char *clv_text_truncate(const char *text, char *dst, size_t size);
 
 /* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a
  * terminal. */
-void clv_text_clean(char *text);
+void clv_text_to_printable(char *text);
 
 /* The same for text of people, which may be UTF-8: its control characters alone become '?', but for
  * line ends and tabs. */
-void clv_text_guard(const char *text, clv_bytes *out);
+void clv_text_sanitize_utf8(const char *text, clv_bytes *out);
 
 /* Why bind() or listen() failed, and what helps. */
 const char *clv_bind_error_text(int error);
@@ -225,7 +226,7 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len);
 
 /* "UTF-16" or "UTF-32" where a text begins with the byte order mark of one, or with ASCII
  * characters of UTF-16; NULL: neither. */
-const char *clv_foreign_encoding(const void *text, size_t len);
+const char *clv_text_utf16_or_32(const void *text, size_t len);
 
 /* Bytes (1..4) and code point of the UTF-8 character (RFC 3629) at text, where `left` >= 1 bytes
  * are, SIZE_MAX for text that ends in a NUL. 0 when there is none: cut short, overlong, a surrogate
@@ -294,7 +295,7 @@ void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms);
 
 /* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a
  * JSON object as above. `name` is a static string. */
-void clv_log_name(const char *name);
+void clv_log_set_program(const char *name);
 void clv_notice(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
 /* Where a library hands a fact up that a person should know and no error carries: the program that
@@ -348,12 +349,12 @@ typedef struct clv_sha256 {
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* The same of much, while somebody waits for it; else CLV_CANCELLED. */
-clv_code clv_sha256_while(const clv_waiter *waiter, const void *data, size_t len, clv_sha256 *ret,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
+                                clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Of a file's bytes from 0 to `bytes`, wherever the descriptor stands, which stays there; `waiter`
  * NULL: nobody leaves. CLV_DATA_LOSS: it has fewer, or cannot be read. */
-clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_waiter *waiter, const char *label,
+clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, const char *label,
                        clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
 bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* 64 hex digits, nothing else */
@@ -372,10 +373,10 @@ typedef struct clv_key {
   uint8_t bytes[16];
 } clv_key;
 
-enum { CLV_KEY_OF = 64 };
+enum { CLV_KEY_MAX_INPUT = 64 };
 
-/* The first 16 bytes of SHA-256(domain, NUL, seed, the len <= CLV_KEY_OF bytes at `of`). Whoever
- * has one key can compute neither the seed nor another key. */
+/* The first 16 bytes of SHA-256(domain, NUL, seed, the len <= CLV_KEY_MAX_INPUT bytes at `of`).
+ * Whoever has one key can compute neither the seed nor another key. */
 clv_code clv_key_derive(const char *domain, const clv_key *seed, const void *of, size_t len,
                         clv_key *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -22,13 +22,13 @@ static void close_file(FILE **f) {
 
 enum { DIGEST_AT_ONCE = 16 << 20 };
 
-clv_code clv_sha256_while(const clv_waiter *waiter, const void *data, size_t len, clv_sha256 *ret,
-                          clv_err *err) {
+clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
+                                clv_sha256 *ret, clv_err *err) {
   if (len <= DIGEST_AT_ONCE) return clv_sha256_of(data, len, ret, err);
   CLV_AUTO(free_md) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
   bool ok = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
   for (size_t done = 0; ok && done < len; done += DIGEST_AT_ONCE) {
-    CLV_TRY(clv_waiter_check(waiter, err));
+    CLV_TRY(clv_cancel_hook_check(waiter, err));
     ok = EVP_DigestUpdate(ctx, (const char *)data + done,
                           CLV_MIN(len - done, (size_t)DIGEST_AT_ONCE)) == 1;
   }
@@ -54,7 +54,7 @@ clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_waiter *waiter,
+static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_cancel_hook *waiter,
                           const char *label, clv_err *err) {
   char buf[65536];
   for (uint64_t at = 0; at < bytes;) {
@@ -65,12 +65,12 @@ static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_wai
     if (EVP_DigestUpdate(ctx, buf, (size_t)n) != 1)
       return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
     at += (uint64_t)n;
-    if (waiter && at % DIGEST_AT_ONCE < sizeof buf) CLV_TRY(clv_waiter_check(waiter, err));
+    if (waiter && at % DIGEST_AT_ONCE < sizeof buf) CLV_TRY(clv_cancel_hook_check(waiter, err));
   }
   return CLV_OK;
 }
 
-clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_waiter *waiter, const char *label,
+clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, const char *label,
                        clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(free_md) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
   if (!ctx || EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) != 1)
@@ -120,7 +120,7 @@ clv_code clv_key_derive(const char *domain, const clv_key *seed, const void *of,
   uint8_t text[192];
   size_t n = strlen(domain) + 1;
   clv_sha256 digest;
-  if (n + sizeof *seed + len > sizeof text || len > CLV_KEY_OF)
+  if (n + sizeof *seed + len > sizeof text || len > CLV_KEY_MAX_INPUT)
     return clv_fail(err, CLV_INTERNAL, "a key of %zu bytes in '%s'", len, domain);
   memcpy(text, domain, n);
   memcpy(text + n, seed, sizeof *seed);

@@ -62,7 +62,7 @@ static void read_line(const char *root, char *line, clv_host_memory *ret) {
   if (strstr(controllers, "memory")) walk_up(root, "/memory", "memory.limit_in_bytes", group, ret);
 }
 
-void clv_host_memory_of(const char *root, clv_host_memory *ret) {
+void clv_host_memory_read(const char *root, clv_host_memory *ret) {
   char path[PATH_MAX], line[LINE];
   *ret = (clv_host_memory){.bytes = ram_of(root), .of = "this host's memory"};
   snprintf(path, sizeof path, "%s/proc/self/cgroup", root);

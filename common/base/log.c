@@ -40,7 +40,7 @@ void clv_log_set(clv_log_level level, bool json) {
   atomic_store(&log_journal, is_journal());
 }
 
-void clv_log_name(const char *name) { atomic_store(&log_name, name); }
+void clv_log_set_program(const char *name) { atomic_store(&log_name, name); }
 
 char *clv_time_text(uint64_t wall_ms, char text[32]) {
   time_t seconds = (time_t)(wall_ms / 1000);
@@ -64,7 +64,7 @@ static void add_json(clv_bytes *line, clv_log_level level, const char *event, co
 /* File names and arguments may hold anything. */
 static void add_text(clv_bytes *line, const char *start, const char *text) {
   clv_bytes_puts(line, start);
-  clv_text_guard(text, line);
+  clv_text_sanitize_utf8(text, line);
   clv_bytes_puts(line, "\n");
 }
 

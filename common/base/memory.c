@@ -53,16 +53,16 @@ clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_waiter_check(const clv_waiter *waiter, clv_err *err) {
+clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) {
   if (!waiter || !waiter->gone(waiter->user)) return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "nobody waits for this any more");
 }
 
 enum { ZERO_AT_ONCE = 64 << 20 };
 
-clv_code clv_zero_while(const clv_waiter *waiter, void *at, size_t bytes, clv_err *err) {
+clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes, clv_err *err) {
   for (size_t done = 0; done < bytes; done += ZERO_AT_ONCE) {
-    CLV_TRY(clv_waiter_check(waiter, err));
+    CLV_TRY(clv_cancel_hook_check(waiter, err));
     memset((char *)at + done, 0, CLV_MIN(bytes - done, (size_t)ZERO_AT_ONCE));
   }
   return CLV_OK;

@@ -11,12 +11,12 @@
 
 enum { WORD_MAX = 64 };
 
-void clv_text_clean(char *text) {
+void clv_text_to_printable(char *text) {
   for (char *p = text; *p; p++)
     if (*p < ' ' || *p > '~') *p = '?';
 }
 
-const char *clv_text_fit(const char *text, char *dst, size_t size) {
+const char *clv_text_truncate(const char *text, char *dst, size_t size) {
   static const char more[] = "...";
   size_t len = strlen(text);
   if (len < size) return memcpy(dst, text, len + 1);
@@ -28,7 +28,7 @@ const char *clv_text_fit(const char *text, char *dst, size_t size) {
 }
 
 /* C1 controls count as well, as UTF-8 and as bytes of their own: terminals may obey either. */
-void clv_text_guard(const char *text, clv_bytes *out) {
+void clv_text_sanitize_utf8(const char *text, clv_bytes *out) {
   uint32_t point;
   for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
     n = clv_utf8(text, SIZE_MAX, &point);

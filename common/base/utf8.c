@@ -26,7 +26,7 @@ size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
   return n;
 }
 
-const char *clv_foreign_encoding(const void *text, size_t len) {
+const char *clv_text_utf16_or_32(const void *text, size_t len) {
   static const struct {
     const char *name, *mark;
     size_t n;

@@ -11,15 +11,15 @@
 
 enum { CONTEXT_BUCKETS = 1024, VALUE_BUCKETS = 8192 };
 
-clv_code clv_slab_take(clv_contexts *e, clv_slab *s, void *ret_pp, clv_err *err) {
-  return clv_slab_take_from(e->env.pool, s, ret_pp, err);
+clv_code clv_contexts_slab_alloc(clv_contexts *e, clv_slab *s, void *ret_pp, clv_err *err) {
+  return clv_slab_alloc(e->env.pool, s, ret_pp, err);
 }
 
 clv_module *clv_contexts_module(const clv_contexts *e, uint32_t module) {
   return module < CLV_MODULE_ALL ? e->env.modules[module] : NULL;
 }
 
-clv_module *clv_contexts_module_of(const clv_contexts *e, const clv_frame *f) {
+clv_module *clv_contexts_module_of_frame(const clv_contexts *e, const clv_frame *f) {
   clv_module *m = clv_contexts_module(e, f->module);
   return m && m->o.generation == f->generation ? m : NULL;
 }
@@ -35,17 +35,17 @@ static clv_shared_err no_memory = {
         "(limits.session_bytes, allow[].bytes or memory_limit in a "
         "worker's worker.yaml)"};
 
-clv_shared_err clv_shared_err_ended = {
+clv_shared_err clv_shared_err_context_ended = {
     .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was there"};
 
 static bool is_static(const clv_shared_err *c) {
-  return c == &no_memory || c == &clv_shared_err_ended;
+  return c == &no_memory || c == &clv_shared_err_context_ended;
 }
 
-clv_shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const char *hop) {
+clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const char *hop) {
   clv_shared_err *c;
   clv_err ignored;
-  if (clv_slab_take(e, &e->errors, &c, &ignored) != CLV_OK) return &no_memory;
+  if (clv_contexts_slab_alloc(e, &e->errors, &c, &ignored) != CLV_OK) return &no_memory;
   clv_frame text; /* cut and cleaned as a peer would have it */
   clv_frame_set_failure(&text, why->code, why->text, hop);
   c->refs = 1;
@@ -56,20 +56,20 @@ clv_shared_err *clv_shared_err_of(clv_contexts *e, const clv_err *why, const cha
   return c;
 }
 
-clv_shared_err *clv_shared_err_at(clv_contexts *e, const clv_err *why, uint32_t module) {
+clv_shared_err *clv_shared_err_new_in_module(clv_contexts *e, const clv_err *why, uint32_t module) {
   char hop[CLV_WIRE_NAME + 1];
   snprintf(hop, sizeof hop, "module %u%s%s", module, why->place[0] ? ", " : "", why->place);
-  return clv_shared_err_of(e, why, hop);
+  return clv_shared_err_new(e, why, hop);
 }
 
-clv_shared_err *clv_shared_err_in(clv_contexts *e, const clv_frame *f) {
+clv_shared_err *clv_shared_err_from_frame(clv_contexts *e, const clv_frame *f) {
   clv_err why = {.code = f->failure.code};
   snprintf(why.text, sizeof why.text, "%s", f->failure.text);
   memcpy(why.element, f->failure.element, sizeof why.element); /* empty from another process */
-  return clv_shared_err_of(e, &why, f->failure.hop);
+  return clv_shared_err_new(e, &why, f->failure.hop);
 }
 
-void clv_shared_err_put(const clv_shared_err *why, clv_frame *f) {
+void clv_shared_err_to_frame(const clv_shared_err *why, clv_frame *f) {
   clv_frame_set_failure(f, why->code, why->text, why->hop);
   memcpy(f->failure.element, why->element, sizeof f->failure.element);
 }
@@ -80,10 +80,11 @@ clv_shared_err *clv_shared_err_ref(clv_shared_err *c) {
 }
 
 void clv_shared_err_unref(clv_contexts *e, clv_shared_err *c) {
-  if (c && !is_static(c) && --c->refs == 0) clv_slab_give(&e->errors, c);
+  if (c && !is_static(c) && --c->refs == 0) clv_slab_recycle(&e->errors, c);
 }
 
-clv_code clv_name_index(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err) {
+clv_code clv_contexts_index_of_name(clv_contexts *e, const char *name, uint32_t *ret,
+                                    clv_err *err) {
   uint32_t i = 0;
   while (i < e->n_names && strcmp(e->names[i], name) != 0) i++;
   if (i == MAX_NAMES)
@@ -111,18 +112,18 @@ clv_context *clv_context_find(const clv_contexts *e, uint64_t id) {
   return c && c->state != CONTEXT_ENDED ? c : NULL;
 }
 
-clv_value *clv_context_value(clv_contexts *e, const clv_context *c, uint64_t id) {
+clv_value *clv_context_find_value(clv_contexts *e, const clv_context *c, uint64_t id) {
   clv_value *v = e->value_buckets[bucket_of(id, VALUE_BUCKETS)];
   while (v && (v->id != id || v->ctx != c)) v = v->next_in_bucket;
   return v;
 }
 
-clv_code clv_context_value_made(clv_contexts *e, clv_context *c, uint64_t id, clv_value **ret,
-                                clv_err *err) {
-  *ret = clv_context_value(e, c, id);
+clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64_t id,
+                                         clv_value **ret, clv_err *err) {
+  *ret = clv_context_find_value(e, c, id);
   if (*ret) return CLV_OK;
   clv_value *v;
-  CLV_TRY(clv_slab_take(e, &e->values, &v, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->values, &v, err));
   clv_value **bucket = &e->value_buckets[bucket_of(id, VALUE_BUCKETS)];
   v->id = id;
   v->ctx = c;
@@ -143,19 +144,19 @@ void clv_value_unlink(clv_contexts *e, clv_value *v) {
   *in_bucket = v->next_in_bucket;
   *v->at = v->next;
   if (v->next) v->next->at = v->at;
-  clv_slab_give(&e->values, v);
+  clv_slab_recycle(&e->values, v);
   __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-clv_code clv_context_open(clv_contexts *e, uint64_t id, clv_context **ret, clv_err *err) {
+clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **ret, clv_err *err) {
   clv_context *c = *ret = find_context(e, id);
   if (c) return CLV_OK;
   if (e->n_open == MAX_CONTEXTS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d contexts are open in this session",
                     MAX_CONTEXTS);
-  CLV_TRY(clv_slab_take(e, &e->contexts, &c, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->contexts, &c, err));
   clv_context **bucket = &e->context_buckets[bucket_of(id, CONTEXT_BUCKETS)];
   c->id = id;
   c->next_in_bucket = *bucket;
@@ -169,7 +170,7 @@ clv_code clv_context_open(clv_contexts *e, uint64_t id, clv_context **ret, clv_e
   return CLV_OK;
 }
 
-void clv_context_mark(clv_contexts *e, clv_context *c) {
+void clv_context_mark_dirty(clv_contexts *e, clv_context *c) {
   if (c->marked) return;
   c->marked = true;
   c->next_marked = e->marked_contexts;
@@ -195,10 +196,10 @@ static void forget_oldest(clv_contexts *e) {
   e->tomb_first = oldest->next;
   e->n_tombs--;
   unlink_context(e, oldest);
-  clv_slab_give(&e->contexts, oldest);
+  clv_slab_recycle(&e->contexts, oldest);
 }
 
-void clv_context_bury(clv_contexts *e, clv_context *c) {
+void clv_context_make_tombstone(clv_contexts *e, clv_context *c) {
   unmark(e, c);
   *c->at = c->next;
   if (c->next) c->next->at = c->at;
@@ -212,9 +213,9 @@ void clv_context_bury(clv_contexts *e, clv_context *c) {
   if (++e->n_tombs > MAX_TOMBSTONES) forget_oldest(e);
 }
 
-const clv_cell *clv_contexts_meet(clv_contexts *e, uint64_t context, clv_machine machine,
-                                  uint8_t *state, uint32_t fact) {
-  static const clv_cell never = {.action = CELL_NEVER};
+const clv_cell *clv_contexts_on_event(clv_contexts *e, uint64_t context, clv_state_machine machine,
+                                      uint8_t *state, uint32_t fact) {
+  static const clv_cell never = {.action = CELL_IMPOSSIBLE};
   const clv_cell *cell;
   clv_err why;
   if (clv_table_step(e->env.walked, machine, state, fact, &cell, &why) == CLV_OK) return cell;
@@ -225,13 +226,13 @@ const clv_cell *clv_contexts_meet(clv_contexts *e, uint64_t context, clv_machine
   return &never;
 }
 
-clv_action clv_step_fact_of(clv_contexts *e, uint32_t module, uint64_t context,
-                            clv_step_fact fact) {
+clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
+                             clv_step_event fact) {
   clv_module_queue *l = &e->queues[module];
   uint64_t of = context ? context : l->snapshot_of;
   uint8_t was = l->snapshot_of ? STEP_OPEN : STEP_FINAL, now = was;
-  const clv_cell *cell = clv_contexts_meet(e, of, MACHINE_STEP, &now, fact);
-  if (cell->action == CELL_NEVER || cell->action == CELL_IGNORE) return cell->action;
+  const clv_cell *cell = clv_contexts_on_event(e, of, MACHINE_STEP, &now, fact);
+  if (cell->action == CELL_IMPOSSIBLE || cell->action == CELL_IGNORE) return cell->action;
   l->snapshot_of = now == STEP_OPEN ? of : 0;
   e->n_snapshots += (uint32_t)now - (uint32_t)was;
   return cell->action;
@@ -253,7 +254,8 @@ static void size_slabs(clv_contexts *e) {
   e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting changes of parameters");
   e->entries =
       clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "places of changes of parameters");
-  e->strands = clv_slab_of(sizeof(clv_strand), MAX_CONTEXT_ITEMS, "modules in backward passes");
+  e->strands =
+      clv_slab_of(sizeof(clv_backward_queue), MAX_CONTEXT_ITEMS, "modules in backward passes");
   e->steps = clv_slab_of(sizeof(clv_planned_step), MAX_CONTEXT_ITEMS,
                          "steps that wait for their position");
   e->weights = clv_slab_of(sizeof(clv_old_weights), MAX_CONTEXT_ITEMS, "copies of weights");
@@ -269,7 +271,7 @@ static clv_code take_tables(clv_contexts *e, clv_err *err) {
   return clv_alloc(CLV_MODULE_ALL + 1, sizeof *e->work, &e->work, err);
 }
 
-clv_code clv_contexts_make(const clv_contexts_env *env, clv_contexts **ret, clv_err *err) {
+clv_code clv_contexts_alloc_tables(const clv_contexts_env *env, clv_contexts **ret, clv_err *err) {
   clv_contexts *e;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->env = *env;
@@ -279,7 +281,7 @@ clv_code clv_contexts_make(const clv_contexts_env *env, clv_contexts **ret, clv_
   return take_tables(e, err);
 }
 
-void clv_contexts_unmake(clv_contexts *e) {
+void clv_contexts_free_tables(clv_contexts *e) {
   clv_slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls,  &e->deliveries,
                              &e->contributions, &e->gradients, &e->errors, &e->changes,
                              &e->entries,       &e->strands,   &e->steps,  &e->weights,

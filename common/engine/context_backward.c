@@ -112,22 +112,22 @@ static clv_code sum_up(clv_context_call *c, clv_err *err) {
 /* One that lies on a device leaves while it comes from there, or when it has come. */
 static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradient_target *t,
                               clv_tensor *din, clv_err *err) {
-  clv_value *v = clv_context_value(e, ctx, t->value);
+  clv_value *v = clv_context_find_value(e, ctx, t->value);
   clv_copy *copy = NULL;
-  if (v && v->maker) return clv_pass_contribute(e, v, ctx->phase, t->order, din, err);
+  if (v && v->maker) return clv_pass_add_gradient(e, v, ctx->phase, t->order, din, err);
   if (din && din->home) CLV_TRY(clv_copy_start(e, din, &copy, err));
   clv_packet *p;
-  CLV_TRY(clv_exit_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
+  CLV_TRY(clv_outbox_new_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
   p->frame.phase = ctx->phase;
   p->frame.order = t->order;
-  bool waits = copy && !clv_exit_streams(e, t->name, din->bytes);
+  bool waits = copy && !clv_outbox_can_stream(e, t->name, din->bytes);
   if (din)
     clv_packet_add_copied(p, copy ? copy->to : din, copy && !waits ? copy->device_copy : NULL);
-  clv_context_note_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_contexts_now(e));
+  clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_OUT, p, clv_contexts_now(e));
   if (waits)
     copy->packet = p;
   else
-    clv_exit_send(e, p);
+    clv_outbox_send(e, p);
   return CLV_OK;
 }
 
@@ -144,18 +144,18 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
                              clv_module_gradient **ret, clv_err *err) {
   clv_module_gradient **at = &ctx->gradients, *g;
   *ret = NULL;
-  if (!c->mod->n_learning && !clv_module_ties_learn(c->mod)) return CLV_OK;
+  if (!c->mod->n_learning && !clv_module_has_trainable_ties(c->mod)) return CLV_OK;
   while (*at && (*at)->module < c->module) at = &(*at)->next;
   if (*at && (*at)->module == c->module) {
     *ret = *at;
     return CLV_OK;
   }
-  CLV_TRY(clv_slab_take(e, &e->gradients, &g, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->gradients, &g, err));
   *g = (clv_module_gradient){.next = *at, .module = c->module, .mod = c->mod};
   clv_code code =
       clv_module_block(c->mod, c->mod->params->gradient_bytes, &g->on_device, &g->block, err);
   if (code != CLV_OK) {
-    clv_slab_give(&e->gradients, g);
+    clv_slab_recycle(&e->gradients, g);
     return code;
   }
   *at = g;
@@ -185,13 +185,13 @@ static void *buffers_of(const clv_module *m) { return (char *)m->block + m->para
 static clv_code ready_again(clv_contexts *e, clv_context_call *c, clv_err *err) {
   size_t bytes = clv_module_buffer_bytes(c->mod);
   if (bytes) CLV_TRY(clv_module_block(c->mod, bytes, &c->passing, &c->buffers_kept, err));
-  return clv_call_ready_forward(e, c, err);
+  return clv_call_prepare_forward(e, c, err);
 }
 
 static clv_code run_again(clv_context_call *c, clv_err *err) {
   clv_tensor *kept = c->buffers_kept;
   if (kept) clv_module_copy(c->mod, kept->data, buffers_of(c->mod), kept->bytes);
-  clv_code code = clv_call_forward(c, err);
+  clv_code code = clv_call_run_forward(c, err);
   if (kept) clv_module_copy(c->mod, buffers_of(c->mod), kept->data, kept->bytes);
   return code;
 }
@@ -199,7 +199,7 @@ static clv_code run_again(clv_context_call *c, clv_err *err) {
 /* What the plan keeps of the weights is of the call that ran last, before a step or behind it. */
 static clv_code own_weights(const clv_context_call *c, clv_err *err) {
   if (!clv_plan_get_info(c->plan->plan)->backward_reads_params) return CLV_OK;
-  return clv_plan_refresh(c->plan->plan, c->state, clv_call_block(c), c->version, err);
+  return clv_plan_refresh(c->plan->plan, c->state, clv_call_param_block(c), c->version, err);
 }
 
 /* The calls of a module are added in their order: none before an earlier one whose position
@@ -219,23 +219,23 @@ static clv_code weights_in_order(const clv_context_call *c, clv_module_gradient 
 /* The module here that the gradient of input i is for, or NULL. */
 static clv_module *maker_of(clv_contexts *e, const clv_context_call *c, uint32_t i) {
   uint64_t id = c->targets[i].value;
-  const clv_value *v = id ? clv_context_value(e, c->out->ctx, id) : NULL;
+  const clv_value *v = id ? clv_context_find_value(e, c->out->ctx, id) : NULL;
   return v && v->maker ? v->maker->mod : NULL;
 }
 
 /* Whether that of input i leaves over a link, which takes it while it comes from the device. */
 static bool streams(const clv_contexts *e, const clv_context_call *c, uint32_t i) {
   const clv_gradient_target *t = &c->targets[i];
-  return t->value && clv_exit_streams(e, t->name, c->in[i]->n * sizeof(float));
+  return t->value && clv_outbox_can_stream(e, t->name, c->in[i]->n * sizeof(float));
 }
 
 static clv_code take_din(clv_contexts *e, clv_context_call *c, uint32_t i, clv_err *err) {
   clv_module *to = maker_of(e, c, i);
-  if (clv_module_reaches(to ? to : c->mod, c->mod) && (to || streams(e, c, i)))
+  if (clv_module_can_copy_from(to ? to : c->mod, c->mod) && (to || streams(e, c, i)))
     CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
   else
     CLV_TRY(take_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
-  if (to) clv_module_count_move(to, c->mod, c->dins[i]);
+  if (to) clv_module_count_transfer(to, c->mod, c->dins[i]);
   return CLV_OK;
 }
 
@@ -266,7 +266,7 @@ static clv_code ready_input(clv_contexts *e, clv_work *w, bool *ret_computes, cl
 static clv_code compute_input(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   void *to[CLV_MAX_INPUTS] = {0};
-  clv_plan_homes homes = {.dout = c->dout->home};
+  clv_plan_memories homes = {.dout = c->dout->home};
   CLV_TRY(sum_up(c, err));
   if (c->again) CLV_TRY(run_again(c, err));
   CLV_TRY(own_weights(c, err));
@@ -274,9 +274,9 @@ static clv_code compute_input(clv_work *w, clv_err *err) {
     to[i] = c->dins[i] ? c->dins[i]->data : NULL;
     homes.din[i] = c->dins[i] ? c->dins[i]->home : NULL;
   }
-  clv_plan_call_homes(c->state, &homes);
-  return clv_plan_backward_input(c->plan->plan, c->state, clv_call_block(c), c->dout->data, to,
-                                 c->gradients ? c->gradients->data : NULL, c->add_input, err);
+  clv_plan_call_set_memories(c->state, &homes);
+  return clv_plan_backward_input(c->plan->plan, c->state, clv_call_param_block(c), c->dout->data,
+                                 to, c->gradients ? c->gradients->data : NULL, c->add_input, err);
 }
 
 /* What it needed for its first part alone. */
@@ -288,25 +288,25 @@ static void release_input(clv_contexts *e, clv_context_call *c) {
   c->result = clv_tensor_unref(c->result);
   c->buffers_kept = clv_tensor_unref(c->buffers_kept);
   for (uint32_t i = 0; i < c->n_in; i++) c->dins[i] = clv_tensor_unref(c->dins[i]);
-  clv_module_tensors_gone(c->mod, &c->passing);
+  clv_module_uncharge_tensors(c->mod, &c->passing);
 }
 
 static void after_backward(clv_contexts *e, clv_context_call *c) {
   clv_call_drop_state(c);
   c->had_backward = c->out->ctx->retain;
   c->again = false;
-  clv_call_meets(e, c, c->out->ctx->retain ? CALL_RETAINED_AGAIN : CALL_BACKWARD_DONE);
-  if (c->progress == CALL_SPENT) clv_call_release(e, c);
+  clv_call_on_event(e, c, c->out->ctx->retain ? CALL_BACKWARD_RETAINED : CALL_BACKWARD_DONE);
+  if (c->progress == CALL_SAVED_FREED) clv_call_release(e, c);
 }
 
 static void has_differentiated(clv_contexts *e, clv_context_call *c) {
   clv_module_counts *counts = &c->mod->counts;
   c->backward_ns = c->work.begin_ns;
-  clv_counter_add(&counts->compute_ns, clv_work_took(e, &c->work));
+  clv_counter_add(&counts->compute_ns, clv_work_duration_ns(e, &c->work));
   clv_counter_add(&counts->backwards, 1);
   if (c->places[ORDER_WEIGHT].position)
-    clv_context_note(e, c->out->ctx, CLV_TRACE_INPUT, c, c->backward_ns);
-  clv_call_meets(e, c, CALL_INPUT_DONE);
+    clv_context_trace_call(e, c->out->ctx, CLV_TRACE_INPUT_GRAD, c, c->backward_ns);
+  clv_call_on_event(e, c, CALL_INPUT_GRAD_DONE);
 }
 
 /* Its gradients leave, then the second part is next; where nothing flows there is none. */
@@ -321,7 +321,7 @@ static clv_code end_input(clv_contexts *e, clv_context_call *c, clv_err *err) {
   if (nothing || c->places[ORDER_WEIGHT].position)
     clv_pass_call_done(e, c);
   else
-    clv_work_next(e, &c->work, WORK_WEIGHT);
+    clv_work_enqueue_front(e, &c->work, WORK_WEIGHT_GRAD);
   return CLV_OK;
 }
 
@@ -336,7 +336,7 @@ static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const 
     why = &sending;
     if (code == CLV_OK) return CLV_OK;
   }
-  if (code != CLV_OK) clv_context_fail_at(e, w->ctx, why, c->module);
+  if (code != CLV_OK) clv_context_fail_in_module(e, w->ctx, why, c->module);
   release_input(e, c);
   return CLV_OK;
 }
@@ -346,7 +346,7 @@ static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const 
 /* One with a position may come to its time without a first part: it counts, and computes
  * nothing. */
 static bool is_wanted(const clv_work *w, const clv_context_call *c) {
-  return c->progress == CALL_SUMMING && w->ctx->state == CONTEXT_OPEN;
+  return c->progress == CALL_WEIGHT_GRAD && w->ctx->state == CONTEXT_OPEN;
 }
 
 static clv_code ready_weight(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
@@ -363,15 +363,15 @@ static clv_code ready_weight(clv_contexts *e, clv_work *w, bool *ret_computes, c
 
 static clv_code compute_weight(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
-  return clv_plan_backward_weight(c->plan->plan, c->state, clv_call_block(c),
+  return clv_plan_backward_weight(c->plan->plan, c->state, clv_call_param_block(c),
                                   c->gradients ? c->gradients->data : NULL, c->add_weight, err);
 }
 
 static void has_summed(clv_contexts *e, clv_context_call *c) {
   bool split = c->places[ORDER_WEIGHT].position;
-  clv_counter_add(&c->mod->counts.compute_ns, clv_work_took(e, &c->work));
-  clv_context_note(e, c->out->ctx, split ? CLV_TRACE_WEIGHT : CLV_TRACE_BACKWARD, c,
-                   split ? c->work.begin_ns : c->backward_ns);
+  clv_counter_add(&c->mod->counts.compute_ns, clv_work_duration_ns(e, &c->work));
+  clv_context_trace_call(e, c->out->ctx, split ? CLV_TRACE_WEIGHT_GRAD : CLV_TRACE_BACKWARD, c,
+                         split ? c->work.begin_ns : c->backward_ns);
   after_backward(e, c);
 }
 
@@ -380,20 +380,20 @@ static clv_code finish_weight(clv_contexts *e, clv_work *w, clv_code code, const
   clv_context_call *c = clv_work_call(w);
   clv_context *ctx = w->ctx;
   (void)err;
-  if (code != CLV_OK) clv_context_fail_at(e, ctx, why, c->module);
+  if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, c->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
-  if (c->progress == CALL_SUMMING) has_summed(e, c);
+  if (c->progress == CALL_WEIGHT_GRAD) has_summed(e, c);
   if (!c->places[ORDER_WEIGHT].position) {
     clv_pass_call_done(e, c);
     return CLV_OK;
   }
-  clv_order_leave(ctx, ORDER_WEIGHT, &c->places[ORDER_WEIGHT]);
-  clv_order_done(e, ctx);
+  clv_order_remove(ctx, ORDER_WEIGHT, &c->places[ORDER_WEIGHT]);
+  clv_order_advance(e, ctx);
   clv_value_free_if_dropped(e, c->out);
   return CLV_OK;
 }
 
-const clv_work_type clv_work_input = {
+const clv_work_type clv_work_input_grad = {
     .ready = ready_input, .compute = compute_input, .finish = finish_input, .of_call = true};
-const clv_work_type clv_work_weight = {
+const clv_work_type clv_work_weight_grad = {
     .ready = ready_weight, .compute = compute_weight, .finish = finish_weight, .of_call = true};

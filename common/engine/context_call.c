@@ -7,14 +7,14 @@
 #include "common/engine/context_int.h"
 
 static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why) {
-  if (!c->failed) c->failed = clv_shared_err_at(e, why, c->module);
-  clv_queue_leave(e, c);
+  if (!c->failed) c->failed = clv_shared_err_new_in_module(e, why, c->module);
+  clv_queue_remove_call(e, c);
 }
 
 /* What comes behind the end of the context nobody drops: it goes when nothing spared needs it. */
 static clv_code value_of_arg(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_value **ret,
                              clv_err *err) {
-  CLV_TRY(clv_context_value_made(e, ctx, arg->value, ret, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, arg->value, ret, err));
   if (ctx->state == CONTEXT_ENDING) (*ret)->spared = (*ret)->dropped = true;
   return CLV_OK;
 }
@@ -26,7 +26,7 @@ static clv_code take_here(clv_contexts *e, clv_context *ctx, const clv_arg *arg,
   clv_action action;
   if (!arg->value) return CLV_OK;
   CLV_TRY(value_of_arg(e, ctx, arg, &v, err));
-  CLV_TRY(clv_value_meets(e, v, VALUE_GIVEN, &action, err));
+  CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED_AS_ARG, &action, err));
   return clv_value_settle(e, v, t, NULL, err);
 }
 
@@ -42,7 +42,7 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
     return take_here(e, ctx, arg, here, err);
   }
   CLV_TRY(value_of_arg(e, ctx, arg, &v, err));
-  CLV_TRY(clv_value_meets(e, v, VALUE_USED, &action, err));
+  CLV_TRY(clv_value_on_event(e, v, VALUE_USED, &action, err));
   if (action == CELL_GIVE && clv_call_take_input(e, c, slot, v)) return CLV_OK;
   c->uses[slot] = (clv_input_use){.next = v->uses, .call = c};
   v->uses = &c->uses[slot];
@@ -52,13 +52,14 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
 
 /* It waits for the backward of a call that is here already, if that has one to come. */
 static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, clv_err *err) {
-  const clv_value *v = clv_context_value(e, c->out->ctx, leader);
+  const clv_value *v = clv_context_find_value(e, c->out->ctx, leader);
   clv_context_call *l = v ? v->maker : NULL;
   if (!l || l == c)
     return clv_fail(err, CLV_NOT_FOUND,
                     "call %llu, after whose backward module %u is to run, is not here",
                     (unsigned long long)leader, c->module);
-  if (clv_call_meets(e, l, CALL_FOLLOWED)->action == CELL_IGNORE || l->had_backward) return CLV_OK;
+  if (clv_call_on_event(e, l, CALL_GOT_FOLLOWER)->action == CELL_IGNORE || l->had_backward)
+    return CLV_OK;
   if (c->out->ctx->state == CONTEXT_FAILED)
     return clv_fail(err, CLV_PRECONDITION,
                     "the backward of call %llu, after which module %u is to run, will not come",
@@ -88,14 +89,14 @@ static clv_code take_call(clv_contexts *e, clv_value *v, clv_context_call **ret,
   clv_action action;
   if (v->ctx->n_calls == MAX_CONTEXT_CALLS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d calls in one context", MAX_CONTEXT_CALLS);
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_VALUE, v->state, VALUE_CALLED);
+  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_VALUE, v->state, VALUE_CALL_ADDED);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "value %llu %s", (unsigned long long)v->id, cell->text);
-  CLV_TRY(clv_slab_take(e, &e->calls, &c, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->calls, &c, err));
   clv_code code = clv_account_charge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1, err);
-  if (code == CLV_OK) code = clv_value_meets(e, v, VALUE_CALLED, &action, err);
+  if (code == CLV_OK) code = clv_value_on_event(e, v, VALUE_CALL_ADDED, &action, err);
   if (code != CLV_OK) {
-    clv_slab_give(&e->calls, c);
+    clv_slab_recycle(&e->calls, c);
     return code;
   }
   c->charged = true;
@@ -112,7 +113,7 @@ static void describe(clv_contexts *e, clv_context_call *c, const clv_frame *f) {
   c->micro_batch = f->micro_batch;
   c->step = f->step ? f->step : ctx->id & (((uint64_t)1 << 48) - 1);
   c->flags = f->flags;
-  c->mod = clv_contexts_module_of(e, f);
+  c->mod = clv_contexts_module_of_frame(e, f);
   c->number = ctx->calls_seen;
   c->previous_weights = f->call.old_weights;
   for (uint32_t i = 0; i < f->call.n_args; i++) c->arg[i] = f->call.args[i].value;
@@ -124,15 +125,15 @@ static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
   clv_value *v;
   clv_context_call *c = NULL;
   clv_err why;
-  CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(take_call(e, v, &c, err));
   describe(e, c, f);
   c->progress = (uint8_t)state;
   c->n_missing = 1;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
-  if (c->mod) clv_queue_join(e, c);
+  if (c->mod) clv_queue_add_call(e, c);
   if (c->flags & CLV_FLAG_TRACE) clv_context_begin_trace(e, ctx);
-  if (clv_order_join_call(e, c, f, &why) != CLV_OK) refuse_call(e, c, &why);
+  if (clv_order_add_call(e, c, f, &why) != CLV_OK) refuse_call(e, c, &why);
   *ret = c;
   return CLV_OK;
 }
@@ -140,17 +141,17 @@ static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
 /* The call whose head has come, or NULL. */
 static clv_context_call *call_on_its_way(clv_contexts *e, const clv_context *ctx,
                                          const clv_frame *f) {
-  const clv_value *v = clv_context_value(e, ctx, f->message);
+  const clv_value *v = clv_context_find_value(e, ctx, f->message);
   clv_context_call *c = v ? v->maker : NULL;
-  bool same = c && c->progress == CALL_COMING && c->module == f->module && c->flags == f->flags;
+  bool same = c && c->progress == CALL_ANNOUNCED && c->module == f->module && c->flags == f->flags;
   return same ? c : NULL;
 }
 
-clv_code clv_on_call_head(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
+clv_code clv_on_call_announcement(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   clv_context_call *c;
-  clv_context_finalise(e, ctx->id);
+  clv_contexts_finalise_applies(e, ctx->id);
   ctx->calls_seen++;
-  CLV_TRY(new_call(e, ctx, &p->frame, CALL_COMING, &c, err));
+  CLV_TRY(new_call(e, ctx, &p->frame, CALL_ANNOUNCED, &c, err));
   clv_context_call **at = &ctx->coming;
   while (*at) at = &(*at)->next_coming;
   *at = c;
@@ -176,11 +177,11 @@ static clv_code whole_call(clv_contexts *e, clv_context *ctx, const clv_packet *
   *ret = p->headed ? call_on_its_way(e, ctx, &p->frame) : NULL;
   ctx->calls_seen += !p->headed;
   if (*ret) {
-    clv_call_leave_coming(*ret);
-    clv_call_meets(e, *ret, CALL_IS_WHOLE);
+    clv_call_end_announcement(*ret);
+    clv_call_on_event(e, *ret, CALL_TENSORS_RECEIVED);
     return CLV_OK;
   }
-  clv_context_finalise(e, ctx->id);
+  clv_contexts_finalise_applies(e, ctx->id);
   return new_call(e, ctx, &p->frame, CALL_WAITING, ret, err);
 }
 
@@ -190,10 +191,10 @@ clv_code clv_on_call(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
   uint32_t to;
   CLV_TRY(whole_call(e, ctx, p, &c, err));
   if (p->frame.flags & CLV_FLAG_DELIVER) {
-    CLV_TRY(clv_name_index(e, p->frame.to, &to, err));
+    CLV_TRY(clv_contexts_index_of_name(e, p->frame.to, &to, err));
     CLV_TRY(clv_value_add_delivery(e, c->out, to, err));
   }
   if (take_args(e, c, p, &why) != CLV_OK) refuse_call(e, c, &why);
-  clv_call_one_less(e, c);
+  clv_call_dependency_done(e, c);
   return CLV_OK;
 }

@@ -15,7 +15,7 @@ void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module) 
     clv_module_queue *l = &e->queues[i];
     if (l->shadow_of != id || (module != CLV_MODULE_ALL && module != i)) continue;
     if (clv_contexts_module(e, i)->o.backend->memory)
-      clv_work_ready(e, &l->restore, WORK_RESTORE, NULL, i);
+      clv_work_enqueue(e, &l->restore, WORK_RESTORE, NULL, i);
     else
       clv_module_restore_buffers(clv_contexts_module(e, i));
     l->shadow_of = 0;
@@ -30,7 +30,7 @@ void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module) {
       e->queues[i].shadow_of = 0;
 }
 
-void clv_contexts_written(clv_contexts *e, uint32_t module) {
+void clv_contexts_note_state_written(clv_contexts *e, uint32_t module) {
   clv_context_forget_buffers(e, 0, module);
 }
 
@@ -41,17 +41,17 @@ static bool revert_waits(const clv_contexts *e, uint64_t id) {
 }
 
 /* A REVERT that waits came before this work, and an APPLY that waits too. */
-void clv_context_finalise(clv_contexts *e, uint64_t working) {
+void clv_contexts_finalise_applies(clv_contexts *e, uint64_t working) {
   for (clv_change *k = e->waiting_changes; k; k = k->next)
     k->final |= k->kind == CLV_APPLY && k->context != working && !revert_waits(e, k->context);
   for (uint32_t i = 0; e->n_snapshots && i < CLV_MODULE_ALL; i++) {
     uint64_t of = e->queues[i].snapshot_of;
-    if (of && of != working && !revert_waits(e, of)) clv_step_fact_of(e, i, 0, STEP_OTHER_WORK);
+    if (of && of != working && !revert_waits(e, of)) clv_step_on_event(e, i, 0, STEP_OTHER_WORK);
   }
 }
 
 static clv_code check_apply(clv_contexts *e, clv_context *ctx, clv_err *err) {
-  const clv_cell *cell = clv_pass_meets(e, ctx, PASS_STEP);
+  const clv_cell *cell = clv_pass_on_event(e, ctx, PASS_STEP);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "backward pass %u %s", ctx->phase, cell->text);
   return CLV_OK;
@@ -84,7 +84,7 @@ static bool follows(const clv_contexts *e, const clv_change *k, uint32_t i) {
 static clv_code add_followers(clv_contexts *e, clv_change *k, clv_err *err) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     if (is_meant(k, i) || !follows(e, k, i)) continue;
-    CLV_TRY(clv_change_means(e, k, i, NULL, err));
+    CLV_TRY(clv_change_add_module(e, k, i, NULL, err));
     k->entries->follows = true;
   }
   return CLV_OK;
@@ -97,8 +97,8 @@ static clv_code modules_to_step(clv_contexts *e, const clv_context *ctx, clv_cha
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next) {
     if (!meant(g, module) || !g->mod->optim || !g->filled) continue;
     CLV_TRY(check_rates(g, k, err));
-    CLV_TRY(clv_module_snapshot_ready(g->mod, err));
-    CLV_TRY(clv_change_means(e, k, g->module, g->block, err));
+    CLV_TRY(clv_module_prepare_snapshot(g->mod, err));
+    CLV_TRY(clv_change_add_module(e, k, g->module, g->block, err));
   }
   return add_followers(e, k, err);
 }
@@ -110,7 +110,7 @@ static clv_code modules_to_revert(clv_contexts *e, const clv_context *ctx, clv_c
     while (g && g->module < i) g = g->next;
     bool stepped = g && g->module == i && g->mod->optim;
     if (stepped || e->queues[i].snapshot_of == ctx->id)
-      CLV_TRY(clv_change_means(e, k, i, NULL, err));
+      CLV_TRY(clv_change_add_module(e, k, i, NULL, err));
   }
   return add_followers(e, k, err);
 }
@@ -134,15 +134,15 @@ static clv_code apply(clv_contexts *e, clv_context *ctx, uint32_t module, const 
     clv_change_free(e, k);
     return code;
   }
-  if (f->commit.apply) clv_context_finalise(e, ctx->id);
-  clv_change_wait(e, k);
+  if (f->commit.apply) clv_contexts_finalise_applies(e, ctx->id);
+  clv_change_enqueue(e, k);
   return CLV_OK;
 }
 
-void clv_context_last_step(clv_contexts *e, clv_context *ctx, const clv_frame *f) {
+void clv_context_apply_at_end(clv_contexts *e, clv_context *ctx, const clv_frame *f) {
   clv_err why;
   if (apply(e, ctx, CLV_MODULE_ALL, f, &why) != CLV_OK)
-    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+    clv_context_fail_in_module(e, ctx, &why, CLV_MODULE_ALL);
 }
 
 /* A frame of the module that had this index before. */
@@ -161,7 +161,7 @@ clv_code clv_on_apply(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   if (code == CLV_OK)
     code = f->commit.position ? clv_order_add_step(e, ctx, f, &why)
                               : apply(e, ctx, f->module, f, &why);
-  if (code != CLV_OK) clv_context_fail_at(e, ctx, &why, p->frame.module);
+  if (code != CLV_OK) clv_context_fail_in_module(e, ctx, &why, p->frame.module);
   return CLV_OK;
 }
 
@@ -173,6 +173,6 @@ clv_code clv_on_revert(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err
     clv_change_free(e, k);
     return code;
   }
-  clv_change_wait(e, k);
+  clv_change_enqueue(e, k);
   return CLV_OK;
 }

@@ -35,8 +35,8 @@ static void begin(clv_contexts *e, clv_copy *k) {
   w->kind = WORK_COPY;
   w->env = &e->env;
   w->module = CLV_MODULE_ALL;
-  (void)clv_contexts_meet(e, 0, MACHINE_WORK, &w->state, WORK_IS_READY);
-  (void)clv_contexts_meet(e, 0, MACHINE_WORK, &w->state, WORK_STARTS);
+  (void)clv_contexts_on_event(e, 0, MACHINE_WORK, &w->state, WORK_IS_READY);
+  (void)clv_contexts_on_event(e, 0, MACHINE_WORK, &w->state, WORK_STARTS);
   e->n_work++;
   append(e, w);
 }
@@ -45,10 +45,10 @@ clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_e
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *to = NULL;
   clv_copy *k;
   CLV_TRY(clv_pool_tensor(e->env.pool, from->dtype, &from->shape, &to, err));
-  CLV_TRY(clv_slab_take(e, &e->copies, &k, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->copies, &k, err));
   clv_code code = take_device_copy(e, &k->device_copy, err);
   if (code != CLV_OK) {
-    clv_slab_give(&e->copies, k);
+    clv_slab_recycle(&e->copies, k);
     return code;
   }
   k->from = clv_tensor_ref(from);
@@ -58,7 +58,7 @@ clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_e
   return CLV_OK;
 }
 
-clv_work *clv_copy_next(clv_contexts *e) {
+clv_work *clv_contexts_take_copy(clv_contexts *e) {
   clv_work *w = e->copies_out;
   if (w) e->copies_out = w->next;
   return w;
@@ -71,12 +71,12 @@ void clv_copy_free(clv_contexts *e, clv_copy *k) {
   clv_tensor_unref(k->from);
   clv_tensor_unref(k->to);
   clv_device_copy_unref(k->device_copy);
-  clv_slab_give(&e->copies, k);
+  clv_slab_recycle(&e->copies, k);
 }
 
 void clv_copies_done(clv_contexts *e) {
   if (!e) return;
-  for (clv_work *w; (w = clv_copy_next(e)) != NULL;) clv_copy_free(e, clv_work_copy(w));
+  for (clv_work *w; (w = clv_contexts_take_copy(e)) != NULL;) clv_copy_free(e, clv_work_copy(w));
   for (size_t i = 0; i < CLV_COUNT(e->device_copies); i++)
     clv_device_copy_unref(e->device_copies[i]);
 }

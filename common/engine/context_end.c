@@ -15,21 +15,21 @@ clv_code clv_context_send_ended(clv_contexts *e, const clv_frame *end, uint32_t 
   reply->frame.message = ++*e->env.next_message;
   reply->frame.reply_to = end->message;
   reply->frame.step = n_spared;
-  clv_exit_send(e, reply);
+  clv_outbox_send(e, reply);
   return CLV_OK;
 }
 
 static void bury(clv_contexts *e, clv_context *c) {
   clv_context_forget_buffers(e, c->id, CLV_MODULE_ALL);
-  clv_context_empty(e, c);
-  clv_context_bury(e, c);
+  clv_context_clear(e, c);
+  clv_context_make_tombstone(e, c);
 }
 
 /* From here on calls of the context may be ready. */
 static void spare(clv_contexts *e, clv_context *c, const clv_frame *end) {
-  clv_strands_free(e, c);
+  clv_backward_queues_free(e, c);
   c->pass = PASS_NONE;
-  clv_context_keep_spared(e, c);
+  clv_context_free_unretained(e, c);
   clv_order_free(e, c);
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
   clv_context_forget_frames(c);
@@ -41,9 +41,10 @@ static void spare(clv_contexts *e, clv_context *c, const clv_frame *end) {
 /* Decides on the step of a context that is closing, then frees it or what it does not spare.
  * Returns the number of calls that are spared. */
 static uint32_t close_context(clv_contexts *e, clv_context *c, const clv_frame *end) {
-  if (end->has_commit && !c->failed) clv_context_last_step(e, c, end);
-  uint32_t left = c->failed ? 0 : clv_context_find_spared(e, c);
-  clv_action action = clv_context_meets(e, c, left ? CONTEXT_END_SPARES : CONTEXT_SPARED)->action;
+  if (end->has_commit && !c->failed) clv_context_apply_at_end(e, c, end);
+  uint32_t left = c->failed ? 0 : clv_context_mark_retained(e, c);
+  clv_action action =
+      clv_context_on_event(e, c, left ? CONTEXT_END_RETAINS : CONTEXT_RETAINED_DONE)->action;
   if (action == CELL_SETTLE) spare(e, c, end);
   if (action == CELL_END) bury(e, c);
   return left;
@@ -52,11 +53,11 @@ static uint32_t close_context(clv_contexts *e, clv_context *c, const clv_frame *
 clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *trace = NULL;
   uint32_t left = 0;
-  if (end->has_commit && c->failed) clv_context_fail_again(e, c);
-  clv_action action = clv_context_meets(e, c, CONTEXT_END)->action;
-  if (action == CELL_REPEAT) left = clv_context_n_spared(c);
+  if (end->has_commit && c->failed) clv_context_resend_failure(e, c);
+  clv_action action = clv_context_on_event(e, c, CONTEXT_END)->action;
+  if (action == CELL_REPEAT) left = clv_context_n_retained(c);
   if (action == CELL_BEGIN) {
-    trace = clv_context_trace(c);
+    trace = clv_context_trace_rows(c);
     left = close_context(e, c, end);
   }
   bool answers = action == CELL_BEGIN || action == CELL_REPEAT;
@@ -69,9 +70,9 @@ static void answer_again(clv_contexts *e, const clv_context *c) {
   (void)!clv_context_send_ended(e, &end, 0, NULL, &ignored);
 }
 
-void clv_context_end_if_spared_all(clv_contexts *e, clv_context *c) {
-  if (c->state != CONTEXT_ENDING || !clv_context_spared_all(e, c)) return;
-  if (clv_context_meets(e, c, CONTEXT_SPARED)->action != CELL_END) return;
+void clv_context_end_if_complete(clv_contexts *e, clv_context *c) {
+  if (c->state != CONTEXT_ENDING || !clv_context_drop_unneeded(e, c)) return;
+  if (clv_context_on_event(e, c, CONTEXT_RETAINED_DONE)->action != CELL_END) return;
   if (c->restores) clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
   bury(e, c);
   answer_again(e, c);
@@ -79,8 +80,8 @@ void clv_context_end_if_spared_all(clv_contexts *e, clv_context *c) {
 
 void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f) {
   bool owes = c->state == CONTEXT_ENDING;
-  if (clv_context_meets(e, c, CONTEXT_ABORT)->action != CELL_END) return;
-  if (!c->failed && f->failure.code) c->failed = clv_shared_err_in(e, f);
+  if (clv_context_on_event(e, c, CONTEXT_ABORT)->action != CELL_END) return;
+  if (!c->failed && f->failure.code) c->failed = clv_shared_err_from_frame(e, f);
   clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
   bury(e, c);
   if (owes) answer_again(e, c);

@@ -33,10 +33,10 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
 /* Whether all that it is sent to take it while it comes from the device. */
 static bool streams(const clv_contexts *e, const clv_context_call *c, clv_dtype dtype) {
   size_t bytes;
-  if (!clv_module_reaches(c->mod, c->mod)) return false;
+  if (!clv_module_can_copy_from(c->mod, c->mod)) return false;
   if (clv_shape_bytes(&c->out_shape, dtype, &bytes, NULL) != CLV_OK) return false;
   for (const clv_delivery *d = c->out->deliveries; d; d = d->next)
-    if (d->keep || !clv_exit_streams(e, d->name, bytes)) return false;
+    if (d->keep || !clv_outbox_can_stream(e, d->name, bytes)) return false;
   return true;
 }
 
@@ -47,7 +47,7 @@ static void look_for_users(const clv_context_call *c, bool streams, bool *ret_ne
   *ret_near = false;
   *ret_host = c->out->deliveries && !streams;
   for (const clv_input_use *u = c->out->uses; u; u = u->next) {
-    bool near = u->call->mod && clv_module_reaches(u->call->mod, c->mod);
+    bool near = u->call->mod && clv_module_can_copy_from(u->call->mod, c->mod);
     *(near ? ret_near : ret_host) = true;
   }
 }
@@ -59,14 +59,14 @@ static clv_code take_output(clv_contexts *e, clv_context_call *c, clv_err *err) 
   uint64_t *charged = c->again ? &c->passing : &c->holds;
   c->out_shape = *clv_plan_output(c->plan->plan);
   if (!c->again) look_for_users(c, streams(e, c, dtype), &near, &host);
-  near = (near || !host) && clv_module_reaches(c->mod, c->mod);
+  near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);
   if (near) CLV_TRY(clv_module_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
   if (near && !host) return CLV_OK;
   return clv_module_tensor(c->mod, e->env.pool, dtype, &c->out_shape, charged,
                            near ? &c->on_host : &c->result, err);
 }
 
-clv_code clv_call_ready_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {
+clv_code clv_call_prepare_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_module *m = c->mod;
   int64_t batch[CLV_MAX_INPUTS] = {0};
   CLV_TRY(clv_module_check(m, err));
@@ -100,17 +100,17 @@ static void return_buffers(const clv_context_call *c) {
                     clv_module_buffer_bytes(m));
 }
 
-clv_code clv_call_forward(clv_context_call *c, clv_err *err) {
+clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
-  clv_plan_homes homes = {.out = c->result->home};
+  clv_plan_memories homes = {.out = c->result->home};
   for (uint32_t i = 0; i < c->n_in; i++) {
     in[i] = c->in[i]->data;
     homes.in[i] = c->in[i]->home;
   }
-  clv_plan_call_homes(c->state, &homes);
+  clv_plan_call_set_memories(c->state, &homes);
   clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
   lend_buffers(c);
-  CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_block(c), c->version, in, true,
+  CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_param_block(c), c->version, in, true,
                            c->result->data, &key, err));
   return_buffers(c);
   if (!c->on_host) return CLV_OK;
@@ -139,8 +139,8 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
   clv_context_call *c = clv_work_call(w);
   if (c->failed) return CLV_OK;
   CLV_TRY(check_inputs(c, err));
-  clv_call_take_weights(c->out->ctx, c);
-  CLV_TRY(clv_call_ready_forward(e, c, err));
+  clv_call_use_old_weights(c->out->ctx, c);
+  CLV_TRY(clv_call_prepare_forward(e, c, err));
   keep_buffers(e, c);
   *ret_computes = true;
   return CLV_OK;
@@ -148,9 +148,9 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
 
 static clv_code compute(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
-  if (c->keeps_buffers) clv_module_keep_buffers(c->mod);
+  if (c->keeps_buffers) clv_module_save_buffers(c->mod);
   c->keeps_buffers = false;
-  return clv_call_forward(c, err);
+  return clv_call_run_forward(c, err);
 }
 
 /* ---- its end --------------------------------------------------------------------------------- */
@@ -159,17 +159,17 @@ static void has_run(clv_contexts *e, clv_context_call *c) {
   bool training = c->flags & CLV_FLAG_TRAINING;
   bool differentiable = training && (c->input_grads || c->mod->n_learning);
   clv_module_counts *counts = &c->mod->counts;
-  clv_counter_add(&counts->compute_ns, clv_work_took(e, &c->work));
-  clv_context_note(e, c->out->ctx, CLV_TRACE_FORWARD, c, c->work.begin_ns);
+  clv_counter_add(&counts->compute_ns, clv_work_duration_ns(e, &c->work));
+  clv_context_trace_call(e, c->out->ctx, CLV_TRACE_FORWARD, c, c->work.begin_ns);
   clv_counter_add(training ? &counts->forwards : &counts->evals, 1);
   if (!differentiable) {
     clv_call_release(e, c);
-    clv_call_meets(e, c, CALL_HAS_RUN_ALONE);
+    clv_call_on_event(e, c, CALL_RAN_KEEPING_NOTHING);
   } else if (c->flags & CLV_FLAG_RECOMPUTE) {
     clv_call_drop_state(c);
-    clv_call_meets(e, c, CALL_HAS_RUN_BARE);
+    clv_call_on_event(e, c, CALL_RAN_KEEPING_INPUTS);
   } else {
-    clv_call_meets(e, c, CALL_HAS_RUN);
+    clv_call_on_event(e, c, CALL_RAN_KEEPING_SAVED);
   }
 }
 
@@ -177,7 +177,7 @@ static void has_failed(clv_contexts *e, clv_context_call *c) {
   clv_call_release(e, c);
   c->result = clv_tensor_unref(c->result);
   c->on_host = clv_tensor_unref(c->on_host);
-  clv_call_meets(e, c, CALL_HAS_FAILED);
+  clv_call_on_event(e, c, CALL_FORWARD_FAILED);
 }
 
 static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *failed, clv_err *err) {
@@ -186,15 +186,15 @@ static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *fai
   v->host = clv_steal(&c->on_host);
   clv_context *ctx = v->ctx;
   clv_action action;
-  if (c->progress == CALL_ALONE) clv_call_let_followers_run(e, c);
-  clv_call_has_run(e, c);
-  clv_queue_leave(e, c);
-  if (c->in_order) clv_order_done(e, v->ctx);
-  if (c->needed || c->places[ORDER_WEIGHT].position) clv_context_mark(e, v->ctx);
-  clv_code code = clv_value_meets(e, v, VALUE_RAN, &action, err);
+  if (c->progress == CALL_NO_BACKWARD) clv_call_let_followers_run(e, c);
+  clv_call_discharge_quota(e, c);
+  clv_queue_remove_call(e, c);
+  if (c->in_order) clv_order_advance(e, v->ctx);
+  if (c->needed || c->places[ORDER_WEIGHT].position) clv_context_mark_dirty(e, v->ctx);
+  clv_code code = clv_value_on_event(e, v, VALUE_CALL_DONE, &action, err);
   if (code == CLV_OK) code = clv_value_settle(e, v, out, failed, err);
   clv_value_free_if_dropped(e, v);
-  clv_context_end_if_spared_all(e, ctx);
+  clv_context_end_if_complete(e, ctx);
   return code;
 }
 
@@ -203,7 +203,7 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
   clv_context_call *c = clv_work_call(w);
   clv_shared_err *failed = c->failed;
   c->failed = NULL;
-  if (code != CLV_OK) failed = clv_shared_err_at(e, why, c->module);
+  if (code != CLV_OK) failed = clv_shared_err_new_in_module(e, why, c->module);
   if (failed)
     has_failed(e, c);
   else

@@ -11,7 +11,7 @@
 
 clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_err *err) {
   clv_contexts *e = NULL;
-  clv_code code = clv_contexts_make(env, &e, err);
+  clv_code code = clv_contexts_alloc_tables(env, &e, err);
   if (code == CLV_OK)
     *ret = e;
   else
@@ -22,11 +22,11 @@ clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret, clv_e
 void clv_contexts_free(clv_contexts *e) {
   if (!e) return;
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
-  for (clv_context *c = e->open; c; c = c->next) clv_context_empty(e, c);
+  for (clv_context *c = e->open; c; c = c->next) clv_context_clear(e, c);
   for (clv_packet *p; (p = clv_packet_list_take(&e->held)) != NULL;) clv_packet_free(p);
-  clv_exit_free(e);
+  clv_outbox_free(e);
   clv_copies_done(e);
-  clv_contexts_unmake(e);
+  clv_contexts_free_tables(e);
 }
 
 /* ---- ends ------------------------------------------------------------------------------------ */
@@ -35,7 +35,7 @@ void clv_contexts_free(clv_contexts *e) {
 static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   clv_context *c;
   clv_err ignored;
-  if (clv_context_open(e, p->frame.context, &c, &ignored) == CLV_OK)
+  if (clv_context_get_or_create(e, p->frame.context, &c, &ignored) == CLV_OK)
     return clv_context_end(e, c, &p->frame, err);
   return clv_context_send_ended(e, &p->frame, 0, NULL, err);
 }
@@ -44,7 +44,7 @@ static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
   clv_context *c;
   clv_err ignored;
   (void)err;
-  if (p->frame.context && clv_context_open(e, p->frame.context, &c, &ignored) == CLV_OK)
+  if (p->frame.context && clv_context_get_or_create(e, p->frame.context, &c, &ignored) == CLV_OK)
     clv_context_abort(e, c, &p->frame);
   while (!p->frame.context && e->open) clv_context_abort(e, e->open, &p->frame);
   return CLV_OK;
@@ -70,7 +70,7 @@ static clv_code wait_for_calls(clv_context *c, clv_packet *p, bool *ret_kept, cl
 
 static const struct {
   clv_context_handler *handle;
-  clv_context_fact fact;
+  clv_context_event fact;
 } handlers[CLV_FRAME_KINDS] = {
     [CLV_CALL] = {clv_on_call, CONTEXT_CALL},
     [CLV_DELIVER] = {clv_on_deliver, CONTEXT_DELIVER},
@@ -89,25 +89,25 @@ static void count_late(clv_contexts *e) {
 
 /* What an end has spared may wait for it. */
 static clv_code after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
-  if (!clv_context_is_awaited(e, c, &p->frame)) {
+  if (!clv_context_needs_frame(e, c, &p->frame)) {
     count_late(e);
     return CLV_OK;
   }
   clv_code code = handlers[p->frame.kind].handle(e, c, p, err);
-  clv_context_end_if_spared_all(e, c);
+  clv_context_end_if_complete(e, c);
   return code;
 }
 
 /* A fact meets its context. */
 static clv_code record(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  switch (clv_context_meets(e, c, handlers[kind].fact)->action) {
+  switch (clv_context_on_event(e, c, handlers[kind].fact)->action) {
     case CELL_RECORD:
       return handlers[kind].handle(e, c, p, err);
     case CELL_GIVE:
       return after_end(e, c, p, err);
     case CELL_REPEAT:
-      clv_context_fail_again(e, c);
+      clv_context_resend_failure(e, c);
       return CLV_OK;
     case CELL_COUNT:
       count_late(e);
@@ -140,9 +140,9 @@ static clv_code release_waiting(clv_contexts *e, clv_context *c, clv_err *err) {
 static void on_head(clv_contexts *e, clv_packet *p) {
   clv_context *c;
   clv_err ignored;
-  if (clv_context_open(e, p->frame.context, &c, &ignored) != CLV_OK) return;
-  if (clv_context_meets(e, c, CONTEXT_HEAD)->action == CELL_RECORD)
-    (void)!clv_on_call_head(e, c, p, &ignored);
+  if (clv_context_get_or_create(e, p->frame.context, &c, &ignored) != CLV_OK) return;
+  if (clv_context_on_event(e, c, CONTEXT_CALL_ANNOUNCED)->action == CELL_RECORD)
+    (void)!clv_on_call_announcement(e, c, p, &ignored);
 }
 
 static bool have_to_wait(const clv_context *c, const clv_frame *f) {
@@ -152,7 +152,7 @@ static bool have_to_wait(const clv_context *c, const clv_frame *f) {
 
 static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_context *c;
-  CLV_TRY(clv_context_open(e, p->frame.context, &c, err));
+  CLV_TRY(clv_context_get_or_create(e, p->frame.context, &c, err));
   if (have_to_wait(c, &p->frame)) return wait_for_calls(c, p, ret_kept, err);
   CLV_TRY(record(e, c, p, err));
   return p->frame.kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
@@ -162,8 +162,8 @@ static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
 
 /* A result at once, or behind what the module's queue has. */
 static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
-  CLV_TRY(clv_change_hold(e, p, ret_kept, err));
-  if (!*ret_kept) clv_exit_state(e, p);
+  CLV_TRY(clv_change_defer_packet(e, p, ret_kept, err));
+  if (!*ret_kept) clv_outbox_add_state_frame(e, p);
   *ret_kept = true;
   return CLV_OK;
 }
@@ -207,21 +207,21 @@ static bool waits_for_work(const clv_frame *f) {
   }
 }
 
-clv_code clv_contexts_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+clv_code clv_contexts_handle_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   *ret_kept = e->held.first || e->due || (e->n_work && waits_for_work(&p->frame));
   if (!*ret_kept) return take(e, p, ret_kept, err);
   clv_packet_list_add(&e->held, p);
   return CLV_OK;
 }
 
-bool clv_contexts_next_frame(clv_contexts *e) {
+bool clv_contexts_handle_held_frame(clv_contexts *e) {
   clv_packet *p = e->held.first;
   clv_err err;
   bool kept = false;
   if (!p || e->due || (e->n_work && waits_for_work(&p->frame))) return false;
   clv_packet_list_take(&e->held);
   if (take(e, p, &kept, &err) != CLV_OK)
-    clv_exit_refuse(e, p, &err);
+    clv_outbox_refuse(e, p, &err);
   else if (!kept)
     clv_packet_free(p);
   return true;

@@ -30,32 +30,32 @@ static void leave_leader(clv_context_call *c) {
   *at = c->next_follower;
 }
 
-void clv_call_leave_coming(clv_context_call *c) {
+void clv_call_end_announcement(clv_context_call *c) {
   clv_context_call **at = &c->out->ctx->coming;
-  if (c->progress != CALL_COMING) return;
+  if (c->progress != CALL_ANNOUNCED) return;
   while (*at != c) at = &(*at)->next_coming;
   *at = c->next_coming;
 }
 
-void clv_call_has_run(clv_contexts *e, clv_context_call *c) {
+void clv_call_discharge_quota(clv_contexts *e, clv_context_call *c) {
   if (c->charged) clv_account_discharge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1);
   c->charged = false;
 }
 
 static void call_free(clv_contexts *e, clv_context_call *c) {
-  clv_call_leave_coming(c);
-  clv_call_has_run(e, c);
+  clv_call_end_announcement(c);
+  clv_call_discharge_quota(e, c);
   leave_leader(c);
   if (c->n_missing)
     __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
-  clv_queue_leave(e, c);
-  clv_order_leave_call(c);
+  clv_queue_remove_call(e, c);
+  clv_order_remove_call(c);
   clv_call_release(e, c);
-  clv_module_tensors_gone(c->mod, &c->holds);
-  clv_module_tensors_gone(c->mod, &c->passing);
+  clv_module_uncharge_tensors(c->mod, &c->holds);
+  clv_module_uncharge_tensors(c->mod, &c->passing);
   clv_shared_err_unref(e, c->failed);
   c->out->ctx->n_calls--;
-  clv_slab_give(&e->calls, c);
+  clv_slab_recycle(&e->calls, c);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase) {
     clv_contribution *k = v->got;
     v->got = k->next;
     clv_tensor_unref(k->tensor);
-    clv_slab_give(&e->contributions, k);
+    clv_slab_recycle(&e->contributions, k);
   }
 }
 
@@ -74,9 +74,10 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
   for (clv_delivery *d = v->deliveries, *next; d; d = next) {
     next = d->next;
     if (d->keep)
-      clv_exit_keep(e, d, NULL, v->ctx->failed ? v->ctx->failed : &clv_shared_err_ended);
+      clv_outbox_add_kept_value(e, d, NULL,
+                                v->ctx->failed ? v->ctx->failed : &clv_shared_err_context_ended);
     else
-      clv_slab_give(&e->deliveries, d);
+      clv_slab_recycle(&e->deliveries, d);
   }
   if (v->maker) call_free(e, v->maker);
   clv_value_forget_gradients(e, v, UINT32_MAX);
@@ -90,7 +91,7 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
 /* A call that has not run, or has work or an order to come. */
 static bool is_busy(const clv_context_call *c) {
   return c->progress <= CALL_READY || c->work.state != WORK_IDLE || c->needed || c->followers ||
-         c->progress == CALL_SUMMING ||
+         c->progress == CALL_WEIGHT_GRAD ||
          c->places[ORDER_WEIGHT].position; /* which is to be counted, due or not */
 }
 
@@ -105,12 +106,12 @@ void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-void clv_strands_free(clv_contexts *e, clv_context *c) {
+void clv_backward_queues_free(clv_contexts *e, clv_context *c) {
   if (!c) return;
-  for (clv_strand *s = c->strands, *next; s; s = next) {
+  for (clv_backward_queue *s = c->strands, *next; s; s = next) {
     next = s->next;
     for (clv_context_call *k = s->first; k; k = k->next_needed) k->needed = false;
-    clv_slab_give(&e->strands, s);
+    clv_slab_recycle(&e->strands, s);
   }
   c->strands = NULL;
   c->n_needed = 0;
@@ -125,14 +126,14 @@ void clv_context_forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t mo
     }
     *at = g->next;
     clv_tensor_unref(g->block);
-    clv_module_tensors_gone(g->mod, &g->on_device);
+    clv_module_uncharge_tensors(g->mod, &g->on_device);
     clv_old_weights_unref(e, g->previous);
-    clv_slab_give(&e->gradients, g);
+    clv_slab_recycle(&e->gradients, g);
   }
 }
 
-void clv_context_empty(clv_contexts *e, clv_context *c) {
-  clv_strands_free(e, c);
+void clv_context_clear(clv_contexts *e, clv_context *c) {
+  clv_backward_queues_free(e, c);
   c->pass = PASS_NONE;
   while (c->values) clv_value_free(e, c->values);
   clv_order_free(e, c);
@@ -157,17 +158,17 @@ void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c) {
   for (clv_context_call *f = c->followers, *next; f; f = next) {
     next = f->next_follower;
     f->leader = NULL;
-    clv_call_one_less(e, f);
+    clv_call_dependency_done(e, f);
   }
   c->followers = NULL;
 }
 
-void clv_call_refuse_followers(clv_contexts *e, clv_context *ctx) {
+void clv_context_fail_followers(clv_contexts *e, clv_context *ctx) {
   for (const clv_value *v = ctx->values; v; v = v->next) {
     if (!v->maker) continue;
     for (clv_context_call *f = v->maker->followers; f; f = f->next_follower) {
       if (!f->failed) f->failed = clv_shared_err_ref(ctx->failed);
-      clv_queue_leave(e, f);
+      clv_queue_remove_call(e, f);
     }
     clv_call_let_followers_run(e, v->maker);
   }
@@ -176,36 +177,39 @@ void clv_call_refuse_followers(clv_contexts *e, clv_context *ctx) {
 static void send_abort(clv_contexts *e, const clv_context *c) {
   clv_packet *p;
   clv_err ignored;
-  if (clv_exit_packet(e, CLV_ABORT, c, ++*e->env.next_message, 0, &p, &ignored) != CLV_OK) return;
-  clv_shared_err_put(c->failed, &p->frame);
-  clv_exit_send(e, p);
+  if (clv_outbox_new_packet(e, CLV_ABORT, c, ++*e->env.next_message, 0, &p, &ignored) != CLV_OK)
+    return;
+  clv_shared_err_to_frame(c->failed, &p->frame);
+  clv_outbox_send(e, p);
 }
 
 void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why) {
-  clv_action action = clv_context_meets(e, c, CONTEXT_FAILS)->action;
+  clv_action action = clv_context_on_event(e, c, CONTEXT_FAILS)->action;
   if (action == CELL_BEGIN) {
     c->failed = why;
-    clv_call_refuse_followers(e, c);
+    clv_context_fail_followers(e, c);
   } else {
     clv_shared_err_unref(e, why);
   }
-  if (action == CELL_NEVER) return;
-  clv_strands_free(e, c);
-  clv_pass_meets(e, c, PASS_ENDED);
+  if (action == CELL_IMPOSSIBLE) return;
+  clv_backward_queues_free(e, c);
+  clv_pass_on_event(e, c, PASS_ENDED);
   send_abort(e, c);
 }
 
-void clv_context_fail_at(clv_contexts *e, clv_context *c, const clv_err *why, uint32_t module) {
-  clv_context_fail(e, c, clv_shared_err_at(e, why, module));
+void clv_context_fail_in_module(clv_contexts *e, clv_context *c, const clv_err *why,
+                                uint32_t module) {
+  clv_context_fail(e, c, clv_shared_err_new_in_module(e, why, module));
 }
 
-bool clv_contexts_fail(clv_contexts *e, uint64_t context, uint32_t module, const clv_err *why) {
+bool clv_contexts_fail_context(clv_contexts *e, uint64_t context, uint32_t module,
+                               const clv_err *why) {
   clv_context *c = clv_context_find(e, context);
   if (!c || c->state == CONTEXT_ENDING) return false;
-  clv_context_fail_at(e, c, why, module);
+  clv_context_fail_in_module(e, c, why, module);
   return true;
 }
 
-void clv_context_fail_again(clv_contexts *e, clv_context *c) {
+void clv_context_resend_failure(clv_contexts *e, clv_context *c) {
   clv_context_fail(e, c, clv_shared_err_ref(c->failed));
 }

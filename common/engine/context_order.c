@@ -12,14 +12,14 @@
 
 #include "common/engine/context_int.h"
 
-static clv_code join(clv_contexts *e, clv_context *ctx, clv_order_kind kind, clv_order_place *p,
+static clv_code join(clv_contexts *e, clv_context *ctx, clv_order_kind kind, clv_order_entry *p,
                      uint32_t at, clv_err *err) {
   clv_order_queue *l = &ctx->order[kind];
   if (at <= ctx->positions_done)
     return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u are done", at,
                     ctx->positions_done);
   bool at_head = l->first && at < l->first->position;
-  clv_order_place *before = at_head ? NULL : l->last;
+  clv_order_entry *before = at_head ? NULL : l->last;
   while (before && before->position > at) before = before->prev;
   bool begun = ctx->position_begun && at == ctx->positions_done + 1;
   if (begun || (before && before->position == at))
@@ -29,11 +29,11 @@ static clv_code join(clv_contexts *e, clv_context *ctx, clv_order_kind kind, clv
   p->next = before ? before->next : l->first;
   *(p->next ? &p->next->prev : &l->last) = p;
   *(before ? &before->next : &l->first) = p;
-  clv_context_mark(e, ctx);
+  clv_context_mark_dirty(e, ctx);
   return CLV_OK;
 }
 
-void clv_order_leave(clv_context *ctx, clv_order_kind kind, clv_order_place *p) {
+void clv_order_remove(clv_context *ctx, clv_order_kind kind, clv_order_entry *p) {
   clv_order_queue *l = &ctx->order[kind];
   if (!p->position) return;
   *(p->prev ? &p->prev->next : &l->first) = p->next;
@@ -41,21 +41,21 @@ void clv_order_leave(clv_context *ctx, clv_order_kind kind, clv_order_place *p) 
   p->position = 0;
 }
 
-bool clv_order_is_due(const clv_context *ctx, const clv_order_place *p) {
+bool clv_order_is_due(const clv_context *ctx, const clv_order_entry *p) {
   return !ctx->position_begun && p->position == ctx->positions_done + 1;
 }
 
-void clv_order_done(clv_contexts *e, clv_context *ctx) {
+void clv_order_advance(clv_contexts *e, clv_context *ctx) {
   if (!ctx) return;
   ctx->positions_done++;
   ctx->position_begun = false;
-  clv_context_mark(e, ctx);
+  clv_context_mark_dirty(e, ctx);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-clv_code clv_order_join_call(clv_contexts *e, clv_context_call *c, const clv_frame *f,
-                             clv_err *err) {
+clv_code clv_order_add_call(clv_contexts *e, clv_context_call *c, const clv_frame *f,
+                            clv_err *err) {
   const uint32_t positions[ORDER_CALL_KINDS] = {[ORDER_FORWARD] = f->call.position,
                                                 [ORDER_BACKWARD] = f->call.input_position,
                                                 [ORDER_WEIGHT] = f->call.weight_position};
@@ -63,15 +63,15 @@ clv_code clv_order_join_call(clv_contexts *e, clv_context_call *c, const clv_fra
   clv_code code = CLV_OK;
   for (clv_order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
     if (positions[k]) code = join(e, ctx, k, &c->places[k], positions[k], err);
-  if (code != CLV_OK) clv_order_leave_call(c);
+  if (code != CLV_OK) clv_order_remove_call(c);
   c->in_order = c->places[ORDER_FORWARD].position;
   c->n_missing += c->in_order;
   return code;
 }
 
-void clv_order_leave_call(clv_context_call *c) {
+void clv_order_remove_call(clv_context_call *c) {
   for (clv_order_kind k = 0; k < ORDER_CALL_KINDS; k++)
-    clv_order_leave(c->out->ctx, k, &c->places[k]);
+    clv_order_remove(c->out->ctx, k, &c->places[k]);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *
   const clv_module *m = clv_contexts_module(e, f->module);
   if (!m || !m->optim)
     return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->module);
-  if (m->pins || clv_module_ties_learn(m))
+  if (m->pins || clv_module_has_trainable_ties(m))
     return clv_fail(
         err, CLV_PRECONDITION,
         "module %u shares a parameter, whose gradient is whole at the end of a backward "
@@ -96,7 +96,7 @@ static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *
 clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   clv_planned_step *s;
   CLV_TRY(check_rates(e, f, err));
-  CLV_TRY(clv_slab_take(e, &e->steps, &s, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->steps, &s, err));
   s->module = f->module;
   s->scale = f->commit.scale;
   s->keep = f->commit.keep;
@@ -104,42 +104,42 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   s->rates[0] = f->commit.lr;
   for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.more_lrs[i - 1];
   clv_code code = join(e, ctx, ORDER_STEP, &s->place, f->commit.position, err);
-  if (code != CLV_OK) clv_slab_give(&e->steps, s);
+  if (code != CLV_OK) clv_slab_recycle(&e->steps, s);
   return code;
 }
 
 /* ---- what is due ----------------------------------------------------------------------------- */
 
 /* Its inputs may be missing, and nothing else runs until they are here. */
-static void forward_due(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
+static void forward_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   ctx->position_begun = true;
-  clv_order_leave(ctx, ORDER_FORWARD, p);
-  clv_call_one_less(e, clv_order_call(p, ORDER_FORWARD));
+  clv_order_remove(ctx, ORDER_FORWARD, p);
+  clv_call_dependency_done(e, clv_order_entry_call(p, ORDER_FORWARD));
 }
 
 /* It may wait for its gradients still (context_pass.c). */
-static void backward_due(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
+static void backward_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   (void)e, (void)ctx, (void)p;
 }
 
 /* Without a backward before it there is nothing to compute; it counts all the same. */
-static void weight_due(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
-  clv_context_call *c = clv_order_call(p, ORDER_WEIGHT);
+static void weight_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
+  clv_context_call *c = clv_order_entry_call(p, ORDER_WEIGHT);
   if (c->work.state != WORK_IDLE) return;
-  clv_work_ready(e, &c->work, WORK_WEIGHT, ctx, c->mod ? c->module : CLV_MODULE_ALL);
+  clv_work_enqueue(e, &c->work, WORK_WEIGHT_GRAD, ctx, c->mod ? c->module : CLV_MODULE_ALL);
 }
 
-static void step_due(clv_contexts *e, clv_context *ctx, clv_order_place *p) {
+static void step_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   clv_planned_step *s = (clv_planned_step *)(void *)p;
-  if (s->work.state == WORK_IDLE) clv_work_ready(e, &s->work, WORK_STEP, ctx, s->module);
+  if (s->work.state == WORK_IDLE) clv_work_enqueue(e, &s->work, WORK_STEP, ctx, s->module);
 }
 
-static void (*const due[ORDER_KINDS])(clv_contexts *e, clv_context *ctx, clv_order_place *p) = {
+static void (*const due[ORDER_KINDS])(clv_contexts *e, clv_context *ctx, clv_order_entry *p) = {
     forward_due, backward_due, weight_due, step_due};
 
-clv_code clv_order_look(clv_contexts *e, clv_context *ctx, clv_err *err) {
+clv_code clv_order_start_due(clv_contexts *e, clv_context *ctx, clv_err *err) {
   for (clv_order_kind k = 0; k < ORDER_KINDS; k++) {
-    clv_order_place *p = ctx->order[k].first;
+    clv_order_entry *p = ctx->order[k].first;
     if (p && p->position <= ctx->positions_done)
       return clv_fail(err, CLV_EXISTS, "position %u is given twice", p->position);
     if (!p || !clv_order_is_due(ctx, p)) continue;
@@ -151,9 +151,9 @@ clv_code clv_order_look(clv_contexts *e, clv_context *ctx, clv_err *err) {
 
 void clv_order_free(clv_contexts *e, clv_context *ctx) {
   if (!ctx) return;
-  for (clv_order_place *p = ctx->order[ORDER_STEP].first, *next; p; p = next) {
+  for (clv_order_entry *p = ctx->order[ORDER_STEP].first, *next; p; p = next) {
     next = p->next;
-    clv_slab_give(&e->steps, (clv_planned_step *)(void *)p);
+    clv_slab_recycle(&e->steps, (clv_planned_step *)(void *)p);
   }
   memset(ctx->order, 0, sizeof ctx->order);
   ctx->positions_done = 0;

@@ -42,11 +42,11 @@ static void leave(clv_contexts *e, clv_queue_entry *t) {
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-void clv_call_one_less(clv_contexts *e, clv_context_call *c) {
+void clv_call_dependency_done(clv_contexts *e, clv_context_call *c) {
   if (--c->n_missing) return;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
-  if (clv_call_meets(e, c, CALL_IS_READY)->action != CELL_BEGIN) return;
-  clv_work_ready(e, &c->work, WORK_FORWARD, c->out->ctx, c->mod ? c->module : CLV_MODULE_ALL);
+  if (clv_call_on_event(e, c, CALL_IS_READY)->action != CELL_BEGIN) return;
+  clv_work_enqueue(e, &c->work, WORK_FORWARD, c->out->ctx, c->mod ? c->module : CLV_MODULE_ALL);
 }
 
 /* In a module with running statistics; what is ready has run, as far as others are concerned. */
@@ -54,7 +54,7 @@ static bool may_overtake(const clv_context_call *c, const clv_context_call *othe
   return other && other->out->id > c->out->id && other->progress <= CALL_WAITING;
 }
 
-void clv_queue_join(clv_contexts *e, clv_context_call *c) {
+void clv_queue_add_call(clv_contexts *e, clv_context_call *c) {
   clv_module_queue *l = queue_of(e, c->module);
   clv_queue_entry *after = l->last;
   l->ordered = clv_module_buffer_bytes(c->mod) > 0;
@@ -72,7 +72,7 @@ void clv_queue_join(clv_contexts *e, clv_context_call *c) {
   c->n_missing--;
 }
 
-void clv_queue_leave(clv_contexts *e, clv_context_call *c) {
+void clv_queue_remove_call(clv_contexts *e, clv_context_call *c) {
   if (!c->queue_entry.queue) return;
   if (!c->queue_entry.granted) c->n_missing--;
   c->queue_entry.granted = true;
@@ -81,25 +81,26 @@ void clv_queue_leave(clv_contexts *e, clv_context_call *c) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* It starts when no other work is left (clv_changes_look). */
+/* It starts when no other work is left (clv_changes_start_due). */
 static void change_is_ready(clv_contexts *e, clv_change *k) {
   k->next_due = NULL;
   *(e->due ? &e->due_last->next_due : &e->due) = k;
   e->due_last = k;
 }
 
-bool clv_changes_look(clv_contexts *e) {
+bool clv_changes_start_due(clv_contexts *e) {
   clv_change *k = e->due;
   if (!k || e->n_work) return false;
   e->due = k->next_due;
-  clv_work_ready(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);
+  clv_work_enqueue(e, &k->work, WORK_CHANGE, NULL,
+                   k->entries ? k->entries->module : CLV_MODULE_ALL);
   return true;
 }
 
 clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_change **ret,
                         clv_err *err) {
   clv_change *k;
-  CLV_TRY(clv_slab_take(e, &e->changes, &k, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->changes, &k, err));
   k->silent = f->kind == CLV_END_CONTEXT;
   k->kind = k->silent ? CLV_APPLY : f->kind;
   k->context = id;
@@ -118,10 +119,10 @@ clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_ch
   return CLV_OK;
 }
 
-clv_code clv_change_means(clv_contexts *e, clv_change *k, uint32_t module, clv_tensor *gradients,
-                          clv_err *err) {
+clv_code clv_change_add_module(clv_contexts *e, clv_change *k, uint32_t module,
+                               clv_tensor *gradients, clv_err *err) {
   clv_queue_entry *t;
-  CLV_TRY(clv_slab_take(e, &e->entries, &t, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->entries, &t, err));
   t->change = k;
   t->module = module;
   if (gradients) t->gradients = clv_tensor_ref(gradients);
@@ -130,7 +131,7 @@ clv_code clv_change_means(clv_contexts *e, clv_change *k, uint32_t module, clv_t
   return CLV_OK;
 }
 
-void clv_change_wait(clv_contexts *e, clv_change *k) {
+void clv_change_enqueue(clv_contexts *e, clv_change *k) {
   for (clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
     clv_module_queue *l = queue_of(e, t->module);
     link_entry(l, t, l->last);
@@ -147,15 +148,15 @@ void clv_change_free(clv_contexts *e, clv_change *k) {
     next = t->next_of_change;
     if (t->queue) leave(e, t);
     clv_tensor_unref(t->gradients);
-    clv_slab_give(&e->entries, t);
+    clv_slab_recycle(&e->entries, t);
   }
   *k->at = k->next;
   if (k->next) k->next->at = k->at;
   clv_packet_free(k->packet);
-  clv_slab_give(&e->changes, k);
+  clv_slab_recycle(&e->changes, k);
 }
 
-bool clv_queue_changes_before(const clv_contexts *e, uint32_t module, uint64_t number) {
+bool clv_queue_has_change_before(const clv_contexts *e, uint32_t module, uint64_t number) {
   const clv_module_queue *l = &e->queues[module];
   if (!l->n_changes) return false;
   for (const clv_queue_entry *t = l->first; t; t = t->next)
@@ -172,7 +173,7 @@ static clv_code hold_followers(clv_contexts *e, const clv_module *m, clv_change 
     if (!other || !e->queues[i].first || !clv_module_is_tied_to(other, m)) continue;
     *ret_any = true;
     if (!k) continue;
-    CLV_TRY(clv_change_means(e, k, i, NULL, err));
+    CLV_TRY(clv_change_add_module(e, k, i, NULL, err));
     k->entries->follows = true;
   }
   return CLV_OK;
@@ -180,17 +181,17 @@ static clv_code hold_followers(clv_contexts *e, const clv_module *m, clv_change 
 
 static clv_code wait_for_calls(clv_contexts *e, clv_change *k, clv_packet *p, clv_err *err) {
   bool any;
-  CLV_TRY(clv_change_means(e, k, p->frame.module, NULL, err));
+  CLV_TRY(clv_change_add_module(e, k, p->frame.module, NULL, err));
   if (p->frame.kind == CLV_STATE_PUT)
-    CLV_TRY(hold_followers(e, clv_contexts_module_of(e, &p->frame), k, &any, err));
+    CLV_TRY(hold_followers(e, clv_contexts_module_of_frame(e, &p->frame), k, &any, err));
   k->packet = p;
-  clv_change_wait(e, k);
+  clv_change_enqueue(e, k);
   return CLV_OK;
 }
 
-clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   const clv_frame *f = &p->frame;
-  const clv_module *m = clv_contexts_module_of(e, f);
+  const clv_module *m = clv_contexts_module_of_frame(e, f);
   clv_change *k;
   *ret_kept = false;
   bool gradients = f->state.what == CLV_STATE_GRADIENTS;
@@ -217,7 +218,7 @@ clv_code clv_change_hold(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
 static void grant_call(clv_contexts *e, clv_queue_entry *t) {
   if (t->granted) return;
   t->granted = true;
-  clv_call_one_less(e, t->call);
+  clv_call_dependency_done(e, t->call);
 }
 
 static void grant(clv_contexts *e, clv_module_queue *l) {
@@ -231,7 +232,7 @@ static void grant(clv_contexts *e, clv_module_queue *l) {
   for (; t && t->call; t = l->ordered ? NULL : t->next) grant_call(e, t);
 }
 
-void clv_queues_look(clv_contexts *e) {
+void clv_queues_grant_heads(clv_contexts *e) {
   while (e->marked) {
     clv_module_queue *l = e->marked;
     e->marked = l->next_marked;

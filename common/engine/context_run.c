@@ -6,10 +6,14 @@
 #include "common/engine/context_int.h"
 
 static const clv_work_type *const types[WORK_KINDS] = {
-    [WORK_FORWARD] = &clv_work_forward,    [WORK_INPUT] = &clv_work_input,
-    [WORK_WEIGHT] = &clv_work_weight,      [WORK_STEP] = &clv_work_planned_step,
-    [WORK_CHANGE] = &clv_work_of_change,   [WORK_VOTE] = &clv_work_vote,
-    [WORK_COPY] = &clv_work_of_copy,       [WORK_TRANSFER] = &clv_work_of_transfer,
+    [WORK_FORWARD] = &clv_work_forward,
+    [WORK_INPUT_GRAD] = &clv_work_input_grad,
+    [WORK_WEIGHT_GRAD] = &clv_work_weight_grad,
+    [WORK_STEP] = &clv_work_planned_step,
+    [WORK_CHANGE] = &clv_work_of_change,
+    [WORK_VOTE] = &clv_work_vote,
+    [WORK_COPY] = &clv_work_of_copy,
+    [WORK_TRANSFER] = &clv_work_of_transfer,
     [WORK_RESTORE] = &clv_work_of_restore,
 };
 
@@ -18,15 +22,15 @@ static const clv_work_type *const types[WORK_KINDS] = {
 static void look_at_context(clv_contexts *e, clv_context *ctx) {
   clv_err why;
   if (ctx->state != CONTEXT_OPEN) return;
-  if (clv_order_look(e, ctx, &why) != CLV_OK)
-    clv_context_fail_at(e, ctx, &why, CLV_MODULE_ALL);
+  if (clv_order_start_due(e, ctx, &why) != CLV_OK)
+    clv_context_fail_in_module(e, ctx, &why, CLV_MODULE_ALL);
   else
-    clv_pass_look(e, ctx);
+    clv_pass_start_ready(e, ctx);
 }
 
 /* What facts have marked becomes ready work, where nothing is missing. */
 static void look(clv_contexts *e) {
-  clv_queues_look(e);
+  clv_queues_grant_heads(e);
   while (e->marked_contexts) {
     clv_context *c = e->marked_contexts;
     e->marked_contexts = c->next_marked;
@@ -40,7 +44,7 @@ static clv_code report_mistake(clv_contexts *e, clv_err *err) {
   if (e->mistake.code == CLV_OK) return CLV_OK;
   *err = e->mistake;
   e->mistake = (clv_err){0};
-  bool told = clv_contexts_fail(e, e->mistaken, CLV_MODULE_ALL, err);
+  bool told = clv_contexts_fail_context(e, e->mistaken, CLV_MODULE_ALL, err);
   return told ? CLV_OK : err->code;
 }
 
@@ -72,14 +76,14 @@ clv_code clv_work_compute(clv_work *w, clv_err *err) {
   return code;
 }
 
-clv_code clv_contexts_finished(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
-                               clv_err *err) {
+clv_code clv_contexts_finish_work(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                                  clv_err *err) {
   const clv_work_type *type = types[w->kind];
-  clv_work_ended(e, w);
+  clv_work_note_end(e, w);
   return type->finish(e, w, code, why, err);
 }
 
-clv_work *clv_contexts_far_work(clv_contexts *e) {
+clv_work *clv_contexts_take_device_work(clv_contexts *e) {
   clv_work *w = e->far;
   if (w) e->far = w->next;
   return w;
@@ -87,7 +91,7 @@ clv_work *clv_contexts_far_work(clv_contexts *e) {
 
 /* False: it is computed at once. */
 static bool hand_over(clv_contexts *e, clv_work *w) {
-  bool far = !e->env.executor && e->env.computing && clv_work_is_far(e, w);
+  bool far = !e->env.executor && e->env.computing && clv_work_is_on_device(e, w);
   if (e->env.executor) e->env.executor->start(e->env.executor->user, w);
   if (!far) return e->env.executor;
   w->next = NULL;
@@ -105,12 +109,12 @@ static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
   computes = computes && code == CLV_OK;
   if (computes && hand_over(e, w)) return CLV_OK;
   if (computes) code = clv_work_compute(w, &why);
-  return clv_contexts_finished(e, w, code, &why, err);
+  return clv_contexts_finish_work(e, w, code, &why, err);
 }
 
 /* Where there is a thread for devices, the node has another one make copies. */
 static bool make_copy(clv_contexts *e, clv_code *ret, clv_err *err) {
-  clv_work *w = e->env.computing ? NULL : clv_copy_next(e);
+  clv_work *w = e->env.computing ? NULL : clv_contexts_take_copy(e);
   clv_err why;
   if (!w) return false;
   w->begin_ns = clv_contexts_now(e);
@@ -118,7 +122,7 @@ static bool make_copy(clv_contexts *e, clv_code *ret, clv_err *err) {
   if (e->env.executor)
     e->env.executor->start(e->env.executor->user, w);
   else
-    *ret = clv_contexts_finished(e, w, clv_work_compute(w, &why), &why, err);
+    *ret = clv_contexts_finish_work(e, w, clv_work_compute(w, &why), &why, err);
   return true;
 }
 
@@ -128,7 +132,7 @@ bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err) {
   *ret = report_mistake(e, err);
   if (*ret != CLV_OK) return true;
   clv_work *w = clv_work_take(e);
-  if (!w && clv_changes_look(e)) w = clv_work_take(e);
+  if (!w && clv_changes_start_due(e)) w = clv_work_take(e);
   *ret = w ? start(e, w, err) : CLV_OK;
   return w;
 }

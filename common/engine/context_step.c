@@ -22,13 +22,13 @@ static clv_code check_finite(const clv_module_gradient *g, clv_err *err) {
 
 static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_planned_step *s = clv_work_step(w);
-  clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
+  clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
   if (w->ctx->state != CONTEXT_OPEN || !g || !g->filled) return CLV_OK;
   if (!g->weights_filled)
     return clv_fail(err, CLV_PRECONDITION,
                     "module %u is to step before the gradients of its parameters are here",
                     s->module);
-  CLV_TRY(clv_keep_weights(e, w->ctx, g, s->keep, &s->kept, err));
+  CLV_TRY(clv_save_old_weights(e, w->ctx, g, s->keep, &s->kept, err));
   s->taken = *ret_computes = true;
   return CLV_OK;
 }
@@ -36,8 +36,8 @@ static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv
 /* There is no vote over all modules here, so what is not finite ends the context. */
 static clv_code compute_step(clv_work *w, clv_err *err) {
   const clv_planned_step *s = clv_work_step(w);
-  const clv_module_gradient *g = clv_context_gradient(w->ctx, s->module);
-  if (s->kept) clv_fill_weights(s->kept);
+  const clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
+  if (s->kept) clv_copy_old_weights(s->kept);
   CLV_TRY(check_finite(g, err));
   clv_optim_step(g->mod->optim, g->mod->block, g->block->data, s->rates, s->scale);
   return clv_module_finish(g->mod, err);
@@ -51,8 +51,8 @@ static void count_step(clv_module *m) {
 
 /* What REVERT would take back is not there any more. */
 static void has_stepped(clv_contexts *e, const clv_context *ctx, uint32_t module) {
-  clv_module_gradient *g = clv_context_gradient(ctx, module);
-  clv_step_fact_of(e, module, 0, STEP_PLANNED);
+  clv_module_gradient *g = clv_context_module_gradient(ctx, module);
+  clv_step_on_event(e, module, 0, STEP_PLANNED);
   count_step(g->mod);
   g->filled = g->weights_filled = false;
 }
@@ -64,13 +64,13 @@ static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const c
   (void)err;
   clv_old_weights_unref(e, s->kept);
   s->kept = NULL;
-  if (code != CLV_OK) clv_context_fail_at(e, ctx, why, s->module);
+  if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, s->module);
   if (code == CLV_OK && s->taken) has_stepped(e, ctx, s->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
-  clv_context_note_step(e, ctx, s);
-  clv_order_leave(ctx, ORDER_STEP, &s->place);
-  clv_slab_give(&e->steps, s);
-  clv_order_done(e, ctx);
+  clv_context_trace_step(e, ctx, s);
+  clv_order_remove(ctx, ORDER_STEP, &s->place);
+  clv_slab_recycle(&e->steps, s);
+  clv_order_advance(e, ctx);
   return CLV_OK;
 }
 
@@ -90,8 +90,8 @@ static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, c
   for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
     if (t->follows) continue;
     bool own = e->queues[t->module].snapshot_of == k->context;
-    clv_step_fact fact = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
-    t->reverts = clv_step_fact_of(e, t->module, 0, fact) == CELL_GIVE;
+    clv_step_event fact = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
+    t->reverts = clv_step_on_event(e, t->module, 0, fact) == CELL_GIVE;
   }
   *ret_computes = k->entries && !k->packet;
   return CLV_OK;
@@ -100,7 +100,7 @@ static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, c
 static clv_code step_module(const clv_change *k, clv_module *m, const clv_tensor *gradients,
                             clv_err *err) {
   double rates[CLV_OPTIM_MAX_GROUPS];
-  if (k->keeps && !m->o.final) clv_module_snapshot(m);
+  if (k->keeps && !m->o.final) clv_module_take_snapshot(m);
   for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
   clv_optim_step(m->optim, m->block, gradients->data, rates, k->scale);
   return clv_module_finish(m, err);
@@ -112,7 +112,7 @@ static clv_code change_module(const clv_change *k, const clv_queue_entry *t, clv
                               clv_err *err) {
   if (t->follows) return CLV_OK;
   if (k->kind == CLV_APPLY) return step_module(k, m, t->gradients, err);
-  if (t->reverts) clv_module_revert(m);
+  if (t->reverts) clv_module_restore_snapshot(m);
   return clv_module_check(m, err);
 }
 
@@ -139,14 +139,14 @@ static void answer(clv_contexts *e, const clv_change *k, const clv_err *failed) 
   p->frame.reply_to = k->message;
   p->frame.module = k->module;
   if (failed) clv_frame_set_failure(&p->frame, failed->code, failed->text, "");
-  clv_exit_send(e, p);
+  clv_outbox_send(e, p);
 }
 
 /* Work of another context may have come while it ran. */
 static void has_applied(clv_contexts *e, const clv_change *k, uint32_t module) {
   clv_module *m = clv_contexts_module(e, module);
   bool open = k->keeps && !k->final && !m->o.final;
-  clv_step_fact_of(e, module, k->context, open ? STEP_TAKEN : STEP_TAKEN_FINALLY);
+  clv_step_on_event(e, module, k->context, open ? STEP_TAKEN_REVERTIBLE : STEP_TAKEN_FINAL);
   count_step(m);
 }
 
@@ -173,12 +173,12 @@ static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const
   clv_change *k = clv_work_change(w);
   (void)err;
   if (k->packet)
-    clv_exit_state(e, clv_steal(&k->packet));
+    clv_outbox_add_state_frame(e, clv_steal(&k->packet));
   else
     has_changed(e, k, code == CLV_OK ? NULL : why);
   clv_change_free(e, k);
   for (clv_context *c = e->open; c; c = c->next)
-    if (c->pass != PASS_NONE) clv_context_mark(e, c);
+    if (c->pass != PASS_NONE) clv_context_mark_dirty(e, c);
   return CLV_OK;
 }
 

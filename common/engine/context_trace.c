@@ -42,11 +42,11 @@ static void note(clv_contexts *e, clv_context *ctx, const int64_t *row) {
 
 /* When work that began by the host's clock was over, by its device's. */
 static int64_t end_of(const clv_contexts *e, const clv_work *w) {
-  return (int64_t)(w->begin_ns + clv_work_took(e, w));
+  return (int64_t)(w->begin_ns + clv_work_duration_ns(e, w));
 }
 
-void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
-                      const clv_context_call *c, uint64_t begin_ns) {
+void clv_context_trace_call(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
+                            const clv_context_call *c, uint64_t begin_ns) {
   if (!ctx->trace) return;
   const int64_t row[CLV_TRACE_COLUMNS] = {
       kind, c->module,           c->micro_batch,     (int64_t)begin_ns, end_of(e, &c->work),
@@ -54,7 +54,7 @@ void clv_context_note(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
   note(e, ctx, row);
 }
 
-void clv_context_note_step(clv_contexts *e, clv_context *ctx, const clv_planned_step *s) {
+void clv_context_trace_step(clv_contexts *e, clv_context *ctx, const clv_planned_step *s) {
   if (!ctx->trace) return;
   const int64_t row[CLV_TRACE_COLUMNS] = {CLV_TRACE_STEP,
                                           s->module,
@@ -67,8 +67,8 @@ void clv_context_note_step(clv_contexts *e, clv_context *ctx, const clv_planned_
   note(e, ctx, row);
 }
 
-void clv_context_note_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
-                             const clv_packet *p, uint64_t begin_ns) {
+void clv_context_trace_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
+                              const clv_packet *p, uint64_t begin_ns) {
   if (!ctx->trace || !p->frame.n_tensors) return;
   const int64_t row[CLV_TRACE_COLUMNS] = {kind,
                                           CLV_MODULE_ALL,
@@ -81,6 +81,6 @@ void clv_context_note_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind k
   note(e, ctx, row);
 }
 
-clv_tensor *clv_context_trace(const clv_context *ctx) {
+clv_tensor *clv_context_trace_rows(const clv_context *ctx) {
   return ctx->n_trace ? clv_tensor_ref(ctx->trace) : NULL;
 }

@@ -17,14 +17,15 @@ static void transfer_free(clv_contexts *e, clv_state_transfer *t) {
   clv_packet_free(t->request);
   free(t->items);
   free(t->host);
-  clv_slab_give(&e->transfers, t);
+  clv_slab_recycle(&e->transfers, t);
 }
 
-clv_code clv_contexts_transfer(clv_contexts *e, const clv_state_transfer *what, clv_err *err) {
+clv_code clv_contexts_transfer_state(clv_contexts *e, const clv_state_transfer *what,
+                                     clv_err *err) {
   clv_state_transfer *t;
-  CLV_TRY(clv_slab_take(e, &e->transfers, &t, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->transfers, &t, err));
   *t = *what;
-  clv_work_ready(e, &t->work, WORK_TRANSFER, NULL, what->request->frame.module);
+  clv_work_enqueue(e, &t->work, WORK_TRANSFER, NULL, what->request->frame.module);
   return CLV_OK;
 }
 
@@ -37,7 +38,7 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
 static clv_code compute(clv_work *w, clv_err *err) {
   const clv_state_transfer *t = transfer_of(w);
   for (uint32_t i = 0; i < t->n; i++)
-    CLV_TRY(t->writes ? clv_state_item_put(&t->items[i], t->host[i], err)
+    CLV_TRY(t->writes ? clv_state_item_set_async(&t->items[i], t->host[i], err)
                       : clv_state_item_get(&t->items[i], t->host[i], err));
   return t->writes ? clv_backend_finish(w->env->modules[w->module]->o.backend, err) : CLV_OK;
 }
@@ -46,7 +47,7 @@ static void has_written(clv_contexts *e, const clv_state_transfer *t) {
   const clv_frame *f = &t->request->frame;
   clv_module *m = clv_contexts_module(e, t->work.module);
   for (uint32_t i = 0; f->state.what != CLV_STATE_GRADIENTS && i < t->n; i++)
-    clv_module_state_written(m, f->state.what, t->items[i].name, !f->state.length);
+    clv_module_note_state_written(m, f->state.what, t->items[i].name, !f->state.length);
 }
 
 static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
@@ -55,11 +56,11 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
   (void)err;
   if (code == CLV_OK && t->writes) has_written(e, t);
   if (code != CLV_OK)
-    clv_exit_refuse(e, clv_steal(&t->request), why);
+    clv_outbox_refuse(e, clv_steal(&t->request), why);
   else if (t->again)
-    clv_exit_state(e, clv_steal(&t->request));
+    clv_outbox_add_state_frame(e, clv_steal(&t->request));
   for (clv_packet *p; code == CLV_OK && (p = clv_packet_list_take(&t->answers)) != NULL;)
-    clv_exit_send(e, p);
+    clv_outbox_send(e, p);
   transfer_free(e, t);
   return CLV_OK;
 }

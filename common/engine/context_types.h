@@ -37,14 +37,14 @@ typedef struct clv_change clv_change;
 
 typedef enum clv_work_kind {
   WORK_FORWARD,
-  WORK_INPUT,    /* the first part of a call's backward */
-  WORK_WEIGHT,   /* the second */
-  WORK_STEP,     /* an APPLY with a position */
-  WORK_CHANGE,   /* APPLY, REVERT, or a packet of state that was held */
-  WORK_VOTE,     /* the end of a pass */
-  WORK_COPY,     /* of a tensor to the host's memory */
-  WORK_TRANSFER, /* of a module's state */
-  WORK_RESTORE,  /* of its running statistics */
+  WORK_INPUT_GRAD,  /* the first part of a call's backward */
+  WORK_WEIGHT_GRAD, /* the second */
+  WORK_STEP,        /* an APPLY with a position */
+  WORK_CHANGE,      /* APPLY, REVERT, or a packet of state that was held */
+  WORK_VOTE,        /* the end of a pass */
+  WORK_COPY,        /* of a tensor to the host's memory */
+  WORK_TRANSFER,    /* of a module's state */
+  WORK_RESTORE,     /* of its running statistics */
   WORK_KINDS
 } clv_work_kind;
 
@@ -74,13 +74,13 @@ typedef enum clv_order_kind {
   ORDER_KINDS
 } clv_order_kind;
 
-typedef struct clv_order_place {
-  struct clv_order_place *prev, *next; /* ascending position */
+typedef struct clv_order_entry {
+  struct clv_order_entry *prev, *next; /* ascending position */
   uint32_t position;                   /* 0: in no order, or not any more */
-} clv_order_place;
+} clv_order_entry;
 
 typedef struct clv_order_queue {
-  clv_order_place *first, *last;
+  clv_order_entry *first, *last;
 } clv_order_queue;
 
 /* Parameters and buffers of a module as they were before a step, for calls that used them. */
@@ -94,7 +94,7 @@ typedef struct clv_old_weights {
 
 /* An APPLY with a position. */
 typedef struct clv_planned_step {
-  clv_order_place place; /* the first member */
+  clv_order_entry place; /* the first member */
   clv_work work;
   uint32_t module, n_rates;
   double rates[CLV_WIRE_GROUPS + 1];
@@ -233,7 +233,7 @@ struct clv_context_call {
   uint64_t version;         /* of the parameters at its forward */
   clv_old_weights *weights; /* these, when they are not the module's any more; NULL: they are */
   clv_shape out_shape;
-  clv_order_place places[ORDER_CALL_KINDS];
+  clv_order_entry places[ORDER_CALL_KINDS];
   bool previous_weights;
   bool in_order;     /* it has a position */
   bool had_backward; /* it has had a backward, and may have another */
@@ -268,11 +268,11 @@ typedef struct clv_module_gradient {
 /* The calls of one module in a backward pass, in the order in which they run: that of PREPARE.
  * Strands go on independently, so that one that waits for the network does not hold up the
  * others. */
-typedef struct clv_strand {
-  struct clv_strand *next;
+typedef struct clv_backward_queue {
+  struct clv_backward_queue *next;
   uint32_t module;
   clv_context_call *first, *last;
-} clv_strand;
+} clv_backward_queue;
 
 struct clv_context {
   clv_context *next_in_bucket;
@@ -296,7 +296,7 @@ struct clv_context {
   clv_work end_of_pass;
   clv_tensor *sums; /* of its vote, while that is work */
   double total;
-  clv_strand *strands;
+  clv_backward_queue *strands;
   uint32_t n_needed;
   clv_module_gradient *gradients;
   clv_packet *waiting, *waiting_last;
@@ -321,9 +321,10 @@ struct clv_contexts_env {
   uint64_t *next_message;
   clv_module *const *modules; /* [CLV_MODULE_ALL], NULL where not local */
   const clv_executor
-      *executor; /* NULL: at once, on this thread. It has clv_contexts_finished called there */
+      *executor; /* NULL: at once, on this thread. It has clv_contexts_finish_work called there */
   /* Without an executor: what has to do with modules on devices is given out
-   * (clv_contexts_far_work), and this is held while it is computed. NULL: it ends at once. */
+   * (clv_contexts_take_device_work), and this is held while it is computed. NULL: it ends at
+   * once. */
   pthread_mutex_t *computing;
   bool program;     /* what goes to no name is for a program of this process, not for a link */
   uint32_t *walked; /* [TABLE_CELLS] cells that facts have met; NULL: not counted */

@@ -12,7 +12,7 @@ static bool has_bit(const uint8_t *bits, uint32_t module) {
 }
 
 static bool steps_it(const clv_context *c, uint32_t module) {
-  for (const clv_order_place *p = c->order[ORDER_STEP].first; p; p = p->next)
+  for (const clv_order_entry *p = c->order[ORDER_STEP].first; p; p = p->next)
     if (((const clv_planned_step *)(const void *)p)->module == module) return true;
   return false;
 }
@@ -31,7 +31,7 @@ static bool will_change(const clv_contexts *e, uint32_t module) {
   return t;
 }
 
-bool clv_contexts_use(const clv_contexts *e, uint32_t module) {
+bool clv_contexts_is_module_in_use(const clv_contexts *e, uint32_t module) {
   if (will_change(e, module)) return true;
   for (const clv_context *c = e->open; c; c = c->next)
     if (uses(c, module)) return true;

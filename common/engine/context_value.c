@@ -34,7 +34,7 @@ static clv_code for_module(clv_contexts *e, clv_value *v, const clv_module *m, c
 static void fill_value(const clv_value *v, clv_packet *p) {
   if (v->failed) {
     p->frame.has_failure = true;
-    clv_shared_err_put(v->failed, &p->frame);
+    clv_shared_err_to_frame(v->failed, &p->frame);
     return;
   }
   clv_packet_add_copied(p, v->tensor->home ? v->host : v->tensor,
@@ -43,15 +43,15 @@ static void fill_value(const clv_value *v, clv_packet *p) {
 
 static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, clv_err *err) {
   clv_packet *p;
-  CLV_TRY(clv_exit_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
+  CLV_TRY(clv_outbox_new_packet(e, CLV_VALUE, v->ctx, v->id, name, &p, err));
   fill_value(v, p);
-  clv_context_note_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_contexts_now(e));
-  clv_exit_send(e, p);
+  clv_context_trace_packet(e, v->ctx, CLV_TRACE_VALUE_OUT, p, clv_contexts_now(e));
+  clv_outbox_send(e, p);
   return CLV_OK;
 }
 
-clv_code clv_value_meets(clv_contexts *e, clv_value *v, clv_value_fact fact, clv_action *ret,
-                         clv_err *err) {
+clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event fact, clv_action *ret,
+                            clv_err *err) {
   const clv_cell *cell;
   CLV_TRY(clv_table_step(e->env.walked, MACHINE_VALUE, &v->state, fact, &cell, err));
   if (cell->action == CELL_REFUSE && fact == VALUE_GRADIENT)
@@ -70,13 +70,13 @@ bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, cl
   if (code == CLV_OK && !t && !v->failed) return false;
   if (t) {
     c->in[slot] = clv_tensor_ref(t);
-    if (v->maker && v->maker->mod && c->mod) clv_module_count_move(c->mod, v->maker->mod, t);
+    if (v->maker && v->maker->mod && c->mod) clv_module_count_transfer(c->mod, v->maker->mod, t);
     return true;
   }
   if (!c->failed)
-    c->failed =
-        code != CLV_OK ? clv_shared_err_at(e, &why, c->module) : clv_shared_err_ref(v->failed);
-  clv_queue_leave(e, c);
+    c->failed = code != CLV_OK ? clv_shared_err_new_in_module(e, &why, c->module)
+                               : clv_shared_err_ref(v->failed);
+  clv_queue_remove_call(e, c);
   return true;
 }
 
@@ -87,20 +87,20 @@ static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
   clv_tensor *t = NULL;
   clv_err why;
   if (v->deliveries && v->tensor && !v->failed && on_host(e, v, &t, &why) != CLV_OK)
-    v->failed = clv_shared_err_of(e, &why, "");
+    v->failed = clv_shared_err_new(e, &why, "");
   for (clv_delivery **at = &v->deliveries, *d; (d = *at) != NULL;) {
     bool waits = !t && !v->failed;
-    if (waits && (d->keep || !clv_exit_streams(e, d->name, v->tensor->bytes))) {
+    if (waits && (d->keep || !clv_outbox_can_stream(e, d->name, v->tensor->bytes))) {
       at = &d->next;
       continue;
     }
     *at = d->next;
     if (d->keep) {
-      clv_exit_keep(e, d, t, v->failed);
+      clv_outbox_add_kept_value(e, d, t, v->failed);
       continue;
     }
     if (code == CLV_OK) code = send_value(e, v, d->name, err);
-    clv_slab_give(&e->deliveries, d);
+    clv_slab_recycle(&e->deliveries, d);
   }
   return code;
 }
@@ -114,7 +114,7 @@ static void serve_calls(clv_contexts *e, clv_value *v) {
       continue;
     }
     *at = u->next;
-    clv_call_one_less(e, c);
+    clv_call_dependency_done(e, c);
   }
 }
 
@@ -131,14 +131,14 @@ clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv
 /* Whoever waits for it hears that it will not come. */
 static void lose(clv_contexts *e, clv_value *v, const clv_err *why) {
   v->host = clv_tensor_unref(v->host);
-  if (!v->failed) v->failed = clv_shared_err_of(e, why, "");
+  if (!v->failed) v->failed = clv_shared_err_new(e, why, "");
 }
 
 static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                             clv_err *err) {
   clv_copy *k = clv_work_copy(w);
   clv_value *v = k->value;
-  if (code == CLV_OK && k->packet) clv_exit_send(e, clv_steal(&k->packet));
+  if (code == CLV_OK && k->packet) clv_outbox_send(e, clv_steal(&k->packet));
   clv_copy_free(e, k);
   if (!v) return CLV_OK;
   if (code != CLV_OK) lose(e, v, why);
@@ -154,7 +154,7 @@ const clv_work_type clv_work_of_copy = {.compute = clv_copy_compute, .finish = f
 
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
   clv_delivery *d;
-  CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->deliveries, &d, err));
   d->name = name;
   d->next = v->deliveries;
   v->deliveries = d;
@@ -167,9 +167,9 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
   uint32_t name;
   clv_value *v;
   clv_action action;
-  CLV_TRY(clv_name_index(e, p->frame.to, &name, err));
-  CLV_TRY(clv_context_value_made(e, ctx, p->frame.message, &v, err));
-  CLV_TRY(clv_value_meets(e, v, VALUE_ASKED, &action, err));
+  CLV_TRY(clv_contexts_index_of_name(e, p->frame.to, &name, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, p->frame.message, &v, err));
+  CLV_TRY(clv_value_on_event(e, v, VALUE_DELIVERY_ADDED, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, name, err));
   return action == CELL_GIVE ? hand_out(e, v, err) : CLV_OK;
 }
@@ -177,22 +177,22 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
 /* Of a context that has ended nothing is kept. */
 static clv_code keep_nothing(clv_contexts *e, uint64_t ref, clv_err *err) {
   clv_delivery *d;
-  CLV_TRY(clv_slab_take(e, &e->deliveries, &d, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->deliveries, &d, err));
   d->keep = ref;
-  clv_exit_keep(e, d, NULL, &clv_shared_err_ended);
+  clv_outbox_add_kept_value(e, d, NULL, &clv_shared_err_context_ended);
   return CLV_OK;
 }
 
-clv_code clv_contexts_keep(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t value_id,
-                           clv_err *err) {
+clv_code clv_contexts_keep_value(clv_contexts *e, uint64_t ref, uint64_t id, uint64_t value_id,
+                                 clv_err *err) {
   clv_context *ctx;
   clv_value *v;
   clv_action action;
-  CLV_TRY(clv_context_open(e, id, &ctx, err));
-  bool gone = ctx->state == CONTEXT_ENDING && !clv_context_value(e, ctx, value_id);
+  CLV_TRY(clv_context_get_or_create(e, id, &ctx, err));
+  bool gone = ctx->state == CONTEXT_ENDING && !clv_context_find_value(e, ctx, value_id);
   if (gone || ctx->state == CONTEXT_ENDED) return keep_nothing(e, ref, err);
-  CLV_TRY(clv_context_value_made(e, ctx, value_id, &v, err));
-  CLV_TRY(clv_value_meets(e, v, VALUE_KEPT, &action, err));
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, value_id, &v, err));
+  CLV_TRY(clv_value_on_event(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));
   v->deliveries->keep = ref;
   return action == CELL_GIVE ? hand_out(e, v, err) : CLV_OK;
@@ -202,12 +202,12 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   const clv_frame *f = &p->frame;
   clv_value *v;
   clv_action action;
-  clv_context_note_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
-  CLV_TRY(clv_context_value_made(e, ctx, f->message, &v, err));
-  CLV_TRY(clv_value_meets(e, v, VALUE_CAME, &action, err));
+  clv_context_trace_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
+  CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
+  CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED, &action, err));
   if (action == CELL_IGNORE) return CLV_OK; /* a repeat */
   clv_code code = clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL,
-                                   f->has_failure ? clv_shared_err_in(e, f) : NULL, err);
+                                   f->has_failure ? clv_shared_err_from_frame(e, f) : NULL, err);
   clv_value_free_if_dropped(e, v);
   return code;
 }
@@ -215,7 +215,7 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
 clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   (void)err;
   for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
-    clv_value *v = clv_context_value(e, ctx, p->frame.upstream[i]);
+    clv_value *v = clv_context_find_value(e, ctx, p->frame.upstream[i]);
     if (!v) continue;
     v->dropped = true;
     clv_value_free_if_dropped(e, v);
@@ -227,7 +227,7 @@ clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
 clv_code clv_on_spare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   (void)err;
   for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
-    clv_value *v = clv_context_value(e, ctx, p->frame.upstream[i]);
+    clv_value *v = clv_context_find_value(e, ctx, p->frame.upstream[i]);
     if (v) v->wanted = true;
   }
   return CLV_OK;

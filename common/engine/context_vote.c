@@ -38,7 +38,7 @@ static bool gives(const clv_module_gradient *g, int tie) {
 static clv_code check_owner(const clv_context *ctx, const clv_module_gradient *g, int tie,
                             bool *ret_any, clv_err *err) {
   const clv_module *owner = g->mod->owners[tie];
-  const clv_module_gradient *to = clv_context_gradient(ctx, owner->o.index);
+  const clv_module_gradient *to = clv_context_module_gradient(ctx, owner->o.index);
   if (!gives(g, tie)) return CLV_OK;
   *ret_any = true;
   if (to && to->filled) return CLV_OK;
@@ -60,8 +60,8 @@ static clv_code add_ties(const clv_context *ctx, clv_err *err) {
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
     for (int i = 0; i < g->mod->params->n_ties; i++) {
       if (!gives(g, i)) continue;
-      clv_module_gradient *to = clv_context_gradient(ctx, g->mod->owners[i]->o.index);
-      CLV_TRY(clv_module_tie_add(g->mod, i, g->block->data, to->block->data, err));
+      clv_module_gradient *to = clv_context_module_gradient(ctx, g->mod->owners[i]->o.index);
+      CLV_TRY(clv_module_add_tied_gradient(g->mod, i, g->block->data, to->block->data, err));
     }
   return CLV_OK;
 }
@@ -70,7 +70,7 @@ static clv_code add_ties(const clv_context *ctx, clv_err *err) {
 
 static clv_code ready_vote(clv_contexts *e, clv_context *ctx, bool *ret_computes, clv_err *err) {
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
-    CLV_TRY(clv_module_snapshot_ready(g->mod, err)); /* nothing may fail at APPLY */
+    CLV_TRY(clv_module_prepare_snapshot(g->mod, err)); /* nothing may fail at APPLY */
   clv_shape shape = CLV_SHAPE(count_learning(e, ctx));
   ctx->total = 0;
   if (!shape.dim[0]) return CLV_OK;
@@ -110,13 +110,13 @@ static clv_code compute(clv_work *w, clv_err *err) {
 static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *sums = clv_steal(&ctx->sums);
   clv_packet *p;
-  clv_pass_meets(e, ctx, PASS_ENDED);
-  CLV_TRY(clv_exit_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
+  clv_pass_on_event(e, ctx, PASS_ENDED);
+  CLV_TRY(clv_outbox_new_packet(e, CLV_FINISHED, ctx, ++*e->env.next_message, 0, &p, err));
   p->frame.phase = ctx->phase;
   p->frame.has_vote = ctx->vote;
   p->frame.vote.finite = ctx->vote && isfinite(ctx->total);
   if (sums) clv_packet_add(p, sums);
-  clv_exit_send(e, p);
+  clv_outbox_send(e, p);
   return CLV_OK;
 }
 
@@ -130,7 +130,7 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
     code = send_finished(e, ctx, &sending);
     why = &sending;
   }
-  if (code != CLV_OK) clv_context_fail_at(e, ctx, why, CLV_MODULE_ALL);
+  if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, CLV_MODULE_ALL);
   ctx->sums = clv_tensor_unref(ctx->sums);
   return CLV_OK;
 }

@@ -29,7 +29,7 @@ static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *
   const clv_frame *f = &p->frame;
   bool missing = p->head;
   for (uint32_t i = 0; i < f->call.n_args && !p->head; i++) {
-    const clv_value *v = c ? clv_context_value(e, c, f->call.args[i].value) : NULL;
+    const clv_value *v = c ? clv_context_find_value(e, c, f->call.args[i].value) : NULL;
     if (v && v->failed) return false;
     missing |= !f->call.args[i].here && !(v && v->tensor);
   }
@@ -37,12 +37,12 @@ static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *
 }
 
 static bool deliver_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-  const clv_value *v = c ? clv_context_value(e, c, p->frame.message) : NULL;
+  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || !(v->tensor || v->failed);
 }
 
 static bool value_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-  const clv_value *v = c ? clv_context_value(e, c, p->frame.message) : NULL;
+  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || (!v->uses && !v->deliveries);
 }
 
@@ -56,7 +56,7 @@ static bool prepare_waits(clv_contexts *e, const clv_context *c, const clv_packe
   const clv_frame *f = &p->frame;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
-    const clv_value *v = c ? clv_context_value(e, c, n->call) : NULL;
+    const clv_value *v = c ? clv_context_find_value(e, c, n->call) : NULL;
     bool begun = v && v->maker && v->maker->progress > CALL_READY;
     if (v && (v->got || v->failed)) return false;
     if (begun && !n->contributions) return false;
@@ -66,7 +66,7 @@ static bool prepare_waits(clv_contexts *e, const clv_context *c, const clv_packe
 
 /* Its pass has not begun here. */
 static bool gradient_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
-  const clv_value *v = c ? clv_context_value(e, c, p->frame.message) : NULL;
+  const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || !v->maker || !v->maker->needed;
 }
 

@@ -10,13 +10,13 @@
 
 #include "common/engine/context_int.h"
 
-clv_module_gradient *clv_context_gradient(const clv_context *ctx, uint32_t module) {
+clv_module_gradient *clv_context_module_gradient(const clv_context *ctx, uint32_t module) {
   clv_module_gradient *g = ctx->gradients;
   while (g && g->module != module) g = g->next;
   return g;
 }
 
-clv_context_call *clv_order_call(clv_order_place *p, clv_order_kind kind) {
+clv_context_call *clv_order_entry_call(clv_order_entry *p, clv_order_kind kind) {
   return (clv_context_call *)(void *)((char *)(p - kind) - offsetof(clv_context_call, places));
 }
 
@@ -24,8 +24,8 @@ void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
   if (!w || --w->refs) return;
   w->mod->n_old_weights--;
   clv_tensor_unref(w->block);
-  clv_module_tensors_gone(w->mod, &w->on_device);
-  clv_slab_give(&e->weights, w);
+  clv_module_uncharge_tensors(w->mod, &w->on_device);
+  clv_slab_recycle(&e->weights, w);
 }
 
 static clv_old_weights *ref(clv_old_weights *w) {
@@ -33,17 +33,17 @@ static clv_old_weights *ref(clv_old_weights *w) {
   return w;
 }
 
-void *clv_call_block(const clv_context_call *c) {
+void *clv_call_param_block(const clv_context_call *c) {
   return c->weights ? c->weights->block->data : c->mod->block;
 }
 
 /* With one reference. The copy is of all parameters, once per step that needs it, by that step. */
 static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
   clv_old_weights *w;
-  CLV_TRY(clv_slab_take(e, &e->weights, &w, err));
+  CLV_TRY(clv_contexts_slab_alloc(e, &e->weights, &w, err));
   clv_code code = clv_module_block(m, m->params->total_bytes, &w->on_device, &w->block, err);
   if (code != CLV_OK) {
-    clv_slab_give(&e->weights, w);
+    clv_slab_recycle(&e->weights, w);
     return code;
   }
   w->refs = 1;
@@ -59,7 +59,7 @@ static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, c
 /* Whether its backward still reads the weights its forward has read, which are the module's own
  * now. */
 static bool needs_them(const clv_context_call *c, const clv_module *m) {
-  bool ran = c->progress >= CALL_RAN && c->progress <= CALL_SUMMING;
+  bool ran = c->progress >= CALL_FORWARD_DONE && c->progress <= CALL_WEIGHT_GRAD;
   if (c->mod != m || !ran || c->weights) return false;
   return c->progress == CALL_RETAINED || c->again ||
          clv_plan_get_info(c->plan->plan)->backward_reads_params;
@@ -67,8 +67,8 @@ static bool needs_them(const clv_context_call *c, const clv_module *m) {
 
 static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind kind, clv_module *m,
                         clv_old_weights **kept, clv_err *err) {
-  for (clv_order_place *p = ctx->order[kind].first; p; p = p->next) {
-    clv_context_call *c = clv_order_call(p, kind);
+  for (clv_order_entry *p = ctx->order[kind].first; p; p = p->next) {
+    clv_context_call *c = clv_order_entry_call(p, kind);
     if (!needs_them(c, m)) continue;
     if (!*kept) CLV_TRY(copy_of(e, m, kept, err));
     c->weights = ref(*kept);
@@ -76,8 +76,8 @@ static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind 
   return CLV_OK;
 }
 
-clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
-                          clv_old_weights **ret, clv_err *err) {
+clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
+                              clv_old_weights **ret, clv_err *err) {
   clv_old_weights *kept = NULL;
   clv_old_weights_unref(e, g->previous);
   g->previous = NULL;
@@ -89,12 +89,13 @@ clv_code clv_keep_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient
   return code;
 }
 
-void clv_fill_weights(const clv_old_weights *w) {
+void clv_copy_old_weights(const clv_old_weights *w) {
   clv_module *m = w->mod;
   clv_module_copy(m, w->block->data, m->block, m->params->total_bytes);
 }
 
-void clv_call_take_weights(const clv_context *ctx, clv_context_call *c) {
-  const clv_module_gradient *g = c->previous_weights ? clv_context_gradient(ctx, c->module) : NULL;
+void clv_call_use_old_weights(const clv_context *ctx, clv_context_call *c) {
+  const clv_module_gradient *g =
+      c->previous_weights ? clv_context_module_gradient(ctx, c->module) : NULL;
   if (g && g->previous && !c->weights) c->weights = ref(g->previous);
 }

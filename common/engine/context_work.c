@@ -26,17 +26,18 @@ static void unlink_list(clv_contexts *e, const clv_work_list *l) {
 }
 
 /* Returns false for what cannot be. */
-static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_fact fact) {
+static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_event fact) {
   uint64_t context = ctx ? ctx->id : 0;
-  return clv_contexts_meet(e, context, MACHINE_WORK, &w->state, fact)->action != CELL_NEVER;
+  return clv_contexts_on_event(e, context, MACHINE_WORK, &w->state, fact)->action !=
+         CELL_IMPOSSIBLE;
 }
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
-void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
-                    uint32_t module) {
+void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
+                      uint32_t module) {
   clv_work_list *l = list_of(e, module);
-  if (ctx && clv_context_meets(e, ctx, CONTEXT_WORKS)->action != CELL_RECORD) return;
+  if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;
   if (!step(e, w, ctx, WORK_IS_READY)) return;
   w->kind = (uint8_t)kind;
   w->env = &e->env;
@@ -54,7 +55,7 @@ void clv_work_ready(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_contex
   link_list(e, l);
 }
 
-void clv_work_next(clv_contexts *e, clv_work *w, clv_work_kind kind) {
+void clv_work_enqueue_front(clv_contexts *e, clv_work *w, clv_work_kind kind) {
   clv_work_list *l = list_of(e, w->module);
   if (!step(e, w, w->ctx, WORK_IS_READY)) return;
   w->kind = (uint8_t)kind;
@@ -90,7 +91,7 @@ static bool votes_on(const clv_contexts *e, const clv_work *w, uint32_t module) 
   return has_bit(w->ctx->took_part, module) && is_far(e, module);
 }
 
-bool clv_work_is_far(const clv_contexts *e, clv_work *w) {
+bool clv_work_is_on_device(const clv_contexts *e, clv_work *w) {
   bool far = w->kind != WORK_CHANGE && w->kind != WORK_VOTE && is_far(e, w->module);
   for (uint32_t i = 0; w->kind == WORK_VOTE && i < CLV_MODULE_ALL; i++) far |= votes_on(e, w, i);
   if (w->kind != WORK_CHANGE) return far;
@@ -150,7 +151,7 @@ clv_work *clv_work_take(clv_contexts *e) {
   return w;
 }
 
-void clv_work_ended(clv_contexts *e, clv_work *w) {
+void clv_work_note_end(clv_contexts *e, clv_work *w) {
   if (!step(e, w, w->ctx, WORK_ENDS)) return;
   occupy(e, w, false);
   e->n_work--;

@@ -5,9 +5,10 @@
  * distributed autograd contexts on one compute thread and passes values and gradients on over
  * links.
  *
- * Threads: a node's packets are all handled on the thread that runs clv_node_run or clv_node_help,
- * the compute thread; an executor may compute on others. Without one, what modules on devices have
- * to do is computed on one more thread of the node, if that sleeps by itself.
+ * Threads: a node's packets are all handled on the thread that runs clv_node_run or
+ * clv_node_run_until, the compute thread; an executor may compute on others. Without one, what
+ * modules on devices have to do is computed on one more thread of the node, if that sleeps by
+ * itself.
  */
 #ifndef CLEAVE_ENGINE_H
 #define CLEAVE_ENGINE_H
@@ -27,8 +28,8 @@ typedef enum clv_trace_kind {
   CLV_TRACE_NONE,
   CLV_TRACE_FORWARD, /* computing; of a call */
   CLV_TRACE_BACKWARD,
-  CLV_TRACE_INPUT,  /* the first part of a backward whose second has a position of its own, */
-  CLV_TRACE_WEIGHT, /* and that one */
+  CLV_TRACE_INPUT_GRAD,  /* the first part of a backward whose second has a position of its own, */
+  CLV_TRACE_WEIGHT_GRAD, /* and that one */
   CLV_TRACE_STEP,
   CLV_TRACE_VALUE_OUT, /* handed to a link; of a value: BEGIN == END, no module */
   CLV_TRACE_VALUE_IN,  /* came whole */
@@ -114,8 +115,8 @@ typedef struct clv_module_options {
   bool fixed;       /* they stay frozen: no gradients and no moments are kept for them */
   bool frozen_bf16; /* with `fixed`: weights of linear layers among them are kept in bf16 */
   /* [n_lent] of `frozen`, with `fixed`: what of them is no buffer gets its memory from
-   * clv_module_lend, and is marked so in clv_module_params. It is charged as if it were the
-   * module's own. */
+   * clv_module_set_shared_param, and is marked so in clv_module_params. It is charged as if it were
+   * the module's own. */
   const char *const *lent;
   uint32_t n_lent;
   const clv_module_tie *ties; /* [n_ties] one for each node that is tied to another module's */
@@ -124,8 +125,8 @@ typedef struct clv_module_options {
       *pool; /* charged with the module's memory while it is made; NULL: clv_node_add_module does */
   int64_t
       batch; /* the plan to train with so many samples is made, and charged, before any memory is
-                    taken; 0: clv_module_warm makes it */
-  const clv_waiter
+                    taken; 0: clv_module_warm_up makes it */
+  const clv_cancel_hook
       *waiter; /* for the module while it is made: CLV_CANCELLED when gone; NULL: none */
 } clv_module_options;
 
@@ -142,8 +143,8 @@ void clv_module_freep(clv_module **m);
  * taken, and what was asked of a device with it is done before that goes. Before the module is
  * added to a node. CLV_INVALID: it is not lent, has another shape, or lies on another device;
  * CLV_EXISTS: it is there. */
-clv_code clv_module_lend(clv_module *m, const char *param, clv_tensor *t,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tensor *t,
+                                     clv_err *err) CLV_USE_RESULT;
 /* A parameter whose numbers the module's state does not give out from now on. why: said to who asks
  * for it by name, the same for all of a module. CLV_NOT_FOUND: there is none of that name. */
 clv_code clv_module_withhold(clv_module *m, const char *param, const char *why,
@@ -181,15 +182,15 @@ typedef struct clv_state_item {
 
 /* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
  * data of 8 bytes). Items are numbered 0..n-1. */
-uint32_t clv_module_state_count(const clv_module *m, clv_state_what what);
-bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index, clv_state_item *ret);
+uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what);
+bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index, clv_state_item *ret);
 
 /* CLV_DENIED, with the reason: its numbers are withheld. */
-clv_code clv_module_may_give(const clv_module *m, const clv_state_item *item,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_check_readable(const clv_module *m, const clv_state_item *item,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* CLV_NOT_FOUND: the module has no item of that name. */
-clv_code clv_module_state_find(clv_module *m, clv_state_what what, const char *name,
+clv_code clv_module_state_find(clv_module *m, clv_state_kind what, const char *name,
                                clv_state_item *ret, clv_err *err) CLV_USE_RESULT;
 /* Bytes offset.. of an item, as one of CLV_U8 [length]. CLV_INVALID: it has fewer. */
 clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64_t length,
@@ -205,22 +206,23 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
 clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                               clv_err *err) CLV_USE_RESULT;
 /* Asks for the bytes to be there, of an item that was checked; clv_backend_finish waits for them,
- * and clv_module_state_written tells the module. whole: it was no piece. */
-clv_code clv_state_item_put(const clv_state_item *item, const void *data,
-                            clv_err *err) CLV_USE_RESULT;
-void clv_module_state_written(clv_module *m, clv_state_what what, const char *name, bool whole);
-clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
+ * and clv_module_note_state_written tells the module. whole: it was no piece. */
+clv_code clv_state_item_set_async(const clv_state_item *item, const void *data,
+                                  clv_err *err) CLV_USE_RESULT;
+void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
+                                   bool whole);
+clv_code clv_module_state_set(clv_module *m, clv_state_kind what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
 /* Bytes offset.. of one by name. */
-clv_code clv_module_state_set_part(clv_module *m, clv_state_what what, const char *name,
+clv_code clv_module_state_set_part(clv_module *m, clv_state_kind what, const char *name,
                                    uint64_t offset, uint64_t length, const void *data,
                                    clv_err *err) CLV_USE_RESULT;
 
 /* Make the training plan and its buffers for a batch size (of a graph that joins batches: for those
  * it was made with) now, so that the first step is as fast as
  * the rest and memory problems show early. */
-clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_warm_up(clv_module *m, int64_t batch, clv_err *err) CLV_USE_RESULT;
 
 /* ---- who computes ----------------------------------------------------------------------------
 
@@ -293,8 +295,9 @@ typedef struct clv_node_options {
   clv_state_files files; /* zeroed: it keeps none */
   clv_row_caches caches; /* the same */
   clv_executor executor; /* who computes; zeroed: the compute thread, at once */
-  /* Instead of sleeping, on the compute thread with nothing locked: returns when clv_node_due has
-   * come, the node was kicked or stopped, or it is `until_ns` by the clock; earlier does no harm.
+  /* Instead of sleeping, on the compute thread with nothing locked: returns when clv_node_due_ns
+   * has come, the node was kicked or stopped, or it is `until_ns` by the clock; earlier does no
+   * harm.
    * False: nothing will ever come, and the call that waits ends. NULL: it sleeps, and the clock
    * must run as the machine's monotonic one does. */
   bool (*wait)(void *user, uint64_t until_ns);
@@ -315,8 +318,8 @@ void clv_node_free(clv_session_node *n);
  * one of its generation or a later one. */
 clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *err) CLV_USE_RESULT;
 /* Whether it would, as far as that is known before the module is made. Any thread. */
-clv_code clv_node_check_place(clv_session_node *n, uint32_t index, uint32_t generation,
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_node_check_module_slot(clv_session_node *n, uint32_t index, uint32_t generation,
+                                    clv_err *err) CLV_USE_RESULT;
 /* For a module that is to be tied to it: it stays until it is unpinned. CLV_NOT_FOUND: it is not
  * here. Any thread. */
 clv_code clv_node_pin_module(clv_session_node *n, uint32_t index, clv_module **ret,
@@ -325,8 +328,8 @@ void clv_node_unpin_module(clv_module *m); /* takes NULL */
 /* Or NULL. By the compute thread, or while nothing is unloaded; others look: */
 clv_module *clv_node_module(clv_session_node *n, uint32_t module);
 /* False: there is none. Texts: [CLV_WIRE_NAME + 1]. Any thread. */
-bool clv_node_look(clv_session_node *n, uint32_t module, clv_module_counts *ret, char *ret_name,
-                   char *ret_device);
+bool clv_node_module_info(clv_session_node *n, uint32_t module, clv_module_counts *ret,
+                          char *ret_name, char *ret_device);
 /* Of all its modules, those that have been unloaded too; `steps` and `most_versions` are 0. Any
  * thread. */
 void clv_node_count_work(clv_session_node *n, clv_module_counts *ret);
@@ -337,10 +340,10 @@ void clv_node_set_master(clv_session_node *n, clv_link *link);
 /* The link to a worker by its name: there go packets for it (clv_node_send_to) and the values and
  * gradients of contexts that name it; what names somebody unknown goes to the master. Any
  * thread. */
-clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_node_add_peer(clv_session_node *n, const char *name, clv_link *link,
+                           clv_err *err) CLV_USE_RESULT;
 /* Lets go of all of them, before their links are closed. */
-void clv_node_forget_peers(clv_session_node *n);
+void clv_node_remove_peers(clv_session_node *n);
 /* To the worker `name`, or ("") to this node itself; takes the packet. Any thread. */
 clv_code clv_node_send_to(clv_session_node *n, const char *name, clv_packet *packet,
                           clv_err *err) CLV_USE_RESULT;
@@ -370,22 +373,22 @@ void clv_node_work_ended(clv_session_node *n, clv_work *work, clv_code code, con
 /* Handle queued packets on this thread until clv_node_stop. */
 void clv_node_run(clv_session_node *n);
 /* For good, from any thread: nothing that is queued is handled any more, and whoever computes or
- * waits in clv_node_run, clv_node_help or for a share of the cores returns soon. */
+ * waits in clv_node_run, clv_node_run_until or for a share of the cores returns soon. */
 void clv_node_stop(clv_session_node *n);
-/* Instead of clv_node_run: handle packets on this thread until clv_node_kick, which ends this call
- * or, since the last clv_node_unkick, the next one; false when deadline_ns (monotonic) passed
- * first. One thread at a time. */
-bool clv_node_help(clv_session_node *n, uint64_t deadline_ns);
-void clv_node_kick(clv_session_node *n); /* any thread */
-void clv_node_unkick(clv_session_node *n);
+/* Instead of clv_node_run: handle packets on this thread until clv_node_interrupt, which ends this
+ * call or, since the last clv_node_clear_interrupt, the next one; false when deadline_ns
+ * (monotonic) passed first. One thread at a time. */
+bool clv_node_run_until(clv_session_node *n, uint64_t deadline_ns);
+void clv_node_interrupt(clv_session_node *n); /* any thread */
+void clv_node_clear_interrupt(clv_session_node *n);
 /* Without a thread: handles what is queued and what references have due by the clock, never waits
  * (but for a share of the cores, if it has one). True: there was something. Nothing while it is
  * kicked or stopped. By the thread that would run it. */
 bool clv_node_poll(clv_session_node *n);
 /* When it wants to be polled: 0 now, UINT64_MAX not before something is posted. By that thread. */
-uint64_t clv_node_due(clv_session_node *n);
-/* How long clv_node_run or clv_node_help has had nothing to do, the wait in progress included. Any
- * thread. */
+uint64_t clv_node_due_ns(clv_session_node *n);
+/* How long clv_node_run or clv_node_run_until has had nothing to do, the wait in progress included.
+ * Any thread. */
 uint64_t clv_node_idle_ns(const clv_session_node *n);
 
 /* Where its thread's time has gone since clv_node_run began, what is in progress included. */

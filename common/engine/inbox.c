@@ -29,7 +29,7 @@ static bool is_halted(const clv_inbox *b) { return b->stopped || b->kicked; }
 
 bool clv_inbox_begin_post(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  return b->resting && !b->urgent && b->queued + 1 < CLV_REST_PACKETS;
+  return b->resting && !b->urgent && b->queued + 1 < CLV_COALESCE_PACKETS;
 }
 
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
@@ -39,7 +39,7 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   b->kinds |= (uint64_t)1 << p->frame.kind;
   b->queued++;
   b->urgent |= !wait_from;
-  if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_REST_NS;
+  if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_COALESCE_NS;
   bool wake = b->sleeping && (b->urgent || !b->resting);
   pthread_mutex_unlock(&b->lock);
   if (wake) pthread_cond_signal(&b->arrived);
@@ -50,7 +50,7 @@ static uint32_t *count_of(clv_inbox *b, const clv_work *w) {
 }
 
 /* The signal comes before the lock is left: with the last end the inbox may go. */
-void clv_inbox_post_end(clv_inbox *b, clv_work *w) {
+void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w) {
   pthread_mutex_lock(&b->lock);
   w->next = NULL;
   *b->ended_end = w;
@@ -69,7 +69,7 @@ void clv_inbox_stop(clv_inbox *b) {
   pthread_mutex_unlock(&b->lock);
 }
 
-void clv_inbox_kick(clv_inbox *b, bool kicked) {
+void clv_inbox_set_interrupted(clv_inbox *b, bool kicked) {
   pthread_mutex_lock(&b->lock);
   b->kicked = kicked;
   bool wake = kicked && b->sleeping;
@@ -115,7 +115,7 @@ bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret) {
   return !halted;
 }
 
-bool clv_inbox_is_kicked(clv_inbox *b) {
+bool clv_inbox_is_interrupted(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
   bool kicked = b->kicked;
   pthread_mutex_unlock(&b->lock);
@@ -137,7 +137,7 @@ void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
   pthread_mutex_unlock(&b->lock);
 }
 
-bool clv_inbox_is_work_out(clv_inbox *b) {
+bool clv_inbox_has_work_out(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
   bool any = b->n_out;
   pthread_mutex_unlock(&b->lock);
@@ -150,7 +150,7 @@ void clv_inbox_wait_for_work(clv_inbox *b) {
   pthread_mutex_unlock(&b->lock);
 }
 
-clv_work *clv_inbox_take_end(clv_inbox *b) {
+clv_work *clv_inbox_take_ended_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
   clv_work *w = pop_end(b);
   pthread_mutex_unlock(&b->lock);
@@ -159,13 +159,13 @@ clv_work *clv_inbox_take_end(clv_inbox *b) {
 
 /* ---- resting and sleeping -------------------------------------------------------------------- */
 
-void clv_inbox_rest(clv_inbox *b, bool resting) {
+void clv_inbox_set_coalescing(clv_inbox *b, bool resting) {
   pthread_mutex_lock(&b->lock);
   b->resting = resting;
   pthread_mutex_unlock(&b->lock);
 }
 
-uint64_t clv_inbox_due(clv_inbox *b) {
+uint64_t clv_inbox_due_ns(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
   uint64_t due = b->urgent || is_halted(b) ? 0 : b->back_ns;
   pthread_mutex_unlock(&b->lock);
@@ -184,7 +184,7 @@ static bool sleep_until(clv_inbox *b, uint64_t until_ns) {
 }
 
 void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns) {
-  uint64_t back = now_ns + CLV_REST_NS;
+  uint64_t back = now_ns + CLV_COALESCE_NS;
   bool early = true;
   pthread_mutex_lock(&b->lock);
   b->resting = true;

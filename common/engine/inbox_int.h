@@ -4,7 +4,7 @@
  * Links post from rpc's queue threads, the program and who computes from their own.
  *
  * A packet for which nothing would run can wait for another one: it is queued without a wake-up as
- * long as the thread *rests*, which means that it comes back by itself after CLV_REST_NS at the
+ * long as the thread *rests*, which means that it comes back by itself after CLV_COALESCE_NS at the
  * latest. After a rest in which nothing came it sleeps, and whatever comes then wakes it: no packet
  * stays for longer than a rest.
  */
@@ -16,8 +16,8 @@
 #include "common/engine/context_types.h"
 
 enum {
-  CLV_REST_NS = 10 * 1000 * 1000,
-  CLV_REST_PACKETS = 32, /* and with so many it is woken */
+  CLV_COALESCE_NS = 10 * 1000 * 1000,
+  CLV_COALESCE_PACKETS = 32, /* and with so many it is woken */
 };
 
 typedef struct clv_inbox {
@@ -51,14 +51,14 @@ void clv_inbox_done(clv_inbox *b); /* frees what is queued */
 bool clv_inbox_begin_post(clv_inbox *b);
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from); /* takes it */
 /* Work has ended, which cannot wait. The record stands in the inbox by its own link. */
-void clv_inbox_post_end(clv_inbox *b, clv_work *w);
-void clv_inbox_stop(clv_inbox *b);              /* for good */
-void clv_inbox_kick(clv_inbox *b, bool kicked); /* until it is kicked with false */
+void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w);
+void clv_inbox_stop(clv_inbox *b);                         /* for good */
+void clv_inbox_set_interrupted(clv_inbox *b, bool kicked); /* until it is kicked with false */
 
 /* From the thread that handles the packets. The oldest end, else the oldest packet, or neither.
  * False: stopped or kicked, and nothing is taken. */
 bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret);
-bool clv_inbox_is_kicked(clv_inbox *b);
+bool clv_inbox_is_interrupted(clv_inbox *b);
 /* It stays until it is taken. NULL: there is none, or an end goes before it. */
 const clv_packet *clv_inbox_newest(clv_inbox *b);
 /* BLOCKS until it has what cannot wait or is halted, a rest is over in which something came, or the
@@ -68,14 +68,14 @@ void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns);
 /* Work starts whose end will be posted, and whether there is some but copies, which take no share
  * of the cores. */
 void clv_inbox_begin_work(clv_inbox *b, const clv_work *w);
-bool clv_inbox_is_work_out(clv_inbox *b);
+bool clv_inbox_has_work_out(clv_inbox *b);
 /* BLOCKS until there is none. The next end, halted or not; NULL: there is none. */
 void clv_inbox_wait_for_work(clv_inbox *b);
-clv_work *clv_inbox_take_end(clv_inbox *b);
+clv_work *clv_inbox_take_ended_work(clv_inbox *b);
 
 /* For a thread that waits elsewhere: it rests until it calls with false. */
-void clv_inbox_rest(clv_inbox *b, bool resting);
+void clv_inbox_set_coalescing(clv_inbox *b, bool resting);
 /* When it is to be back, by the clock of its thread: 0 now, UINT64_MAX not yet. */
-uint64_t clv_inbox_due(clv_inbox *b);
+uint64_t clv_inbox_due_ns(clv_inbox *b);
 
 #endif

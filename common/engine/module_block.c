@@ -42,7 +42,7 @@ clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
   return code;
 }
 
-void clv_module_tensors_gone(const clv_module *m, uint64_t *charged) {
+void clv_module_uncharge_tensors(const clv_module *m, uint64_t *charged) {
   if (*charged) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, *charged);
   *charged = 0;
 }
@@ -134,11 +134,11 @@ clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shap
   return CLV_OK;
 }
 
-bool clv_module_reaches(const clv_module *m, const clv_module *from) {
+bool clv_module_can_copy_from(const clv_module *m, const clv_module *from) {
   return clv_backend_reaches(m->o.backend, from->o.backend);
 }
 
-void clv_module_count_move(clv_module *m, const clv_module *from, const clv_tensor *t) {
+void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_tensor *t) {
   const clv_backend *to = m->o.backend, *of = from->o.backend;
   bool stays = strcmp(to->device, of->device) == 0;
   if (!to->memory || !of->memory) return;

@@ -70,18 +70,19 @@ struct clv_module {
 
 /* ---- ties (module_tie.c) --------------------------------------------------------------------- */
 
-/* Finds the owners, each of which is pinned until clv_module_untie. */
-clv_code clv_module_tie_to(clv_module *m, const clv_module_options *o, clv_err *err) CLV_USE_RESULT;
-void clv_module_untie(clv_module *m);
+/* Finds the owners, each of which is pinned until clv_module_unpin_owners. */
+clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o,
+                                 clv_err *err) CLV_USE_RESULT;
+void clv_module_unpin_owners(clv_module *m);
 /* Whether m has a parameter of `owner`, another one. */
 bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner);
 /* Whether what it has of others, or twice, learns. */
-bool clv_module_ties_learn(const clv_module *m);
+bool clv_module_has_trainable_ties(const clv_module *m);
 /* Of all that its kernels read of parameters. */
 uint64_t clv_module_version(const clv_module *m);
 /* The gradient of tie `i` becomes part of the owner's, and is 0. owner: that of its module. */
-clv_code clv_module_tie_add(const clv_module *m, int i, void *gradients, void *owner,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_add_tied_gradient(const clv_module *m, int i, void *gradients, void *owner,
+                                      clv_err *err) CLV_USE_RESULT;
 
 /* ---- counters -------------------------------------------------------------------------------- */
 
@@ -99,7 +100,7 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
 clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
                            const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
                            clv_err *err) CLV_USE_RESULT;
-void clv_module_tensors_gone(const clv_module *m, uint64_t *charged);
+void clv_module_uncharge_tensors(const clv_module *m, uint64_t *charged);
 
 /* A call of it; memory it takes for the first time is charged to the session's quota. */
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
@@ -116,9 +117,9 @@ void clv_module_blocks_done(clv_module *m);
 clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
                                   clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* Whether what `from` makes need not pass the host's memory on its way to m. */
-bool clv_module_reaches(const clv_module *m, const clv_module *from);
+bool clv_module_can_copy_from(const clv_module *m, const clv_module *from);
 /* m gets t, which another module of its node has made. */
-void clv_module_count_move(clv_module *m, const clv_module *from, const clv_tensor *t);
+void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_tensor *t);
 
 /* Within that memory; it has been done, or the module is broken, when it returns. */
 void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes);
@@ -133,21 +134,21 @@ clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes,
 void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes);
 
 /* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
-clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) CLV_USE_RESULT;
-void clv_module_snapshot(clv_module *m);
-void clv_module_revert(clv_module *m);
+clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) CLV_USE_RESULT;
+void clv_module_take_snapshot(clv_module *m);
+void clv_module_restore_snapshot(clv_module *m);
 
 /* Running statistics, kept and put back. */
-void clv_module_keep_buffers(clv_module *m);
+void clv_module_save_buffers(clv_module *m);
 void clv_module_restore_buffers(clv_module *m);
 
 size_t clv_module_buffer_bytes(const clv_module *m);
 
 /* Whether all that is lent is there. */
-clv_code clv_module_is_whole(const clv_module *m, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_check_complete(const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
 /* The session it belongs to from now on. */
-void clv_module_bind(clv_module *m, clv_pool *pool);
+void clv_module_set_pool(clv_module *m, clv_pool *pool);
 
 uint32_t clv_module_index(const clv_module *m);
 

@@ -117,8 +117,8 @@ static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err
   if (state > SIZE_MAX / 8)
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
   CLV_TRY(count(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
-  if (o->batch) CLV_TRY(clv_module_warm(m, o->batch, err));
-  return clv_waiter_check(o->waiter, err);
+  if (o->batch) CLV_TRY(clv_module_warm_up(m, o->batch, err));
+  return clv_cancel_hook_check(o->waiter, err);
 }
 
 static clv_code take_memory(clv_module *m, clv_err *err) {
@@ -129,12 +129,12 @@ static clv_code take_memory(clv_module *m, clv_err *err) {
 }
 
 /* A device gets what the host has drawn. */
-static clv_code init_params(clv_module *m, const clv_waiter *waiter, clv_err *err) {
+static clv_code init_params(clv_module *m, const clv_cancel_hook *waiter, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_AUTO(clv_freep) void *drawn = NULL;
-  if (!b->memory) return clv_params_init_while(waiter, m->graph, m->params, m->block, err);
+  if (!b->memory) return clv_params_init_cancellable(waiter, m->graph, m->params, m->block, err);
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &drawn, err));
-  CLV_TRY(clv_params_init_while(waiter, m->graph, m->params, drawn, err));
+  CLV_TRY(clv_params_init_cancellable(waiter, m->graph, m->params, drawn, err));
   CLV_TRY(clv_backend_put(b, m->block, drawn, m->params->total_bytes, err));
   return clv_backend_finish(b, err);
 }
@@ -178,7 +178,8 @@ static bool is_in_reach(const clv_module *m, const clv_tensor *t) {
   return b->memory ? t->home && strcmp(t->home->device, b->device) == 0 : !t->home;
 }
 
-clv_code clv_module_lend(clv_module *m, const char *param, clv_tensor *t, clv_err *err) {
+clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tensor *t,
+                                     clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
   if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
       !is_in_reach(m, t))
@@ -190,7 +191,7 @@ clv_code clv_module_lend(clv_module *m, const char *param, clv_tensor *t, clv_er
   return CLV_OK;
 }
 
-clv_code clv_module_is_whole(const clv_module *m, clv_err *err) {
+clv_code clv_module_check_complete(const clv_module *m, clv_err *err) {
   for (int i = 0; i < m->params->n; i++)
     if (m->params->list[i].lent && !m->lent[i])
       return clv_fail(err, CLV_INTERNAL, "module %u was lent no '%s'", m->o.index,
@@ -214,9 +215,9 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
   CLV_TRY(mark_lent(m, o, err));
-  if (o->fixed && o->frozen_bf16) clv_params_narrow(m->graph, m->params);
-  if (o->fixed) clv_params_fix(m->params);
-  CLV_TRY(clv_module_tie_to(m, o, err));
+  if (o->fixed && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
+  if (o->fixed) clv_params_fix_frozen(m->params);
+  CLV_TRY(clv_module_resolve_ties(m, o, err));
   CLV_TRY(find_learning(m, err));
   CLV_TRY(charge_ahead(m, o, err));
   CLV_TRY(take_memory(m, err));
@@ -259,14 +260,14 @@ void clv_module_free(clv_module *m) {
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
   clv_recorder_free(m->records);
   clv_tensor_unref(m->snapshot);
-  clv_module_tensors_gone(m, &m->on_device);
+  clv_module_uncharge_tensors(m, &m->on_device);
   clv_module_blocks_done(m);
   clv_optim_free(m->optim);
   if (m->block) clv_backend_give(m->o.backend, m->block);
   if (m->shadow) clv_backend_give(m->o.backend, m->shadow);
   return_lent(m);
   free(m->withheld);
-  if (m->params) clv_module_untie(m);
+  if (m->params) clv_module_unpin_owners(m);
   free(m->learning);
   free(m->sums);
   clv_params_free(m->params);
@@ -281,7 +282,7 @@ void clv_module_freep(clv_module **m) {
   *m = NULL;
 }
 
-void clv_module_bind(clv_module *m, clv_pool *pool) { m->pool = pool; }
+void clv_module_set_pool(clv_module *m, clv_pool *pool) { m->pool = pool; }
 
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
@@ -462,7 +463,7 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call) {
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
-clv_code clv_module_snapshot_ready(clv_module *m, clv_err *err) {
+clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
   if (m->snapshot || !m->optim || m->o.final) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
   return clv_module_block(m, blocks * m->params->trainable_bytes, &m->on_device, &m->snapshot, err);
@@ -480,9 +481,9 @@ static void copy_state(clv_module *m, bool save) {
   *(save ? &m->snapshot_steps : count) = *(save ? count : &m->snapshot_steps);
 }
 
-void clv_module_snapshot(clv_module *m) { copy_state(m, true); }
+void clv_module_take_snapshot(clv_module *m) { copy_state(m, true); }
 
-void clv_module_keep_buffers(clv_module *m) {
+void clv_module_save_buffers(clv_module *m) {
   clv_module_copy(m, m->shadow, (char *)m->block + m->params->buffer_offset,
                   clv_module_buffer_bytes(m));
 }
@@ -492,12 +493,12 @@ void clv_module_restore_buffers(clv_module *m) {
                   clv_module_buffer_bytes(m));
 }
 
-void clv_module_revert(clv_module *m) {
+void clv_module_restore_snapshot(clv_module *m) {
   copy_state(m, false);
   m->version++;
 }
 
-clv_code clv_module_warm(clv_module *m, int64_t batch, clv_err *err) {
+clv_code clv_module_warm_up(clv_module *m, int64_t batch, clv_err *err) {
   clv_module_plan *p;
   int64_t n[CLV_MAX_INPUTS] = {0};
   for (int i = 0, input = 0; i < m->graph->n_nodes; i++)

@@ -19,7 +19,7 @@ void clv_module_message_done(clv_module_message *m) {
 static void add_node(const clv_graph *g, int i, clv_module_message *m) {
   const clv_node *n = &g->nodes[i];
   int n_attrs =
-      n->op == CLV_OP_INPUT ? 0 : clv_attrs_to(n->op, &n->attrs, m->values[i], CLV_WIRE_ATTRS);
+      n->op == CLV_OP_INPUT ? 0 : clv_attrs_encode(n->op, &n->attrs, m->values[i], CLV_WIRE_ATTRS);
   for (int k = 0; k < n->n_in; k++) m->inputs[i][k] = (uint32_t)n->in[k];
   for (int k = 0; k < n_attrs; k++) {
     clv_attr_value *v = &m->values[i][k];

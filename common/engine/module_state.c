@@ -17,7 +17,7 @@ static uint32_t n_with_moments(const clv_module *m) {
   return n;
 }
 
-uint32_t clv_module_state_count(const clv_module *m, clv_state_what what) {
+uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
   if (what == CLV_STATE_WEIGHTS) return (uint32_t)m->params->n;
   if (what != CLV_STATE_OPTIMIZER || !m->optim) return 0;
   return (uint32_t)clv_optim_n_moments(m->optim) * n_with_moments(m) + 1;
@@ -59,7 +59,7 @@ static void step_item(clv_module *m, clv_state_item *ret) {
       .name = "step", .dtype = CLV_I64, .bytes = 8, .data = clv_optim_step_count(m->optim)};
 }
 
-bool clv_module_state_item(clv_module *m, clv_state_what what, uint32_t index,
+bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index,
                            clv_state_item *ret) {
   uint32_t n = clv_module_state_count(m, what);
   if (index >= n) return false;
@@ -94,7 +94,7 @@ static bool find_moment(clv_module *m, const char *name, clv_state_item *ret) {
   return false;
 }
 
-static bool find_item(clv_module *m, clv_state_what what, const char *name, clv_state_item *ret) {
+static bool find_item(clv_module *m, clv_state_kind what, const char *name, clv_state_item *ret) {
   const clv_param *p = what == CLV_STATE_WEIGHTS ? clv_params_find(m->params, name) : NULL;
   if (p) weight_item(m, (uint32_t)(p - m->params->list), ret);
   if (what != CLV_STATE_OPTIMIZER || !m->optim) return p;
@@ -103,7 +103,7 @@ static bool find_item(clv_module *m, clv_state_what what, const char *name, clv_
   return true;
 }
 
-clv_code clv_module_state_find(clv_module *m, clv_state_what what, const char *name,
+clv_code clv_module_state_find(clv_module *m, clv_state_kind what, const char *name,
                                clv_state_item *ret, clv_err *err) {
   if (find_item(m, what, name, ret)) return CLV_OK;
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);
@@ -121,7 +121,7 @@ clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, 
   return CLV_OK;
 }
 
-clv_code clv_module_may_give(const clv_module *m, const clv_state_item *item, clv_err *err) {
+clv_code clv_module_check_readable(const clv_module *m, const clv_state_item *item, clv_err *err) {
   if (!item->withheld) return CLV_OK;
   return clv_fail(err, CLV_DENIED, "'%s' is not given out: %s", item->name, m->why_withheld);
 }
@@ -161,7 +161,7 @@ clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const
   return CLV_OK;
 }
 
-clv_code clv_state_item_put(const clv_state_item *item, const void *data, clv_err *err) {
+clv_code clv_state_item_set_async(const clv_state_item *item, const void *data, clv_err *err) {
   if (item->backend) return clv_backend_put(item->backend, item->data, data, item->bytes, err);
   memcpy(item->data, data, item->bytes);
   return CLV_OK;
@@ -170,12 +170,12 @@ clv_code clv_state_item_put(const clv_state_item *item, const void *data, clv_er
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                             const void *data, clv_err *err) {
   CLV_TRY(clv_state_item_check(item, dtype, shape, err));
-  CLV_TRY(clv_state_item_put(item, data, err));
+  CLV_TRY(clv_state_item_set_async(item, data, err));
   return item->backend ? clv_backend_finish(item->backend, err) : CLV_OK;
 }
 
 /* What was counted, or is remembered of the weights, follows. */
-static void written(clv_module *m, clv_state_what what, const char *name) {
+static void written(clv_module *m, clv_state_kind what, const char *name) {
   if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
     __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*clv_optim_step_count(m->optim), 0),
                      __ATOMIC_RELAXED);
@@ -188,27 +188,28 @@ static void give_again(clv_module *m, const char *name) {
   if (p && m->withheld) m->withheld[p - m->params->list] = false;
 }
 
-void clv_module_state_written(clv_module *m, clv_state_what what, const char *name, bool whole) {
+void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
+                                   bool whole) {
   if (whole && what == CLV_STATE_WEIGHTS) give_again(m, name);
   written(m, what, name);
 }
 
-clv_code clv_module_state_set(clv_module *m, clv_state_what what, const char *name, clv_dtype dtype,
+clv_code clv_module_state_set(clv_module *m, clv_state_kind what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data, clv_err *err) {
   clv_state_item item;
   CLV_TRY(clv_module_state_find(m, what, name, &item, err));
   CLV_TRY(clv_state_item_set(&item, dtype, shape, data, err));
-  clv_module_state_written(m, what, name, true);
+  clv_module_note_state_written(m, what, name, true);
   return CLV_OK;
 }
 
-clv_code clv_module_state_set_part(clv_module *m, clv_state_what what, const char *name,
+clv_code clv_module_state_set_part(clv_module *m, clv_state_kind what, const char *name,
                                    uint64_t offset, uint64_t length, const void *data,
                                    clv_err *err) {
   clv_state_item item, part;
   CLV_TRY(clv_module_state_find(m, what, name, &item, err));
   CLV_TRY(clv_state_item_part(&item, offset, length, &part, err));
   CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));
-  clv_module_state_written(m, what, name, false);
+  clv_module_note_state_written(m, what, name, false);
   return CLV_OK;
 }

@@ -47,7 +47,7 @@ static clv_code take_from(clv_module *m, clv_tie *t, const clv_module *owner, cl
   return CLV_OK;
 }
 
-clv_code clv_module_tie_to(clv_module *m, const clv_module_options *o, clv_err *err) {
+clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv_err *err) {
   clv_params *p = m->params;
   CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof(clv_module *), &m->owners, err));
   for (int i = 0; i < p->n_ties; i++) {
@@ -60,11 +60,11 @@ clv_code clv_module_tie_to(clv_module *m, const clv_module_options *o, clv_err *
     m->owners[i] = owner;
     if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
   }
-  clv_params_follow(p);
+  clv_params_update_ties(p);
   return CLV_OK;
 }
 
-void clv_module_untie(clv_module *m) {
+void clv_module_unpin_owners(clv_module *m) {
   for (int i = 0; m->owners && i < m->params->n_ties; i++)
     if (m->owners[i] && m->owners[i] != m)
       __atomic_sub_fetch(&m->owners[i]->pins, 1, __ATOMIC_RELAXED);
@@ -80,7 +80,7 @@ bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner) {
   return any;
 }
 
-bool clv_module_ties_learn(const clv_module *m) {
+bool clv_module_has_trainable_ties(const clv_module *m) {
   bool any = false;
   for (int i = 0; i < m->params->n_ties; i++) any |= !m->params->ties[i].param.frozen;
   return any;
@@ -93,8 +93,8 @@ uint64_t clv_module_version(const clv_module *m) {
   return version;
 }
 
-clv_code clv_module_tie_add(const clv_module *m, int i, void *gradients, void *owner,
-                            clv_err *err) {
+clv_code clv_module_add_tied_gradient(const clv_module *m, int i, void *gradients, void *owner,
+                                      clv_err *err) {
   const clv_param *p = &m->params->ties[i].param;
   const clv_backend *b = m->owners[i]->o.backend;
   char *mine = (char *)gradients + p->gradient;

@@ -33,16 +33,16 @@ clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err
 
 void clv_node_free(clv_session_node *n) {
   if (!n) return;
-  clv_node_end_work(n);
+  clv_node_drain_work(n);
   clv_node_end_devices(n);
   clv_node_drop_file(n, NULL);
   clv_inbox_done(&n->inbox);
   clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
   clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
-    if (n->modules[i]) clv_module_untie(n->modules[i]); /* in whatever order they go */
+    if (n->modules[i]) clv_module_unpin_owners(n->modules[i]); /* in whatever order they go */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);
-  clv_node_forget_peers(n);
+  clv_node_remove_peers(n);
   clv_link_unref(n->master);
   pthread_mutex_destroy(&n->lock);
   clv_pool_unref(n->o.pool);
@@ -59,22 +59,22 @@ unsigned clv_spin_us(unsigned compute_threads) {
 }
 
 static void tick_if_due(clv_session_node *n, uint64_t now) {
-  if (clv_rrefs_due(n->references) <= now) clv_node_tick(n);
+  if (clv_rrefs_due_ns(n->references) <= now) clv_node_tick(n);
 }
 
 static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
-  clv_inbox_rest(&n->inbox, true);
+  clv_inbox_set_coalescing(&n->inbox, true);
   bool more = n->o.wait(n->o.wait_user, until_ns);
-  clv_inbox_rest(&n->inbox, false);
+  clv_inbox_set_coalescing(&n->inbox, false);
   return more;
 }
 
 /* It leaves its share of the cores before it sleeps, with nothing locked, unless a device computes
  * for it: that is its time as well. False: nothing will ever come. */
 static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
-  until_ns = CLV_MIN(until_ns, clv_rrefs_due(n->references));
+  until_ns = CLV_MIN(until_ns, clv_rrefs_due_ns(n->references));
   clv_node_flush(n);
-  if (!clv_inbox_is_work_out(&n->inbox)) clv_share_release(n->o.share);
+  if (!clv_inbox_has_work_out(&n->inbox)) clv_share_release(n->o.share);
   if (n->o.wait) return wait_in_world(n, until_ns);
   clv_inbox_wait(&n->inbox, now, until_ns);
   return true;
@@ -101,7 +101,7 @@ static bool next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns, c
 static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item *ret) {
   uint64_t begin = now_ns(n);
   const clv_packet *waker = NULL;
-  bool out = clv_inbox_is_work_out(&n->inbox);
+  bool out = clv_inbox_has_work_out(&n->inbox);
   __atomic_store_n(&n->idle_since, out ? 0 : begin, __ATOMIC_RELAXED);
   if (!out) clv_share_yield(n->o.share);
   bool any = next_item(n, begin, deadline_ns, ret, &waker);
@@ -111,29 +111,29 @@ static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item 
   n->slept_ns += slept - idle;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
-  if (any && waker && waker->from) clv_link_awaited(waker->from, idle);
+  if (any && waker && waker->from) clv_link_count_wait(waker->from, idle);
   return any;
 }
 
 static void handle(clv_session_node *n, const clv_inbox_item *i) {
   if (i->ended)
-    clv_node_ended(n, i->ended);
+    clv_node_handle_work_end(n, i->ended);
   else
     clv_node_handle(n, i->packet);
 }
 
 bool clv_node_poll(clv_session_node *n) {
   bool any = false;
-  clv_inbox_rest(&n->inbox, false);
+  clv_inbox_set_coalescing(&n->inbox, false);
   tick_if_due(n, now_ns(n));
   for (clv_inbox_item i; clv_inbox_take(&n->inbox, &i) && is_any(&i); any = true) handle(n, &i);
   clv_node_flush(n);
-  clv_inbox_rest(&n->inbox, true);
+  clv_inbox_set_coalescing(&n->inbox, true);
   return any;
 }
 
-uint64_t clv_node_due(clv_session_node *n) {
-  return CLV_MIN(clv_inbox_due(&n->inbox), clv_rrefs_due(n->references));
+uint64_t clv_node_due_ns(clv_session_node *n) {
+  return CLV_MIN(clv_inbox_due_ns(&n->inbox), clv_rrefs_due_ns(n->references));
 }
 
 void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
@@ -147,9 +147,9 @@ void clv_node_run(clv_session_node *n) {
   for (clv_inbox_item i; wait_item(n, UINT64_MAX, &i);) handle(n, &i);
 }
 
-bool clv_node_help(clv_session_node *n, uint64_t deadline_ns) {
+bool clv_node_run_until(clv_session_node *n, uint64_t deadline_ns) {
   for (clv_inbox_item i; wait_item(n, deadline_ns, &i);) handle(n, &i);
-  return clv_inbox_is_kicked(&n->inbox);
+  return clv_inbox_is_interrupted(&n->inbox);
 }
 
 void clv_node_stop(clv_session_node *n) {
@@ -158,5 +158,5 @@ void clv_node_stop(clv_session_node *n) {
   clv_share_stop(n->o.share);
 }
 
-void clv_node_kick(clv_session_node *n) { clv_inbox_kick(&n->inbox, true); }
-void clv_node_unkick(clv_session_node *n) { clv_inbox_kick(&n->inbox, false); }
+void clv_node_interrupt(clv_session_node *n) { clv_inbox_set_interrupted(&n->inbox, true); }
+void clv_node_clear_interrupt(clv_session_node *n) { clv_inbox_set_interrupted(&n->inbox, false); }

@@ -76,7 +76,7 @@ static void compute(clv_session_node *n, clv_work *w) {
   clv_node_work_ended(n, w, code, &why);
 }
 
-void clv_node_give_devices(clv_session_node *n, clv_work *w) { give(&n->devices, w); }
+void clv_node_post_device_work(clv_session_node *n, clv_work *w) { give(&n->devices, w); }
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
@@ -122,9 +122,9 @@ static void copy(clv_session_node *n, clv_work *w) {
   clv_node_work_ended(n, w, code, &why);
 }
 
-void clv_node_give_copies(clv_session_node *n) {
+void clv_node_post_copies(clv_session_node *n) {
   if (n->o.executor.start || n->o.wait) return; /* the engine makes them itself */
-  for (clv_work *w; (w = clv_copy_next(n->contexts)) != NULL;) give(&n->copies, w);
+  for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;) give(&n->copies, w);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */

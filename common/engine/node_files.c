@@ -38,7 +38,7 @@ static void whole_state_done(whole_state *s) {
 }
 
 /* A file has what is the module's own: not what is lent to it, or withheld. */
-static clv_code state_of(clv_module *m, clv_state_what what, whole_state *ret, clv_err *err) {
+static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, clv_err *err) {
   uint32_t all = clv_module_state_count(m, what);
   CLV_TRY(clv_alloc(all, sizeof *ret->items, &ret->items, err));
   CLV_TRY(clv_alloc(all, sizeof *ret->list, &ret->list, err));
@@ -63,7 +63,7 @@ static clv_code match(const whole_state *s, const clv_weights_file *file,
 }
 
 static void will_be_written(clv_session_node *n, const clv_frame *f) {
-  if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_written(n->contexts, f->module);
+  if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
 }
 
 static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole_state *s,
@@ -166,7 +166,7 @@ static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *
   if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
   CLV_TRY(t.writes ? take_file(n, &p->frame, n->file, t.host, err)
                    : take_copies(n->o.pool, s, t.host, err));
-  CLV_TRY(clv_contexts_transfer(n->contexts, &t, err));
+  CLV_TRY(clv_contexts_transfer_state(n->contexts, &t, err));
   t = (clv_state_transfer){0};
   return CLV_OK;
 }

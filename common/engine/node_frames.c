@@ -31,12 +31,12 @@ static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind 
                        const clv_frame *state, clv_err *err) {
   clv_packet *p;
   CLV_TRY(new_answer(n, to, kind, NULL, state, &p, err));
-  return clv_node_to_program(n, p, err);
+  return clv_node_send_to_program(n, p, err);
 }
 
 static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module **ret,
                              clv_err *err) {
-  *ret = clv_contexts_module_of(n->contexts, f);
+  *ret = clv_contexts_module_of_frame(n->contexts, f);
   if (*ret) return CLV_OK;
   return clv_fail(err, CLV_NOT_FOUND, "module %u of generation %u is not here", f->module,
                   f->generation);
@@ -74,7 +74,7 @@ static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer
     return clv_fail(err, CLV_INVALID, "a piece of %llu bytes; at most %d",
                     (unsigned long long)f->state.length, LONGEST_PIECE);
   CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &item, err));
-  CLV_TRY(clv_module_may_give(m, &item, err));
+  CLV_TRY(clv_module_check_readable(m, &item, err));
   CLV_TRY(clv_alloc(1, sizeof *r->items, &r->items, err));
   r->n = 1;
   return clv_state_item_part(&item, f->state.offset, f->state.length, r->items, err);
@@ -128,14 +128,14 @@ static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_f
     CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
     CLV_TRY(item_answer(n, m, f, &r->items[i], r, &p, err));
     CLV_TRY(clv_state_item_get(&r->items[i], p->tensor[0]->data, err));
-    CLV_TRY(clv_node_to_program(n, clv_steal(&p), err));
+    CLV_TRY(clv_node_send_to_program(n, clv_steal(&p), err));
   }
   return answer_done(n, f, r->n, err);
 }
 
 /* Takes what *r holds. */
 static clv_code transfer(clv_session_node *n, clv_state_transfer *r, bool *ret_kept, clv_err *err) {
-  CLV_TRY(clv_contexts_transfer(n->contexts, r, err));
+  CLV_TRY(clv_contexts_transfer_state(n->contexts, r, err));
   *r = (clv_state_transfer){0};
   *ret_kept = true;
   return CLV_OK;
@@ -158,7 +158,7 @@ static clv_code find_put(clv_session_node *n, clv_module *m, const clv_packet *p
   const clv_tensor *t = p->tensor[0];
   clv_state_item whole;
   if (f->state.what == CLV_STATE_GRADIENTS)
-    CLV_TRY(clv_contexts_gradient_find(n->contexts, f, &whole, err));
+    CLV_TRY(clv_contexts_find_gradient_item(n->contexts, f, &whole, err));
   else
     CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &whole, err));
   *ret = whole;
@@ -182,7 +182,7 @@ static clv_code put_as_work(clv_session_node *n, clv_module *m, clv_packet *p, b
     CLV_TRY(new_answer(n, f, CLV_STATE_DONE, NULL, &done, &said, err));
     clv_packet_list_add(&r.answers, said);
   }
-  if (f->state.what != CLV_STATE_GRADIENTS) clv_contexts_written(n->contexts, f->module);
+  if (f->state.what != CLV_STATE_GRADIENTS) clv_contexts_note_state_written(n->contexts, f->module);
   return transfer(n, &r, ret_kept, err);
 }
 
@@ -191,10 +191,10 @@ static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p
   const clv_tensor *t = p->tensor[0];
   clv_state_item item;
   if (f->state.what == CLV_STATE_GRADIENTS) {
-    CLV_TRY(clv_contexts_gradient_find(n->contexts, f, &item, err));
+    CLV_TRY(clv_contexts_find_gradient_item(n->contexts, f, &item, err));
     return clv_state_item_set(&item, t->dtype, &t->shape, t->data, err);
   }
-  clv_contexts_written(n->contexts, f->module);
+  clv_contexts_note_state_written(n->contexts, f->module);
   if (f->state.length)
     return clv_module_state_set_part(m, f->state.what, f->state.name, f->state.offset,
                                      f->state.length, t->data, err);
@@ -263,13 +263,14 @@ static void refuse_packet(clv_session_node *n, clv_packet *p) {
 /* The one way out of the engine. */
 static void take_results(clv_session_node *n) {
   clv_result r;
-  for (clv_work *w; (w = clv_contexts_far_work(n->contexts)) != NULL;) clv_node_give_devices(n, w);
-  clv_node_give_copies(n);
-  while (clv_contexts_result(n->contexts, &r)) {
+  for (clv_work *w; (w = clv_contexts_take_device_work(n->contexts)) != NULL;)
+    clv_node_post_device_work(n, w);
+  clv_node_post_copies(n);
+  while (clv_contexts_take_result(n->contexts, &r)) {
     if (r.kind == CLV_RESULT_SEND) clv_node_send(n, r.packet);
     if (r.kind == CLV_RESULT_STATE) run_state(n, r.packet);
     if (r.kind == CLV_RESULT_REFUSED) refuse_packet(n, r.packet);
-    if (r.kind == CLV_RESULT_KEPT) clv_node_kept(n, r.ref, r.tensor, r.failed);
+    if (r.kind == CLV_RESULT_KEPT) clv_node_on_kept_value(n, r.ref, r.tensor, r.failed);
     clv_result_done(n->contexts, &r);
   }
 }
@@ -279,7 +280,7 @@ static void take_results(clv_session_node *n) {
 enum { LONG_WORK_NS = 50000 };
 
 static bool run_one(clv_session_node *n, clv_code *ret, clv_err *err) {
-  if (n->work_ns > LONG_WORK_NS || clv_share_may_wait(n->o.share)) clv_node_flush(n);
+  if (n->work_ns > LONG_WORK_NS || clv_share_would_block(n->o.share)) clv_node_flush(n);
   uint64_t begin = clv_clock_now(&n->o.clock);
   bool any = clv_contexts_run_one(n->contexts, ret, err);
   if (any) n->work_ns = CLV_MAX(clv_clock_now(&n->o.clock) - begin, n->work_ns / 2);
@@ -291,7 +292,7 @@ static clv_code run_engine(clv_session_node *n, clv_err *err) {
   clv_code code, first = CLV_OK;
   clv_err why;
   take_results(n);
-  while (run_one(n, &code, &why) || clv_contexts_next_frame(n->contexts)) {
+  while (run_one(n, &code, &why) || clv_contexts_handle_held_frame(n->contexts)) {
     if (first == CLV_OK && code != CLV_OK) *err = why;
     if (first == CLV_OK) first = code;
     take_results(n);
@@ -304,7 +305,7 @@ static clv_code run_engine(clv_session_node *n, clv_err *err) {
 static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_err why;
   if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
-  clv_code code = clv_contexts_packet(n->contexts, p, ret_kept, err);
+  clv_code code = clv_contexts_handle_packet(n->contexts, p, ret_kept, err);
   clv_code ran = run_engine(n, &why);
   if (n->o.runtime) clv_rpc_busy_leave(n->o.runtime);
   if (code == CLV_OK && ran != CLV_OK) *err = why;
@@ -324,7 +325,7 @@ static clv_code reference(clv_session_node *n, clv_packet *p, bool *ret_kept, cl
 static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
   clv_err *why = clv_steal(&w->why), unsaid;
   if (w->code != CLV_OK && !why) (void)!clv_fail(&unsaid, w->code, "work has failed");
-  clv_code code = clv_contexts_finished(n->contexts, w, w->code, why ? why : &unsaid, err);
+  clv_code code = clv_contexts_finish_work(n->contexts, w, w->code, why ? why : &unsaid, err);
   free(why);
   return code;
 }
@@ -334,10 +335,10 @@ static void charge_device(clv_session_node *n, const clv_work *w) {
   if (w->kind == WORK_COPY) return;
   uint64_t slept = n->slept_ns;
   n->slept_ns = 0;
-  if (w->device_ns && slept > w->device_ns) clv_share_credit(n->o.share, slept - w->device_ns);
+  if (w->device_ns && slept > w->device_ns) clv_share_refund(n->o.share, slept - w->device_ns);
 }
 
-void clv_node_ended(clv_session_node *n, clv_work *w) {
+void clv_node_handle_work_end(clv_session_node *n, clv_work *w) {
   charge_device(n, w);
   const clv_request c = {.kind = CLV_CALL, .context = w->ctx ? w->ctx->id : 0, .module = w->module};
   clv_err why, err;
@@ -346,12 +347,13 @@ void clv_node_ended(clv_session_node *n, clv_work *w) {
   if (ran != CLV_OK) clv_node_refuse(n, &why, &c);
 }
 
-void clv_node_end_work(clv_session_node *n) {
+void clv_node_drain_work(clv_session_node *n) {
   clv_err ignored;
-  while (n->o.wait && clv_inbox_is_work_out(&n->inbox))
+  while (n->o.wait && clv_inbox_has_work_out(&n->inbox))
     if (!n->o.wait(n->o.wait_user, UINT64_MAX)) break;
   clv_inbox_wait_for_work(&n->inbox);
-  for (clv_work *w; (w = clv_inbox_take_end(&n->inbox)) != NULL;) (void)!finish(n, w, &ignored);
+  for (clv_work *w; (w = clv_inbox_take_ended_work(&n->inbox)) != NULL;)
+    (void)!finish(n, w, &ignored);
 }
 
 static clv_code value(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {

@@ -64,7 +64,7 @@ bool clv_node_is_master(clv_session_node *n, const clv_link *link); /* now */
 clv_link *clv_node_link_to(clv_session_node *n, const char *name);  /* with a reference, or NULL */
 /* To the program, or to the master; what cannot leave is an error, a link that has ended is none.
  * Takes it. */
-clv_code clv_node_to_program(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
+clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
 /* Over the link to the worker that frame.to names; without one the master passes it on. A tensor
  * that may not leave is an error of its context. Takes it. */
 void clv_node_send(clv_session_node *n, clv_packet *p);
@@ -76,8 +76,8 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
 
 /* node_devices.c. Without an executor of the program's, and where the node sleeps by itself. */
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env);
-void clv_node_give_devices(clv_session_node *n, clv_work *w);
-void clv_node_give_copies(clv_session_node *n);
+void clv_node_post_device_work(clv_session_node *n, clv_work *w);
+void clv_node_post_copies(clv_session_node *n);
 /* Before a module on a device is added. */
 clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device,
                                 clv_err *err) CLV_USE_RESULT;
@@ -101,8 +101,8 @@ clv_code clv_node_remove_module(clv_session_node *n, uint32_t index, clv_err *er
 /* node_frames.c: handles a packet and answers what is refused; takes it. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);
 /* Handles the end of work: its results leave and what it has made ready starts. */
-void clv_node_ended(clv_session_node *n, clv_work *w);
-void clv_node_end_work(clv_session_node *n); /* BLOCKS until there is none out; nothing starts */
+void clv_node_handle_work_end(clv_session_node *n, clv_work *w);
+void clv_node_drain_work(clv_session_node *n); /* BLOCKS until there is none out; nothing starts */
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) CLV_USE_RESULT;
 
 /* node_references.c. A REF_ frame, or a request of this process' program by one that came from
@@ -112,7 +112,7 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
                                clv_err *err) CLV_USE_RESULT;
 void clv_node_tick(clv_session_node *n);
 /* A value that the engine was to keep has come, or will not: either of them. */
-void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
-                   const clv_shared_err *failed);
+void clv_node_on_kept_value(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
+                            const clv_shared_err *failed);
 
 #endif

@@ -36,7 +36,7 @@ bool clv_node_is_master(clv_session_node *n, const clv_link *link) {
   return is;
 }
 
-clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link, clv_err *err) {
+clv_code clv_node_add_peer(clv_session_node *n, const char *name, clv_link *link, clv_err *err) {
   clv_code code = CLV_OK;
   clv_link *old = NULL;
   pthread_mutex_lock(&n->lock);
@@ -54,7 +54,7 @@ clv_code clv_node_peer(clv_session_node *n, const char *name, clv_link *link, cl
   return code;
 }
 
-void clv_node_forget_peers(clv_session_node *n) {
+void clv_node_remove_peers(clv_session_node *n) {
   for (uint32_t i = 0; i < n->n_peers; i++) {
     pthread_mutex_lock(&n->lock);
     clv_link *old = exchange(&n->peers[i], NULL);
@@ -87,7 +87,7 @@ static clv_err *copy_of(const clv_err *why) {
 void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const clv_err *why) {
   w->code = code;
   w->why = code != CLV_OK && why ? copy_of(why) : NULL;
-  clv_inbox_post_end(&n->inbox, w);
+  clv_inbox_post_ended_work(&n->inbox, w);
 }
 
 /* ---- to itself ------------------------------------------------------------------------------- */
@@ -123,7 +123,7 @@ clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
 /* For whoever asks how this session does. A value's failure is told at every place it reaches; only
  * where it goes to the master it is one more. */
 static void note_failure(clv_session_node *n, const clv_frame *f) {
-  if (!clv_frame_fails(f)) return;
+  if (!clv_frame_is_failure(f)) return;
   pthread_mutex_lock(&n->lock);
   n->failure.count++;
   n->failure.at_ns = clv_clock_now(&n->o.clock);
@@ -133,7 +133,7 @@ static void note_failure(clv_session_node *n, const clv_frame *f) {
 }
 
 /* A link to the master that has ended says so itself; without one the session is at its end. */
-clv_code clv_node_to_program(clv_session_node *n, clv_packet *p, clv_err *err) {
+clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (n->o.on_program) {
     n->o.on_program(n->o.user, p);
     return CLV_OK;
@@ -165,7 +165,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
   memcpy(p->frame.failure.element, why->element, sizeof why->element);
-  (void)!clv_node_to_program(n, p, &ignored); /* a failure that cannot be told */
+  (void)!clv_node_send_to_program(n, p, &ignored); /* a failure that cannot be told */
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
@@ -195,14 +195,14 @@ void clv_node_send(clv_session_node *n, clv_packet *p) {
   if (link) {
     code = clv_link_send(link, p, &err);
   } else if (!p->frame.to[0] || !n->o.on_program) {
-    code = clv_node_to_program(n, p, &err);
+    code = clv_node_send_to_program(n, p, &err);
   } else {
     (void)!clv_fail(&err, CLV_NOT_FOUND, "no link to a worker '%s'", p->frame.to);
     clv_node_refuse(n, &err, &c);
     clv_packet_free(p);
   }
   if (code == CLV_OK || c.kind == CLV_ABORT) return;
-  if (clv_contexts_fail(n->contexts, c.context, c.module, &err)) return;
+  if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;
   report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
 }
 

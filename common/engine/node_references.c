@@ -51,7 +51,7 @@ static clv_code send_over(clv_session_node *n, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) return clv_link_send(link, p, err);
-  if (!is_master(n)) return clv_node_to_program(n, p, err);
+  if (!is_master(n)) return clv_node_send_to_program(n, p, err);
   clv_packet_free(p); /* to a worker that is lost */
   return CLV_OK;
 }
@@ -152,7 +152,7 @@ static void deliver(clv_session_node *n, const clv_rref_use *u, clv_tensor *tens
 static void on_create(clv_session_node *n, const clv_rref_result *r) {
   const clv_rref_use *u = &r->handle;
   clv_err err;
-  if (clv_contexts_keep(n->contexts, u->ref, u->context, u->value, &err) == CLV_OK) return;
+  if (clv_contexts_keep_value(n->contexts, u->ref, u->context, u->value, &err) == CLV_OK) return;
   clv_rref_failure why = failure_of(&err);
   clv_rrefs_settle(n->references, u->ref, NULL, &why, now_of(n));
 }
@@ -200,8 +200,8 @@ static void take_reference_results(clv_session_node *n) {
   while (clv_rrefs_next(n->references, &r)) on[r.kind](n, &r);
 }
 
-void clv_node_kept(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
-                   const clv_shared_err *failed) {
+void clv_node_on_kept_value(clv_session_node *n, uint64_t ref, clv_tensor *tensor,
+                            const clv_shared_err *failed) {
   clv_rref_failure why = {0};
   if (!n->references) return;
   if (failed) {
@@ -228,23 +228,24 @@ clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
 static clv_code keep(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   uint32_t owner;
-  clv_rref_birth b = {f->reference.ref, f->reference.fork, f->reference.key};
+  clv_rref_new_ids b = {f->reference.ref, f->reference.fork, f->reference.key};
   if (f->n_tensors) return clv_rrefs_own(n->references, &b, p->tensor[0], now_of(n), err);
-  CLV_TRY(clv_name_index(n->contexts, f->to, &owner, err));
+  CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &owner, err));
   return clv_rrefs_keep(n->references, &b, owner, f->context, f->message, now_of(n), err);
 }
 
 static clv_code pass(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  clv_rref_passing what = {.child = f->reply_to, .context = f->context, .value = f->message};
-  CLV_TRY(clv_name_index(n->contexts, f->to, &what.to, err));
+  clv_rref_pass_args what = {.child = f->reply_to, .context = f->context, .value = f->message};
+  CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &what.to, err));
   return clv_rrefs_pass(n->references, f->reference.fork, &what, now_of(n), err);
 }
 
 static void use_failed(clv_session_node *n, const clv_frame *f, const clv_rref_failure *why) {
   clv_err ignored;
   clv_rref_use u = {.context = f->context, .value = f->message};
-  if (clv_name_index(n->contexts, f->to, &u.node, &ignored) == CLV_OK) deliver(n, &u, NULL, why);
+  if (clv_contexts_index_of_name(n->contexts, f->to, &u.node, &ignored) == CLV_OK)
+    deliver(n, &u, NULL, why);
 }
 
 /* What cannot be done is the answer. */
@@ -273,12 +274,13 @@ static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *re
   bool by_master = !is_master(n) && clv_node_is_master(n, p->from);
   bool of_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
   const char *name = of_master ? "" : by_master ? p->frame.reference.node : clv_link_peer(p->from);
-  return clv_name_index(n->contexts, name, ret, err);
+  return clv_contexts_index_of_name(n->contexts, name, ret, err);
 }
 
 static clv_code owner_of(clv_session_node *n, const clv_frame *f, uint32_t *ret, clv_err *err) {
   *ret = self_of(n);
-  return f->reference.yours ? CLV_OK : clv_name_index(n->contexts, f->reference.node, ret, err);
+  return f->reference.yours ? CLV_OK
+                            : clv_contexts_index_of_name(n->contexts, f->reference.node, ret, err);
 }
 
 static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {

@@ -22,7 +22,7 @@ static void ask(void) {
           syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILE_DATA) == 0;
 }
 
-bool clv_cpu_amx_ready(void) {
+bool clv_cpu_has_amx(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, ask);
   return ready;
@@ -66,7 +66,7 @@ TARGET static void block(const cpu_pairs_block *p) {
   _tile_stored(3, p->c + PAIRS_SIDE * p->c_row + PAIRS_SIDE, step);
 }
 
-const cpu_pairs_way *clv_cpu_amx(void) {
-  static const cpu_pairs_way way = {begin, end, block, 0, 1 << 20, "amx bf16"};
+const cpu_pairs_impl *clv_cpu_pairs_amx(void) {
+  static const cpu_pairs_impl way = {begin, end, block, 0, 1 << 20, "amx bf16"};
   return &way;
 }

@@ -103,12 +103,12 @@ static void drop_out(const head *e, int64_t i, size_t n, const float *x, float *
                      float *other) {
   const attention_kernel *k = e->j->k;
   float kept = (float)(1 / (1 - k->k.d.attrs.p));
-  uint32_t word[CPU_WORDS], limit = clv_cpu_limit(k->k.d.attrs.p);
+  uint32_t word[CPU_WORDS], limit = clv_cpu_dropout_limit(k->k.d.attrs.p);
   clv_rng_stream row =
       clv_rng_stream_row(&e->j->stream, (uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i);
   for (size_t at = 0; at < n; at += CPU_WORDS) {
     size_t now = CLV_MIN(n - at, (size_t)CPU_WORDS);
-    clv_cpu_words(&row, (uint32_t)(at / 4), word);
+    clv_cpu_random_words(&row, (uint32_t)(at / 4), word);
     times(x + at, word, now, limit, kept, dropped + at);
     if (other) times(other + at, word, now, limit, kept, other + at);
   }
@@ -188,7 +188,8 @@ typedef struct tile {
 static tile tile_at(const head *e, int64_t i) {
   const attention_kernel *k = e->j->k;
   int64_t rows = CLV_MIN((int64_t)TILE, e->t - i);
-  return (tile){i, (size_t)rows, (size_t)clv_heads_seen(&k->k.d.attrs, i + rows - 1, e->length)};
+  return (tile){i, (size_t)rows,
+                (size_t)clv_heads_visible_keys(&k->k.d.attrs, i + rows - 1, e->length)};
 }
 
 /* The tile's rows of the queries, or of their gradients, as [rows][width]. */
@@ -246,7 +247,7 @@ static void over_rows(const head *e, tile t, const float *weights, const float *
 
 /* The keys that row r of the tile meets; the weights of the others are set to 0. */
 static size_t seen_by(const head *e, tile t, size_t r, float *weights) {
-  size_t seen = (size_t)clv_heads_seen(&e->j->k->k.d.attrs, t.i + (int64_t)r, e->length);
+  size_t seen = (size_t)clv_heads_visible_keys(&e->j->k->k.d.attrs, t.i + (int64_t)r, e->length);
   memset(weights + seen, 0, (t.keys - seen) * sizeof *weights);
   return seen;
 }
@@ -446,7 +447,8 @@ static clv_code run(clv_kernel *base, const clv_kernel_args *a, int64_t heads, c
   size_t work = clv_layout_numel(&k->k.d.in[0], 1) * (size_t)k->x.s;
   CLV_TRY(check_lengths(k, a, err));
   clear_rest(k, a, fn == backward_parts);
-  clv_cpu_parallel(CLV_MIN(clv_cpu_worth(k->k.threads, work), k->parts), (size_t)k->parts, fn, &j);
+  clv_cpu_parallel(CLV_MIN(clv_cpu_useful_threads(k->k.threads, work), k->parts), (size_t)k->parts,
+                   fn, &j);
   return CLV_OK;
 }
 

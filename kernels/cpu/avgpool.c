@@ -86,7 +86,7 @@ static void mean_all(const cpu_kernel *k, const void *x, void *y, clv_cpu_range 
   int b = k->base.in_block[0];
   mean_job j = {window_of(k), x, y};
   size_t planes = (size_t)j.s.n * (size_t)((j.s.c + b - 1) / b);
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), planes, fn[b == 1 ? 0 : b / 8], &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes, fn[b == 1 ? 0 : b / 8], &j);
 }
 
 static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -105,7 +105,7 @@ static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
 
 static clv_code avgpool_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = d->out.rank == 4 ? clv_cpu_offered(d) : 1;
+  int block = d->out.rank == 4 ? clv_cpu_offered_block(d) : 1;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->base.forward = mean_forward;
   k->base.backward_input = d->need_dx[0] ? mean_backward : NULL;

@@ -34,7 +34,7 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
   return CLV_OK;
 }
 
-int clv_cpu_offered(const clv_node_desc *d) {
+int clv_cpu_offered_block(const clv_node_desc *d) {
   int b = clv_layout_block(d->offered_block[0]);
   return d->in[0].rank == 4 && (b == 8 || b == 16) ? b : 1;
 }
@@ -117,7 +117,7 @@ const char *clv_cpu_isa_name(unsigned isa, bool amx_ready) {
 
 static const char *cpu_isa(const clv_backend *b) {
   (void)b;
-  return clv_cpu_isa_name((unsigned)dnnl_get_effective_cpu_isa(), clv_cpu_amx_ready());
+  return clv_cpu_isa_name((unsigned)dnnl_get_effective_cpu_isa(), clv_cpu_has_amx());
 }
 
 int clv_cpu_block(void) {

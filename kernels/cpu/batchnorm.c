@@ -188,7 +188,7 @@ static void put_output(const norm_job *j, size_t block, const norm_block *v) {
     clv_cpu_norm_apply(piece_from(j->a->in[0], j->x_bf16, p, room), piece_in(j->a->in[1], p), p.n,
                        j->b, &f, j->gate != NORM_OPEN, y);
     if (j->out_bf16) piece_to(made, j->a->out, p);
-    if (j->marks) clv_cpu_norm_mark(y, p.n, marks_in(j, p));
+    if (j->marks) clv_cpu_norm_pack_gates(y, p.n, marks_in(j, p));
   }
 }
 
@@ -231,7 +231,7 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = job_of(k, a);
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), j.blocks, forward_blocks, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, forward_blocks, &j);
   if (k->d.training) ++*(int64_t *)a->param[CLV_SLOT_TRACKED];
   return CLV_OK;
 }
@@ -240,7 +240,7 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = job_of(k, a);
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), j.blocks, again_blocks, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, again_blocks, &j);
   return CLV_OK;
 }
 
@@ -250,7 +250,7 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
 static const float *gates_of(const norm_job *j, norm_piece p, float *room) {
   if (j->gate != NORM_BY_Y) return NULL;
   if (!j->marks) return piece_in(j->a->out, p);
-  clv_cpu_norm_unmark(marks_in(j, p), p.n, room);
+  clv_cpu_norm_unpack_gates(marks_in(j, p), p.n, room);
   return room;
 }
 
@@ -310,7 +310,7 @@ static void put_input_gradient(const norm_job *j, size_t block, const norm_block
     } else {
       p.y = gates_of(j, piece, gates);
     }
-    clv_cpu_norm_back(&p, &f, dx);
+    clv_cpu_norm_backward(&p, &f, dx);
     if (j->dx_bf16) piece_to(made, j->a->din[0], piece);
   }
 }
@@ -329,13 +329,13 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = job_of(k, a);
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), j.blocks, backward_blocks, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, backward_blocks, &j);
   return CLV_OK;
 }
 
 static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered(d), in_bf16 = block | CLV_LAYOUT_BF16;
+  int block = clv_cpu_offered_block(d), in_bf16 = block | CLV_LAYOUT_BF16;
   if (d->in[0].rank != 4)
     return clv_fail(err, CLV_UNIMPLEMENTED, "batchnorm of rank %d", d->in[0].rank);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));

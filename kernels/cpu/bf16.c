@@ -66,6 +66,6 @@ static void widen(void *arg, size_t begin, size_t end) {
 
 void clv_cpu_convert(const void *src, int src_layout, void *dst, size_t n) {
   convert_job j = {src, dst};
-  int threads = clv_cpu_worth(clv_cpu_get_threads(), n);
+  int threads = clv_cpu_useful_threads(clv_cpu_get_threads(), n);
   clv_cpu_parallel(threads, n, clv_layout_is_bf16(src_layout) ? widen : narrow, &j);
 }

@@ -178,7 +178,7 @@ static void sum_samples(void *arg, size_t begin, size_t end) {
 }
 
 static void run(const broadcast_kernel *k, broadcast_job *j, clv_cpu_range *fn) {
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->k.n_out), k->v.n[0], fn, j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_out), k->v.n[0], fn, j);
 }
 
 static clv_code broadcast_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

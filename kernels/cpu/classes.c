@@ -124,7 +124,8 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
   const class_place *places = a->saved;
   double all, sum = 0;
   CLV_TRY(check_labels(k, a->in[1], &all, err));
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 8 * k->k.n_in), k->places, forward_places, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 8 * k->k.n_in), k->places, forward_places,
+                   &j);
   for (size_t i = 0; i < k->places; i++) sum += places[i].term;
   *(float *)a->out = all == 0 ? 0 : (float)(sum / all);
   return CLV_OK;
@@ -168,7 +169,8 @@ static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *
     return CLV_OK;
   }
   j.share = *(const float *)a->dout / all;
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 8 * k->k.n_in), k->places, backward_places, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 8 * k->k.n_in), k->places, backward_places,
+                   &j);
   return CLV_OK;
 }
 

@@ -404,11 +404,11 @@ static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_md
 
 static clv_code conv_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   bool transposed = clv_is_conv_transpose(d->op);
-  clv_conv_ask what = {.s = clv_window_of(d),
-                       .groups = d->attrs.groups,
-                       .bias = d->attrs.bias && !transposed,
-                       .bf16 = d->bf16 && clv_op_def_of(d->op)->bf16_in,
-                       .blocks = d->in[0].rank == 4};
+  clv_conv_request what = {.s = clv_window_of(d),
+                           .groups = d->attrs.groups,
+                           .bias = d->attrs.bias && !transposed,
+                           .bf16 = d->bf16 && clv_op_def_of(d->op)->bf16_in,
+                           .blocks = d->in[0].rank == 4};
   dnnl_primitive_attr_t attr;
   clv_conv_choice c = {0};
   clv_conv_mds m = {0};

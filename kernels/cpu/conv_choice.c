@@ -24,7 +24,7 @@ static dnnl_format_tag_t tag_of(int block) {
   return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
 }
 
-static dnnl_status_t weight_md(const clv_conv_ask *what, dnnl_data_type_t type,
+static dnnl_status_t weight_md(const clv_conv_request *what, dnnl_data_type_t type,
                                dnnl_format_tag_t plain, dnnl_memory_desc_t *ret) {
   const clv_window *s = &what->s;
   int64_t g = what->groups;
@@ -33,7 +33,7 @@ static dnnl_status_t weight_md(const clv_conv_ask *what, dnnl_data_type_t type,
   return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, type, plain);
 }
 
-static clv_code describe(const clv_conv_ask *what, const clv_conv_choice *c, clv_conv_mds *m,
+static clv_code describe(const clv_conv_request *what, const clv_conv_choice *c, clv_conv_mds *m,
                          clv_err *err) {
   const clv_window *s = &what->s;
   dnnl_dims_t src = {s->n, s->c, s->h, s->w}, dst = {s->n, s->k, s->oh, s->ow}, bias = {s->k};
@@ -104,7 +104,7 @@ static bool is_fast(const_dnnl_primitive_desc_t pd) {
   return strncmp(impl, "ref", 3) != 0;
 }
 
-clv_code clv_cpu_conv_choose(const clv_conv_ask *what, dnnl_primitive_attr_t attr,
+clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t attr,
                              clv_conv_choice *ret, clv_conv_mds *ret_mds, clv_err *err) {
   int b = clv_cpu_block();
   bool few = what->s.c < b && what->groups == 1;

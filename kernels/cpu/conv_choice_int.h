@@ -24,14 +24,14 @@ typedef struct clv_conv_mds {
 
 /* What a convolution is asked with. bias: that forward adds one, and the weight gradient makes its.
  * blocks: tensors may lie in channel blocks. */
-typedef struct clv_conv_ask {
+typedef struct clv_conv_request {
   clv_window s;
   int64_t groups;
   bool bias, bf16, blocks;
-} clv_conv_ask;
+} clv_conv_request;
 
 /* Layouts for it, their implementations and their memory descriptions. */
-clv_code clv_cpu_conv_choose(const clv_conv_ask *what, dnnl_primitive_attr_t attr,
+clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t attr,
                              clv_conv_choice *ret, clv_conv_mds *ret_mds,
                              clv_err *err) CLV_USE_RESULT;
 void clv_cpu_conv_choice_done(clv_conv_choice *c);

@@ -160,7 +160,7 @@ static void unpack_rows(void *arg, size_t begin, size_t end) {
 }
 
 static int threads_for(const tile_job *j) {
-  return clv_cpu_worth(j->w->threads, (size_t)j->w->k * j->row);
+  return clv_cpu_useful_threads(j->w->threads, (size_t)j->w->k * j->row);
 }
 
 void clv_cpu_weight_pack(const cpu_weight_tiles *w) {

@@ -41,7 +41,7 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
 
 /* The block an op that gives the same bits in any layout computes in: the one offered for in[0]
  * where rank and width are known, else 1. */
-int clv_cpu_offered(const clv_node_desc *d);
+int clv_cpu_offered_block(const clv_node_desc *d);
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
@@ -88,7 +88,7 @@ typedef void clv_cpu_range(void *arg, size_t begin, size_t end);
 void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg);
 
 /* Threads worth waking for `work` element operations. */
-int clv_cpu_worth(int threads, size_t work);
+int clv_cpu_useful_threads(int threads, size_t work);
 
 enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512 };
 int clv_cpu_width(void); /* widest of the above that the processor has */
@@ -147,7 +147,7 @@ clv_code clv_cpu_gemm_within(const cpu_gemm *g, const float *a, int64_t lda, con
 
 /* True once OpenBLAS is loaded (on first use, so that a process without layers never pays for it)
  * and held at one thread; false where the host lacks it. */
-bool clv_cpu_blas_ready(void);
+bool clv_cpu_has_blas(void);
 /* True where OpenBLAS is ready, and its kernels are no narrower than oneDNN's. */
 bool clv_cpu_blas_is_as_wide(void);
 const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21 SkylakeX", "no OpenBLAS" */
@@ -160,7 +160,7 @@ void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *d
 void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns);
 
 /* Whether the processor has AMX, the system lets this process use it, and DNNL_MAX_CPU_ISA does. */
-bool clv_cpu_amx_ready(void);
+bool clv_cpu_has_amx(void);
 
 /* What nodes tell each other of their processors: of an instruction set that oneDNN finds
  * (dnnl_cpu_isa_t). Those whose bits may differ have other names; so has AMX that the system does

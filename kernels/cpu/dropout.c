@@ -31,7 +31,7 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
   uint32_t word[CPU_WORDS];
   for (size_t run = begin; run < end; run++) {
     size_t at = run * CPU_WORDS;
-    clv_cpu_words(&j->stream, (uint32_t)(at / 4), word);
+    clv_cpu_random_words(&j->stream, (uint32_t)(at / 4), word);
     keep(word, CLV_MIN(j->n - at, (size_t)CPU_WORDS), j->limit, j->mask + at);
   }
 }
@@ -45,7 +45,7 @@ static void draw_sequences(void *arg, size_t begin, size_t end) {
     size_t values = (size_t)j->lengths[n] * j->row, first = n * j->padded;
     for (size_t at = 0, now; at < values; at += now, mask += now) {
       size_t skip = (first + at) % 4;
-      clv_cpu_words(&j->stream, (uint32_t)((first + at) / 4), word);
+      clv_cpu_random_words(&j->stream, (uint32_t)((first + at) / 4), word);
       now = CLV_MIN(values - at, CPU_WORDS - skip);
       keep(word + skip, now, j->limit, mask);
     }
@@ -62,7 +62,7 @@ static clv_code draw_packed(const cpu_kernel *k, const clv_kernel_args *a, mask_
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
   size_t used = (size_t)clv_packed_before(j->lengths, n) * j->row;
   memset(j->mask + used, 0, j->n - used);
-  clv_cpu_parallel(clv_cpu_worth(k->threads, j->n * 2), (size_t)n, draw_sequences, j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, j->n * 2), (size_t)n, draw_sequences, j);
   return CLV_OK;
 }
 
@@ -109,12 +109,12 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   mask_job j = {.stream = clv_rng_stream_of(&a->key),
                 .mask = a->saved,
                 .n = n,
-                .limit = clv_cpu_limit(k->d.attrs.p)};
+                .limit = clv_cpu_dropout_limit(k->d.attrs.p)};
   if (k->d.attrs.packed)
     CLV_TRY(draw_packed(k, a, &j, err));
   else
-    clv_cpu_parallel(clv_cpu_worth(k->threads, n * 2), (n + CPU_WORDS - 1) / CPU_WORDS, draw_mask,
-                     &j);
+    clv_cpu_parallel(clv_cpu_useful_threads(k->threads, n * 2), (n + CPU_WORDS - 1) / CPU_WORDS,
+                     draw_mask, &j);
   apply_mask(k, a->in[0], a->saved, a->out);
   return CLV_OK;
 }
@@ -131,7 +131,7 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 static clv_code dropout_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered_block(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   size_t n = clv_layout_numel(&d->in[0], 1);
   k->base.forward = dropout_forward;

@@ -28,7 +28,7 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
   rows_job j = {clv_row_numbers_of(&k->d), a->in[0], a->param[CLV_SLOT_WEIGHT], a->out,
                 (size_t)k->d.attrs.out};
   CLV_TRY(clv_check_rows(&j.l, j.value, err));
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_out), j.l.n, take_rows, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_out), j.l.n, take_rows, &j);
   return CLV_OK;
 }
 
@@ -53,7 +53,7 @@ static clv_code embedding_backward(clv_kernel *base, const clv_kernel_args *a, c
                 (size_t)k->d.attrs.out};
   CLV_TRY(clv_check_rows(&j.l, j.value, err));
   if (!a->accumulate) memset(j.to, 0, (size_t)k->d.attrs.rows * j.out * sizeof(float));
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_out), j.out, add_columns, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_out), j.out, add_columns, &j);
   return CLV_OK;
 }
 

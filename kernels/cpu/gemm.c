@@ -79,17 +79,17 @@ static void blas_load(void) {
   blas.sgemm = sgemm;
 }
 
-bool clv_cpu_blas_ready(void) {
+bool clv_cpu_has_blas(void) {
   pthread_once(&blas.once, blas_load);
   return blas.sgemm != NULL;
 }
 
 bool clv_cpu_blas_is_as_wide(void) {
-  return clv_cpu_blas_ready() && (blas.is_wide || clv_cpu_block() < 16);
+  return clv_cpu_has_blas() && (blas.is_wide || clv_cpu_block() < 16);
 }
 
 const char *clv_cpu_blas_version(void) {
-  clv_cpu_blas_ready();
+  clv_cpu_has_blas();
   return blas.version;
 }
 

@@ -117,7 +117,7 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
 
 static void run_samples(const group_kernel *k, const clv_kernel_args *a, clv_cpu_range *fn) {
   group_job j = {k, a};
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 2 * k->k.n_in), k->n, fn, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 2 * k->k.n_in), k->n, fn, &j);
 }
 
 static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -250,7 +250,7 @@ static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   group_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered_block(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->n = (size_t)d->in[0].dim[0];
   k->c = (size_t)d->in[0].dim[1];

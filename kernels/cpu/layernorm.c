@@ -139,7 +139,7 @@ static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
   const layernorm_kernel *k = (const layernorm_kernel *)base;
   norm_job j = {k, a};
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), k->rows, forward_rows, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), k->rows, forward_rows, &j);
   return CLV_OK;
 }
 
@@ -168,7 +168,7 @@ static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args
   const layernorm_kernel *k = (const layernorm_kernel *)base;
   norm_job j = {k, a};
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), k->rows, backward_rows, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), k->rows, backward_rows, &j);
   return CLV_OK;
 }
 
@@ -210,8 +210,8 @@ static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_arg
   const layernorm_kernel *k = (const layernorm_kernel *)base;
   norm_job j = {k, a};
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), (k->width + COLUMNS - 1) / COLUMNS,
-                   backward_columns, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in),
+                   (k->width + COLUMNS - 1) / COLUMNS, backward_columns, &j);
   return CLV_OK;
 }
 

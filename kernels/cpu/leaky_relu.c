@@ -35,7 +35,7 @@ static clv_code leaky_relu_forward(clv_kernel *base, const clv_kernel_args *a, c
   const cpu_kernel *k = (const cpu_kernel *)base;
   leaky_job j = {.x = a->in[0], .factor = (float)k->d.attrs.factor, .to = a->out};
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), k->n_in, run_leak, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_leak, &j);
   return CLV_OK;
 }
 
@@ -43,13 +43,13 @@ static clv_code leaky_relu_backward(clv_kernel *base, const clv_kernel_args *a, 
   const cpu_kernel *k = (const cpu_kernel *)base;
   leaky_job j = {a->in[0], a->dout, (float)k->d.attrs.factor, a->din[0]};
   (void)err;
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), k->n_in, run_back, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_back, &j);
   return CLV_OK;
 }
 
 static clv_code leaky_relu_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered_block(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->base.forward = leaky_relu_forward;
   k->base.backward_input = d->need_dx[0] ? leaky_relu_backward : NULL;

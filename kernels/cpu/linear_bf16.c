@@ -98,14 +98,14 @@ static void lay_out(linear_bf16 *k) {
   clv_kernel *base = &k->k.base;
   bool t = k->k.d.attrs.transposed;
   int threads = k->k.threads;
-  size_t room = clv_cpu_pairs_room(threads, k->rows, k->in), right = 0;
+  size_t room = clv_cpu_pairs_scratch_bytes(threads, k->rows, k->in), right = 0;
   base->cache_bytes = k->backward_at = clv_cpu_pairs_bytes(k->out, k->in);
   if (base->backward_input) {
     base->cache_bytes += clv_cpu_pairs_bytes(k->in, k->out);
-    room = CLV_MAX(room, clv_cpu_pairs_room(threads, k->rows, k->out));
+    room = CLV_MAX(room, clv_cpu_pairs_scratch_bytes(threads, k->rows, k->out));
   }
   if (base->backward_weight) {
-    room = CLV_MAX(room, clv_cpu_pairs_room(threads, t ? k->in : k->out, k->rows));
+    room = CLV_MAX(room, clv_cpu_pairs_scratch_bytes(threads, t ? k->in : k->out, k->rows));
     right = clv_cpu_pairs_bytes(t ? k->out : k->in, k->rows);
   }
   k->right_at = room;
@@ -124,7 +124,7 @@ clv_code clv_cpu_linear_bf16(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.backward_input = d->need_dx[0] ? linear_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;
   k->k.base.saves = k->k.base.saves_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
-  k->k.base.impl = clv_cpu_pairs_way()->name;
+  k->k.base.impl = clv_cpu_pairs_impl()->name;
   lay_out(k);
   *ret = &k->k.base;
   return CLV_OK;

@@ -131,7 +131,7 @@ static void run_rows_back(void *arg, size_t begin, size_t end) {
 }
 
 static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range *rows) {
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->n * k->h * 32), k->n, rows, j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->n * k->h * 32), k->n, rows, j);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */

@@ -162,7 +162,7 @@ POOL_RANGES(backward)
 static void pool_all(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3][3]) {
   int b = k->base.in_block[0];
   size_t planes = (size_t)j->s.n * (size_t)((j->s.c + b - 1) / b);
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), planes,
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes,
                    fn[b == 1 ? 0 : b / 8][clv_cpu_width()], j);
 }
 
@@ -192,7 +192,7 @@ static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 static clv_code maxpool_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered_block(d);
   if (d->attrs.kernel[0] > 255 || d->attrs.kernel[1] > 255 ||
       d->attrs.kernel[0] * d->attrs.kernel[1] > 255)
     return clv_fail(err, CLV_UNIMPLEMENTED, "maxpool window %lldx%lld has over 255 taps",

@@ -15,7 +15,7 @@ static void run_mul(void *arg, size_t begin, size_t end) {
 
 static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  int threads = clv_cpu_worth(k->threads, k->n_in);
+  int threads = clv_cpu_useful_threads(k->threads, k->n_in);
   (void)err;
   for (int i = 0; i < 2; i++) {
     mul_job j = {a->in[1 - i], a->dout, a->din[i]};

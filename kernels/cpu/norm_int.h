@@ -40,8 +40,8 @@ enum { NORM_PIECE = 2048 };
 
 /* Whether each of n outputs lets its gradient pass, as a bit; and numbers above 0, or 0, for such
  * bits. n: a multiple of 8, NORM_PIECE at most. */
-void clv_cpu_norm_mark(const float *y, size_t n, uint8_t *marks);
-void clv_cpu_norm_unmark(const uint8_t *marks, size_t n, float *ret_gates);
+void clv_cpu_norm_pack_gates(const float *y, size_t n, uint8_t *marks);
+void clv_cpu_norm_unpack_gates(const uint8_t *marks, size_t n, float *ret_gates);
 
 /* Which gradients pass: all, those of outputs above 0, or those whose outputs, worked out from x
  * once more, are. */
@@ -66,6 +66,6 @@ typedef struct clv_norm_lanes {
 void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums);
 
 /* dx = (g - common - (x - mean) slope) scale, with g as above. dx may be dy. */
-void clv_cpu_norm_back(const clv_norm_plane *p, const clv_norm_affine *v, float *dx);
+void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, float *dx);
 
 #endif

@@ -199,7 +199,7 @@ void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
   apply(x, other, n, b, v, relu, y);
 }
 
-void clv_cpu_norm_back(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) {
+void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, float *dx) {
   back(p, v, dx);
 }
 
@@ -227,8 +227,8 @@ CPU_CLONES(mark, (const float *restrict y, size_t n, uint8_t *restrict marks), (
 CPU_CLONES(unmark, (const uint8_t *restrict marks, size_t n, float *restrict gates),
            (marks, n, gates))
 
-void clv_cpu_norm_mark(const float *y, size_t n, uint8_t *marks) { mark(y, n, marks); }
+void clv_cpu_norm_pack_gates(const float *y, size_t n, uint8_t *marks) { mark(y, n, marks); }
 
-void clv_cpu_norm_unmark(const uint8_t *marks, size_t n, float *ret_gates) {
+void clv_cpu_norm_unpack_gates(const uint8_t *marks, size_t n, float *ret_gates) {
   unmark(marks, n, ret_gates);
 }

@@ -17,8 +17,8 @@
  * before its use a value is fetched. */
 enum { RUN = 256 / PAIRS_WIDE, AHEAD = 2, STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
 
-const cpu_pairs_way *clv_cpu_pairs_way(void) {
-  return clv_cpu_amx_ready() ? clv_cpu_amx() : clv_cpu_dots();
+const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
+  return clv_cpu_has_amx() ? clv_cpu_pairs_amx() : clv_cpu_pairs_avx512();
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -172,7 +172,7 @@ TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
   bool along = f->right == f->turned;
   pack_job j = {f, tiles_of(along ? f->columns : f->rows), ret};
-  clv_cpu_parallel(clv_cpu_worth(threads, f->rows * f->columns),
+  clv_cpu_parallel(clv_cpu_useful_threads(threads, f->rows * f->columns),
                    blocks_of(along ? f->rows : f->columns), pack_blocks, &j);
 }
 
@@ -183,7 +183,7 @@ typedef struct at_once {
   size_t blocks, tiles;
 } at_once;
 
-static at_once most_at_once(const cpu_pairs_way *way, size_t m, size_t k) {
+static at_once most_at_once(const cpu_pairs_impl *way, size_t m, size_t k) {
   size_t tiles = tiles_of(k);
   if (way->tiles) tiles = CLV_MIN(tiles, way->tiles);
   size_t most = way->cache / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
@@ -197,14 +197,14 @@ static size_t room_of(at_once most) {
   return most.blocks * (most.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * FLOAT);
 }
 
-size_t clv_cpu_pairs_room(int threads, size_t m, size_t k) {
-  return (size_t)threads * room_of(most_at_once(clv_cpu_pairs_way(), m, k)) * sizeof(uint16_t);
+size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k) {
+  return (size_t)threads * room_of(most_at_once(clv_cpu_pairs_impl(), m, k)) * sizeof(uint16_t);
 }
 
 /* Blocks [begin, end) of rows and tiles [first, last) of the sum. */
 typedef struct pairs_part {
   const cpu_pairs_product *p;
-  const cpu_pairs_way *way;
+  const cpu_pairs_impl *way;
   size_t begin, end, first, last;
   at_once most;
   uint16_t *room;
@@ -285,7 +285,7 @@ typedef struct multiply_job {
 
 static void multiply_parts(void *arg, size_t begin, size_t end) {
   const multiply_job *j = arg;
-  const cpu_pairs_way *way = clv_cpu_pairs_way();
+  const cpu_pairs_impl *way = clv_cpu_pairs_impl();
   at_once most = most_at_once(way, j->p->m, j->p->k);
   size_t tiles = tiles_of(j->p->k);
   way->begin();
@@ -305,7 +305,7 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
 
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p) {
   size_t blocks = blocks_of(p->m);
-  int worth = clv_cpu_worth(threads, p->m * p->n);
+  int worth = clv_cpu_useful_threads(threads, p->m * p->n);
   multiply_job j = {p, CLV_MIN((size_t)worth, blocks), blocks};
   clv_cpu_parallel(worth, j.parts, multiply_parts, &j);
 }

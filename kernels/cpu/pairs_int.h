@@ -26,7 +26,7 @@ size_t clv_cpu_pairs_bytes(size_t n, size_t k);
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *right, uint16_t *ret);
 
 /* c [m][n] = left right, plus bias [n] in each row, if any; or c += left right. The left factor is
- * packed by the way, in `room` of clv_cpu_pairs_room(threads, m, k) bytes. */
+ * packed by the way, in `room` of clv_cpu_pairs_scratch_bytes(threads, m, k) bytes. */
 typedef struct cpu_pairs_product {
   cpu_pairs_factor left;
   size_t m, n, k;
@@ -39,7 +39,7 @@ typedef struct cpu_pairs_product {
    * of values that are not rounded; with add they are added to. */
   float *sums;
 } cpu_pairs_product;
-size_t clv_cpu_pairs_room(int threads, size_t m, size_t k);
+size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k);
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p);
 
 /* ---- what computes --------------------------------------------------------------------------- */
@@ -61,18 +61,18 @@ typedef struct cpu_pairs_block {
 } cpu_pairs_block;
 
 /* begin and end: what a thread does before and behind all of its blocks. */
-typedef struct cpu_pairs_way {
+typedef struct cpu_pairs_impl {
   void (*begin)(void), (*end)(void);
   void (*block)(const cpu_pairs_block *b);
   size_t tiles; /* along the sum, for which left factors are packed at once; 0: all */
   size_t cache; /* bytes of left factors packed at once */
   const char *name;
-} cpu_pairs_way;
+} cpu_pairs_impl;
 
-const cpu_pairs_way *clv_cpu_pairs_way(void);
+const cpu_pairs_impl *clv_cpu_pairs_impl(void);
 
-/* amx.c, dots.c */
-const cpu_pairs_way *clv_cpu_amx(void);
-const cpu_pairs_way *clv_cpu_dots(void);
+/* amx.c, avx512_bf16.c */
+const cpu_pairs_impl *clv_cpu_pairs_amx(void);
+const cpu_pairs_impl *clv_cpu_pairs_avx512(void);
 
 #endif

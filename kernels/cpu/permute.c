@@ -118,7 +118,7 @@ static void move(const permute_kernel *k, const permute_walk *w, const float *sr
   size_t items = 1;
   if (across) j.rows = (w->n[last] + TILE - 1) / TILE;
   for (int i = 0; i < last; i++) items *= i == j.inner ? 1 : w->n[i];
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->k.n_in), items * j.rows,
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), items * j.rows,
                    across ? transpose_tiles : copy_runs, &j);
 }
 

@@ -20,7 +20,7 @@ static void run_map(void *arg, size_t begin, size_t end) {
 }
 
 static void map_all(const pointwise_kernel *k, map_job job) {
-  int threads = clv_cpu_worth(k->k.threads, k->k.n_in * (size_t)k->cost);
+  int threads = clv_cpu_useful_threads(k->k.threads, k->k.n_in * (size_t)k->cost);
   clv_cpu_parallel(threads, k->k.n_in, run_map, &job);
 }
 
@@ -44,7 +44,7 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, 
                            clv_kernel **ret, clv_err *err) {
   const clv_op_def *row = clv_op_def_of(d->op);
   pointwise_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered_block(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->map = map;
   k->back = back;

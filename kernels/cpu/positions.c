@@ -56,7 +56,7 @@ static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positi
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
   size_t used = (size_t)clv_packed_before(j->lengths, n) * j->features;
   if (j->y != j->x) memcpy(j->y + used, j->x + used, (k->n_in - used) * sizeof *j->y);
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), (size_t)n, add_sequences, j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), (size_t)n, add_sequences, j);
   return CLV_OK;
 }
 
@@ -78,7 +78,8 @@ static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, cl
   positions_job j = {.x = a->in[0], .y = a->out, .extent = extent_of(k, &before)};
   j.w = (const float *)a->param[CLV_SLOT_WEIGHT] + before;
   if (k->d.attrs.packed) return add_packed(k, a, &j, err);
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), (size_t)k->d.in[0].dim[0], add_samples, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), (size_t)k->d.in[0].dim[0],
+                   add_samples, &j);
   return CLV_OK;
 }
 

@@ -28,7 +28,7 @@ static clv_code reshape_backward(clv_kernel *base, const clv_kernel_args *a, clv
 
 static clv_code reshape_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered_block(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, 1, &k, err));
   k->base.forward = reshape_forward;
   k->base.backward_input = d->need_dx[0] ? reshape_backward : NULL;

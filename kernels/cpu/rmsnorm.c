@@ -131,7 +131,7 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
 static void run(clv_kernel *base, const clv_kernel_args *a, size_t parts, clv_cpu_range *fn) {
   const rmsnorm_kernel *k = (const rmsnorm_kernel *)base;
   rms_job j = {k, a};
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 4 * k->k.n_in), parts, fn, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), parts, fn, &j);
 }
 
 static clv_code rmsnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

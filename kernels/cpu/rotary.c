@@ -66,7 +66,7 @@ static clv_code run_packed(rotary_job *j, clv_err *err) {
   CLV_TRY(clv_check_packed(j->lengths, n, k->d.attrs.packed, k->d.in[0].dim[0], err));
   size_t used = (size_t)(clv_packed_before(j->lengths, n) * k->d.in[0].dim[1]);
   memset(j->y + used, 0, (k->n_in - used) * sizeof *j->y);
-  clv_cpu_parallel(clv_cpu_worth(k->threads, 2 * k->n_in), (size_t)n, rotate_sequences, j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, 2 * k->n_in), (size_t)n, rotate_sequences, j);
   return CLV_OK;
 }
 
@@ -76,7 +76,7 @@ static clv_code run(clv_kernel *base, const clv_kernel_args *a, const float *x, 
   rotary_job j = {k, x, y, sign, a->in[1]};
   if (k->k.d.attrs.packed) return run_packed(&j, err);
   size_t heads = k->half ? k->k.n_in / (2 * k->half) : 0;
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, 2 * k->k.n_in), heads, rotate_heads, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 2 * k->k.n_in), heads, rotate_heads, &j);
   return CLV_OK;
 }
 

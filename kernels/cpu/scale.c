@@ -23,7 +23,7 @@ static void run_scale(void *arg, size_t begin, size_t end) {
 
 static clv_code scale_all(const cpu_kernel *k, const float *x, float *y) {
   scale_job j = {x, (float)k->d.attrs.factor, y};
-  clv_cpu_parallel(clv_cpu_worth(k->threads, k->n_in), k->n_in, run_scale, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_scale, &j);
   return CLV_OK;
 }
 
@@ -39,7 +39,7 @@ static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code scale_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   cpu_kernel *k;
-  int block = clv_cpu_offered(d);
+  int block = clv_cpu_offered_block(d);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->base.forward = scale_forward;
   k->base.backward_input = d->need_dx[0] ? scale_backward : NULL;

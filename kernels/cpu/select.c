@@ -85,7 +85,7 @@ static void mean_back_blocks(void *arg, size_t begin, size_t end) {
 
 static clv_code run_blocks(const select_kernel *k, const clv_kernel_args *a, clv_cpu_range *fn) {
   select_job j = {k, a};
-  clv_cpu_parallel(clv_cpu_worth(k->k.threads, k->k.n_in), k->in[0].outer, fn, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), k->in[0].outer, fn, &j);
   return CLV_OK;
 }
 

@@ -132,7 +132,7 @@ static void run(clv_kernel *base, const clv_kernel_args *a, clv_cpu_range *fn) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   softmax_job j = {a, (size_t)k->d.in[0].dim[k->d.in[0].rank - 1], k->d.op == CLV_OP_LOG_SOFTMAX};
   size_t rows = j.width ? k->n_in / j.width : 0;
-  clv_cpu_parallel(clv_cpu_worth(k->threads, 8 * k->n_in), rows, fn, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, 8 * k->n_in), rows, fn, &j);
 }
 
 static clv_code softmax_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

@@ -58,7 +58,7 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg) {
   TAKES_OVER(&j);
 }
 
-int clv_cpu_worth(int threads, size_t work) {
+int clv_cpu_useful_threads(int threads, size_t work) {
   size_t most = work / WORK_PER_THREAD;
   return most < (size_t)threads ? (int)CLV_MAX(most, 1) : threads;
 }

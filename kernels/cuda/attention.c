@@ -134,7 +134,7 @@ static clv_code enter(const cuda_kernel *k, const clv_kernel_args *a, heads_site
                       heads_room *ret, clv_err *err) {
   *v = heads_of(k);
   *ret = room_of(k, v, a);
-  return k->r.d.attrs.packed ? clv_gpu_packed(k, a, ret->begin, &v->p, err) : CLV_OK;
+  return k->r.d.attrs.packed ? clv_gpu_find_packed(k, a, ret->begin, &v->p, err) : CLV_OK;
 }
 
 static cuda_by_heads queries_of(const heads_site *v) {
@@ -185,8 +185,8 @@ static clv_code forward_tile(const cuda_kernel *k, const heads_site *v, const cl
   cuda_factors scores = {.a = m->k, .b = factor_at(k, m->q, at), .d = m->weights.x};
   cuda_factors out = {.a = m->v, .b = m->weights.factor, .d = (float *)m->out + at};
   CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
-  CLV_TRY(
-      clv_gpu_weigh(k->gpu, h, &m->weights, lengths_of(k, a), k->r.learns ? a->saved : NULL, err));
+  CLV_TRY(clv_gpu_attention_softmax(k->gpu, h, &m->weights, lengths_of(k, a),
+                                    k->r.learns ? a->saved : NULL, err));
   return multiply(k, v, a, OVER_KEYS, h->first, &out, err);
 }
 
@@ -203,7 +203,7 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
-  if (lengths_of(k, a)) CLV_TRY(clv_gpu_note_length(k->gpu, &h, lengths_of(k, a), err));
+  if (lengths_of(k, a)) CLV_TRY(clv_gpu_note_bad_length(k->gpu, &h, lengths_of(k, a), err));
   return lay_queries_back(k, &v, m.out, a->out, err);
 }
 
@@ -221,7 +221,8 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const c
   cuda_factors dv = {.a = dout, .b = m->weights.factor, .beta = beta, .d = m->dv};
   CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
   CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &back, err));
-  CLV_TRY(clv_gpu_weigh_back(k->gpu, h, &m->weights, &m->back, lengths_of(k, a), a->saved, err));
+  CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->back, lengths_of(k, a),
+                                         a->saved, err));
   if (a->din[0]) CLV_TRY(multiply(k, v, a, OVER_KEYS, h->first, &dq, err));
   if (a->din[1]) CLV_TRY(multiply(k, v, a, OVER_ROWS, h->first, &dk, err));
   return a->din[2] ? multiply(k, v, a, OVER_ROWS, h->first, &dv, err) : CLV_OK;
@@ -255,16 +256,16 @@ static clv_code open_products(cuda_kernel *k, const heads_site *v, size_t rows, 
   int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->shared;
   int64_t key = s * w, query = (int64_t)v->all * w, tile = r * s;
   const clv_cuda_matmul_desc products[] = {
-      [WITH_KEYS] = {true, false, s, r, w, w, w, s, batch, key, query, tile, CLV_CUDA_AFTER_NOTHING,
+      [WITH_KEYS] = {true, false, s, r, w, w, w, s, batch, key, query, tile, CLV_CUDA_EPILOGUE_NONE,
                      CLV_CUDA_F32},
       [OVER_KEYS] = {false, false, w, r, s, w, s, w, batch, key, tile, query,
-                     CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
-      [OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query, tile, key, CLV_CUDA_AFTER_NOTHING,
+                     CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
+      [OVER_ROWS] = {false, true, w, s, r, w, s, w, batch, query, tile, key, CLV_CUDA_EPILOGUE_NONE,
                      CLV_CUDA_F32},
   };
-  CLV_TRY(clv_gpu_product(k, WITH_KEYS + last, &products[WITH_KEYS], err));
-  CLV_TRY(clv_gpu_product(k, OVER_KEYS + last, &products[OVER_KEYS], err));
-  return k->r.learns ? clv_gpu_product(k, OVER_ROWS + last, &products[OVER_ROWS], err) : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, WITH_KEYS + last, &products[WITH_KEYS], err));
+  CLV_TRY(clv_gpu_new_product(k, OVER_KEYS + last, &products[OVER_KEYS], err));
+  return k->r.learns ? clv_gpu_new_product(k, OVER_ROWS + last, &products[OVER_ROWS], err) : CLV_OK;
 }
 
 static clv_code attention_open(cuda_kernel *k, clv_err *err) {

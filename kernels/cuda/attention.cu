@@ -151,7 +151,7 @@ static clv_code launch_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights
                     lengths, saved, g->fault);
 }
 
-clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                        const int64_t *lengths, float *saved, clv_err *err) {
   return GPU_BY_TYPE(h->bf16, launch_weigh, g, h, w, lengths, saved, err);
 }
@@ -195,7 +195,7 @@ static clv_code launch_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_we
                     gpu_written<D>(dw->factor), lengths, saved);
 }
 
-clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                             const cuda_weights *dw, const int64_t *lengths, const float *saved,
                             clv_err *err) {
   return GPU_BY_TYPE(h->bf16, launch_weigh_back, g, h, w, dw, lengths, saved, err);
@@ -205,7 +205,7 @@ static __global__ void note_length(cuda_refusal r, const int64_t *lengths, clv_g
   gpu_note(f, lengths, r);
 }
 
-clv_code clv_gpu_note_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
+clv_code clv_gpu_note_bad_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
                              clv_err *err) {
   return gpu_launch(g, 1, 1, err, note_length,
                     cuda_refusal{CLV_OP_ATTENTION, h->layer, static_cast<int64_t>(h->s), 1},

@@ -22,7 +22,7 @@ typedef struct cuda_heads {
   uint32_t limit; /* of dropout; 0: nothing is dropped */
   float factor;
   clv_rng_stream stream; /* without step and micro-batch where there is an occasion */
-  const clv_occasion *occasion;
+  const clv_rng_position *occasion;
   uint32_t layer; /* key.layer, for what is refused */
   bool bf16;      /* what products read is rounded to it */
   /* Where packed sequences begin, or NULL. Rows of weights are as if they were padded; those of
@@ -54,16 +54,17 @@ typedef struct cuda_weights {
 /* From their products with the keys, in x. saved, unless it is NULL: the largest score and the
  * inverse of the sum, of each row of [n, heads, t], or of packed [rows, heads]. lengths: [n] or
  * NULL. */
-clv_code clv_gpu_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
-                       const int64_t *lengths, float *saved, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                                   const int64_t *lengths, float *saved,
+                                   clv_err *err) CLV_USE_RESULT;
 /* w: the same products become the weights. dw: what comes back to the weights becomes what goes
  * back to the products. */
-clv_code clv_gpu_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
-                            const cuda_weights *dw, const int64_t *lengths, const float *saved,
-                            clv_err *err) CLV_USE_RESULT;
-/* Notes the first length that clv_gpu_weigh refused. */
-clv_code clv_gpu_note_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
+                                        const cuda_weights *dw, const int64_t *lengths,
+                                        const float *saved, clv_err *err) CLV_USE_RESULT;
+/* Notes the first length that clv_gpu_attention_softmax refused. */
+clv_code clv_gpu_note_bad_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
+                                 clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

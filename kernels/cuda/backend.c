@@ -130,7 +130,7 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->own;
   void *p;
-  CLV_TRY(clv_gpu_not_recorded(g, "memory is taken", err));
+  CLV_TRY(clv_gpu_fail_recording(g, "memory is taken", err));
   if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
     return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
@@ -208,7 +208,7 @@ static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_e
   clv_backend *made;
   CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
   made->recording = b->recording;
-  clv_cuda_tile(made, g->tile_bytes);
+  clv_cuda_set_tile_bytes(made, g->tile_bytes);
   *ret = made;
   return CLV_OK;
 }
@@ -262,7 +262,9 @@ static clv_code open_memory(clv_gpu *g, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_cuda_tile(clv_backend *b, size_t bytes) { ((clv_gpu *)b->own)->tile_bytes = bytes; }
+void clv_cuda_set_tile_bytes(clv_backend *b, size_t bytes) {
+  ((clv_gpu *)b->own)->tile_bytes = bytes;
+}
 
 void clv_cuda_close(clv_backend *b) {
   clv_gpu *g = b ? b->own : NULL;

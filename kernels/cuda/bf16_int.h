@@ -11,10 +11,10 @@
 extern "C" {
 #endif
 
-clv_code clv_gpu_round(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
-                       clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_widen(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_f32_to_bf16(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
+                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* Values [n, channels, inner], or with channels last [n, inner, channels], from one layout and type
  * to another. */
@@ -27,8 +27,8 @@ clv_code clv_gpu_move_layout(clv_gpu *g, const cuda_move *m, const void *src, vo
                              clv_err *err) CLV_USE_RESULT;
 
 /* A factor of k's products: x, or in bf16 what is rounded of it into `room`. */
-clv_code clv_gpu_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
-                        const void **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
+                                const void **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Bytes of that room: none where nothing is rounded. They keep what follows on 256. */
 static inline size_t gpu_factor_bytes(const cuda_kernel *k, size_t n) {

@@ -16,15 +16,15 @@ static clv_broadcast broadcast_of(const cuda_kernel *k) {
   return k->last ? clv_broadcast_last(&k->r.d) : clv_broadcast_of(&k->r.d);
 }
 
-static cuda_few_bits few_bits_of(const cuda_kernel *k) {
+static cuda_bf16_flags few_bits_of(const cuda_kernel *k) {
   const clv_kernel *b = &k->r.base;
-  return (cuda_few_bits){{clv_layout_is_bf16(b->in_block[0]), clv_layout_is_bf16(b->in_block[1])},
-                         clv_layout_is_bf16(b->out_block)};
+  return (cuda_bf16_flags){{clv_layout_is_bf16(b->in_block[0]), clv_layout_is_bf16(b->in_block[1])},
+                           clv_layout_is_bf16(b->out_block)};
 }
 
 clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   clv_broadcast v = broadcast_of(k);
-  cuda_few_bits few = few_bits_of(k);
+  cuda_bf16_flags few = few_bits_of(k);
   return clv_gpu_broadcast(k->gpu, &v, &few, k->r.d.op == CLV_OP_MUL, a->in[0], a->in[1], a->out,
                            k->r.n_out, err);
 }
@@ -33,7 +33,7 @@ clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *
  * enough of them, or few terms. */
 enum { ENOUGH_VALUES = 4096, FEW_TERMS = 32 };
 
-static cuda_fold fold_of(const clv_broadcast *v, const cuda_few_bits *few, int input) {
+static cuda_fold fold_of(const clv_broadcast *v, const cuda_bf16_flags *few, int input) {
   cuda_fold f = {.values = 1,
                  .terms = 1,
                  .dx_bf16 = few->in[input],
@@ -57,7 +57,7 @@ static cuda_fold fold_of(const clv_broadcast *v, const cuda_few_bits *few, int i
 
 clv_code clv_gpu_broadcast_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   clv_broadcast v = broadcast_of(k);
-  cuda_few_bits few = few_bits_of(k);
+  cuda_bf16_flags few = few_bits_of(k);
   for (int i = 0; i < 2; i++) {
     cuda_fold f = fold_of(&v, &few, i);
     if (!a->din[i]) continue;

@@ -14,7 +14,7 @@ static __device__ inline void put_value(void *p, bool bf16, size_t i, float valu
     static_cast<float *>(p)[i] = value;
 }
 
-static __global__ void broadcast(clv_broadcast v, cuda_few_bits few, bool product, const void *xs,
+static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags few, bool product, const void *xs,
                                  const void *zs, void *y, size_t n) {
   GPU_FOR(o, n) {
     size_t rest = o, at[2] = {0, 0};
@@ -27,7 +27,7 @@ static __global__ void broadcast(clv_broadcast v, cuda_few_bits few, bool produc
   }
 }
 
-clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_few_bits *few,
+clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_flags *few,
                            bool product, const void *x, const void *z, void *y, size_t n,
                            clv_err *err) {
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, broadcast, *v, *few, product, x, z, y, n);

@@ -13,12 +13,12 @@ extern "C" {
 
 /* Which of the values are bf16, with channels last: what an input has that has more than one value
  * a channel, and the output. One value a channel lies alike in all layouts, and is f32. */
-typedef struct cuda_few_bits {
+typedef struct cuda_bf16_flags {
   bool in[2], out;
-} cuda_few_bits;
+} cuda_bf16_flags;
 
 /* y[o] = x z or x + z of n values, in f32 before they are written. */
-clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_few_bits *few,
+clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_flags *few,
                            bool product, const void *x, const void *z, void *y, size_t n,
                            clv_err *err) CLV_USE_RESULT;
 
@@ -31,7 +31,7 @@ typedef struct cuda_fold {
   size_t summed[CLV_MAX_RANK], summed_out[CLV_MAX_RANK], summed_other[CLV_MAX_RANK];
   size_t values, terms; /* of the input; of each of them */
   bool alone;
-  bool dx_bf16, other_bf16, dy_bf16; /* see cuda_few_bits */
+  bool dx_bf16, other_bf16, dy_bf16; /* see cuda_bf16_flags */
 } cuda_fold;
 
 /* dx = sum of dy, times `other` where it is given. Sums are double. */

@@ -60,13 +60,13 @@ static const void *factor_at(const cuda_kernel *k, const void *factor, size_t i)
   return (const char *)factor + i * (k->bf16 ? sizeof(cuda_bf16) : sizeof(float));
 }
 
-static clv_code outputs(const cuda_kernel *k, const conv2d_site *v, cuda_conv_ends e,
+static clv_code outputs(const cuda_kernel *k, const conv2d_site *v, cuda_conv_operands e,
                         const conv_room *r, const void **ret, clv_err *err) {
-  return clv_gpu_factor(k, e.y, outputs_of(v), r->y, ret, err);
+  return clv_gpu_prepare_factor(k, e.y, outputs_of(v), r->y, ret, err);
 }
 static clv_code weights(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
                         const conv_room *r, const void **ret, clv_err *err) {
-  return clv_gpu_factor(k, a->param[CLV_SLOT_WEIGHT], weights_of(v), r->w, ret, err);
+  return clv_gpu_prepare_factor(k, a->param[CLV_SLOT_WEIGHT], weights_of(v), r->w, ret, err);
 }
 
 /* ---- written out ----------------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ static size_t weights_at(const conv2d_site *v, int64_t group) {
 }
 
 static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
-                                const conv2d_site *v, cuda_conv_ends e, clv_err *err) {
+                                const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
   cuda_columns c = columns_of(v);
   conv_room r = room_of(k, a, v);
   const void *w;
@@ -108,7 +108,7 @@ static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
 }
 
 static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                              cuda_conv_ends e, clv_err *err) {
+                              cuda_conv_operands e, clv_err *err) {
   cuda_columns c = columns_of(v);
   conv_room r = room_of(k, a, v);
   float *columns = (float *)(void *)r.columns;
@@ -129,7 +129,7 @@ static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, co
 
 /* Samples are added one after the other, so that the sum has one order. */
 static clv_code weight_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                               cuda_conv_ends e, clv_err *err) {
+                               cuda_conv_operands e, clv_err *err) {
   cuda_columns c = columns_of(v);
   conv_room r = room_of(k, a, v);
   size_t of_sample = (size_t)(v->c * v->taps * v->image);
@@ -183,13 +183,13 @@ static clv_code open_columns(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass
                                 .ldd = wide,
                                 .batch = 1},
   };
-  return clv_gpu_product(k, (int)pass, &products[pass], err);
+  return clv_gpu_new_product(k, (int)pass, &products[pass], err);
 }
 
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
 typedef clv_code columns_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                            cuda_conv_ends e, clv_err *err);
+                            cuda_conv_operands e, clv_err *err);
 
 static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_columns,
                                           [CLV_CUDA_GRAD_INPUT] = input_columns,
@@ -199,7 +199,7 @@ static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_columns,
 static clv_code run(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
                     const void *x, const void *y, clv_err *err) {
   conv2d_site v = conv_of(k);
-  cuda_conv_ends e = {(void *)(uintptr_t)x, (void *)(uintptr_t)y};
+  cuda_conv_operands e = {(void *)(uintptr_t)x, (void *)(uintptr_t)y};
   bool weight = pass == CLV_CUDA_GRAD_WEIGHT;
   if (k->last) return clv_gpu_conv_last_pass(k, a, pass, e, err);
   if (!k->conv[pass]) return columns_fns[pass](k, a, &v, e, err);

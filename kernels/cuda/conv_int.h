@@ -44,9 +44,9 @@ clv_code clv_gpu_from_columns_last(clv_gpu *g, const cuda_last_columns *c, const
 
 /* What goes in and out of a convolution: y of x, x of y, or the gradient of the weights of both. A
  * transposed one reads y and makes x. */
-typedef struct cuda_conv_ends {
+typedef struct cuda_conv_operands {
   void *x, *y;
-} cuda_conv_ends;
+} cuda_conv_operands;
 
 /* The passes that the op has, by clv_cuda_pass. */
 typedef struct cuda_passes {
@@ -58,7 +58,7 @@ typedef struct cuda_passes {
 clv_ref_fn clv_gpu_conv_last_refresh;
 clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
-                                cuda_conv_ends e, clv_err *err) CLV_USE_RESULT;
+                                cuda_conv_operands e, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -64,7 +64,7 @@ static last_part part_of(const cuda_kernel *k, const clv_kernel_args *a, const l
 }
 
 static clv_code forward_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                             cuda_conv_ends e, size_t part, clv_err *err) {
+                             cuda_conv_operands e, size_t part, clv_err *err) {
   last_part p;
   for (size_t group = 0; group < v->groups; group++) {
     p = part_of(k, a, v, part, group);
@@ -74,11 +74,11 @@ static clv_code forward_part(const cuda_kernel *k, const clv_kernel_args *a, con
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
   p = part_of(k, a, v, part, 0);
-  return clv_gpu_round(k->gpu, p.f32, (cuda_bf16 *)e.y + p.y, v->rows * (size_t)v->s.k, err);
+  return clv_gpu_f32_to_bf16(k->gpu, p.f32, (cuda_bf16 *)e.y + p.y, v->rows * (size_t)v->s.k, err);
 }
 
 static clv_code input_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                           cuda_conv_ends e, size_t part, clv_err *err) {
+                           cuda_conv_operands e, size_t part, clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
     last_part p = part_of(k, a, v, part, group);
     cuda_factors f = {
@@ -90,7 +90,7 @@ static clv_code input_part(const cuda_kernel *k, const clv_kernel_args *a, const
 }
 
 static clv_code weight_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                            cuda_conv_ends e, size_t part, clv_err *err) {
+                            cuda_conv_operands e, size_t part, clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
     last_part p = part_of(k, a, v, part, group);
     CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x, p.bf16, err));
@@ -104,7 +104,7 @@ static clv_code weight_part(const cuda_kernel *k, const clv_kernel_args *a, cons
 }
 
 typedef clv_code part_fn(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                         cuda_conv_ends e, size_t part, clv_err *err);
+                         cuda_conv_operands e, size_t part, clv_err *err);
 
 static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = forward_part,
                                     [CLV_CUDA_GRAD_INPUT] = input_part,
@@ -112,7 +112,7 @@ static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = forward_part,
 
 /* The library's, or of columns. The gradient of the weights is made at the beginning of scratch. */
 static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                         clv_cuda_pass pass, cuda_conv_ends e, clv_err *err) {
+                         clv_cuda_pass pass, cuda_conv_operands e, clv_err *err) {
   void *w = pass == CLV_CUDA_GRAD_WEIGHT ? gpu_scratch(k, a) : a->cache;
   if (k->conv[pass])
     return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], e.x, w, e.y, 0, a->scratch, err);
@@ -142,7 +142,7 @@ static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass p
                                 .ldd = wide,
                                 .batch = 1},
   };
-  return clv_gpu_product(k, (int)pass, &products[pass], err);
+  return clv_gpu_new_product(k, (int)pass, &products[pass], err);
 }
 
 /* ---- the passes ------------------------------------------------------------------------------ */
@@ -167,7 +167,7 @@ static clv_code put_weights(const cuda_kernel *k, const clv_kernel_args *a, cons
 }
 
 clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
-                                cuda_conv_ends e, clv_err *err) {
+                                cuda_conv_operands e, clv_err *err) {
   last_site v = last_of(k);
   CLV_TRY(run_pass(k, a, &v, pass, e, err));
   return pass == CLV_CUDA_GRAD_WEIGHT ? put_weights(k, a, &v, err) : CLV_OK;

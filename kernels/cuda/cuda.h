@@ -67,19 +67,19 @@ typedef enum clv_cuda_math {
   CLV_CUDA_BF16, /* factors are bf16, the upper halves of f32 */
 } clv_cuda_math;
 
-typedef enum clv_cuda_after {
-  CLV_CUDA_AFTER_NOTHING,
-  CLV_CUDA_AFTER_BIAS, /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
+typedef enum clv_cuda_epilogue {
+  CLV_CUDA_EPILOGUE_NONE,
+  CLV_CUDA_EPILOGUE_BIAS, /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
   /* CUBLASLT_EPILOGUE_RELU_BIAS of the sums that AFTER_BIAS has; matmul_new says CLV_UNIMPLEMENTED
    * where there is no such way */
-  CLV_CUDA_AFTER_BIAS_RELU,
-} clv_cuda_after;
+  CLV_CUDA_EPILOGUE_RELU_BIAS,
+} clv_cuda_epilogue;
 
 typedef struct clv_cuda_matmul_desc {
   bool a_t, b_t; /* op is the transpose */
   int64_t m, n, k, lda, ldb, ldd;
   int64_t batch, stride_a, stride_b, stride_d; /* batch 1: strides are not read */
-  clv_cuda_after after;
+  clv_cuda_epilogue after;
   clv_cuda_math math;
 } clv_cuda_matmul_desc;
 
@@ -128,7 +128,7 @@ typedef struct clv_cuda_lstm_args {
 
 /* The most that a product and a convolution may borrow for a call, in bytes: another way is taken
  * where one wants more. */
-enum { CLV_CUDA_MATMUL_MOST = 32 << 20, CLV_CUDA_CONV_MOST = 1 << 30 };
+enum { CLV_CUDA_MATMUL_MAX_WORKSPACE = 32 << 20, CLV_CUDA_CONV_MAX_WORKSPACE = 1 << 30 };
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -222,7 +222,7 @@ void clv_cuda_close(clv_backend *b); /* takes NULL */
 /* Kernels that are prepared from now on, by b and its branches, have at most so many bytes of
  * attention's scores in scratch at a time, or a row of each head; and of a weight that is widened,
  * or a row. Larger tiles are fewer launches. */
-void clv_cuda_tile(clv_backend *b, size_t bytes);
+void clv_cuda_set_tile_bytes(clv_backend *b, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -135,8 +135,8 @@ static inline clv_cuda_math gpu_math(const cuda_kernel *k) {
 
 /* Makes product i of k; `math` of the description is not read. Its workspace is at the beginning of
  * scratch, as those of the others. */
-clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
+                             clv_err *err) CLV_USE_RESULT;
 /* The matrices of product i; beta: 0 or 1. */
 typedef struct cuda_factors {
   const void *a, *b;
@@ -213,7 +213,7 @@ clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) 
 
 extern const clv_backend_recording clv_gpu_recording;
 /* An error, and the end of the recording's use, for what cannot be done again. */
-clv_code clv_gpu_not_recorded(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
 
 /* ---- how long it takes (timer.c) ------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@ static clv_code packed_of(const cuda_kernel *k, const clv_kernel_args *a, cuda_e
                           clv_err *err) {
   ret->first = k->r.d.attrs.first;
   ret->features = (size_t)k->r.d.in[0].dim[1];
-  return clv_gpu_packed(k, a, a->scratch, &ret->p, err);
+  return clv_gpu_find_packed(k, a, a->scratch, &ret->p, err);
 }
 
 static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {

@@ -101,7 +101,7 @@ static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda
     int64_t n = CLV_MIN(p.high - first, p.at_once);
     bool last = first + n == p.high;
     cuda_factors part = factors_of_part(makes_rows(k, product), f, wide, first, last);
-    CLV_TRY(clv_gpu_widen(k->gpu, w + first * p.wide, wide, (size_t)(n * p.wide), err));
+    CLV_TRY(clv_gpu_bf16_to_f32(k->gpu, w + first * p.wide, wide, (size_t)(n * p.wide), err));
     CLV_TRY(clv_gpu_multiply(k, last ? product : product + PARTS, &part, a, err));
   }
   return CLV_OK;
@@ -109,7 +109,7 @@ static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda
 
 static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  return clv_gpu_round(k->gpu, a->param[CLV_SLOT_WEIGHT], a->cache, weights_of(k), err);
+  return clv_gpu_f32_to_bf16(k->gpu, a->param[CLV_SLOT_WEIGHT], a->cache, weights_of(k), err);
 }
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -117,14 +117,14 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   cuda_factors f = {.a = weight_of(k, a),
                     .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
                     .d = a->out};
-  CLV_TRY(clv_gpu_factor(k, a->in[0], k->r.n_in, room_of(k, a).x, &f.b, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, room_of(k, a).x, &f.b, err));
   return multiply_by_weight(k, FORWARD, &f, a, err);
 }
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_factors f = {.a = weight_of(k, a), .d = a->din[0]};
-  CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, room_of(k, a).dout, &f.b, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, room_of(k, a).dout, &f.b, err));
   return multiply_by_weight(k, GRAD_INPUT, &f, a, err);
 }
 
@@ -132,8 +132,8 @@ static clv_code multiply_gradient(const cuda_kernel *k, const clv_kernel_args *a
   linear_room r = room_of(k, a);
   cuda_factors f = {.beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
   bool t = k->r.d.attrs.transposed; /* W is column-major [out, in] then */
-  CLV_TRY(clv_gpu_factor(k, a->in[0], k->r.n_in, r.x, t ? &f.b : &f.a, err));
-  CLV_TRY(clv_gpu_factor(k, a->dout, k->r.n_out, r.dout, t ? &f.a : &f.b, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, r.x, t ? &f.b : &f.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, r.dout, t ? &f.a : &f.b, err));
   return clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err);
 }
 
@@ -148,9 +148,9 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
                               a->accumulate, err);
 }
 
-static clv_cuda_after after_of(const cuda_kernel *k) {
-  if (!k->r.d.attrs.bias) return CLV_CUDA_AFTER_NOTHING;
-  return k->r.d.tail ? CLV_CUDA_AFTER_BIAS_RELU : CLV_CUDA_AFTER_BIAS;
+static clv_cuda_epilogue after_of(const cuda_kernel *k) {
+  if (!k->r.d.attrs.bias) return CLV_CUDA_EPILOGUE_NONE;
+  return k->r.d.tail ? CLV_CUDA_EPILOGUE_RELU_BIAS : CLV_CUDA_EPILOGUE_BIAS;
 }
 
 /* What follows a sum follows its last part. */
@@ -161,11 +161,11 @@ static clv_code open_parts(cuda_kernel *k, int product, const clv_cuda_matmul_de
   bool rows = makes_rows(k, product);
   int64_t *extent = rows ? &part.m : &part.k;
   *extent = p.high ? (p.high - 1) % p.at_once + 1 : 0;
-  CLV_TRY(clv_gpu_product(k, product, &part, err));
+  CLV_TRY(clv_gpu_new_product(k, product, &part, err));
   if (*extent == p.high) return CLV_OK;
   *extent = p.at_once;
-  if (!rows) part.after = CLV_CUDA_AFTER_NOTHING;
-  return clv_gpu_product(k, product + PARTS, &part, err);
+  if (!rows) part.after = CLV_CUDA_EPILOGUE_NONE;
+  return clv_gpu_new_product(k, product + PARTS, &part, err);
 }
 
 static clv_code linear_open(cuda_kernel *k, clv_err *err) {
@@ -203,7 +203,7 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   const bool wanted[] = {true, k->r.d.need_dx[0], weight_learns(k)};
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
-    if (wanted[i]) CLV_TRY((widens(k) ? open_parts : clv_gpu_product)(k, i, &products[i], err));
+    if (wanted[i]) CLV_TRY((widens(k) ? open_parts : clv_gpu_new_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, weights_of(k));
   k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, k->r.n_in) +
                             gpu_factor_bytes(k, k->r.n_out) + wide_bytes(k) +

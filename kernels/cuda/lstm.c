@@ -97,9 +97,9 @@ static const void *weight_of(const cuda_kernel *k, const lstm_size *s, const clv
 static clv_code round_weights(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   lstm_size s = lstm_of(k);
   for (int i = 0; i < 2 * s.layers; i++)
-    CLV_TRY(clv_gpu_round(k->gpu, param_of(&s, a, i / 2, i % 2),
-                          (cuda_bf16 *)a->cache + weight_at(&s, i / 2, i % 2),
-                          4 * s.h * (i % 2 ? s.h : width_of(&s, i / 2)), err));
+    CLV_TRY(clv_gpu_f32_to_bf16(k->gpu, param_of(&s, a, i / 2, i % 2),
+                                (cuda_bf16 *)a->cache + weight_at(&s, i / 2, i % 2),
+                                4 * s.h * (i % 2 ? s.h : width_of(&s, i / 2)), err));
   return CLV_OK;
 }
 
@@ -109,8 +109,8 @@ static clv_code forward_layer(const cuda_kernel *k, const lstm_size *s, const cl
                               int layer, const float *x, clv_err *err) {
   cuda_lstm l = layer_of(k, s, a, layer);
   cuda_factors all = {.a = weight_of(k, s, a, layer, 0), .d = l.gates};
-  CLV_TRY(
-      clv_gpu_factor(k, x, s->n * s->t * width_of(s, layer), factors_of(k, s, a).x, &all.b, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * width_of(s, layer), factors_of(k, s, a).x,
+                                 &all.b, err));
   CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &all, a, err));
   for (size_t at = 0; at < s->t; at++) {
     size_t before = (at - (at > 0)) * s->h;
@@ -179,10 +179,10 @@ static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv
   cuda_factors in = {.b = dgates, .beta = beta, .d = d[0]};
   cuda_factors step = {.b = dgates, .beta = beta, .d = d[1]};
   cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
-  CLV_TRY(clv_gpu_factor(k, x, s->n * s->t * width_of(s, layer), rounded.x, &in.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * width_of(s, layer), rounded.x, &in.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &in, a, err));
   CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->before, err));
-  CLV_TRY(clv_gpu_factor(k, r->before, values_of(s), rounded.hidden, &step.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, r->before, values_of(s), rounded.hidden, &step.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
   for (int slot = 2; slot < s->slots; slot++)
     CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->parts, d[slot], a->accumulate,
@@ -224,10 +224,10 @@ static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool later, int64
       .m = in, .n = rows, .k = wide, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
   const clv_cuda_matmul_desc weight = {
       .b_t = true, .m = in, .n = wide, .k = rows, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
-  CLV_TRY(clv_gpu_product(k, INPUT + later, &forward, err));
+  CLV_TRY(clv_gpu_new_product(k, INPUT + later, &forward, err));
   if (!k->r.learns) return CLV_OK;
-  CLV_TRY(clv_gpu_product(k, GRAD_INPUT + later, &input, err));
-  return k->r.d.need_dw ? clv_gpu_product(k, GRAD_WEIGHT + later, &weight, err) : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT + later, &input, err));
+  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT + later, &weight, err) : CLV_OK;
 }
 
 /* Those of one step, and of the weights between steps. */
@@ -245,10 +245,10 @@ static clv_code open_steps(cuda_kernel *k, const lstm_size *s, clv_err *err) {
       .m = h, .n = n, .k = 4 * h, .lda = h, .ldb = far * 4 * h, .ldd = h, .batch = 1};
   const clv_cuda_matmul_desc weight = {
       .b_t = true, .m = h, .n = 4 * h, .k = n * far, .lda = h, .ldb = 4 * h, .ldd = h, .batch = 1};
-  CLV_TRY(clv_gpu_product(k, STEP, &step, err));
+  CLV_TRY(clv_gpu_new_product(k, STEP, &step, err));
   if (!k->r.learns) return CLV_OK;
-  CLV_TRY(clv_gpu_product(k, STEP_BACK, &back, err));
-  return k->r.d.need_dw ? clv_gpu_product(k, GRAD_STEP_WEIGHT, &weight, err) : CLV_OK;
+  CLV_TRY(clv_gpu_new_product(k, STEP_BACK, &back, err));
+  return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_STEP_WEIGHT, &weight, err) : CLV_OK;
 }
 
 static clv_code open_products(cuda_kernel *k, clv_err *err) {

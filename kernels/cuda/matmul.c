@@ -37,8 +37,8 @@ static clv_code matmul_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   matmul_sizes n = sizes_of(k);
   matmul_room r = room_of(k, a);
   cuda_factors f = {.d = a->out};
-  CLV_TRY(clv_gpu_factor(k, a->in[0], n.a, r.a, &f.b, err));
-  CLV_TRY(clv_gpu_factor(k, a->in[1], n.b, r.b, &f.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], n.a, r.a, &f.b, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->in[1], n.b, r.b, &f.a, err));
   return clv_gpu_multiply(k, FORWARD, &f, a, err);
 }
 
@@ -48,12 +48,12 @@ static clv_code matmul_backward(clv_kernel *base, const clv_kernel_args *a, clv_
   matmul_room r = room_of(k, a);
   const void *dy;
   cuda_factors da = {.d = a->din[0]}, db = {.d = a->din[1]};
-  CLV_TRY(clv_gpu_factor(k, a->dout, n.y, r.y, &dy, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->dout, n.y, r.y, &dy, err));
   da.b = db.a = dy;
-  if (a->din[0]) CLV_TRY(clv_gpu_factor(k, a->in[1], n.b, r.b, &da.a, err));
+  if (a->din[0]) CLV_TRY(clv_gpu_prepare_factor(k, a->in[1], n.b, r.b, &da.a, err));
   if (a->din[0]) CLV_TRY(clv_gpu_multiply(k, GRAD_A, &da, a, err));
   if (!a->din[1]) return CLV_OK;
-  CLV_TRY(clv_gpu_factor(k, a->in[0], n.a, r.a, &db.b, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], n.a, r.a, &db.b, err));
   return clv_gpu_multiply(k, GRAD_B, &db, a, err);
 }
 
@@ -62,15 +62,15 @@ static clv_code matmul_open(cuda_kernel *k, clv_err *err) {
   int64_t a = s.m * s.k, b = s.k * s.n, y = s.m * s.n;
   const clv_cuda_matmul_desc products[] = {
       [FORWARD] = {false, false, s.n, s.m, s.k, s.n, s.k, s.n, s.batch, b, a, y,
-                   CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
+                   CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
       [GRAD_A] = {true, false, s.k, s.m, s.n, s.n, s.n, s.k, s.batch, b, y, a,
-                  CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
+                  CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
       [GRAD_B] = {false, true, s.n, s.k, s.m, s.n, s.k, s.n, s.batch, y, a, b,
-                  CLV_CUDA_AFTER_NOTHING, CLV_CUDA_F32},
+                  CLV_CUDA_EPILOGUE_NONE, CLV_CUDA_F32},
   };
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dx[1]};
   for (int i = FORWARD; i <= GRAD_B; i++)
-    if (wanted[i]) CLV_TRY(clv_gpu_product(k, i, &products[i], err));
+    if (wanted[i]) CLV_TRY(clv_gpu_new_product(k, i, &products[i], err));
   matmul_sizes n = sizes_of(k);
   k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, n.a) + gpu_factor_bytes(k, n.b) +
                             (k->r.learns ? gpu_factor_bytes(k, n.y) : 0);

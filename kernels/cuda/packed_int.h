@@ -27,8 +27,8 @@ static inline size_t gpu_packed_bytes(const cuda_kernel *k) {
 
 /* Finds where sequences begin, in `room`, of the lengths that are the op's last input. A length
  * that is refused counts as none. */
-clv_code clv_gpu_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
-                        cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_find_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
+                             cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

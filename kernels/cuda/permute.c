@@ -33,8 +33,8 @@ static clv_code rotate(const cuda_kernel *k, const clv_kernel_args *a, const voi
                    .sign = sign};
   cuda_packed p;
   if (!k->r.d.attrs.packed) return clv_gpu_rotate(k->gpu, &r, x, y, err);
-  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
-  return clv_gpu_rotate_places(k->gpu, &p, &r, x, y, err);
+  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_rotate_packed(k->gpu, &p, &r, x, y, err);
 }
 
 static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

@@ -46,7 +46,7 @@ struct turn_place {
   __device__ void rest(size_t at) const { y[at] = 0; }
 };
 
-clv_code clv_gpu_rotate_places(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
+clv_code clv_gpu_rotate_packed(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
                                const float *x, float *y, clv_err *err) {
   return gpu_places(g, p, r->width * r->heads, turn_place{*r, x, y}, err);
 }

@@ -29,7 +29,7 @@ typedef struct cuda_rotary {
 clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y,
                         clv_err *err) CLV_USE_RESULT;
 /* Packed: steps are counted in each sequence, and rows of none become 0. */
-clv_code clv_gpu_rotate_places(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
+clv_code clv_gpu_rotate_packed(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
                                const float *x, float *y, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus

@@ -137,9 +137,9 @@ uint32_t clv_gpu_dropout_limit(double p) {
   return limit + ((double)limit * 0x1p-24 < p);
 }
 
-static cuda_places places_of(const cuda_kernel *k) {
+static cuda_dropout_shape places_of(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
-  cuda_places at = {.n = k->r.n_in, .channels = 1, .inner = 1, .last = k->last};
+  cuda_dropout_shape at = {.n = k->r.n_in, .channels = 1, .inner = 1, .last = k->last};
   if (!k->last) return at;
   at.channels = (size_t)dim[1];
   at.inner = (size_t)(dim[2] * dim[3]);
@@ -149,10 +149,10 @@ static cuda_places places_of(const cuda_kernel *k) {
 static clv_code draw_packed(const cuda_kernel *k, const clv_kernel_args *a,
                             const clv_rng_stream *stream, clv_err *err) {
   cuda_packed p;
-  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
-  return clv_gpu_draw_places(k->gpu, &p, (size_t)k->r.d.in[0].dim[1], a->in[0], a->out, a->saved,
-                             stream, a->occasion, clv_gpu_dropout_limit(k->r.d.attrs.p),
-                             clv_gpu_dropout_factor(k->r.d.attrs.p), err);
+  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_dropout_packed(k->gpu, &p, (size_t)k->r.d.in[0].dim[1], a->in[0], a->out, a->saved,
+                                stream, a->occasion, clv_gpu_dropout_limit(k->r.d.attrs.p),
+                                clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -161,11 +161,11 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   clv_rng_key key = a->key;
   if (a->occasion) key.step = key.micro_batch = 0;
   clv_rng_stream stream = clv_rng_stream_of(&key);
-  cuda_places at = places_of(k);
+  cuda_dropout_shape at = places_of(k);
   if (k->r.d.attrs.packed) return draw_packed(k, a, &stream, err);
-  return clv_gpu_draw(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->occasion,
-                      clv_gpu_dropout_limit(k->r.d.attrs.p), clv_gpu_dropout_factor(k->r.d.attrs.p),
-                      err);
+  return clv_gpu_dropout(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->occasion,
+                         clv_gpu_dropout_limit(k->r.d.attrs.p),
+                         clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
 static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {

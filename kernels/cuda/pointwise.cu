@@ -73,7 +73,7 @@ MAP(mul)
 
 /* Where value i of the row-major order lies. */
 template <typename T>
-static __device__ inline size_t place_of(const cuda_places &at, size_t i) {
+static __device__ inline size_t place_of(const cuda_dropout_shape &at, size_t i) {
   if constexpr (std::is_same<T, float>::value) return i;
   size_t inner = i % at.inner, c = i / at.inner % at.channels, n = i / at.inner / at.channels;
   return (n * at.inner + inner) * at.channels + c;
@@ -81,8 +81,8 @@ static __device__ inline size_t place_of(const cuda_places &at, size_t i) {
 
 /* Four values of one block of the generator; see common/base/rng.c. */
 template <typename T>
-static __global__ void draw(cuda_places at, const T *x, T *y, uint8_t *mask, clv_rng_stream s,
-                            const clv_occasion *occasion, uint32_t limit, float factor) {
+static __global__ void draw(cuda_dropout_shape at, const T *x, T *y, uint8_t *mask, clv_rng_stream s,
+                            const clv_rng_position *occasion, uint32_t limit, float factor) {
   GPU_FOR(b, (at.n + 3) / 4) {
     philox4x32_ctr_t word = words_of(s, occasion, b);
     for (size_t i = 4 * b; i < 4 * b + 4 && i < at.n; i++) {
@@ -95,16 +95,16 @@ static __global__ void draw(cuda_places at, const T *x, T *y, uint8_t *mask, clv
 }
 
 template <typename T>
-static clv_code launch_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y,
+static clv_code launch_draw(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
                             uint8_t *mask, const clv_rng_stream *stream,
-                            const clv_occasion *occasion, uint32_t limit, float factor,
+                            const clv_rng_position *occasion, uint32_t limit, float factor,
                             clv_err *err) {
   return gpu_launch(g, gpu_blocks((at->n + 3) / 4), GPU_BLOCK, err, draw<T>, *at, gpu_read<T>(x),
                     gpu_written<T>(y), mask, *stream, occasion, limit, factor);
 }
 
-clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y, uint8_t *mask,
-                      const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
+clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y, uint8_t *mask,
+                      const clv_rng_stream *stream, const clv_rng_position *occasion, uint32_t limit,
                       float factor, clv_err *err) {
   return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, occasion, limit, factor,
                      err);
@@ -112,7 +112,7 @@ clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y,
 
 /* A block of the generator may hold values of two sequences, and need not be drawn for pads. */
 static __global__ void draw_places(cuda_packed p, size_t width, const float *x, float *y,
-                                   uint8_t *mask, clv_rng_stream s, const clv_occasion *occasion,
+                                   uint8_t *mask, clv_rng_stream s, const clv_rng_position *occasion,
                                    uint32_t limit, float factor) {
   size_t padded = p.n * p.steps * width, rest = gpu_rest_of(p) * width;
   GPU_FOR(b, (padded + 3) / 4) {
@@ -135,9 +135,9 @@ static __global__ void draw_places(cuda_packed p, size_t width, const float *x, 
   }
 }
 
-clv_code clv_gpu_draw_places(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
+clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
                              float *y, uint8_t *mask, const clv_rng_stream *stream,
-                             const clv_occasion *occasion, uint32_t limit, float factor,
+                             const clv_rng_position *occasion, uint32_t limit, float factor,
                              clv_err *err) {
   return gpu_launch(g, gpu_blocks((p->n * p->steps * width + 3) / 4), GPU_BLOCK, err, draw_places,
                     *p, width, x, y, mask, *stream, occasion, limit, factor);

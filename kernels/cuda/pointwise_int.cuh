@@ -54,7 +54,7 @@ POINTWISE(mul, x *z)
 /* What decides of four values from 4 b on; see common/base/rng.c. A value is kept whose word, less
  * its last 8 bits, is at least the limit of the dropout. */
 static __device__ inline philox4x32_ctr_t words_of(const clv_rng_stream &s,
-                                                   const clv_occasion *occasion, size_t b) {
+                                                   const clv_rng_position *occasion, size_t b) {
   uint64_t step = occasion ? occasion->step : 0;
   uint32_t micro_batch = occasion ? occasion->micro_batch : 0;
   philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0] ^ micro_batch,

@@ -21,23 +21,24 @@ cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back,
     clv_gpu_add, clv_gpu_mul;
 
 /* n values; with channels last, `channels` of them lie side by side, `inner` such rows a sample. */
-typedef struct cuda_places {
+typedef struct cuda_dropout_shape {
   size_t n, channels, inner;
   bool last;
-} cuda_places;
+} cuda_dropout_shape;
 
 /* y = x factor where a drawn number of 24 bits is at least `limit`, else x 0; mask: which. Numbers
  * are drawn in row-major order. occasion, where it is not NULL: what the stream's step and
  * micro-batch, then 0, are. */
-clv_code clv_gpu_draw(clv_gpu *g, const cuda_places *at, const void *x, void *y, uint8_t *mask,
-                      const clv_rng_stream *stream, const clv_occasion *occasion, uint32_t limit,
-                      float factor, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
+                         uint8_t *mask, const clv_rng_stream *stream,
+                         const clv_rng_position *occasion, uint32_t limit, float factor,
+                         clv_err *err) CLV_USE_RESULT;
 /* The same over packed sequences of `width` values a place: numbers are drawn by sequence and
  * place, and rows of none become 0. */
-clv_code clv_gpu_draw_places(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
-                             float *y, uint8_t *mask, const clv_rng_stream *stream,
-                             const clv_occasion *occasion, uint32_t limit, float factor,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
+                                float *y, uint8_t *mask, const clv_rng_stream *stream,
+                                const clv_rng_position *occasion, uint32_t limit, float factor,
+                                clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
                       size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 
@@ -51,7 +52,7 @@ typedef struct cuda_chain {
   bool draws;
   uint32_t limit;
   clv_rng_stream stream;
-  const clv_occasion *occasion;
+  const clv_rng_position *occasion;
 } cuda_chain;
 
 /* z: what is added, or NULL where nothing is. y may be x. */

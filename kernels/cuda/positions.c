@@ -15,8 +15,8 @@ static size_t width_of(const cuda_kernel *k) {
 static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, const float *w,
                                clv_err *err) {
   cuda_packed p;
-  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
-  return clv_gpu_add_places(k->gpu, &p, a->in[0], w, a->out, width_of(k), err);
+  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_add_rows_packed(k->gpu, &p, a->in[0], w, a->out, width_of(k), err);
 }
 
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -41,8 +41,8 @@ static cuda_sums sums_of(const cuda_kernel *k) {
 static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, float *dw,
                                 clv_err *err) {
   cuda_packed p;
-  CLV_TRY(clv_gpu_packed(k, a, a->scratch, &p, err));
-  return clv_gpu_sum_places(k->gpu, &p, a->dout, dw, width_of(k), err);
+  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  return clv_gpu_sum_rows_packed(k->gpu, &p, a->dout, dw, width_of(k), err);
 }
 
 static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,

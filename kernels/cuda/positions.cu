@@ -18,7 +18,7 @@ struct add_place {
   __device__ void rest(size_t at) const { y[at] = x[at]; }
 };
 
-clv_code clv_gpu_add_places(clv_gpu *g, const cuda_packed *p, const float *x, const float *w,
+clv_code clv_gpu_add_rows_packed(clv_gpu *g, const cuda_packed *p, const float *x, const float *w,
                             float *y, size_t width, clv_err *err) {
   return gpu_places(g, p, width, add_place{x, w, y}, err);
 }
@@ -35,7 +35,7 @@ static __global__ void sum_places(cuda_packed p, const float *dy, float *dw, siz
   }
 }
 
-clv_code clv_gpu_sum_places(clv_gpu *g, const cuda_packed *p, const float *dy, float *dw,
+clv_code clv_gpu_sum_rows_packed(clv_gpu *g, const cuda_packed *p, const float *dy, float *dw,
                             size_t width, clv_err *err) {
   return gpu_launch(g, gpu_blocks(p->steps * width), GPU_BLOCK, err, sum_places, *p, dy, dw, width);
 }

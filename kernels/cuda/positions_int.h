@@ -17,10 +17,10 @@ clv_code clv_gpu_add_rows(clv_gpu *g, const float *x, const float *w, float *y, 
 
 /* Packed: w [steps, width] is added from each sequence's first place on; rows of none are those of
  * x. And dw += the sums of dy over sequences, in their order. */
-clv_code clv_gpu_add_places(clv_gpu *g, const cuda_packed *p, const float *x, const float *w,
-                            float *y, size_t width, clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_sum_places(clv_gpu *g, const cuda_packed *p, const float *dy, float *dw,
-                            size_t width, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_add_rows_packed(clv_gpu *g, const cuda_packed *p, const float *x, const float *w,
+                                 float *y, size_t width, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_sum_rows_packed(clv_gpu *g, const cuda_packed *p, const float *dy, float *dw,
+                                 size_t width, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

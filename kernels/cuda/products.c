@@ -4,7 +4,7 @@
  */
 #include "kernels/cuda/bf16_int.h"
 
-clv_code clv_gpu_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
+clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d, clv_err *err) {
   clv_cuda_matmul_desc own = *d;
   size_t workspace = 0;
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
@@ -21,14 +21,14 @@ clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
                                 a->scratch, err);
 }
 
-clv_code clv_gpu_widen(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n, clv_err *err) {
+clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n, clv_err *err) {
   const cuda_move m = {.n = 1, .channels = 1, .inner = n, .from = 1 | CLV_LAYOUT_BF16, .to = 1};
   return clv_gpu_move_layout(g, &m, x, y, err);
 }
 
-clv_code clv_gpu_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
-                        const void **ret, clv_err *err) {
+clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
+                                const void **ret, clv_err *err) {
   bool rounded = gpu_math(k) == CLV_CUDA_BF16;
   *ret = rounded ? (const void *)room : x;
-  return rounded ? clv_gpu_round(k->gpu, x, room, n, err) : CLV_OK;
+  return rounded ? clv_gpu_f32_to_bf16(k->gpu, x, room, n, err) : CLV_OK;
 }

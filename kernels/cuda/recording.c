@@ -4,7 +4,7 @@
  */
 #include "kernels/cuda/gpu_int.h"
 
-clv_code clv_gpu_not_recorded(clv_gpu *g, const char *what, clv_err *err) {
+clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) {
   if (!g->recording) return CLV_OK;
   clv_code code = clv_fail(err, CLV_PRECONDITION, "%s: %s while work is recorded", g->name, what);
   if (err && g->failed.code == CLV_OK) g->failed = *err;

@@ -39,8 +39,8 @@ static clv_code table_fill(clv_gpu *g, cuda_runs *t, const clv_extent *runs, siz
   return clv_backend_put(&g->backend, t->run, list, n * sizeof *list, err);
 }
 
-clv_code clv_gpu_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
-                      clv_err *err) {
+clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
+                           clv_err *err) {
   cuda_runs *t = &g->runs[0];
   for (int i = 0; i < GPU_TABLES; i++) {
     if (is_of(&g->runs[i], runs, n)) {
@@ -69,7 +69,7 @@ clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_ext
   clv_gpu *g = b->own;
   const cuda_runs *t;
   if (!n_runs) return CLV_OK;
-  CLV_TRY(clv_gpu_runs(g, runs, n_runs, &t, err));
+  CLV_TRY(clv_gpu_find_runs(g, runs, n_runs, &t, err));
   CLV_TRY(clv_gpu_square_sums(g, x, t, err));
   return clv_backend_get(b, ret, t->part + t->chunks, n_runs * sizeof *ret, err);
 }

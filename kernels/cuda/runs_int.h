@@ -17,8 +17,8 @@ enum { GPU_CHUNK = 2048 };
 static inline size_t gpu_chunks_of(size_t n) { return (n + GPU_CHUNK - 1) / GPU_CHUNK; }
 
 /* The table of these runs; it lives until others have come, GPU_TABLES of them at least. */
-clv_code clv_gpu_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
-                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* The sum of squares of run i into t->part[t->chunks + i]. */
 clv_code clv_gpu_square_sums(clv_gpu *g, const float *x, const cuda_runs *t,

@@ -47,7 +47,7 @@ static clv_code occupy_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
 clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                      clv_err *err) {
   clv_gpu *g = b->own;
-  CLV_TRY(clv_gpu_not_recorded(g, "values are put", err));
+  CLV_TRY(clv_gpu_fail_recording(g, "values are put", err));
   for (size_t at = 0; at < bytes; at += GPU_SLOT_BYTES) {
     size_t n = CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
     cuda_slot *slot;
@@ -76,7 +76,7 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
   clv_gpu *g = b->own;
   cuda_slot *slots[GPU_SLOTS];
   size_t asked = 0, taken = 0;
-  CLV_TRY(clv_gpu_not_recorded(g, "values are got", err));
+  CLV_TRY(clv_gpu_fail_recording(g, "values are got", err));
   for (int i = 0; taken < bytes;) {
     if (asked < bytes && asked - taken < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
       size_t n = piece_of(bytes, asked);

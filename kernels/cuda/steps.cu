@@ -27,7 +27,7 @@ clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float 
   moments m;
   if (!n_runs) return CLV_OK;
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) m.of[i] = from[i];
-  CLV_TRY(clv_gpu_runs(g, runs, n_runs, &t, err));
+  CLV_TRY(clv_gpu_find_runs(g, runs, n_runs, &t, err));
   if (!t->chunks) return CLV_OK;
   const cuda_run *list = t->run;
 #define CLV_OPTIMIZER(NAME, name, ...)                                                        \

@@ -9,7 +9,7 @@ static __global__ void times(const float *x, const float *weight, float *y, size
   GPU_FOR(i, n) y[i] = x[i] * *weight;
 }
 
-clv_code clv_gpu_times(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
+clv_code clv_gpu_mul_by_weight(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
                        clv_err *err) {
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, times, x, weight, y, n);
 }
@@ -25,7 +25,7 @@ static __global__ void put_weight(cuda_sums s, const cuda_pair *parts, float *dw
   gpu_put(dw, gpu_total(s, parts, 0).first, accumulate);
 }
 
-clv_code clv_gpu_times_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
+clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
                                    void *parts, float *dw, bool accumulate, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, n);
   CLV_TRY(gpu_parts(g, &s, product_term{x, dy}, parts, err));

@@ -12,12 +12,12 @@ extern "C" {
 #endif
 
 /* y = weight x; weight: one number of the device. */
-clv_code clv_gpu_times(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_mul_by_weight(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
+                               clv_err *err) CLV_USE_RESULT;
 /* parts: gpu_sums_of(1, 1, n). */
-clv_code clv_gpu_times_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
-                                   void *parts, float *dw, bool accumulate,
-                                   clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
+                                    void *parts, float *dw, bool accumulate,
+                                    clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

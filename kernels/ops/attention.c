@@ -31,9 +31,9 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   char text[160], like[160];
   bool packed = s->attrs->packed;
   for (int i = 0; i < 3; i++)
-    CLV_TRY(clv_need_rank("attention", &s->in[i], packed ? 2 : 3, packed ? "[T, F]" : "[N, T, F]",
-                          packed ? "; its sequences are packed" : "", err));
-  if (packed) CLV_TRY(clv_packed_shape("attention", s, 3, err));
+    CLV_TRY(clv_check_rank("attention", &s->in[i], packed ? 2 : 3, packed ? "[T, F]" : "[N, T, F]",
+                           packed ? "; its sequences are packed" : "", err));
+  if (packed) CLV_TRY(clv_check_packed_shapes("attention", s, 3, err));
   if (!clv_shape_equal(&s->in[1], &s->in[2]))
     return clv_fail(err, CLV_INVALID, "attention: keys %s and values %s differ",
                     clv_shape_format(&s->in[1], text, sizeof text),
@@ -110,7 +110,7 @@ static double dot(const REAL *x, const REAL *y, int64_t n) {
 
 /* The row's scores, for the keys that it meets; their number is returned. */
 static int64_t scores(const site *s, int64_t h, int64_t i, int64_t length, double *ret) {
-  int64_t seen = clv_heads_seen(&s->k->d.attrs, i, length);
+  int64_t seen = clv_heads_visible_keys(&s->k->d.attrs, i, length);
   const REAL *q = (const REAL *)s->a->in[0] + place(s, s->q + i, s->x.heads, h);
   for (int64_t j = 0; j < seen; j++)
     ret[j] = s->x.scale *

@@ -60,7 +60,7 @@ CLV_OP_ROW(concat) = {
     .n_in = 2,
     .max_in = CLV_MAX_IN,
     .attrs = {DIM_ATTR(.fallback = 1)},
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = concat_shape,
     .forward = concat_forward,
     .backward_input = concat_backward,

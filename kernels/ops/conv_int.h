@@ -40,7 +40,7 @@ static inline clv_code conv_one_number(const char *op, const clv_attrs *a, clv_e
 static inline clv_code conv_check(const char *op, int places, const clv_op_site *s, clv_err *err) {
   const char *layout = places == 1 ? "[N, C, L]" : "[N, C, H, W]";
   int64_t groups = s->attrs->groups;
-  CLV_TRY(clv_need_rank(op, &s->in[0], 2 + places, layout, "", err));
+  CLV_TRY(clv_check_rank(op, &s->in[0], 2 + places, layout, "", err));
   CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
   if (places == 1) CLV_TRY(conv_one_number(op, s->attrs, err));
   if (s->in[0].dim[1] % groups || s->attrs->out % groups)
@@ -272,7 +272,7 @@ static inline clv_code conv_transpose_backward_weight(clv_kernel *base, const cl
 
 /* Each output is a sum of as many inputs as there are channels in its group, and taps that meet it:
  * those u of the kernel with u dilation the same modulo the stride. */
-static inline int64_t conv_transpose_mixed(const clv_op_site *s) {
+static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
   int64_t n = s->in[0].dim[1] / s->attrs->groups;
   for (int i = 0; i < s->in[0].rank - 2; i++) {
     int64_t step = s->attrs->stride[i], rest = s->attrs->dilation[i];

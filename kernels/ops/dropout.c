@@ -8,7 +8,7 @@ static REAL dropout_scale(const clv_ref_kernel *k) {
 }
 
 static clv_code dropout_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  CLV_TRY(clv_packed_shape("dropout", s, 1, err));
+  CLV_TRY(clv_check_packed_shapes("dropout", s, 1, err));
   return clv_same_shape(s, ret, err);
 }
 

@@ -108,7 +108,7 @@ CLV_OP_ROW(embedding) = {
               {.key = CLV_ATTR_COLUMN, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_MINUS, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_PADDING_IDX, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX}},
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = embedding_shape,
     .slots = embedding_slots,
     .most_params = 1,

@@ -22,7 +22,7 @@ CLV_OP_ROW(gelu_tanh) = {
     .torch_module = "GELU()",
     .torch_needs = "approximate='tanh'",
     .n_in = 1,
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,
     .zero_stays = true,

@@ -2,7 +2,7 @@
 #include "kernels/ops/op_int.h"
 
 static clv_code globalavgpool_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  CLV_TRY(clv_need_rank("globalavgpool", &s->in[0], 4, "[N, C, H, W]", "", err));
+  CLV_TRY(clv_check_rank("globalavgpool", &s->in[0], 4, "[N, C, H, W]", "", err));
   *ret = CLV_SHAPE(s->in[0].dim[0], s->in[0].dim[1], 1, 1);
   return CLV_OK;
 }

@@ -8,7 +8,7 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *in = s->in;
   char a[160], b[160];
   if (s->attrs->packed) {
-    CLV_TRY(clv_packed_shape("last", s, 1, err));
+    CLV_TRY(clv_check_packed_shapes("last", s, 1, err));
     *ret = CLV_SHAPE(in[1].dim[0], in[0].dim[1]);
     return CLV_OK;
   }
@@ -16,7 +16,7 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
     return clv_fail(err, CLV_INVALID,
                     "last takes the first place of packed sequences alone: slice "
                     "takes that of others");
-  CLV_TRY(clv_need_rank("last", &in[0], 3, "[N, S, F]", "", err));
+  CLV_TRY(clv_check_rank("last", &in[0], 3, "[N, S, F]", "", err));
   if (in[1].rank != 1 || in[1].dim[0] != in[0].dim[0])
     return clv_fail(err, CLV_INVALID, "last needs a length for each sample of %s, got %s",
                     clv_shape_format(&in[0], a, sizeof a), clv_shape_format(&in[1], b, sizeof b));
@@ -74,7 +74,7 @@ CLV_OP_ROW(last) = {
     .n_in = 2,
     .max_in = 2,
     .lengths = true,
-    .packs = CLV_PACKS_ENDS,
+    .packs = CLV_PACKS_SEQUENCES,
     .attrs = {PACKED_ATTR, {.key = CLV_ATTR_FIRST, .low = 0, .high = 1}},
     .shape = last_shape,
     .forward = last_forward,

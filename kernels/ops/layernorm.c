@@ -6,12 +6,12 @@
 #include "kernels/ops/op_int.h"
 
 static clv_code layernorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  CLV_TRY(clv_trailing_shape("layernorm", s, err));
+  CLV_TRY(clv_check_trailing_dims("layernorm", s, err));
   return clv_same_shape(s, ret, err);
 }
 
 static int layernorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
-  clv_shape shape = clv_trailing_of(s);
+  clv_shape shape = clv_trailing_dims(s);
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight", .shape = shape, .init = CLV_INIT_ONE};
   ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = shape};
   return 2;
@@ -104,7 +104,7 @@ CLV_OP_ROW(layernorm) = {
     .torch_needs = "elementwise_affine=True",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX}, EPS_ATTR},
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = layernorm_shape,
     .slots = layernorm_slots,
     .most_params = 2,

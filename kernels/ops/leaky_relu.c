@@ -27,7 +27,7 @@ CLV_OP_ROW(leaky_relu) = {
     .torch_module = "LeakyReLU(factor=negative_slope)",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_FACTOR, .fallback = 0.01, .low = -FLT_MAX, .high = FLT_MAX}},
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,
     .zero_stays = true,

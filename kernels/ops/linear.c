@@ -118,7 +118,7 @@ CLV_OP_ROW(linear) = {
               INIT_ZERO_ATTR,
               INIT_STD_ATTR,
               {.key = CLV_ATTR_TRANSPOSED, .low = 0, .high = 1}},
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = linear_shape,
     .slots = linear_slots,
     .most_params = 2,

@@ -15,9 +15,9 @@ static inline double dout_of(const clv_kernel_args *a) { return *(const REAL *)a
 static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
                                         clv_err *err) {
   char a[160], b[160];
-  CLV_TRY(clv_need_rank(op, &s->in[0], 2, "[N, classes]",
-                        "; for a class of each place there is cross_entropy, [N, places, classes]",
-                        err));
+  CLV_TRY(clv_check_rank(op, &s->in[0], 2, "[N, classes]",
+                         "; for a class of each place there is cross_entropy, [N, places, classes]",
+                         err));
   CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
   if (s->in[1].rank != 1 || s->in[1].dim[0] != s->in[0].dim[0])
     return clv_fail(err, CLV_INVALID,

@@ -126,10 +126,10 @@ typedef enum clv_mixing {
 
 /* What becomes of an op over sequences when they are packed: see clv_graph_pack. */
 typedef enum clv_packing {
-  CLV_PACKS_NOT,     /* it is refused: it would count pads, or take one sequence for another */
-  CLV_PACKS_PLACES,  /* each place of a sequence goes by itself */
-  CLV_PACKS_LENGTHS, /* it takes lengths as its last input, and `packed`; each place has a row */
-  CLV_PACKS_ENDS,    /* the same, but the output has a row for each sequence */
+  CLV_PACKS_REFUSED,   /* it is refused: it would count pads, or take one sequence for another */
+  CLV_PACKS_POSITIONS, /* each place of a sequence goes by itself */
+  CLV_PACKS_LENGTHS,   /* it takes lengths as its last input, and `packed`; each place has a row */
+  CLV_PACKS_SEQUENCES, /* the same, but the output has a row for each sequence */
 } clv_packing;
 
 /* What the reference loops get. */
@@ -214,20 +214,20 @@ bool clv_op_is_loss(clv_op op);
 int clv_op_n_inputs(clv_op op); /* the fewest it takes; 0 outside the list */
 
 /* What the i64 numbers of input i are: "i64 row numbers"; NULL where it holds floats. */
-const char *clv_op_whole(const clv_op_def *def, int i);
+const char *clv_op_int_input_text(const clv_op_def *def, int i);
 
 /* The most inputs that one output is a sum of, weighted by parameters; 0 where nothing mixes. */
-int64_t clv_op_mixed(clv_op op, const clv_op_site *site);
+int64_t clv_op_fan_in(clv_op op, const clv_op_site *site);
 
 /* The most parameters and buffers that a node can have; 0 outside the list. */
-int clv_op_most_params(clv_op op);
+int clv_op_max_params(clv_op op);
 
 /* ---- what rows share ------------------------------------------------------------------------- */
 
 /* Refuses another rank: "lstm needs rank 3 [N, T, F], got [4, 7]; give it a sequence"
  * with "[N, T, F]" as `layout` and the last part as `hint` (may be ""). */
-clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char *layout,
-                       const char *hint, clv_err *err) CLV_USE_RESULT;
+clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const char *layout,
+                        const char *hint, clv_err *err) CLV_USE_RESULT;
 clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Extents of a window (convolution or pool, floor mode) over H x W, or L, into ret[2]. */
@@ -244,8 +244,9 @@ clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
 /* The trailing dimensions that an op normalises: attrs->shape, the last one where none is given.
  * The check refuses an input that does not end in them, or of which they are all: N is not among
  * them. */
-clv_shape clv_trailing_of(const clv_op_site *site);
-clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *err) CLV_USE_RESULT;
+clv_shape clv_trailing_dims(const clv_op_site *site);
+clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Extents up to CLV_EXTENT_MAX, that of the batch 1 or more, and at most CLV_VALUE_BYTES_MAX bytes.
  * `what` starts the sentence: "the output". */
@@ -263,8 +264,8 @@ clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int6
 clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int64_t rows,
                           clv_err *err) CLV_USE_RESULT;
 /* Where `packed` is given, input 0 is [T, F] and input number `lengths` [N]; else there is none. */
-clv_code clv_packed_shape(const char *op, const clv_op_site *site, int lengths,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_check_packed_shapes(const char *op, const clv_op_site *site, int lengths,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,

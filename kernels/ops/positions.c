@@ -9,8 +9,8 @@ static clv_code positions_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   const clv_attrs *a = s->attrs;
   const clv_shape *in = &s->in[0];
   char text[160];
-  CLV_TRY(clv_packed_shape("positions", s, 1, err));
-  if (!a->packed) CLV_TRY(clv_need_rank("positions", in, 3, "[N, S, F]", "", err));
+  CLV_TRY(clv_check_packed_shapes("positions", s, 1, err));
+  if (!a->packed) CLV_TRY(clv_check_rank("positions", in, 3, "[N, S, F]", "", err));
   int64_t steps = a->packed ? a->packed : in->dim[1];
   if (steps + a->offset > a->rows)
     return clv_fail(err, CLV_INVALID,

@@ -5,7 +5,7 @@
 #include "kernels/ops/op_int.h"
 
 static clv_code prepend_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  CLV_TRY(clv_need_rank("prepend", &s->in[0], 3, "[N, S, F]", "", err));
+  CLV_TRY(clv_check_rank("prepend", &s->in[0], 3, "[N, S, F]", "", err));
   *ret = s->in[0];
   ret->dim[1]++;
   return CLV_OK;

@@ -10,7 +10,7 @@ CLV_OP_ROW(relu) = {
     .doc = "y = max(x, 0) (torch.nn.functional.relu)",
     .torch_module = "ReLU()",
     .n_in = 1,
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,
     .zero_stays = true,

@@ -44,7 +44,7 @@ CLV_OP_ROW(reshape) = {
     .torch_needs = "dim=1",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .required = true, .low = -1, .high = CLV_EXTENT_MAX}},
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = reshape_shape,
     .alias = true,
     .forward = pass_forward,

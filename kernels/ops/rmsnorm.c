@@ -8,13 +8,13 @@
 #include "kernels/ops/op_int.h"
 
 static clv_code rmsnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  CLV_TRY(clv_trailing_shape("rmsnorm", s, err));
+  CLV_TRY(clv_check_trailing_dims("rmsnorm", s, err));
   return clv_same_shape(s, ret, err);
 }
 
 static int rmsnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   ret[CLV_SLOT_WEIGHT] =
-      (clv_slot){.suffix = "weight", .shape = clv_trailing_of(s), .init = CLV_INIT_ONE};
+      (clv_slot){.suffix = "weight", .shape = clv_trailing_dims(s), .init = CLV_INIT_ONE};
   return 1;
 }
 
@@ -92,7 +92,7 @@ CLV_OP_ROW(rmsnorm) = {
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_EPS, .fallback = FLT_EPSILON, .low = 1e-30, .high = 1}},
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = rmsnorm_shape,
     .slots = rmsnorm_slots,
     .most_params = 1,

@@ -7,8 +7,8 @@
 
 static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   int64_t heads = s->attrs->heads;
-  CLV_TRY(clv_packed_shape("rotary", s, 1, err));
-  if (!s->attrs->packed) CLV_TRY(clv_need_rank("rotary", &s->in[0], 3, "[N, T, F]", "", err));
+  CLV_TRY(clv_check_packed_shapes("rotary", s, 1, err));
+  if (!s->attrs->packed) CLV_TRY(clv_check_rank("rotary", &s->in[0], 3, "[N, T, F]", "", err));
   int64_t values = s->in[0].dim[s->in[0].rank - 1];
   if (values % (2 * heads))
     return clv_fail(err, CLV_INVALID, "rotary: %lld values are no %lld heads of an even width",

@@ -7,8 +7,8 @@
 
 #include "kernels/ops/ops.h"
 
-clv_code clv_need_rank(const char *op, const clv_shape *in, int rank, const char *layout,
-                       const char *hint, clv_err *err) {
+clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const char *layout,
+                        const char *hint, clv_err *err) {
   char text[160];
   if (in->rank == rank) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s needs rank %d %s, got %s%s", op, rank, layout,
@@ -112,14 +112,14 @@ clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int6
   return CLV_OK;
 }
 
-clv_code clv_packed_shape(const char *op, const clv_op_site *s, int lengths, clv_err *err) {
+clv_code clv_check_packed_shapes(const char *op, const clv_op_site *s, int lengths, clv_err *err) {
   char text[160];
   if (!s->attrs->packed && s->n_in > lengths)
     return clv_fail(err, CLV_INVALID, "%s has lengths, and no packed sequences", op);
   if (!s->attrs->packed) return CLV_OK;
   if (s->n_in <= lengths)
     return clv_fail(err, CLV_INVALID, "%s of packed sequences needs their lengths", op);
-  CLV_TRY(clv_need_rank(op, &s->in[0], 2, "[T, F]", "; its sequences are packed", err));
+  CLV_TRY(clv_check_rank(op, &s->in[0], 2, "[T, F]", "; its sequences are packed", err));
   if (s->in[lengths].rank == 1) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: lengths are [N], got %s", op,
                   clv_shape_format(&s->in[lengths], text, sizeof text));
@@ -141,18 +141,18 @@ clv_code clv_find_axis(const char *op, const clv_op_site *s, int *ret, clv_err *
                   clv_shape_format(&s->in[0], text, sizeof text));
 }
 
-clv_shape clv_trailing_of(const clv_op_site *site) {
+clv_shape clv_trailing_dims(const clv_op_site *site) {
   const clv_shape *in = &site->in[0];
   return site->attrs->shape.rank ? site->attrs->shape : CLV_SHAPE(in->dim[in->rank - 1]);
 }
 
-clv_code clv_trailing_shape(const char *op, const clv_op_site *site, clv_err *err) {
+clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site, clv_err *err) {
   const clv_shape *in = &site->in[0];
   char a[160], b[160];
   if (in->rank < 2)
     return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ...]), got %s", op,
                     clv_shape_format(in, b, sizeof b));
-  clv_shape want = clv_trailing_of(site);
+  clv_shape want = clv_trailing_dims(site);
   bool fits = want.rank < in->rank;
   for (int i = 0; fits && i < want.rank; i++)
     fits = want.dim[i] == in->dim[in->rank - want.rank + i];

@@ -9,7 +9,7 @@ CLV_OP_ROW(sigmoid) = {
     .doc = "y = 1 / (1 + exp(-x)) (torch.sigmoid)",
     .torch_module = "Sigmoid()",
     .n_in = 1,
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,
     .forward = sigmoid_forward,

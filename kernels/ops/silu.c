@@ -11,7 +11,7 @@ CLV_OP_ROW(silu) = {
     .doc = "y = x / (1 + exp(-x)) (torch.nn.functional.silu)",
     .torch_module = "SiLU()",
     .n_in = 1,
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,
     .zero_stays = true,

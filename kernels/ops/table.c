@@ -89,13 +89,13 @@ int clv_op_n_inputs(clv_op op) {
   return def ? def->n_in : 0;
 }
 
-const char *clv_op_whole(const clv_op_def *def, int i) {
+const char *clv_op_int_input_text(const clv_op_def *def, int i) {
   if (def->rows && i == 0) return "i64 row numbers";
   if (def->labels && i == 1) return "i64 class indices";
   return def->lengths && i == def->max_in - 1 ? "i64 lengths" : NULL;
 }
 
-int64_t clv_op_mixed(clv_op op, const clv_op_site *site) {
+int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
   const clv_op_def *def = clv_op_def_of(op);
   clv_slot slots[CLV_MAX_PARAMS] = {0};
   int64_t most = 0;
@@ -110,7 +110,7 @@ int64_t clv_op_mixed(clv_op op, const clv_op_site *site) {
   return most;
 }
 
-int clv_op_most_params(clv_op op) {
+int clv_op_max_params(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def && def->slots ? def->most_params : 0;
 }

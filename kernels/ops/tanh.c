@@ -9,7 +9,7 @@ CLV_OP_ROW(tanh) = {
     .doc = "y = tanh(x) (torch.tanh)",
     .torch_module = "Tanh()",
     .n_in = 1,
-    .packs = CLV_PACKS_PLACES,
+    .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,
     .zero_stays = true,

@@ -91,7 +91,7 @@ clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint
  * what lacks that worker's value. */
 bool cleave_is_passed_on(const cleave_error *why);
 
-/* ---- state in pieces (pieces.c) -------------------------------------------------------------- */
+/* ---- state in pieces (state_pieces.c) -------------------------------------------------------- */
 
 /* What the state of a module consists of, in the order of its node. Start with {0}. */
 typedef struct cleave_state_list {

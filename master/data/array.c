@@ -34,11 +34,11 @@ static clv_code guess_format(const char *path, const clv_array_reader **ret, clv
     if (readers[i] && readers[i]->is_file(head, got)) return *ret = readers[i], CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.200s: %s: found %02x %02x %02x %02x %02x %02x (%zu bytes)%s",
                   path, list_magics(magics, sizeof magics), head[0], head[1], head[2], head[3],
-                  head[4], head[5], got, clv_other_file_cure(path, head, got));
+                  head[4], head[5], got, clv_wrong_format_hint(path, head, got));
 }
 
-clv_code clv_data_read(const char *path, clv_data_format format, size_t max_bytes, clv_tensor **ret,
-                       bool *ret_is_bool, clv_err *err) {
+clv_code clv_array_read(const char *path, clv_data_format format, size_t max_bytes,
+                        clv_tensor **ret, bool *ret_is_bool, clv_err *err) {
   const clv_array_reader *r = readers[format];
   if (ret_is_bool) *ret_is_bool = false;
   if (format == CLV_FORMAT_AUTO) CLV_TRY(guess_format(path, &r, err));
@@ -48,9 +48,9 @@ clv_code clv_data_read(const char *path, clv_data_format format, size_t max_byte
 }
 
 clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
-  return clv_data_read(path, CLV_FORMAT_IDX, max_bytes, ret, NULL, err);
+  return clv_array_read(path, CLV_FORMAT_IDX, max_bytes, ret, NULL, err);
 }
 
 clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret, clv_err *err) {
-  return clv_data_read(path, CLV_FORMAT_NPY, max_bytes, ret, NULL, err);
+  return clv_array_read(path, CLV_FORMAT_NPY, max_bytes, ret, NULL, err);
 }

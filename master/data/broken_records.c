@@ -6,17 +6,17 @@
 
 #include "master/data/text_int.h"
 
-void clv_broken_done(clv_broken *b) {
+void clv_broken_done(clv_broken_records *b) {
   if (!b) return;
   clv_bytes_done(&b->list);
-  *b = (clv_broken){0};
+  *b = (clv_broken_records){0};
 }
 
-void clv_broken_add(clv_broken *b, const clv_err *why) {
-  if (b->n++ < CLV_BROKEN_TOLD) clv_bytes_printf(&b->list, "%s\n", why->text);
+void clv_broken_add(clv_broken_records *b, const clv_err *why) {
+  if (b->n++ < CLV_BROKEN_LISTED) clv_bytes_printf(&b->list, "%s\n", why->text);
 }
 
-clv_code clv_rows_tolerate(clv_rows *r, const clv_err *why, clv_err *err) {
+clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err *err) {
   bool limit = why->code != CLV_INVALID && why->code != CLV_DATA_LOSS;
   if (!r->tolerates_broken || limit) {
     if (err) *err = *why;
@@ -26,7 +26,7 @@ clv_code clv_rows_tolerate(clv_rows *r, const clv_err *why, clv_err *err) {
   return r->broken.list.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-clv_code clv_rows_all_broken(const clv_rows *r, clv_err *err) {
+clv_code clv_text_rows_check_broken(const clv_text_rows *r, clv_err *err) {
   if (!r->broken.n) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: none of %zu records can be read; the first: %.*s", r->path,
                   r->broken.n, (int)strcspn(r->broken.list.data, "\n"), r->broken.list.data);

@@ -4,15 +4,15 @@
 
 #include "master/data/page_int.h"
 
-void clv_names_done(clv_names *s) {
+void clv_name_table_done(clv_name_table *s) {
   if (!s) return;
   clv_bytes_done(&s->text);
   free(s->sorted);
-  *s = (clv_names){0};
+  *s = (clv_name_table){0};
 }
 
 /* Where a name stands, or would. */
-static size_t place_of(const clv_names *s, const char *name, bool *ret_here) {
+static size_t place_of(const clv_name_table *s, const char *name, bool *ret_here) {
   size_t low = 0, high = s->n;
   *ret_here = false;
   while (low < high && !*ret_here) {
@@ -27,9 +27,9 @@ static size_t place_of(const clv_names *s, const char *name, bool *ret_here) {
   return *ret_here ? high : low;
 }
 
-static clv_code make_room(clv_names *s, clv_err *err) {
-  if (s->n == CLV_NAMES_MOST)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %d classes", CLV_NAMES_MOST);
+static clv_code make_room(clv_name_table *s, clv_err *err) {
+  if (s->n == CLV_MAX_CLASS_NAMES)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d classes", CLV_MAX_CLASS_NAMES);
   if (s->n < s->cap) return CLV_OK;
   size_t cap = s->cap ? 2 * s->cap : 16;
   void *more = realloc(s->sorted, cap * sizeof *s->sorted);
@@ -39,7 +39,8 @@ static clv_code make_room(clv_names *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code insert(clv_names *s, const char *name, size_t len, size_t place, clv_err *err) {
+static clv_code insert(clv_name_table *s, const char *name, size_t len, size_t place,
+                       clv_err *err) {
   if (s->closed)
     return clv_fail(err, CLV_INVALID, "the class '%s' is none of data.documents.labels", name);
   CLV_TRY(clv_check_class_name(name, len, err));
@@ -49,12 +50,13 @@ static clv_code insert(clv_names *s, const char *name, size_t len, size_t place,
   clv_bytes_add(&s->text, "", 1);
   if (s->text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for classes");
   memmove(s->sorted + place + 1, s->sorted + place, (s->n - place) * sizeof *s->sorted);
-  s->sorted[place] = (struct clv_one_name){at, (int32_t)s->n};
+  s->sorted[place] = (struct clv_name_entry){at, (int32_t)s->n};
   s->n++;
   return CLV_OK;
 }
 
-clv_code clv_names_number(clv_names *s, const char *name, size_t len, int32_t *ret, clv_err *err) {
+clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
+                               clv_err *err) {
   bool here;
   size_t place = place_of(s, name, &here);
   if (!here) CLV_TRY(insert(s, name, len, place, err));
@@ -62,8 +64,8 @@ clv_code clv_names_number(clv_names *s, const char *name, size_t len, int32_t *r
   return CLV_OK;
 }
 
-clv_code clv_names_order(const clv_names *s, char ***ret_classes, int32_t **ret_rank,
-                         clv_err *err) {
+clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
+                              clv_err *err) {
   CLV_AUTO(clv_freep) char **classes = NULL;
   int32_t *rank;
   CLV_TRY(clv_alloc(s->n, sizeof *classes, &classes, err));

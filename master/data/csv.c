@@ -27,7 +27,7 @@ static size_t line_end(const clv_csv *c) {
   return c->len - c->at >= 2 && memcmp(c->text + c->at, "\r\n", 2) == 0 ? 2 : 0;
 }
 
-bool clv_csv_more(clv_csv *c) {
+bool clv_csv_has_record(clv_csv *c) {
   for (size_t n; (n = line_end(c));) {
     c->at += n;
     c->line++;
@@ -58,7 +58,7 @@ static void plain(clv_csv *c, clv_bytes *ret) {
   clv_bytes_add(ret, c->text + from, c->at - from);
 }
 
-clv_code clv_csv_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err) {
+clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err *err) {
   ret->len = 0;
   clv_bytes_add(ret, "", 0);
   if (c->at < c->len && c->text[c->at] == '"')

@@ -114,7 +114,7 @@ typedef struct clv_page_options {
 } clv_page_options;
 
 /* Inputs of a record, at most. */
-enum { CLV_DATA_INPUTS = 8 };
+enum { CLV_DATA_MAX_INPUTS = 8 };
 
 /* Zero-initialise, then set what differs. Strings and arrays are read during open only. */
 typedef struct clv_dataset_options {
@@ -153,15 +153,15 @@ typedef struct clv_dataset_options {
 } clv_dataset_options;
 
 /* Records that cannot be read. */
-enum { CLV_BROKEN_TOLD = 20 };
-typedef struct clv_broken {
+enum { CLV_BROKEN_LISTED = 20 };
+typedef struct clv_broken_records {
   size_t n;
-  clv_bytes list; /* what is wrong with the first CLV_BROKEN_TOLD of them, a line each */
-} clv_broken;
+  clv_bytes list; /* what is wrong with the first CLV_BROKEN_LISTED of them, a line each */
+} clv_broken_records;
 
-void clv_broken_done(clv_broken *b);
+void clv_broken_done(clv_broken_records *b);
 /* Counts one, with its error, which names the file. */
-void clv_broken_add(clv_broken *b, const clv_err *why);
+void clv_broken_add(clv_broken_records *b, const clv_err *why);
 
 typedef struct clv_dataset clv_dataset;
 
@@ -182,21 +182,21 @@ size_t clv_dataset_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
 /* Folders of images, and texts: how many classes there are, else 0; and that both have the same
  * ones. */
-size_t clv_dataset_classes(const clv_dataset *ds);
-const char *clv_dataset_class(const clv_dataset *ds, size_t class); /* its name */
+size_t clv_dataset_class_count(const clv_dataset *ds);
+const char *clv_dataset_class_name(const clv_dataset *ds, size_t class); /* its name */
 /* The path of an image in its folder, as in "cat/1.png"; NULL for records of other files. */
-const char *clv_dataset_name(const clv_dataset *ds, size_t record);
-clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test,
-                                  clv_err *err) CLV_USE_RESULT;
+const char *clv_dataset_image_path(const clv_dataset *ds, size_t record);
+clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_dataset *test,
+                                        clv_err *err) CLV_USE_RESULT;
 /* Folders of images: files that are left alone, since they are no .png, .jpg or .jpeg or are in no
  * class; the first by name, below the folder. */
-size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first);
+size_t clv_dataset_stray_files(const clv_dataset *ds, const char **ret_first);
 /* Whether inputs [N, a, b] became images [N, 1, a, b]. */
 bool clv_dataset_adds_channel(const clv_dataset *ds);
 /* Texts and pages that were left out with `tolerates_broken`. */
-const clv_broken *clv_dataset_broken(const clv_dataset *ds);
+const clv_broken_records *clv_dataset_broken(const clv_dataset *ds);
 /* Texts that are longer than max_tokens. */
-size_t clv_dataset_cut(const clv_dataset *ds);
+size_t clv_dataset_truncated(const clv_dataset *ds);
 /* Of documents; zeros otherwise. */
 typedef struct clv_page_counts {
   size_t pages, words, windows;
@@ -205,7 +205,7 @@ typedef struct clv_page_counts {
   size_t no_token;   /* words that the tokenizer makes nothing of */
   size_t strays;     /* files that are no documents */
 } clv_page_counts;
-clv_page_counts clv_dataset_pages(const clv_dataset *ds);
+clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
 /* A page of documents that were opened `unlabelled`: predictions are of its words. */
 typedef struct clv_kept_page {
   clv_page_word *words; /* [n] */
@@ -214,26 +214,26 @@ typedef struct clv_kept_page {
                           * labels or probabilities, as it stands there; "": nothing */
   size_t first, windows; /* its records: first, first + 1, ... */
 } clv_kept_page;
-size_t clv_dataset_kept_pages(const clv_dataset *ds); /* 0: they are not kept */
+size_t clv_dataset_kept_page_count(const clv_dataset *ds); /* 0: they are not kept */
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
 /* Of a record of such a page, [*ret_n]: the word that each of its tokens speaks for, or
  * CLV_LABEL_IGNORED. One token of all windows speaks for a word: its first one, in the window where
  * it would have its label. */
-const int32_t *clv_dataset_places(const clv_dataset *ds, size_t record, size_t *ret_n);
+const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, size_t *ret_n);
 /* How many tokens the tokenizer has; 0 without one. */
-int64_t clv_dataset_tokens(const clv_dataset *ds);
+int64_t clv_dataset_vocab_size(const clv_dataset *ds);
 /* Smallest and largest class label that is not ignored; false unless the labels are classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 /* The one label of a record; false: it has none, or several. */
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
 /* The same; of several a number that is equal where all of them are. false: it has none. */
-bool clv_dataset_label_mark(const clv_dataset *ds, size_t record, double *ret);
+bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret);
 /* The number in its file of the first record with the largest class label. False where classes are
  * not counted by looking at records: they have names, or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
 
 /* The class of a record; -1: its labels are no classes, or one for each place. */
-int64_t clv_dataset_class_of(const clv_dataset *ds, size_t record);
+int64_t clv_dataset_record_class(const clv_dataset *ds, size_t record);
 
 /* Shapes of a batch of n records. x is f32, or i64 of tokens; y is i64 (classes) or f32; rank 0
  * without labels. */
@@ -248,7 +248,7 @@ typedef struct clv_data_input {
   clv_dtype dtype;  /* CLV_F32 or CLV_I64 */
   clv_shape shape;  /* of a batch */
 } clv_data_input;
-size_t clv_dataset_inputs(const clv_dataset *ds); /* 1..CLV_DATA_INPUTS */
+size_t clv_dataset_input_count(const clv_dataset *ds); /* 1..CLV_DATA_MAX_INPUTS */
 clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
 
 /* Fill the first n rows of x ([B >= n, ...] of x_dtype) and y (may be NULL) with the records
@@ -257,31 +257,32 @@ clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n);
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) CLV_USE_RESULT;
 
-/* The same of all inputs, x: [clv_dataset_inputs], and for training: random crops and flips of
+/* The same of all inputs, x: [clv_dataset_input_count], and for training: random crops and flips of
  * images are drawn from (seed, epoch, record), so neither threads nor the place in the batch change
  * them. draw NULL: nothing is random. */
-typedef struct clv_draw {
+typedef struct clv_draw_seed {
   uint64_t seed, epoch;
-} clv_draw;
-clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
-                        size_t n, clv_tensor *const *x, clv_tensor *y, clv_err *err) CLV_USE_RESULT;
+} clv_draw_seed;
+clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
+                               const uint32_t *index, size_t n, clv_tensor *const *x, clv_tensor *y,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* What is wrong with a value: file, record, column and value. */
 enum { CLV_SCAN_TEXT = 400 };
 
 /* The values of a sample of records as their files have them. */
-typedef struct clv_data_levels {
+typedef struct clv_value_levels {
   size_t records; /* that were looked at; 0: texts, tokens, several inputs, none readable */
   double low, high;
   size_t levels; /* different values; 0: not all are whole numbers from 0 to 65535 */
   unsigned bits; /* of images: 8, or 16 where one has so many, and of bytes times 257; else 0 */
-} clv_data_levels;
-clv_code clv_dataset_levels(const clv_dataset *ds, size_t most, clv_data_levels *ret,
-                            clv_err *err) CLV_USE_RESULT;
+} clv_value_levels;
+clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_levels *ret,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* Whether all labels are numbers in low..high, NaN being none; true where there are no labels or
  * they are classes. When false, `first` names the first one that is not. */
-bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
+bool clv_dataset_has_labels_in(const clv_dataset *ds, double low, double high,
                                char first[CLV_SCAN_TEXT]);
 
 /* Which numbers of an input: those of a column of its last dimension (-1: all), less those of
@@ -304,11 +305,12 @@ bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns c
 
 /* Where transformers looks for pads by their token, records must say the same by their lengths. */
 typedef enum clv_pad_rule {
-  CLV_PADS_BEHIND, /* no pad among the real places: places are numbered without pads there */
-  CLV_PADS_LAST,   /* the last token that is no pad is the last real one: it is scored there */
+  CLV_PADS_NOT_INSIDE, /* no pad among the real places: places are numbered without pads there */
+  /* the last token that is no pad is the last real one: it is scored there */
+  CLV_PADS_END_AT_TOKEN,
 } clv_pad_rule;
 /* Instead of the token of pads: there is none; pads are a number that no token has. */
-enum { CLV_NO_PAD = -1, CLV_PAD_OF_NO_TOKEN = -2 };
+enum { CLV_NO_PAD = -1, CLV_PAD_NOT_A_TOKEN = -2 };
 typedef struct clv_pad_fault {
   size_t record;
   int64_t place, length; /* place: of the pad, or of the token that is scored there */
@@ -318,8 +320,8 @@ typedef struct clv_pad_fault {
 /* Whether all records follow the rule; else the first that does not. Tokens are the input "ids", or
  * the first one; real places those before "lengths", or all. True for
  * CLV_NO_PAD. */
-bool clv_dataset_pads_fit(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
-                          clv_pad_fault *ret);
+bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
+                                clv_pad_fault *ret);
 /* Labels of places where the next place has another token: how many there are, and how many of them
  * are the token of their own place. 0 where labels are no tokens. */
 typedef struct clv_label_shift {
@@ -376,14 +378,14 @@ bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t
 clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
                            clv_err *err) CLV_USE_RESULT;
 /* Number of a record in its file, from 0: another than `record` behind clv_dataset_limit. */
-size_t clv_dataset_number(const clv_dataset *ds, size_t record);
+size_t clv_dataset_record_number(const clv_dataset *ds, size_t record);
 
 /* ---- digests (digest.c) ---------------------------------------------------------------------- */
 
 /* The parts of a set, each with a digest of its own: its inputs ("records", or their names), then
  * "labels" where it has some. A path is for messages. */
-size_t clv_dataset_parts(const clv_dataset *ds);
-const char *clv_dataset_part(const clv_dataset *ds, size_t part);
+size_t clv_dataset_part_count(const clv_dataset *ds);
+const char *clv_dataset_part_name(const clv_dataset *ds, size_t part);
 const char *clv_dataset_part_path(const clv_dataset *ds, size_t part);
 /* Digest of what training reads of the part: type, shape and values of all records; of images the
  * bytes of their files, which are read for it. */
@@ -403,7 +405,7 @@ typedef struct clv_scan_options {
   /* Images have no values that are not finite. With `decode` each is read all the same, so that one
    * that is damaged is found; with `draw` as for training. */
   bool decode;
-  const clv_draw *draw;
+  const clv_draw_seed *draw;
   /* Told every few megabytes, and at the end; may be NULL. */
   void (*progress)(void *user, size_t done, size_t all);
   void *user;
@@ -414,7 +416,7 @@ typedef struct clv_scan {
   size_t looked_at;
   clv_subset not_finite;     /* records with such a value in inputs or labels, ascending */
   clv_subset unreadable;     /* images, ascending; with tolerates_broken alone */
-  clv_broken broken;         /* what is wrong with them */
+  clv_broken_records broken; /* what is wrong with them */
   char first[CLV_SCAN_TEXT]; /* the first of them: "x.npy: record 17, column 3 is nan" */
 } clv_scan;
 
@@ -463,7 +465,8 @@ size_t clv_batches_per_epoch(const clv_batches *b);
 /* One batch, ready to be trained on. */
 typedef struct clv_batch {
   clv_tensor *x; /* [n, ...], the first input, borrowed until the next clv_loader_next */
-  clv_tensor *inputs[CLV_DATA_INPUTS]; /* [n_inputs] of [n, ...], as clv_dataset_input has them */
+  /* [n_inputs] of [n, ...], as clv_dataset_input has them */
+  clv_tensor *inputs[CLV_DATA_MAX_INPUTS];
   size_t n_inputs;
   clv_tensor *y;         /* [n] i64 or [n, ...] f32, borrowed; NULL without labels */
   const uint32_t *index; /* [n] record numbers, borrowed */

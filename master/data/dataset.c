@@ -47,7 +47,7 @@ bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *r
   return true;
 }
 
-int64_t clv_dataset_class_of(const clv_dataset *ds, size_t record) {
+int64_t clv_dataset_record_class(const clv_dataset *ds, size_t record) {
   if (!ds->labels || ds->kind != CLV_LABEL_CLASS || ds->y_shape.rank != 1) return -1;
   return ((const int64_t *)ds->labels->data)[record];
 }
@@ -55,7 +55,7 @@ int64_t clv_dataset_class_of(const clv_dataset *ds, size_t record) {
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record) {
   int64_t low, high;
   if (!ds->labels_path || !clv_dataset_label_range(ds, &low, &high)) return false;
-  *ret_record = clv_dataset_number(ds, ds->label_max_at);
+  *ret_record = clv_dataset_record_number(ds, ds->label_max_at);
   return true;
 }
 
@@ -109,7 +109,7 @@ static clv_code make_table(clv_dataset *ds, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_dataset_make_wide_table(clv_dataset *ds, clv_err *err) {
+clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) {
   float most = ds->divide_255 ? 65535.0f : 257.0f;
   CLV_TRY(clv_alloc(ds->n_norm, 65536 * sizeof(float), &ds->wide, err));
   for (size_t k = 0; k < ds->n_norm; k++)
@@ -135,17 +135,20 @@ clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, boo
 
 bool clv_dataset_adds_channel(const clv_dataset *ds) { return ds->adds_channel; }
 
-const clv_broken *clv_dataset_broken(const clv_dataset *ds) { return &ds->broken; }
-int64_t clv_dataset_tokens(const clv_dataset *ds) { return ds->kinds.count; }
+const clv_broken_records *clv_dataset_broken(const clv_dataset *ds) { return &ds->broken; }
+int64_t clv_dataset_vocab_size(const clv_dataset *ds) { return ds->kinds.count; }
 
-size_t clv_dataset_classes(const clv_dataset *ds) { return ds->n_classes; }
-const char *clv_dataset_class(const clv_dataset *ds, size_t class) { return ds->classes[class]; }
+size_t clv_dataset_class_count(const clv_dataset *ds) { return ds->n_classes; }
+const char *clv_dataset_class_name(const clv_dataset *ds, size_t class) {
+  return ds->classes[class];
+}
 
-clv_code clv_dataset_same_classes(const clv_dataset *train, const clv_dataset *test, clv_err *err) {
-  size_t n = clv_dataset_classes(train), k = clv_dataset_classes(test);
+clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_dataset *test,
+                                        clv_err *err) {
+  size_t n = clv_dataset_class_count(train), k = clv_dataset_class_count(test);
   if (!n || !k) return CLV_OK;
   for (size_t i = 0; i < CLV_MIN(n, k); i++) {
-    const char *one = clv_dataset_class(train, i), *other = clv_dataset_class(test, i);
+    const char *one = clv_dataset_class_name(train, i), *other = clv_dataset_class_name(test, i);
     if (strcmp(one, other) != 0)
       return clv_fail(
           err, CLV_DATA_LOSS,
@@ -205,7 +208,7 @@ static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dt
 }
 
 static clv_code check_inputs(const clv_dataset *ds, size_t n, clv_tensor *const *x, clv_err *err) {
-  for (size_t k = 0; k < clv_dataset_inputs(ds); k++) {
+  for (size_t k = 0; k < clv_dataset_input_count(ds); k++) {
     clv_data_input want = clv_dataset_input(ds, k, n);
     CLV_TRY(check_output(ds->named ? want.name : "x", x[k], want.dtype, want.shape, err));
   }
@@ -223,14 +226,15 @@ static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *const *input
 }
 
 /* Of record r in row i of a batch. */
-static void hide(const clv_dataset *ds, const clv_draw *draw, uint32_t r, clv_tensor *ids,
+static void hide(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t r, clv_tensor *ids,
                  clv_tensor *y, size_t i) {
   size_t from = i * (size_t)ds->y_shape.dim[1];
   clv_objective_mask(ds, draw, r, (int64_t *)ids->data + from, (int64_t *)y->data + from);
 }
 
-clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint32_t *index,
-                        size_t n, clv_tensor *const *x, clv_tensor *y, clv_err *err) {
+clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
+                               const uint32_t *index, size_t n, clv_tensor *const *x, clv_tensor *y,
+                               clv_err *err) {
   CLV_TRY(check_inputs(ds, n, x, err));
   if (y && !ds->labels)
     return clv_fail(err, CLV_PRECONDITION, "batch y: the dataset has no labels");
@@ -244,14 +248,14 @@ clv_code clv_batch_draw(const clv_dataset *ds, const clv_draw *draw, const uint3
     if (y && ds->objective == CLV_OBJECTIVE_MASKED) hide(ds, draw, index[i], x[ds->ids], y, i);
   }
   if (!ds->images) return CLV_OK;
-  const clv_sample_tables tables = {ds->table, ds->wide, ds->n_norm > 1};
+  const clv_pixel_tables tables = {ds->table, ds->wide, ds->n_norm > 1};
   return clv_images_fill(ds->images, draw, index, n, &tables, x[0]->data, err);
 }
 
 clv_code clv_batch_fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_tensor *x,
                         clv_tensor *y, clv_err *err) {
-  if (clv_dataset_inputs(ds) > 1)
+  if (clv_dataset_input_count(ds) > 1)
     return clv_fail(err, CLV_INVALID, "a record has %zu inputs, and one tensor is to be filled",
-                    clv_dataset_inputs(ds));
-  return clv_batch_draw(ds, NULL, index, n, &x, y, err);
+                    clv_dataset_input_count(ds));
+  return clv_batch_fill_inputs(ds, NULL, index, n, &x, y, err);
 }

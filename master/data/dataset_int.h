@@ -23,16 +23,16 @@ typedef struct clv_named_input {
 struct clv_dataset {
   clv_named_input *named; /* [n_named], in the place of `inputs`; NULL where there is one input */
   size_t n_named;
-  clv_tensor *inputs;  /* as in the file; NULL for images and named inputs */
-  clv_images *images;  /* a folder of images, or NULL */
-  clv_texts *texts;    /* what a table of texts became, or NULL */
-  clv_page_set *pages; /* the same of documents, or NULL */
-  clv_tensor *labels;  /* [count or more, ...] i64 or f32, or NULL */
-  char **classes;      /* [n_classes] names in the order of the numbers; the reader's texts */
-  size_t n_classes;    /* 0: classes are numbers alone */
-  clv_broken broken;   /* records that were left out */
-  int64_t *groups;     /* [count] records with equal numbers belong together; NULL: not read */
-  uint32_t *numbers;   /* [count] of records in their files; NULL: those of the records */
+  clv_tensor *inputs;        /* as in the file; NULL for images and named inputs */
+  clv_images *images;        /* a folder of images, or NULL */
+  clv_texts *texts;          /* what a table of texts became, or NULL */
+  clv_page_set *pages;       /* the same of documents, or NULL */
+  clv_tensor *labels;        /* [count or more, ...] i64 or f32, or NULL */
+  char **classes;            /* [n_classes] names in the order of the numbers; the reader's texts */
+  size_t n_classes;          /* 0: classes are numbers alone */
+  clv_broken_records broken; /* records that were left out */
+  int64_t *groups;   /* [count] records with equal numbers belong together; NULL: not read */
+  uint32_t *numbers; /* [count] of records in their files; NULL: those of the records */
   size_t count;
   clv_shape x_shape, y_shape; /* of a batch; dim[0] is filled in per batch */
   size_t record;              /* elements of a record */
@@ -42,9 +42,9 @@ struct clv_dataset {
   float *table;               /* [n_norm, 256] for u8 inputs, or NULL */
   float *wide;                /* [n_norm, 65536] for images of 16 bits, or NULL */
   clv_objective objective;
-  clv_token_kinds kinds; /* of texts and documents */
-  size_t ids;            /* which input the tokens are */
-  int64_t ignored;       /* label of a place that has none */
+  clv_token_info kinds; /* of texts and documents */
+  size_t ids;           /* which input the tokens are */
+  int64_t ignored;      /* label of a place that has none */
   bool divide_255, tokens;
   bool adds_channel; /* inputs [N, a, b] became [N, 1, a, b] */
   bool is_bool;      /* u8 inputs are 0 and 1, and stay so */
@@ -85,13 +85,13 @@ clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, boo
                               clv_err *err) CLV_USE_RESULT;
 /* For samples of 16 bits: v / 65535 where bytes are divided by 255; else `scale` is that of bytes,
  * of which one has 257 steps. */
-clv_code clv_dataset_make_wide_table(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
+clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
 
 /* ---- records that are one array (format_arrays.c) -------------------------------------------- */
 
 /* Takes ds->inputs as the records: their number, shape and normalisation. */
-clv_code clv_arrays_take(clv_dataset *ds, const clv_dataset_options *o,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* ---- labels (labels.c) ----------------------------------------------------------------------- */
 
@@ -103,13 +103,13 @@ void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_class
 /* Takes the options' objective for records of tokens, and makes its labels [n, S] unless they are
  * those of the files: of masked tokens those that may be drawn. ids: [n, S], lengths: [n], i32;
  * call it before the inputs take these. */
-clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_kinds kinds,
+clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
                            const clv_tensor *ids, const clv_tensor *lengths,
                            clv_err *err) CLV_USE_RESULT;
 /* Draws which of a record's tokens are hidden. ids, labels: [S], as in the files; of labels those
  * that were not drawn are taken away. draw NULL: for an evaluation. */
-void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
-                        int64_t *labels);
+void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
+                        int64_t *ids, int64_t *labels);
 
 /* ---- fewer records (keep_records.c) ---------------------------------------------------------- */
 
@@ -128,11 +128,11 @@ void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *numbers);
 clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o,
                          clv_err *err) CLV_USE_RESULT;
 /* Hands over the next of [n_named]; dtype follows from the tensor. */
-clv_code clv_inputs_take(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_inputs_add(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
+                        clv_err *err) CLV_USE_RESULT;
 /* Hands over the inputs that were asked for, of those [n] that the records have. */
-clv_code clv_inputs_pick(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
-                         clv_tensor **const *tensors, size_t n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
+                           clv_tensor **const *tensors, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_inputs_free(clv_dataset *ds);
 /* Input k of a record into row i of x, which fits. */
 void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor *x, size_t i);

@@ -34,23 +34,23 @@ static clv_code digest_images(const clv_dataset *ds, clv_sha256 *ret, clv_err *e
                        err);
 }
 
-size_t clv_dataset_parts(const clv_dataset *ds) {
-  return clv_dataset_inputs(ds) + (ds->labels != NULL);
+size_t clv_dataset_part_count(const clv_dataset *ds) {
+  return clv_dataset_input_count(ds) + (ds->labels != NULL);
 }
 
-const char *clv_dataset_part(const clv_dataset *ds, size_t part) {
-  if (part == clv_dataset_inputs(ds)) return "labels";
+const char *clv_dataset_part_name(const clv_dataset *ds, size_t part) {
+  if (part == clv_dataset_input_count(ds)) return "labels";
   return ds->named ? ds->named[part].name : "records";
 }
 
 const char *clv_dataset_part_path(const clv_dataset *ds, size_t part) {
   if (part < ds->n_named) return ds->named[part].path;
-  bool labels = part == clv_dataset_inputs(ds);
+  bool labels = part == clv_dataset_input_count(ds);
   return labels && ds->labels_path ? ds->labels_path : ds->inputs_path;
 }
 
 clv_code clv_dataset_digest(const clv_dataset *ds, size_t part, clv_sha256 *ret, clv_err *err) {
-  if (part == clv_dataset_inputs(ds)) return digest_tensor(ds, ds->labels, ret, err);
+  if (part == clv_dataset_input_count(ds)) return digest_tensor(ds, ds->labels, ret, err);
   if (ds->images) return digest_images(ds, ret, err);
   return digest_tensor(ds, ds->named ? ds->named[part].data : ds->inputs, ret, err);
 }
@@ -67,7 +67,8 @@ clv_code clv_subset_digest(const clv_dataset *ds, const clv_subset *s, clv_sha25
                            clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *numbers = NULL;
   CLV_TRY(clv_alloc(s->n, sizeof *numbers, &numbers, err));
-  for (size_t i = 0; i < s->n; i++) numbers[i] = (uint32_t)clv_dataset_number(ds, s->index[i]);
+  for (size_t i = 0; i < s->n; i++)
+    numbers[i] = (uint32_t)clv_dataset_record_number(ds, s->index[i]);
   return digest_values("rows", &CLV_SHAPE((int64_t)s->n), numbers, s->n * sizeof *numbers, ret,
                        err);
 }

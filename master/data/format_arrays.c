@@ -35,7 +35,7 @@ static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, 
   return CLV_OK;
 }
 
-clv_code clv_arrays_take(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   const clv_tensor *t = ds->inputs;
   char text[160];
   if (t->shape.rank == 0 || t->n == 0)
@@ -55,8 +55,8 @@ clv_code clv_arrays_take(clv_dataset *ds, const clv_dataset_options *o, clv_err 
 static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   if (o->n_named) return clv_inputs_open(ds, o, err);
   if (!o->inputs_path) return clv_fail(err, CLV_INVALID, "the dataset names no inputs file");
-  CLV_TRY(clv_data_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, &ds->is_bool, err));
-  return clv_arrays_take(ds, o, err);
+  CLV_TRY(clv_array_read(o->inputs_path, o->format, o->max_bytes, &ds->inputs, &ds->is_bool, err));
+  return clv_arrays_set_records(ds, o, err);
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -127,7 +127,7 @@ static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *er
 
 static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *raw = NULL;
-  CLV_TRY(clv_data_read(o->labels_path, o->format, o->max_bytes, &raw, NULL, err));
+  CLV_TRY(clv_array_read(o->labels_path, o->format, o->max_bytes, &raw, NULL, err));
   size_t found = raw->shape.rank ? (size_t)raw->shape.dim[0] : 0;
   if (found != ds->count)
     return clv_fail(err, CLV_INVALID,
@@ -148,7 +148,7 @@ static clv_code open_arrays(clv_dataset *ds, const clv_dataset_options *o, clv_e
 static clv_code group_by_file(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   char text[160];
-  CLV_TRY(clv_data_read(o->group, o->format, o->max_bytes, &t, NULL, err));
+  CLV_TRY(clv_array_read(o->group, o->format, o->max_bytes, &t, NULL, err));
   if (t->dtype == CLV_F32 || t->dtype == CLV_F64)
     return clv_fail(err, CLV_INVALID, "%s: groups are whole numbers, found %s", o->group,
                     clv_dtype_name(t->dtype));

@@ -14,10 +14,10 @@ static clv_code open_pages(clv_dataset *ds, const clv_dataset_options *o, clv_er
   ds->classes = clv_steal(&p->classes);
   ds->n_classes = p->names.n;
   ds->broken = p->broken;
-  p->broken = (clv_broken){0};
+  p->broken = (clv_broken_records){0};
   clv_tensor **const tensors[] = {&p->ids, &p->lengths, &p->boxes};
   CLV_TRY(clv_objective_set(ds, o, p->kinds, p->ids, p->lengths, err));
-  CLV_TRY(clv_inputs_pick(ds, o, names, tensors, CLV_COUNT(names), err));
+  CLV_TRY(clv_inputs_select(ds, o, names, tensors, CLV_COUNT(names), err));
   if (p->labels) clv_dataset_set_labels(ds, &p->labels, p->names.n);
   return CLV_OK;
 }
@@ -29,17 +29,19 @@ static clv_code group_by_file_or_page(clv_dataset *ds, const clv_dataset_options
   return CLV_OK;
 }
 
-clv_page_counts clv_dataset_pages(const clv_dataset *ds) {
+clv_page_counts clv_dataset_page_counts(const clv_dataset *ds) {
   return ds->pages ? ds->pages->counts : (clv_page_counts){0};
 }
 
-size_t clv_dataset_kept_pages(const clv_dataset *ds) { return ds->pages ? ds->pages->kept.n : 0; }
+size_t clv_dataset_kept_page_count(const clv_dataset *ds) {
+  return ds->pages ? ds->pages->kept.n : 0;
+}
 
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page) {
   return &ds->pages->kept.list[page];
 }
 
-const int32_t *clv_dataset_places(const clv_dataset *ds, size_t record, size_t *ret_n) {
+const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, size_t *ret_n) {
   const clv_tensor *t = ds->pages->places;
   *ret_n = (size_t)t->shape.dim[1];
   return (const int32_t *)t->data + record * *ret_n;

@@ -8,7 +8,7 @@
 #include "master/data/dataset_int.h"
 
 static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
-  const clv_folder *f = clv_images_folder(ds->images);
+  const clv_image_folder *f = clv_images_folder(ds->images);
   ds->y_shape = CLV_SHAPE((int64_t)f->n);
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
@@ -18,7 +18,7 @@ static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
 }
 
 static clv_code name_classes(clv_dataset *ds, clv_err *err) {
-  const clv_folder *f = clv_images_folder(ds->images);
+  const clv_image_folder *f = clv_images_folder(ds->images);
   CLV_TRY(clv_alloc(f->n_classes, sizeof *ds->classes, &ds->classes, err));
   for (size_t i = 0; i < f->n_classes; i++) ds->classes[i] = f->names.data + f->classes[i];
   ds->n_classes = f->n_classes;
@@ -41,13 +41,13 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record)
                            : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
   CLV_TRY(clv_dataset_set_norm(ds, o, true, err));
-  CLV_TRY(clv_dataset_make_wide_table(ds, err));
+  CLV_TRY(clv_dataset_make_u16_table(ds, err));
   return o->unlabelled ? CLV_OK : take_image_labels(ds, err);
 }
 
 /* The folders of an image below that of its class: "cat/anna/1.png" is of the group "anna". */
 static clv_code group_by_folder(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  const clv_folder *f = clv_images_folder(ds->images);
+  const clv_image_folder *f = clv_images_folder(ds->images);
   (void)o;
   for (size_t i = 0; i < ds->count; i++) {
     const char *path = f->names.data + f->path[i];
@@ -57,20 +57,20 @@ static clv_code group_by_folder(clv_dataset *ds, const clv_dataset_options *o, c
                       "%s/%s is in no group: data.validation.by: group needs a folder for each "
                       "group in the folders of the classes, as in cat/anna/1.png",
                       f->root, path);
-    ds->groups[i] = clv_group_of(below, (size_t)(name - below));
+    ds->groups[i] = clv_group_number(below, (size_t)(name - below));
   }
   return CLV_OK;
 }
 
-size_t clv_dataset_strays(const clv_dataset *ds, const char **ret_first) {
-  const clv_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
+size_t clv_dataset_stray_files(const clv_dataset *ds, const char **ret_first) {
+  const clv_image_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
   *ret_first = f ? f->stray : NULL;
   return f ? f->n_strays : 0;
 }
 
-const char *clv_dataset_name(const clv_dataset *ds, size_t record) {
+const char *clv_dataset_image_path(const clv_dataset *ds, size_t record) {
   if (!ds->images) return NULL;
-  const clv_folder *f = clv_images_folder(ds->images);
+  const clv_image_folder *f = clv_images_folder(ds->images);
   const char *path = f->names.data + f->path[record];
   return strncmp(path, "./", 2) == 0 ? path + 2 : path;
 }

@@ -8,7 +8,7 @@
 #include "master/data/dataset_int.h"
 
 /* FNV-1a of 64 bits: two names with one number would be held back together, and no more. */
-int64_t clv_group_of(const char *name, size_t len) {
+int64_t clv_group_number(const char *name, size_t len) {
   uint64_t h = 0xcbf29ce484222325u;
   for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)name[i]) * 0x100000001b3u;
   return (int64_t)h;

@@ -5,7 +5,7 @@
  */
 #include "master/data/reader_int.h"
 
-static const clv_element elements[] = {
+static const clv_element_type elements[] = {
     {.name = "u8", .code = 0x08, .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
     {.name = "i8", .code = 0x09, .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
     {.name = "i16", .code = 0x0b, .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_i16},
@@ -14,7 +14,7 @@ static const clv_element elements[] = {
     {.name = "f64", .code = 0x0e, .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
 };
 
-static const clv_element *find_element(uint8_t code) {
+static const clv_element_type *find_element(uint8_t code) {
   for (size_t i = 0; i < CLV_COUNT(elements); i++)
     if (elements[i].code == code) return &elements[i];
   return NULL;
@@ -30,7 +30,7 @@ static clv_code check_magic(const clv_source *s, const uint8_t *m, clv_err *err)
                     "%.200s: wrong magic: an IDX file starts with 00 00 <type> <rank> (images: 00 "
                     "00 08 03), found %02x %02x %02x %02x%s",
                     clv_source_label(s), m[0], m[1], m[2], m[3],
-                    clv_other_file_cure(clv_source_label(s), m, 4));
+                    clv_wrong_format_hint(clv_source_label(s), m, 4));
   if (!find_element(m[2]))
     return clv_fail(err, CLV_INVALID,
                     "%s: unknown IDX type 0x%02x; known: 08 u8, 09 i8, 0b i16, 0c i32, 0d f32, "
@@ -46,22 +46,22 @@ static clv_code read_idx(clv_source *s, size_t max_bytes, clv_tensor **ret, bool
                          clv_err *err) {
   (void)ret_is_bool;
   uint8_t magic[4], extents[4 * CLV_MAX_RANK];
-  CLV_TRY(clv_source_header(s, "IDX magic", magic, sizeof magic, err));
+  CLV_TRY(clv_source_read_header(s, "IDX magic", magic, sizeof magic, err));
   CLV_TRY(check_magic(s, magic, err));
   size_t extent_bytes = 4u * magic[3];
-  CLV_TRY(clv_source_header(s, "IDX extents", extents, extent_bytes, err));
+  CLV_TRY(clv_source_read_header(s, "IDX extents", extents, extent_bytes, err));
   clv_array_header h = {.element = find_element(magic[2]),
                         .shape.rank = magic[3],
                         .bytes = sizeof magic + extent_bytes,
                         .is_big_endian = true};
   for (int i = 0; i < h.shape.rank; i++) h.shape.dim[i] = be32(extents + 4 * i);
-  return clv_source_tensor(s, &h, max_bytes, ret, err);
+  return clv_source_read_tensor(s, &h, max_bytes, ret, err);
 }
 
 clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t max_bytes,
                        clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_TRY(clv_source_memory(data, len, label, &s, err));
+  CLV_TRY(clv_source_open_memory(data, len, label, &s, err));
   return read_idx(s, max_bytes, ret, NULL, err);
 }
 

@@ -26,7 +26,7 @@ static void to_grey(clv_pixels *p) {
   p->channels = 1;
 }
 
-/* From the last pixel backwards, in place: clv_pixels_size made room for three channels. */
+/* From the last pixel backwards, in place: clv_pixels_reserve made room for three channels. */
 static void to_rgb(clv_pixels *p) {
   uint16_t *wide = (uint16_t *)(void *)p->data;
   for (size_t i = (size_t)p->width * p->height; i-- > 0;)
@@ -40,13 +40,13 @@ static void to_rgb(clv_pixels *p) {
 static const struct {
   const char *name, *magic;
   size_t n;
-  clv_code (*decode)(const clv_encoded *in, clv_pixels *ret, clv_err *err);
+  clv_code (*decode)(const clv_encoded_image *in, clv_pixels *ret, clv_err *err);
 } decoders[] = {
     {.name = "PNG", .magic = "\x89PNG\r\n\x1a\n", .n = 8, .decode = clv_png_decode},
     {.name = "JPEG", .magic = "\xff\xd8\xff", .n = 3, .decode = clv_jpeg_decode},
 };
 
-clv_code clv_image_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(decoders); i++) {
     if (in->len < decoders[i].n || memcmp(in->data, decoders[i].magic, decoders[i].n) != 0)
       continue;

@@ -27,7 +27,7 @@ typedef struct worker {
 } worker;
 
 struct clv_images {
-  clv_folder folder;
+  clv_image_folder folder;
   clv_image_options o;
   uint32_t width, height; /* of every record */
   bool tolerates_broken;
@@ -48,13 +48,13 @@ void clv_images_free(clv_images *im) {
   clv_thread_pool_free(im->pool);
   for (size_t i = 0; im->workers && i < im->o.threads; i++) worker_done(&im->workers[i]);
   free(im->workers);
-  clv_folder_done(&im->folder);
+  clv_image_folder_done(&im->folder);
   free(im);
 }
 
 static void images_freep(clv_images **im) { clv_images_free(*im); }
 
-const clv_folder *clv_images_folder(const clv_images *im) { return &im->folder; }
+const clv_image_folder *clv_images_folder(const clv_images *im) { return &im->folder; }
 
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width) {
   *ret_height = im->height;
@@ -111,7 +111,7 @@ static clv_code read_file(const clv_images *im, uint32_t record, worker *w, size
     return clv_fail(err, CLV_DATA_LOSS, "%lld bytes, the limit is %d", (long long)st.st_size,
                     MAX_FILE_BYTES);
   *ret_len = (size_t)st.st_size;
-  CLV_TRY(clv_reserve(&w->file, &w->file_cap, *ret_len, err));
+  CLV_TRY(clv_reserve_bytes(&w->file, &w->file_cap, *ret_len, err));
   return read_bytes(file, w->file, *ret_len, err);
 }
 
@@ -119,20 +119,20 @@ static clv_code decode(const clv_images *im, uint32_t record, bool header_only, 
                        clv_err *err) {
   size_t len = 0;
   CLV_TRY(read_file(im, record, w, &len, err));
-  clv_encoded in = {.data = w->file,
-                    .len = len,
-                    .channels = im->o.channels,
-                    .max_pixels = im->o.max_pixels,
-                    .header_only = header_only};
+  clv_encoded_image in = {.data = w->file,
+                          .len = len,
+                          .channels = im->o.channels,
+                          .max_pixels = im->o.max_pixels,
+                          .header_only = header_only};
   return clv_image_decode(&in, &w->pixels, err);
 }
 
-clv_code clv_images_pixels(clv_images *im, uint32_t record, const clv_pixels **ret, clv_err *err) {
+clv_code clv_images_decode(clv_images *im, uint32_t record, const clv_pixels **ret, clv_err *err) {
   *ret = &im->workers[0].pixels;
   return decode(im, record, false, &im->workers[0], err);
 }
 
-static clv_code check_size(const clv_images *im, const clv_view *v, clv_err *err) {
+static clv_code check_size(const clv_images *im, const clv_image_view *v, clv_err *err) {
   if (v->out_width == im->width && v->out_height == im->height) return CLV_OK;
   return clv_fail(
       err, CLV_DATA_LOSS,
@@ -145,9 +145,9 @@ static clv_code check_size(const clv_images *im, const clv_view *v, clv_err *err
 
 typedef struct fill {
   clv_images *im;
-  const clv_draw *draw;
+  const clv_draw_seed *draw;
   const uint32_t *index;
-  const clv_sample_tables *tables;
+  const clv_pixel_tables *tables;
   float *x;
 } fill;
 
@@ -162,7 +162,7 @@ typedef struct fill {
   } while (0)
 
 static void to_planes(const fill *f, const uint8_t *src, bool wide, float *dst) {
-  const clv_sample_tables *t = f->tables;
+  const clv_pixel_tables *t = f->tables;
   size_t channels = f->im->o.channels, n = (size_t)f->im->width * f->im->height;
   if (wide)
     TO_PLANES(uint16_t, t->of_16);
@@ -172,16 +172,17 @@ static void to_planes(const fill *f, const uint8_t *src, bool wide, float *dst) 
 
 static clv_code fill_row(const fill *f, uint32_t record, float *dst, worker *w, clv_err *err) {
   clv_images *im = f->im;
-  clv_view view;
+  clv_image_view view;
   CLV_TRY(decode(im, record, false, w, err));
   clv_rng_key key =
-      f->draw ? clv_view_key_of(f->draw->seed, f->draw->epoch, record) : (clv_rng_key){0};
-  CLV_TRY(clv_view_choose(&im->o, w->pixels.width, w->pixels.height, f->draw ? &key : NULL, &view,
-                          err));
+      f->draw ? clv_image_view_key(f->draw->seed, f->draw->epoch, record) : (clv_rng_key){0};
+  CLV_TRY(clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, f->draw ? &key : NULL,
+                                &view, err));
   CLV_TRY(check_size(im, &view, err));
   size_t bytes = (size_t)im->width * im->height * clv_pixel_bytes(&w->pixels);
-  CLV_TRY(clv_reserve(&w->record, &w->record_cap, bytes, err));
-  CLV_TRY(clv_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
+  CLV_TRY(clv_reserve_bytes(&w->record, &w->record_cap, bytes, err));
+  CLV_TRY(
+      clv_image_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
   to_planes(f, w->record, w->pixels.is_wide, dst);
   return CLV_OK;
 }
@@ -193,8 +194,8 @@ static clv_code fill_one(void *arg, size_t i, unsigned thread, clv_err *err) {
   return code == CLV_OK ? CLV_OK : blame(f->im, f->index[i], err);
 }
 
-clv_code clv_images_fill(clv_images *im, const clv_draw *draw, const uint32_t *index, size_t n,
-                         const clv_sample_tables *tables, float *x, clv_err *err) {
+clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
+                         const clv_pixel_tables *tables, float *x, clv_err *err) {
   fill f = {im, draw, index, tables, x};
   return clv_thread_pool_run(im->pool, n, fill_one, &f, err);
 }
@@ -256,14 +257,14 @@ static clv_code check_options(const clv_image_options *o, clv_err *err) {
 }
 
 /* Finds the size that the image has as a record, from its header. */
-static clv_code probe(clv_images *im, uint32_t record, clv_view *ret, clv_err *err) {
+static clv_code probe(clv_images *im, uint32_t record, clv_image_view *ret, clv_err *err) {
   worker *w = &im->workers[0];
   CLV_TRY(decode(im, record, true, w, err));
-  return clv_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
+  return clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
 }
 
 /* The size of records is the commonest one of these, and of several the first. */
-static void take_size(clv_images *im, const clv_view *views, size_t n) {
+static void take_size(clv_images *im, const clv_image_view *views, size_t n) {
   size_t most = 0;
   for (size_t i = 0; i < n; i++) {
     size_t same = 0;
@@ -277,9 +278,9 @@ static void take_size(clv_images *im, const clv_view *views, size_t n) {
   }
 }
 
-bool clv_images_tolerate(const clv_images *im) { return im->tolerates_broken; }
+bool clv_images_can_skip_broken(const clv_images *im) { return im->tolerates_broken; }
 
-clv_code clv_images_probed(const clv_images *im, clv_err *err) {
+clv_code clv_images_probe_error(const clv_images *im, clv_err *err) {
   if (im->probed.code != CLV_OK && err) *err = im->probed;
   return im->probed.code;
 }
@@ -293,7 +294,7 @@ static bool note_probed(clv_images *im, uint32_t record, clv_err *why) {
 
 /* Spread over the folder, the first one included. */
 static clv_code probe_some(clv_images *im, clv_err *err) {
-  clv_view views[PROBES];
+  clv_image_view views[PROBES];
   uint32_t record[PROBES];
   size_t all = CLV_MIN(im->folder.n, PROBES), n = 0;
   clv_err why;
@@ -307,7 +308,7 @@ static clv_code probe_some(clv_images *im, clv_err *err) {
   take_size(im, views, n);
   for (size_t i = 0; i < n; i++)
     if (check_size(im, &views[i], &why) != CLV_OK && !note_probed(im, record[i], &why)) break;
-  return im->tolerates_broken && im->width ? CLV_OK : clv_images_probed(im, err);
+  return im->tolerates_broken && im->width ? CLV_OK : clv_images_probe_error(im, err);
 }
 
 clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, clv_err *err) {
@@ -318,8 +319,8 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, c
   im->o.max_pixels = im->o.max_pixels ? im->o.max_pixels : CLV_IMAGE_MAX_PIXELS;
   im->o.threads = im->o.threads ? im->o.threads : 1;
   CLV_TRY(clv_alloc(im->o.threads, sizeof *im->workers, &im->workers, err));
-  CLV_TRY(clv_folder_scan(options->inputs_path, options->unlabelled, &im->folder, err));
-  clv_folder_thin(&im->folder, options->limit);
+  CLV_TRY(clv_image_folder_scan(options->inputs_path, options->unlabelled, &im->folder, err));
+  clv_image_folder_sample(&im->folder, options->limit);
   im->tolerates_broken = options->tolerates_broken;
   CLV_TRY(probe_some(im, err));
   CLV_TRY(clv_thread_pool_new(im->o.threads, &im->pool, err));

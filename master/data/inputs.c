@@ -31,7 +31,7 @@ clv_dtype clv_dataset_x_dtype(const clv_dataset *ds) {
   return ds->tokens ? CLV_I64 : CLV_F32;
 }
 
-size_t clv_dataset_inputs(const clv_dataset *ds) { return ds->named ? ds->n_named : 1; }
+size_t clv_dataset_input_count(const clv_dataset *ds) { return ds->named ? ds->n_named : 1; }
 
 clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n) {
   if (!ds->named)
@@ -42,8 +42,8 @@ clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n) {
   return ret;
 }
 
-clv_code clv_inputs_take(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
-                         clv_err *err) {
+clv_code clv_inputs_add(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
+                        clv_err *err) {
   const clv_tensor *t = *data;
   clv_named_input *in = &ds->named[ds->n_named];
   if (t->shape.rank == 0 || t->n == 0)
@@ -70,16 +70,16 @@ static clv_code read_input(clv_dataset *ds, const clv_dataset_options *o, size_t
   for (size_t i = 0; i < k; i++)
     if (strcmp(o->names[i], o->names[k]) == 0)
       return clv_fail(err, CLV_INVALID, "two inputs have the name '%s'", o->names[k]);
-  CLV_TRY(clv_data_read(o->named_paths[k], o->format, o->max_bytes, &data, &is_bool, err));
-  CLV_TRY(clv_inputs_take(ds, o->names[k], o->named_paths[k], &data, err));
+  CLV_TRY(clv_array_read(o->named_paths[k], o->format, o->max_bytes, &data, &is_bool, err));
+  CLV_TRY(clv_inputs_add(ds, o->names[k], o->named_paths[k], &data, err));
   ds->named[k].is_bool = is_bool;
   return CLV_OK;
 }
 
 clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if (o->n_named > CLV_DATA_INPUTS)
+  if (o->n_named > CLV_DATA_MAX_INPUTS)
     return clv_fail(err, CLV_INVALID, "%zu inputs: at most %d are possible", o->n_named,
-                    CLV_DATA_INPUTS);
+                    CLV_DATA_MAX_INPUTS);
   if (o->tokens || o->flatten || o->n_mean || o->n_std || o->scale != 0)
     return clv_fail(err, CLV_INVALID,
                     "inputs with names are taken as they are: remove flatten, scale, mean and std");
@@ -89,8 +89,8 @@ clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o, clv_err 
   return CLV_OK;
 }
 
-clv_code clv_inputs_pick(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
-                         clv_tensor **const *tensors, size_t n, clv_err *err) {
+clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
+                           clv_tensor **const *tensors, size_t n, clv_err *err) {
   CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named, &ds->named, err));
   for (size_t k = 0; k < o->n_named; k++) {
     size_t i = 0;
@@ -98,7 +98,7 @@ clv_code clv_inputs_pick(clv_dataset *ds, const clv_dataset_options *o, const ch
     if (i == n)
       return clv_fail(err, CLV_INVALID, "there is no input '%s', or it is named twice: %s, %s%s",
                       o->names[k], names[0], names[1], n > 2 ? ", boxes" : "");
-    CLV_TRY(clv_inputs_take(ds, o->names[k], o->inputs_path, tensors[i], err));
+    CLV_TRY(clv_inputs_add(ds, o->names[k], o->inputs_path, tensors[i], err));
   }
   ds->count = (size_t)ds->named[0].data->shape.dim[0];
   return CLV_OK;
@@ -167,7 +167,7 @@ bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns c
   for (size_t i = 0; i < ds->count * row; i += step) {
     int64_t number = number_at(t, i, columns);
     sum += (double)number;
-    size_t at = clv_dataset_number(ds, i / row);
+    size_t at = clv_dataset_record_number(ds, i / row);
     if (number < ret->min) *ret = (clv_data_range){number, ret->max, at, ret->max_at, 0};
     if (number > ret->max) *ret = (clv_data_range){ret->min, number, ret->min_at, at, 0};
   }

@@ -56,7 +56,8 @@ static J_COLOR_SPACE wanted_space(J_COLOR_SPACE stored) {
   return stored == JCS_CMYK || stored == JCS_YCCK ? JCS_CMYK : JCS_RGB;
 }
 
-static clv_code read_header(jpeg_reader *r, const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+static clv_code read_header(jpeg_reader *r, const clv_encoded_image *in, clv_pixels *ret,
+                            clv_err *err) {
   if (setjmp(r->back)) return failed(r, err);
   jpeg_create_decompress(&r->c);
   r->progress.progress_monitor = on_progress;
@@ -67,7 +68,7 @@ static clv_code read_header(jpeg_reader *r, const clv_encoded *in, clv_pixels *r
   const clv_pixels as = {.width = r->c.image_width,
                          .height = r->c.image_height,
                          .channels = r->c.out_color_space == JCS_GRAYSCALE ? 1 : 3};
-  return clv_pixels_size(in, as, ret, err);
+  return clv_pixels_reserve(in, as, ret, err);
 }
 
 /* a * b / 255, rounded as PIL does it. */
@@ -98,7 +99,7 @@ static clv_code read_rows(jpeg_reader *r, clv_pixels *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_jpeg_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+clv_code clv_jpeg_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) {
   CLV_AUTO(reader_done) jpeg_reader r = {0};
   r.c.err = jpeg_std_error(&r.errors);
   r.errors.error_exit = on_error;

@@ -7,7 +7,7 @@
 
 #include "master/data/dataset_int.h"
 
-size_t clv_dataset_number(const clv_dataset *ds, size_t record) {
+size_t clv_dataset_record_number(const clv_dataset *ds, size_t record) {
   return ds->numbers ? ds->numbers[record] : record;
 }
 

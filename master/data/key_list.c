@@ -9,36 +9,36 @@
 
 enum { ROOM = 32 /* bytes for how many more there are */ };
 
-void clv_keys_add(clv_keys *k, const char *key) {
-  char name[CLV_KEYS_TEXT / 2];
-  clv_text_fit(key, name, sizeof name);
+void clv_key_list_add(clv_key_list *k, const char *key) {
+  char name[CLV_KEY_LIST_TEXT / 2];
+  clv_text_truncate(key, name, sizeof name);
   if (k->unlisted || k->len + strlen(name) + ROOM > sizeof k->text) {
     k->unlisted++;
     return;
   }
   int n = snprintf(k->text + k->len, sizeof k->text - k->len, "%s'%s'", k->len ? ", " : "", name);
-  clv_text_clean(k->text + k->len);
+  clv_text_to_printable(k->text + k->len);
   k->len += (size_t)n;
 }
 
-const char *clv_keys_end(clv_keys *k) {
+const char *clv_key_list_finish(clv_key_list *k) {
   if (!k->len) snprintf(k->text, sizeof k->text, "no keys");
   if (k->unlisted) snprintf(k->text + k->len, ROOM, " and %zu more", k->unlisted);
   return k->text;
 }
 
-const char *clv_keys_text(const clv_json *object, clv_keys *ret) {
+const char *clv_key_list_of_object(const clv_json *object, clv_key_list *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   clv_json j = {.label = object->label, .text = object->text, .len = object->len};
   bool more = true;
-  *ret = (clv_keys){0};
+  *ret = (clv_key_list){0};
   clv_code code = clv_json_open(&j, CLV_JSON_OBJECT, NULL);
   for (size_t n = 0; code == CLV_OK; n++) {
     code = clv_json_next(&j, CLV_JSON_OBJECT, n, &more, NULL);
     if (code != CLV_OK || !more) break;
     code = clv_json_key(&j, &key, NULL);
-    if (code == CLV_OK) clv_keys_add(ret, key.data);
+    if (code == CLV_OK) clv_key_list_add(ret, key.data);
     if (code == CLV_OK) code = clv_json_skip(&j, NULL);
   }
-  return clv_keys_end(ret);
+  return clv_key_list_finish(ret);
 }

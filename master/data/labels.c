@@ -21,7 +21,7 @@ bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret) {
   return true;
 }
 
-bool clv_dataset_label_mark(const clv_dataset *ds, size_t record, double *ret) {
+bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret) {
   if (clv_dataset_label(ds, record, ret)) return true;
   if (!ds->labels || record >= ds->count) return false;
   uint64_t hash = 0xcbf29ce484222325u;

@@ -53,9 +53,9 @@ static void fill_slot(clv_loader *l, slot *s) {
   memcpy(s->index, index, b->n * sizeof *index);
   for (size_t k = 0; k < b->n_inputs; k++) set_rows(b->inputs[k], b->n);
   if (b->y) set_rows(b->y, b->n);
-  clv_draw draw = {l->seed, b->at.epoch};
-  s->code =
-      clv_batch_draw(l->ds, l->evaluation ? NULL : &draw, s->index, b->n, b->inputs, b->y, &s->err);
+  clv_draw_seed draw = {l->seed, b->at.epoch};
+  s->code = clv_batch_fill_inputs(l->ds, l->evaluation ? NULL : &draw, s->index, b->n, b->inputs,
+                                  b->y, &s->err);
 }
 
 static void *run(void *arg) {
@@ -82,7 +82,7 @@ static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
   clv_shape y = clv_dataset_y_shape(l->ds, most);
   CLV_TRY(clv_alloc(most, sizeof *s->index, &s->index, err));
   b->index = s->index;
-  for (size_t k = 0; k < clv_dataset_inputs(l->ds); k++, b->n_inputs++) {
+  for (size_t k = 0; k < clv_dataset_input_count(l->ds); k++, b->n_inputs++) {
     clv_data_input in = clv_dataset_input(l->ds, k, most);
     CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &b->inputs[k], err));
   }

@@ -15,7 +15,7 @@ enum { MAX_HEADER = 65536 };
 static const char magic_text[] = "\x93NUMPY";
 
 /* Without the byte order, which is '<', '>', '=' (this machine's) or '|' (of single bytes). */
-static const clv_element elements[] = {
+static const clv_element_type elements[] = {
     {.name = "u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
     {.name = "b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_bool},
     {.name = "i1", .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
@@ -211,18 +211,18 @@ static clv_code parse_dict(header *h, clv_err *err) {
 /* Magic, version and header length; *ret_before is what precedes the header text. */
 static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before, clv_err *err) {
   uint8_t head[8], length[4] = {0};
-  CLV_TRY(clv_source_header(s, ".npy magic", head, sizeof head, err));
+  CLV_TRY(clv_source_read_header(s, ".npy magic", head, sizeof head, err));
   if (memcmp(head, magic_text, 6) != 0)
     return clv_fail(err, CLV_INVALID,
                     "%.200s: wrong magic: a .npy file starts with 93 4e 55 4d 50 59, found %02x "
                     "%02x %02x %02x %02x %02x%s",
                     clv_source_label(s), head[0], head[1], head[2], head[3], head[4], head[5],
-                    clv_other_file_cure(clv_source_label(s), head, sizeof head));
+                    clv_wrong_format_hint(clv_source_label(s), head, sizeof head));
   if (head[6] < 1 || head[6] > 3 || head[7] != 0)
     return clv_fail(err, CLV_INVALID, "%s: .npy version %d.%d; 1.0, 2.0 and 3.0 are read",
                     clv_source_label(s), head[6], head[7]);
   size_t width = head[6] == 1 ? 2 : 4;
-  CLV_TRY(clv_source_header(s, ".npy header length", length, width, err));
+  CLV_TRY(clv_source_read_header(s, ".npy header length", length, width, err));
   size_t len =
       length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
   if (len > MAX_HEADER)
@@ -239,18 +239,18 @@ static clv_code read_npy(clv_source *s, size_t max_bytes, clv_tensor **ret, bool
   CLV_TRY(read_preamble(s, &len, &before, err));
   CLV_AUTO(clv_freep) char *text = NULL;
   CLV_TRY(clv_alloc(len, 1, &text, err));
-  CLV_TRY(clv_source_header(s, ".npy header", text, len, err));
+  CLV_TRY(clv_source_read_header(s, ".npy header", text, len, err));
   header h = {.label = clv_source_label(s), .p = text, .end = text + len};
   CLV_TRY(parse_dict(&h, err));
   h.says.bytes = before + len;
   if (ret_is_bool) *ret_is_bool = h.says.element->convert == clv_convert_bool;
-  return clv_source_tensor(s, &h.says, max_bytes, ret, err);
+  return clv_source_read_tensor(s, &h.says, max_bytes, ret, err);
 }
 
 clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,
                        clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_TRY(clv_source_memory(data, len, label, &s, err));
+  CLV_TRY(clv_source_open_memory(data, len, label, &s, err));
   return read_npy(s, max_bytes, ret, NULL, err);
 }
 

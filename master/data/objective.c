@@ -37,7 +37,7 @@ static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_te
   return CLV_OK;
 }
 
-clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_kinds kinds,
+clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
                            const clv_tensor *ids, const clv_tensor *lengths, clv_err *err) {
   ds->kinds = kinds;
   ds->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
@@ -79,8 +79,8 @@ static size_t one_of(const clv_dataset *ds, const clv_rng_key *key, const int64_
   }
 }
 
-void clv_objective_mask(const clv_dataset *ds, const clv_draw *draw, uint32_t record, int64_t *ids,
-                        int64_t *labels) {
+void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
+                        int64_t *ids, int64_t *labels) {
   size_t places = (size_t)ds->y_shape.dim[1], drawn = 0, always;
   uint32_t word[4];
   clv_rng_key key = {.seed = draw ? draw->seed : 0,

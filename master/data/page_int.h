@@ -10,28 +10,28 @@
 
 /* ---- names of classes (class_names.c) -------------------------------------------------------- */
 
-enum { CLV_NAMES_MOST = 65536 };
+enum { CLV_MAX_CLASS_NAMES = 65536 };
 
-/* Each name once, with a number. Zero-initialise; release with clv_names_done. */
-typedef struct clv_names {
+/* Each name once, with a number. Zero-initialise; release with clv_name_table_done. */
+typedef struct clv_name_table {
   clv_bytes text; /* each with its NUL */
-  struct clv_one_name {
+  struct clv_name_entry {
     size_t at;      /* in text */
     int32_t number; /* as they came: 0, 1, ... */
   } * sorted;       /* [n] by name */
   size_t n, cap;
   bool closed; /* no other names are taken */
-} clv_names;
+} clv_name_table;
 
-void clv_names_done(clv_names *s);
+void clv_name_table_done(clv_name_table *s);
 /* The number of a name, which is new unless s is closed. CLV_INVALID: it can be no class's name, or
  * is a new one. */
-clv_code clv_names_number(clv_names *s, const char *name, size_t len, int32_t *ret,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
+                               clv_err *err) CLV_USE_RESULT;
 /* ret_classes: [n], in the order of their numbers where s is closed, else sorted; the caller frees
  * the list, its texts are those of s. ret_rank: [n], what each number becomes. */
-clv_code clv_names_order(const clv_names *s, char ***ret_classes, int32_t **ret_rank,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* ---- lines of pages (page_lines.c) ----------------------------------------------------------- */
 
@@ -46,21 +46,21 @@ typedef struct clv_labelled_page {
                      * NULL: none */
 } clv_labelled_page;
 
-typedef enum clv_page_labels {
+typedef enum clv_page_label_kind {
   CLV_PAGES_UNLABELLED,
-  CLV_PAGES_OF_WORDS, /* "labels": a text or null per word */
-  CLV_PAGES_OF_PAGES, /* "label": a text or a whole number */
-} clv_page_labels;
+  CLV_PAGES_WORD_LABELS, /* "labels": a text or null per word */
+  CLV_PAGES_PAGE_LABELS, /* "label": a text or a whole number */
+} clv_page_label_kind;
 
 /* Every line is an object with "words", "boxes" and labels, as `cleave-master words` prints them;
  * "file" is the name of what it is a page of. Other keys are passed by, or kept as they stand where
  * no labels are wanted. Zero-initialise, then
- * set what is before the empty line; release with clv_page_lines_done. Numbers of `words` and
+ * set what is before the empty line; release with clv_page_reader_done. Numbers of `words` and
  * `names` are places in `kept`; -1: no label. */
-typedef struct clv_page_lines {
+typedef struct clv_page_reader {
   const char *path, *text; /* text ends in a NUL that is not counted */
   size_t len;
-  clv_page_labels wants;
+  clv_page_label_kind wants;
 
   size_t at, line; /* where the next one begins, and how many were before */
   clv_bytes kept, one, label, file, more;
@@ -69,14 +69,14 @@ typedef struct clv_page_lines {
   const char **labels; /* [cap] */
   size_t cap;
   char place[256];
-} clv_page_lines;
+} clv_page_reader;
 
-void clv_page_lines_done(clv_page_lines *l);
+void clv_page_reader_done(clv_page_reader *l);
 /* *ret_more: there is a page. Errors are CLV_INVALID and say line and column. */
-clv_code clv_page_lines_next(clv_page_lines *l, clv_labelled_page *ret, bool *ret_more,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_more,
+                              clv_err *err) CLV_USE_RESULT;
 
-/* ---- pages as they were read (page_kept.c) --------------------------------------------------- */
+/* ---- pages as they were read (kept_pages.c) -------------------------------------------------- */
 
 /* Zero-initialise; release with clv_kept_pages_done. */
 typedef struct clv_kept_pages {
@@ -97,12 +97,12 @@ typedef struct clv_page_set {
   clv_tensor *labels;                /* [n, S] of words, [n] of pages, i64; or NULL */
   clv_bytes groups;                  /* [n] int64_t: of the file if files are groups, or the page */
   clv_kept_pages kept;               /* where predictions are wanted */
-  clv_tensor *places;                /* [n, S] i32 of these, as clv_dataset_places has them */
-  clv_names names;
+  clv_tensor *places;                /* [n, S] i32 of these, as clv_dataset_token_words has them */
+  clv_name_table names;
   char **classes; /* [names.n] */
   clv_page_counts counts;
-  clv_token_kinds kinds;
-  clv_broken broken;
+  clv_token_info kinds;
+  clv_broken_records broken;
 } clv_page_set;
 
 void clv_page_set_free(clv_page_set *p);
@@ -111,9 +111,9 @@ clv_code clv_page_set_open(const clv_dataset_options *o, clv_page_set **ret,
 
 /* Rows that grow. Zero-initialise, open, add, take, done. */
 typedef struct clv_page_rows {
-  clv_rows tokens; /* of its tokenizer and ends; no rows */
+  clv_text_rows tokens; /* of its tokenizer and ends; no rows */
   clv_window_options window;
-  clv_page_labels wants;
+  clv_page_label_kind wants;
   bool by_file;    /* groups are files, else pages */
   bool keeps;      /* pages, and which word each place speaks for, instead of labels */
   int64_t ignored; /* what places without a label have */
@@ -121,7 +121,7 @@ typedef struct clv_page_rows {
   clv_ids ids, boxes, lengths, labels;
   clv_bytes groups;
   clv_kept_pages kept;
-  clv_names names;
+  clv_name_table names;
   clv_page_counts counts;
 } clv_page_rows;
 

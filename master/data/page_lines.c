@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "common/base/json/json.h"
-#include "master/data/lines_int.h"
+#include "master/data/record_lines_int.h"
 #include "master/data/page_int.h"
 
-void clv_page_lines_done(clv_page_lines *l) {
+void clv_page_reader_done(clv_page_reader *l) {
   if (!l) return;
   clv_bytes_done(&l->kept);
   clv_bytes_done(&l->one);
@@ -28,33 +28,33 @@ void clv_page_lines_done(clv_page_lines *l) {
 /* ---- what a line holds ----------------------------------------------------------------------- */
 
 /* The text at `at` of the line, which is in l->one, joins those of the line. */
-static clv_code keep_one(clv_page_lines *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
+static clv_code keep_one(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
   size_t place = l->kept.len;
   if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a text");
   if (memchr(l->one.data, 0, l->one.len))
     return clv_json_fail(j, at, err, "a text without NUL is expected");
-  if (to->n == CLV_WORDS_MOST || place > INT32_MAX)
-    return clv_json_fail(j, at, err, "more than %d words", CLV_WORDS_MOST);
+  if (to->n == CLV_MAX_WORDS || place > INT32_MAX)
+    return clv_json_fail(j, at, err, "more than %d words", CLV_MAX_WORDS);
   clv_bytes_add(&l->kept, l->one.data, l->one.len);
   clv_bytes_add(&l->kept, "", 1);
   return clv_ids_add(to, (int32_t)place, err);
 }
 
-static clv_code take_word(clv_page_lines *l, clv_json *j, clv_err *err) {
+static clv_code take_word(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
   CLV_TRY(clv_json_text(j, &l->one, err));
   return keep_one(l, j, at, &l->words, err);
 }
 
-static clv_code take_label(clv_page_lines *l, clv_json *j, clv_err *err) {
+static clv_code take_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
-  if (clv_json_null(j)) return clv_ids_add(&l->names, -1, err);
-  CLV_TRY(clv_class_name_of(j, &l->one, err));
+  if (clv_json_skip_null(j)) return clv_ids_add(&l->names, -1, err);
+  CLV_TRY(clv_read_class_name(j, &l->one, err));
   return keep_one(l, j, at, &l->names, err);
 }
 
 /* x0, y0, x1, y1. */
-static clv_code take_box(clv_page_lines *l, clv_json *j, clv_err *err) {
+static clv_code take_box(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at, n = 0;
   int64_t box[4] = {0};
   bool more = true;
@@ -63,7 +63,7 @@ static clv_code take_box(clv_page_lines *l, clv_json *j, clv_err *err) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (!more) break;
     if (n == 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one more");
-    CLV_TRY(clv_json_integer(j, 0, CLV_BOX_MOST, &box[n], err));
+    CLV_TRY(clv_json_integer(j, 0, CLV_BOX_MAX, &box[n], err));
     CLV_TRY(clv_ids_add(&l->boxes, (int32_t)box[n], err));
   }
   if (n < 4) return clv_json_fail(j, at, err, "a box has four numbers, and this one %zu", n);
@@ -71,9 +71,9 @@ static clv_code take_box(clv_page_lines *l, clv_json *j, clv_err *err) {
   return clv_json_fail(j, at, err, "this box ends before it begins: x0, y0, x1, y1 are expected");
 }
 
-typedef clv_code take_fn(clv_page_lines *l, clv_json *j, clv_err *err);
+typedef clv_code take_fn(clv_page_reader *l, clv_json *j, clv_err *err);
 
-static clv_code take_list(clv_page_lines *l, clv_json *j, take_fn *take, clv_err *err) {
+static clv_code take_list(clv_page_reader *l, clv_json *j, take_fn *take, clv_err *err) {
   clv_json_kind kind;
   bool more = true;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
@@ -85,9 +85,9 @@ static clv_code take_list(clv_page_lines *l, clv_json *j, take_fn *take, clv_err
   }
 }
 
-static clv_code take_page_label(clv_page_lines *l, clv_json *j, clv_err *err) {
+static clv_code take_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
-  CLV_TRY(clv_class_name_of(j, &l->label, err));
+  CLV_TRY(clv_read_class_name(j, &l->label, err));
   if (!memchr(l->label.data, 0, l->label.len)) return CLV_OK;
   return clv_json_fail(j, at, err, "a text without NUL is expected");
 }
@@ -99,64 +99,64 @@ enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, KEYS 
 static const char *const keys[KEYS] = {"words",         "boxes",       "labels", "label",
                                        "probabilities", "probability", "file"};
 
-static uint32_t needed(clv_page_labels wants) {
+static uint32_t needed(clv_page_label_kind wants) {
   uint32_t both = 1u << WORDS | 1u << BOXES;
-  if (wants == CLV_PAGES_OF_WORDS) both |= 1u << LABELS;
-  return wants == CLV_PAGES_OF_PAGES ? both | 1u << LABEL : both;
+  if (wants == CLV_PAGES_WORD_LABELS) both |= 1u << LABELS;
+  return wants == CLV_PAGES_PAGE_LABELS ? both | 1u << LABEL : both;
 }
 
 /* What is no text names no file. */
-static clv_code take_file(clv_page_lines *l, clv_json *j, clv_err *err) {
+static clv_code take_file(clv_page_reader *l, clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
   return kind == CLV_JSON_TEXT ? clv_json_text(j, &l->file, err) : clv_json_skip(j, err);
 }
 
-static clv_code take_value(clv_page_lines *l, clv_json *j, int which, clv_err *err) {
+static clv_code take_value(clv_page_reader *l, clv_json *j, int which, clv_err *err) {
   static take_fn *const lists[] = {[WORDS] = take_word, [BOXES] = take_box, [LABELS] = take_label};
   if (which == FILE_NAME) return take_file(l, j, err);
   if (which < 0 || !(needed(l->wants) & 1u << which)) return clv_json_skip(j, err);
   return which == LABEL ? take_page_label(l, j, err) : take_list(l, j, lists[which], err);
 }
 
-static clv_code check_line(const clv_page_lines *l, const clv_json *j, uint32_t seen,
+static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t seen,
                            clv_err *err) {
-  clv_keys there;
+  clv_key_list there;
   size_t words = l->words.n;
   for (int k = 0; k < KEYS; k++)
     if (needed(l->wants) & ~seen & 1u << k)
       return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->place, keys[k],
-                      clv_keys_text(j, &there));
+                      clv_key_list_of_object(j, &there));
   if (l->kept.failed || l->label.failed || l->file.failed || l->more.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->place);
   if (l->boxes.n != 4 * words)
     return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->place, words,
                     l->boxes.n / 4);
-  if (l->wants == CLV_PAGES_OF_WORDS && l->names.n != words)
+  if (l->wants == CLV_PAGES_WORD_LABELS && l->names.n != words)
     return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu labels", l->place, words,
                     l->names.n);
   return CLV_OK;
 }
 
 /* A member that is none of ours, as it stands from `begin` on. */
-static void keep_member(clv_page_lines *l, const clv_json *j, size_t begin) {
+static void keep_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   const char *from = j->text + begin;
   size_t space = strspn(from, " \t\r");
   if (l->more.len) clv_bytes_puts(&l->more, ",");
   clv_bytes_add(&l->more, from + space, j->at - begin - space);
 }
 
-static clv_code take_member(clv_page_lines *l, clv_json *j, uint32_t *seen, clv_err *err) {
+static clv_code take_member(clv_page_reader *l, clv_json *j, uint32_t *seen, clv_err *err) {
   size_t begin = j->at;
   int which;
-  CLV_TRY(clv_json_which(j, keys, KEYS, seen, &which, err));
+  CLV_TRY(clv_json_find_key(j, keys, KEYS, seen, &which, err));
   CLV_TRY(take_value(l, j, which, err));
   if ((which < 0 || which == FILE_NAME) && l->wants == CLV_PAGES_UNLABELLED)
     keep_member(l, j, begin);
   return CLV_OK;
 }
 
-static clv_code take_line(clv_page_lines *l, clv_json *j, clv_err *err) {
+static clv_code take_line(clv_page_reader *l, clv_json *j, clv_err *err) {
   uint32_t seen = 0;
   bool more = true;
   l->words.n = l->names.n = l->boxes.n = l->kept.len = l->file.len = l->more.len = 0;
@@ -170,7 +170,7 @@ static clv_code take_line(clv_page_lines *l, clv_json *j, clv_err *err) {
   return check_line(l, j, seen, err);
 }
 
-static clv_code make_room(clv_page_lines *l, clv_err *err) {
+static clv_code make_room(clv_page_reader *l, clv_err *err) {
   size_t n = l->words.n;
   if (n <= l->cap) return CLV_OK;
   free(l->list);
@@ -184,7 +184,7 @@ static clv_code make_room(clv_page_lines *l, clv_err *err) {
   return CLV_OK;
 }
 
-static void hand_over(clv_page_lines *l, clv_labelled_page *ret) {
+static void hand_over(clv_page_reader *l, clv_labelled_page *ret) {
   for (size_t i = 0; i < l->words.n; i++) {
     const int32_t *b = l->boxes.at + 4 * i;
     l->list[i] = (clv_page_word){l->kept.data + l->words.at[i], (uint16_t)b[0], (uint16_t)b[1],
@@ -193,19 +193,19 @@ static void hand_over(clv_page_lines *l, clv_labelled_page *ret) {
   }
   *ret = (clv_labelled_page){.place = l->place,
                              .page = {l->list, l->words.n},
-                             .labels = l->wants == CLV_PAGES_OF_WORDS ? l->labels : NULL,
-                             .label = l->wants == CLV_PAGES_OF_PAGES ? l->label.data : NULL,
+                             .labels = l->wants == CLV_PAGES_WORD_LABELS ? l->labels : NULL,
+                             .label = l->wants == CLV_PAGES_PAGE_LABELS ? l->label.data : NULL,
                              .file = l->file.len ? l->file.data : NULL,
                              .more = l->more.len ? l->more.data : NULL};
 }
 
 /* The next line that is not empty. */
-static bool find_line(clv_page_lines *l, clv_json *ret) {
+static bool find_line(clv_page_reader *l, clv_json *ret) {
   for (; l->at < l->len; l->line++) {
     const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);
     size_t n = stop ? (size_t)(stop - from) : l->len - l->at;
     l->at += n + 1;
-    size_t mark = clv_mark_bytes(from, n);
+    size_t mark = clv_bom_bytes(from, n);
     from += mark;
     n -= mark;
     if (strspn(from, " \t\r") >= n) continue;
@@ -215,8 +215,8 @@ static bool find_line(clv_page_lines *l, clv_json *ret) {
   return false;
 }
 
-clv_code clv_page_lines_next(clv_page_lines *l, clv_labelled_page *ret, bool *ret_more,
-                             clv_err *err) {
+clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_more,
+                              clv_err *err) {
   clv_json j;
   *ret_more = find_line(l, &j);
   if (!*ret_more) return CLV_OK;

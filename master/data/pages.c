@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/data/lines_int.h"
+#include "master/data/record_lines_int.h"
 #include "master/data/page_int.h"
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -14,7 +14,7 @@
 static clv_code take_names(clv_page_rows *r, const clv_page_options *o, clv_err *err) {
   int32_t number;
   for (size_t i = 0; i < o->n_labels; i++) {
-    CLV_TRY(clv_names_number(&r->names, o->labels[i], strlen(o->labels[i]), &number, err));
+    CLV_TRY(clv_name_table_number(&r->names, o->labels[i], strlen(o->labels[i]), &number, err));
     if ((size_t)number != i)
       return clv_fail(err, CLV_INVALID, "data.documents.labels has '%s' twice", o->labels[i]);
   }
@@ -23,7 +23,7 @@ static clv_code take_names(clv_page_rows *r, const clv_page_options *o, clv_err 
 }
 
 clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_err *err) {
-  CLV_TRY(clv_rows_open(&r->tokens, o, err));
+  CLV_TRY(clv_text_rows_open(&r->tokens, o, err));
   r->window = (clv_window_options){.width = r->tokens.width,
                                    .stride = o->pages.stride,
                                    .first = r->tokens.first,
@@ -31,8 +31,8 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
                                    .pad = r->tokens.pad};
   bool none = o->unlabelled || o->objective != CLV_OBJECTIVE_LABELS;
   r->wants = none                ? CLV_PAGES_UNLABELLED
-             : o->pages.per_page ? CLV_PAGES_OF_PAGES
-                                 : CLV_PAGES_OF_WORDS;
+             : o->pages.per_page ? CLV_PAGES_PAGE_LABELS
+                                 : CLV_PAGES_WORD_LABELS;
   r->keeps = o->unlabelled;
   r->by_file = o->grouped && !o->unlabelled;
   r->max_bytes = r->tokens.max_bytes;
@@ -42,14 +42,14 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
 
 void clv_page_rows_done(clv_page_rows *r) {
   if (!r) return;
-  clv_rows_done(&r->tokens);
+  clv_text_rows_done(&r->tokens);
   clv_ids_done(&r->ids);
   clv_ids_done(&r->boxes);
   clv_ids_done(&r->lengths);
   clv_ids_done(&r->labels);
   clv_bytes_done(&r->groups);
   clv_kept_pages_done(&r->kept);
-  clv_names_done(&r->names);
+  clv_name_table_done(&r->names);
 }
 
 static clv_code append(clv_ids *to, const int32_t *from, size_t n, clv_err *err) {
@@ -67,7 +67,7 @@ static bool has_label(const clv_windows *w, size_t row) {
 static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, int32_t class,
                            int64_t group, clv_err *err) {
   size_t at = row * w->width;
-  bool words = r->wants == CLV_PAGES_OF_WORDS;
+  bool words = r->wants == CLV_PAGES_WORD_LABELS;
   if (words && !has_label(w, row)) {
     r->counts.left_out++;
     return CLV_OK;
@@ -82,7 +82,7 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   clv_bytes_add(&r->groups, &group, sizeof group);
   if (r->groups.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for groups");
   if (words || r->keeps) return append(&r->labels, w->labels + at, w->width, err);
-  return r->wants == CLV_PAGES_OF_PAGES ? append(&r->labels, &class, 1, err) : CLV_OK;
+  return r->wants == CLV_PAGES_PAGE_LABELS ? append(&r->labels, &class, 1, err) : CLV_OK;
 }
 
 /* All names are checked first, so that a page that is left out adds no class. */
@@ -93,7 +93,8 @@ static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32
   for (size_t i = 0; i < p->page.n; i++) {
     labels[i] = CLV_LABEL_IGNORED;
     if (p->labels[i])
-      CLV_TRY(clv_names_number(&r->names, p->labels[i], strlen(p->labels[i]), &labels[i], err));
+      CLV_TRY(
+          clv_name_table_number(&r->names, p->labels[i], strlen(p->labels[i]), &labels[i], err));
   }
   return CLV_OK;
 }
@@ -116,7 +117,7 @@ static clv_code group_of(const clv_page_rows *r, const clv_labelled_page *p, int
     return clv_fail(err, CLV_INVALID,
                     "has no 'file', and data.validation.by: group keeps the pages of a file "
                     "together: name it in every line");
-  *ret = clv_group_of(p->file, strlen(p->file));
+  *ret = clv_group_number(p->file, strlen(p->file));
   return CLV_OK;
 }
 
@@ -127,8 +128,8 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
   int64_t group;
   CLV_TRY(group_of(r, p, &group, err));
   CLV_TRY(labels_of(r, p, &labels, err));
-  if (p->label) CLV_TRY(clv_names_number(&r->names, p->label, strlen(p->label), &class, err));
-  CLV_TRY(clv_windows_of(&p->page, labels, r->tokens.tokenizer, &r->window, &w, err));
+  if (p->label) CLV_TRY(clv_name_table_number(&r->names, p->label, strlen(p->label), &class, err));
+  CLV_TRY(clv_windows_make(&p->page, labels, r->tokens.tokenizer, &r->window, &w, err));
   r->counts.pages++;
   r->counts.words += p->page.n;
   r->counts.long_pages += w.n > 1;
@@ -155,10 +156,10 @@ static clv_code tensor_of(const clv_ids *from, clv_shape shape, clv_tensor **ret
 static clv_code take_labels(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   CLV_AUTO(clv_freep) int32_t *rank = NULL;
   int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
-  clv_shape shape = r->wants == CLV_PAGES_OF_WORDS ? CLV_SHAPE(n, width) : CLV_SHAPE(n);
+  clv_shape shape = r->wants == CLV_PAGES_WORD_LABELS ? CLV_SHAPE(n, width) : CLV_SHAPE(n);
   p->names = r->names;
-  r->names = (clv_names){0};
-  CLV_TRY(clv_names_order(&p->names, &p->classes, &rank, err));
+  r->names = (clv_name_table){0};
+  CLV_TRY(clv_name_table_order(&p->names, &p->classes, &rank, err));
   CLV_TRY(clv_tensor_new(CLV_I64, &shape, &p->labels, err));
   int64_t *out = p->labels->data;
   for (size_t i = 0; i < r->labels.n; i++)
@@ -175,18 +176,18 @@ static clv_code take_places(clv_page_rows *r, clv_page_set *p, clv_err *err) {
 
 static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
-  if (!n) CLV_TRY(clv_rows_all_broken(&r->tokens, err));
+  if (!n) CLV_TRY(clv_text_rows_check_broken(&r->tokens, err));
   if (!n && !r->counts.pages) return clv_fail(err, CLV_INVALID, "%s: has no page", r->tokens.path);
   if (!n)
     return clv_fail(err, CLV_INVALID, "%s: no window of its %zu page%s has a %s", r->tokens.path,
                     r->counts.pages, CLV_S(r->counts.pages),
-                    r->wants == CLV_PAGES_OF_WORDS ? "labelled word" : "word");
+                    r->wants == CLV_PAGES_WORD_LABELS ? "labelled word" : "word");
   p->counts = r->counts;
-  p->kinds = clv_rows_kinds(&r->tokens);
+  p->kinds = clv_text_rows_token_info(&r->tokens);
   p->groups = r->groups;
   r->groups = (clv_bytes){0};
   p->broken = r->tokens.broken;
-  r->tokens.broken = (clv_broken){0};
+  r->tokens.broken = (clv_broken_records){0};
   CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
   CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
   CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
@@ -214,7 +215,7 @@ void clv_page_set_free(clv_page_set *p) {
   clv_tensor_unref(p->places);
   clv_bytes_done(&p->groups);
   clv_kept_pages_done(&p->kept);
-  clv_names_done(&p->names);
+  clv_name_table_done(&p->names);
   clv_broken_done(&p->broken);
   free(p->classes);
   free(p);
@@ -232,7 +233,7 @@ static bool ends_in(const char *name, const char *ending) {
   return n > k && strcasecmp(name + n - k, ending) == 0;
 }
 
-static clv_code read_line(page_reading *r, clv_page_lines *lines, const clv_record *record,
+static clv_code read_line(page_reading *r, clv_page_reader *lines, const clv_text_record *record,
                           clv_err *err) {
   clv_labelled_page page;
   bool more;
@@ -240,21 +241,21 @@ static clv_code read_line(page_reading *r, clv_page_lines *lines, const clv_reco
   lines->len = record->len;
   lines->at = 0;
   lines->line = record->lines_before;
-  CLV_TRY(clv_page_lines_next(lines, &page, &more, err));
+  CLV_TRY(clv_page_reader_next(lines, &page, &more, err));
   return more ? clv_page_rows_add(r->rows, &page, err) : CLV_OK;
 }
 
 static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
-  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
-  CLV_AUTO(clv_page_lines_done) clv_page_lines lines = {.path = path, .wants = r->rows->wants};
-  clv_record record;
+  CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
+  CLV_AUTO(clv_page_reader_done) clv_page_reader lines = {.path = path, .wants = r->rows->wants};
+  clv_text_record record;
   clv_err why;
-  CLV_TRY(clv_lines_open(path, false, r->rows->max_bytes, &l, err));
+  CLV_TRY(clv_record_lines_open(path, false, r->rows->max_bytes, &l, err));
   for (bool more;;) {
-    CLV_TRY(clv_lines_next(l, &record, &more, err));
+    CLV_TRY(clv_record_lines_next(l, &record, &more, err));
     if (!more) return CLV_OK;
     if (read_line(r, &lines, &record, &why) != CLV_OK)
-      CLV_TRY(clv_rows_tolerate(&r->rows->tokens, &why, err));
+      CLV_TRY(clv_text_rows_skip_broken(&r->rows->tokens, &why, err));
   }
 }
 
@@ -271,12 +272,12 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0}, more = {0};
   clv_err why;
-  if (r->rows->wants == CLV_PAGES_OF_WORDS)
+  if (r->rows->wants == CLV_PAGES_WORD_LABELS)
     return clv_fail(err, CLV_INVALID,
                     "%s: a file like this has no labels of words: print its words with "
                     "cleave-master words, and give each line its 'labels'",
                     f->path);
-  if (r->rows->wants == CLV_PAGES_OF_PAGES && !f->class_bytes)
+  if (r->rows->wants == CLV_PAGES_PAGE_LABELS && !f->class_bytes)
     return clv_fail(err, CLV_INVALID, "%s: has no label: it must be in a folder of its class",
                     f->path);
   clv_bytes_add(&class, f->name, f->class_bytes);
@@ -284,10 +285,10 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
   if (clv_document_read(f->path, &r->o->pages.limits, &d, &why) != CLV_OK) {
     if (why.code == CLV_EXHAUSTED) why.code = CLV_DATA_LOSS; /* a limit of this file's child */
-    return clv_rows_tolerate(&r->rows->tokens, &why, err);
+    return clv_text_rows_skip_broken(&r->rows->tokens, &why, err);
   }
   clv_labelled_page page = {.place = f->path, .file = f->name};
-  if (r->rows->wants == CLV_PAGES_OF_PAGES) page.label = class.data;
+  if (r->rows->wants == CLV_PAGES_PAGE_LABELS) page.label = class.data;
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(put_place(&more, f, i, err));
     page.page = d.pages[i];

@@ -12,7 +12,7 @@ void clv_pixels_done(clv_pixels *p) {
   *p = (clv_pixels){0};
 }
 
-clv_code clv_reserve(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) {
+clv_code clv_reserve_bytes(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) {
   if (bytes <= *cap) return CLV_OK;
   free(*p);
   *p = NULL;
@@ -22,7 +22,8 @@ clv_code clv_reserve(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_pixels_size(const clv_encoded *in, clv_pixels as, clv_pixels *ret, clv_err *err) {
+clv_code clv_pixels_reserve(const clv_encoded_image *in, clv_pixels as, clv_pixels *ret,
+                            clv_err *err) {
   uint64_t pixels = (uint64_t)as.width * as.height;
   if (pixels == 0)
     return clv_fail(err, CLV_DATA_LOSS, "an image of %u x %u has no pixels", as.width, as.height);
@@ -36,6 +37,6 @@ clv_code clv_pixels_size(const clv_encoded *in, clv_pixels as, clv_pixels *ret, 
   as.cap = ret->cap;
   *ret = as;
   if (in->header_only) return CLV_OK;
-  return clv_reserve(&ret->data, &ret->cap,
-                     pixels * CLV_MAX(as.channels, in->channels) << as.is_wide, err);
+  return clv_reserve_bytes(&ret->data, &ret->cap,
+                           pixels * CLV_MAX(as.channels, in->channels) << as.is_wide, err);
 }

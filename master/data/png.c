@@ -12,7 +12,7 @@
 enum { CHUNK_BYTES = 8 << 20 /* of one chunk that is inflated */ };
 
 typedef struct png_reader {
-  const clv_encoded *in;
+  const clv_encoded_image *in;
   size_t at;
   png_structp png;
   png_infop info;
@@ -69,7 +69,7 @@ static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
       .height = png_get_image_height(r->png, r->info),
       .channels = png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_COLOR ? 3 : 1,
       .is_wide = png_get_bit_depth(r->png, r->info) == 16};
-  return clv_pixels_size(r->in, as, ret, err);
+  return clv_pixels_reserve(r->in, as, ret, err);
 }
 
 static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
@@ -86,7 +86,7 @@ static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_png_decode(const clv_encoded *in, clv_pixels *ret, clv_err *err) {
+clv_code clv_png_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) {
   CLV_AUTO(reader_done) png_reader r = {.in = in};
   CLV_TRY(start(&r, err));
   CLV_TRY(read_header(&r, ret, err));

@@ -12,8 +12,8 @@ typedef struct clv_source clv_source;
 
 /* Opens a regular file; gzip is recognised by its first two bytes. */
 clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_source_memory(const void *data, size_t len, const char *label, clv_source **ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_source_open_memory(const void *data, size_t len, const char *label, clv_source **ret,
+                                clv_err *err) CLV_USE_RESULT;
 void clv_source_freep(clv_source **s);
 
 /* Up to n decoded bytes; *ret_got < n only at the end of the data. */
@@ -22,19 +22,19 @@ clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got,
 const char *clv_source_label(const clv_source *s);
 
 /* n header bytes, or CLV_DATA_LOSS naming `what`. */
-clv_code clv_source_header(clv_source *s, const char *what, void *dst, size_t n,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size_t n,
+                                clv_err *err) CLV_USE_RESULT;
 
 /* One element type of a file: how n little-endian elements at src become elements of a tensor of
  * `dtype`. */
-typedef struct clv_element {
+typedef struct clv_element_type {
   const char *name; /* as the format spells it; of npy without the byte order */
   uint8_t code;     /* IDX type byte; 0 for npy */
   uint8_t bytes;    /* per element in the file */
   clv_dtype dtype;
   void (*convert)(const uint8_t *src, void *dst, size_t n);
   bool is_u64; /* CLV_I64 holds the values up to 2^63 - 1; larger ones are refused */
-} clv_element;
+} clv_element_type;
 
 void clv_convert_copy1(const uint8_t *src, void *dst, size_t n);
 void clv_convert_copy4(const uint8_t *src, void *dst, size_t n);
@@ -48,7 +48,7 @@ void clv_convert_f16(const uint8_t *src, void *dst, size_t n);
 
 /* What a header says about the data behind it. */
 typedef struct clv_array_header {
-  const clv_element *element;
+  const clv_element_type *element;
   clv_shape shape;
   size_t bytes;       /* of the header itself */
   bool is_big_endian; /* elements */
@@ -57,8 +57,8 @@ typedef struct clv_array_header {
 
 /* Reads the data behind a header into a tensor in C order. Checks its size against max_bytes and
  * against what the file can hold before it takes memory, and that the file ends there. */
-clv_code clv_source_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
-                           clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
+                                clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 /* How a format with an array in each file is read: clv_array_NAME for each such row of formats.def,
  * in a file of its name. */
@@ -77,10 +77,10 @@ typedef struct clv_array_reader {
 
 /* What to do with a file that is not of its format: it is of the other one, or CSV or another text
  * that can be converted; "" when nothing is known. */
-const char *clv_other_file_cure(const char *label, const void *head, size_t len);
+const char *clv_wrong_format_hint(const char *label, const void *head, size_t len);
 
 /* Reads an array in its format; CLV_FORMAT_AUTO looks at the first bytes (array.c). */
-clv_code clv_data_read(const char *path, clv_data_format format, size_t max_bytes, clv_tensor **ret,
-                       bool *ret_is_bool, clv_err *err) CLV_USE_RESULT;
+clv_code clv_array_read(const char *path, clv_data_format format, size_t max_bytes,
+                        clv_tensor **ret, bool *ret_is_bool, clv_err *err) CLV_USE_RESULT;
 
 #endif

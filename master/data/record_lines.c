@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/data/lines_int.h"
+#include "master/data/record_lines_int.h"
 #include "master/data/reader_int.h"
 
 enum { PIECE = 65536 };
 
-/* Where a byte of CSV is; the same states as those of clv_csv_field. */
+/* Where a byte of CSV is; the same states as those of clv_csv_read_field. */
 typedef enum csv_place { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_place;
 
-struct clv_lines {
+struct clv_record_lines {
   clv_source *source;
   bool is_csv;
   size_t max_bytes, taken; /* of all records; 0 < max_bytes */
@@ -25,7 +25,7 @@ struct clv_lines {
   char piece[PIECE];
 };
 
-void clv_lines_freep(clv_lines **l) {
+void clv_record_lines_freep(clv_record_lines **l) {
   if (!*l) return;
   clv_source_freep(&(*l)->source);
   clv_bytes_done(&(*l)->record);
@@ -42,12 +42,12 @@ static csv_place next_place(csv_place now, char c) {
 
 /* ---- encodings ------------------------------------------------------------------------------- */
 
-size_t clv_mark_bytes(const char *text, size_t len) {
+size_t clv_bom_bytes(const char *text, size_t len) {
   return len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
-static clv_code check_encoding(const clv_lines *l, clv_err *err) {
-  const char *name = clv_foreign_encoding(l->piece, l->got);
+static clv_code check_encoding(const clv_record_lines *l, clv_err *err) {
+  const char *name = clv_text_utf16_or_32(l->piece, l->got);
   if (!name) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%.200s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t "
@@ -57,7 +57,7 @@ static clv_code check_encoding(const clv_lines *l, clv_err *err) {
 
 /* The first line ends with \r alone, as files of an old Macintosh do. A quoted field may hold one;
  * in JSON it is a space unless another record follows. */
-static bool ends_in_cr(const clv_lines *l) {
+static bool ends_in_cr(const clv_record_lines *l) {
   csv_place place = FIELD_BEGINS;
   for (size_t i = 0; i + 1 < l->got; i++) {
     char c = l->piece[i], next = l->piece[i + 1];
@@ -70,7 +70,7 @@ static bool ends_in_cr(const clv_lines *l) {
   return false;
 }
 
-static clv_code check_line_ends(const clv_lines *l, clv_err *err) {
+static clv_code check_line_ends(const clv_record_lines *l, clv_err *err) {
   if (!ends_in_cr(l)) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%.200s:1: its lines end with CR alone, and LF or CR LF is expected: convert it "
@@ -80,19 +80,19 @@ static clv_code check_line_ends(const clv_lines *l, clv_err *err) {
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static clv_code fill(clv_lines *l, clv_err *err) {
+static clv_code fill(clv_record_lines *l, clv_err *err) {
   l->at = 0;
   return clv_source_read(l->source, l->piece, PIECE, &l->got, err);
 }
 
-static clv_code fail_size(const clv_lines *l, clv_err *err) {
+static clv_code fail_size(const clv_record_lines *l, clv_err *err) {
   return clv_fail(err, CLV_EXHAUSTED, "%.200s: has more than %zu bytes",
                   clv_source_label(l->source), l->max_bytes);
 }
 
-static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_lines **ret,
+static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_record_lines **ret,
                             clv_err *err) {
-  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+  CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->source = clv_steal(s);
   l->is_csv = is_csv;
@@ -100,27 +100,27 @@ static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_l
   CLV_TRY(fill(l, err));
   CLV_TRY(check_encoding(l, err));
   CLV_TRY(check_line_ends(l, err));
-  l->at = clv_mark_bytes(l->piece, l->got);
+  l->at = clv_bom_bytes(l->piece, l->got);
   *ret = clv_steal(&l);
   return CLV_OK;
 }
 
-clv_code clv_lines_open(const char *path, bool is_csv, size_t max_bytes, clv_lines **ret,
-                        clv_err *err) {
+clv_code clv_record_lines_open(const char *path, bool is_csv, size_t max_bytes,
+                               clv_record_lines **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(clv_source_open(path, &s, err));
   return open_source(&s, is_csv, max_bytes, ret, err);
 }
 
-clv_code clv_lines_memory(const char *text, size_t len, const char *label, bool is_csv,
-                          clv_lines **ret, clv_err *err) {
+clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *label, bool is_csv,
+                                      clv_record_lines **ret, clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
-  CLV_TRY(clv_source_memory(text, len, label, &s, err));
+  CLV_TRY(clv_source_open_memory(text, len, label, &s, err));
   return open_source(&s, is_csv, SIZE_MAX, ret, err);
 }
 
 /* Bytes of `piece` up to the end of the record, *ret_end, or of the piece. */
-static size_t csv_bytes(clv_lines *l, bool *ret_end) {
+static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
   size_t i = l->at;
   while (i < l->got && !*ret_end) {
     char c = l->piece[i++];
@@ -131,7 +131,7 @@ static size_t csv_bytes(clv_lines *l, bool *ret_end) {
   return i - l->at;
 }
 
-static size_t line_bytes(clv_lines *l, bool *ret_end) {
+static size_t line_bytes(clv_record_lines *l, bool *ret_end) {
   const char *from = l->piece + l->at, *stop = memchr(from, '\n', l->got - l->at);
   *ret_end = stop != NULL;
   l->lines += stop != NULL;
@@ -141,14 +141,14 @@ static size_t line_bytes(clv_lines *l, bool *ret_end) {
 /* ---- empty lines ----------------------------------------------------------------------------- */
 
 /* A line end of CSV is \n or \r\n, and spaces are a field. A line of JSON may have spaces only. */
-static bool is_blank(const clv_lines *l, size_t i) {
+static bool is_blank(const clv_record_lines *l, size_t i) {
   char c = l->piece[i];
   if (l->is_csv) return c == '\r' && i + 1 < l->got && l->piece[i + 1] == '\n';
   return c == '\r' || c == ' ' || c == '\t';
 }
 
 /* Bytes of `piece` up to the end of the last empty line before a record. Counts the lines. */
-static size_t empty_bytes(clv_lines *l) {
+static size_t empty_bytes(clv_record_lines *l) {
   size_t end = l->at;
   for (size_t i = end; i < l->got; i++) {
     if (l->piece[i] == '\n') {
@@ -162,7 +162,7 @@ static size_t empty_bytes(clv_lines *l) {
 }
 
 /* Passes by empty lines in one scan: a record of its own costs thirty times as much. */
-static clv_code skip_empty(clv_lines *l, clv_err *err) {
+static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   do {
     if (l->at == l->got) CLV_TRY(fill(l, err));
     size_t n = empty_bytes(l);
@@ -175,12 +175,12 @@ static clv_code skip_empty(clv_lines *l, clv_err *err) {
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static clv_code take_bytes(clv_lines *l, size_t n, size_t line, clv_err *err) {
+static clv_code take_bytes(clv_record_lines *l, size_t n, size_t line, clv_err *err) {
   const char *label = clv_source_label(l->source);
-  if (l->record.len + n > CLV_RECORD_MOST)
+  if (l->record.len + n > CLV_TEXT_RECORD_MAX)
     return clv_fail(
         err, CLV_EXHAUSTED, "%.200s:%zu: this record has more than %d bytes, the limit of one%s",
-        label, line, CLV_RECORD_MOST,
+        label, line, CLV_TEXT_RECORD_MAX,
         l->place == IN_QUOTES ? " (do its quotes have no end?)" : ": make several of it");
   if (n > l->max_bytes - l->taken) return fail_size(l, err);
   clv_bytes_add(&l->record, l->piece + l->at, n);
@@ -190,7 +190,8 @@ static clv_code take_bytes(clv_lines *l, size_t n, size_t line, clv_err *err) {
                           : CLV_OK;
 }
 
-clv_code clv_lines_next(clv_lines *l, clv_record *ret, bool *ret_more, clv_err *err) {
+clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *ret_more,
+                               clv_err *err) {
   bool end = false;
   CLV_TRY(skip_empty(l, err));
   size_t line = l->lines;
@@ -203,6 +204,6 @@ clv_code clv_lines_next(clv_lines *l, clv_record *ret, bool *ret_more, clv_err *
     CLV_TRY(take_bytes(l, (l->is_csv ? csv_bytes : line_bytes)(l, &end), line + 1, err));
   }
   *ret_more = l->record.len > 0;
-  *ret = (clv_record){l->record.data, l->record.len, line};
+  *ret = (clv_text_record){l->record.data, l->record.len, line};
   return CLV_OK;
 }

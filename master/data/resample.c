@@ -191,16 +191,16 @@ clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint
   bool wide = src->is_wide;
   axis across = {.n = window.width, .taps = taps_of(box.width, width)};
   axis down = {.n = window.height, .taps = taps_of(box.height, height)};
-  CLV_TRY(clv_reserve(&r->memory[0], &r->cap[0],
-                      axis_bytes(across.n, across.taps, wide) + axis_bytes(down.n, down.taps, wide),
-                      err));
+  CLV_TRY(clv_reserve_bytes(
+      &r->memory[0], &r->cap[0],
+      axis_bytes(across.n, across.taps, wide) + axis_bytes(down.n, down.taps, wide), err));
   lay_axis(&down, lay_axis(&across, r->memory[0], wide), wide);
   fill_axis(&across, box.width, width, window.x);
   fill_axis(&down, box.height, height, window.y);
   size_t samples = (size_t)window.width * src->channels, row = samples << wide, last = down.n - 1;
   uint32_t top = down.first[0], end = down.first[last] + down.count[last];
-  CLV_TRY(clv_reserve(&r->memory[1], &r->cap[1], row * (end - top), err));
-  CLV_TRY(clv_reserve(&r->memory[2], &r->cap[2], samples * sizeof(double), err));
+  CLV_TRY(clv_reserve_bytes(&r->memory[1], &r->cap[1], row * (end - top), err));
+  CLV_TRY(clv_reserve_bytes(&r->memory[2], &r->cap[2], samples * sizeof(double), err));
   for (uint32_t y = top; y < end; y++)
     run_across(&across, src, pixel(src, box.x, box.y + y), r->memory[1] + row * (y - top));
   for (size_t y = 0; y < down.n; y++)

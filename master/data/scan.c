@@ -75,7 +75,7 @@ static const char *path_of(const clv_dataset *ds, const clv_tensor *t) {
 static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
                        char text[CLV_SCAN_TEXT]) {
   char place[64] = "";
-  size_t row = row_of(t), number = clv_dataset_number(ds, at / row);
+  size_t row = row_of(t), number = clv_dataset_record_number(ds, at / row);
   bool label = t == ds->labels;
   double value = value_of(t, at);
   if (isnan(value)) value = fabs(value); /* printf shows the sign of a NaN */
@@ -99,10 +99,10 @@ static bool has_values(const clv_tensor *t) {
 }
 
 /* Labels after all inputs. */
-static size_t tensors(const clv_dataset *ds) { return clv_dataset_inputs(ds) + 1; }
+static size_t tensors(const clv_dataset *ds) { return clv_dataset_input_count(ds) + 1; }
 
 static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
-  if (i == clv_dataset_inputs(ds)) return ds->labels;
+  if (i == clv_dataset_input_count(ds)) return ds->labels;
   return ds->named ? ds->named[i].data : ds->inputs;
 }
 
@@ -169,7 +169,7 @@ static clv_code scan_each(scanning *s, const uint32_t *index, size_t n, clv_tens
                           clv_err *err) {
   clv_err why;
   for (size_t i = 0; i < n; i++) {
-    clv_code code = clv_batch_draw(s->ds, s->o->draw, index + i, 1, &x, NULL, &why);
+    clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index + i, 1, &x, NULL, &why);
     if (code == CLV_OK) continue;
     if (code != CLV_DATA_LOSS) return clv_fail(err, code, "%s", why.text);
     clv_broken_add(&s->found->broken, &why);
@@ -180,8 +180,8 @@ static clv_code scan_each(scanning *s, const uint32_t *index, size_t n, clv_tens
 
 static clv_code scan_some(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
                           clv_err *err) {
-  clv_code code = clv_batch_draw(s->ds, s->o->draw, index, n, &x, NULL, err);
-  if (code != CLV_DATA_LOSS || !clv_images_tolerate(s->ds->images)) return code;
+  clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index, n, &x, NULL, err);
+  if (code != CLV_DATA_LOSS || !clv_images_can_skip_broken(s->ds->images)) return code;
   return scan_each(s, index, n, x, err);
 }
 
@@ -210,7 +210,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
   else if (options->decode)
     CLV_TRY(scan_images(&s, err));
   else
-    CLV_TRY(clv_images_probed(ds->images, err));
+    CLV_TRY(clv_images_probe_error(ds->images, err));
   *ret = found;
   found = (clv_scan){0};
   return CLV_OK;
@@ -218,7 +218,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
 
 /* ---- labels ---------------------------------------------------------------------------------- */
 
-bool clv_dataset_labels_within(const clv_dataset *ds, double low, double high,
+bool clv_dataset_has_labels_in(const clv_dataset *ds, double low, double high,
                                char first[CLV_SCAN_TEXT]) {
   const clv_tensor *t = ds->labels;
   if (!has_values(t)) return true;

@@ -15,7 +15,7 @@
 #include "master/data/reader_int.h"
 
 /* What is not of its format may be of the other one, or a text. */
-const char *clv_other_file_cure(const char *label, const void *head, size_t len) {
+const char *clv_wrong_format_hint(const char *label, const void *head, size_t len) {
   static const char *const endings[] = {".csv", ".tsv", ".txt"};
   const unsigned char *p = head;
   size_t n = strlen(label);
@@ -109,8 +109,8 @@ static bool is_gzip(const uint8_t *head, size_t n) {
   return n >= 2 && head[0] == 0x1f && head[1] == 0x8b;
 }
 
-clv_code clv_source_memory(const void *data, size_t len, const char *label, clv_source **ret,
-                           clv_err *err) {
+clv_code clv_source_open_memory(const void *data, size_t len, const char *label, clv_source **ret,
+                                clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(source_new(label, &s, err));
   s->mem = data;
@@ -194,7 +194,8 @@ clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, cl
   return CLV_OK;
 }
 
-clv_code clv_source_header(clv_source *s, const char *what, void *dst, size_t n, clv_err *err) {
+clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size_t n,
+                                clv_err *err) {
   size_t got;
   CLV_TRY(clv_source_read(s, dst, n, &got, err));
   if (got == 0 && strstr(what, "magic"))
@@ -318,7 +319,7 @@ static void scatter(placing *p, const uint8_t *from, size_t n, size_t unit, uint
 static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tensor *t,
                               clv_err *err) {
   uint8_t buf[32768], made[sizeof buf];
-  const clv_element *e = h->element;
+  const clv_element_type *e = h->element;
   size_t unit = clv_dtype_size(t->dtype), step = sizeof buf / CLV_MAX(unit, (size_t)e->bytes);
   placing p = place_first(&h->shape);
   for (size_t done = 0; done < t->n;) {
@@ -358,10 +359,10 @@ static clv_code check_end(clv_source *s, size_t total, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_source_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
-                           clv_tensor **ret, clv_err *err) {
+clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t max_bytes,
+                                clv_tensor **ret, clv_err *err) {
   char text[160];
-  const clv_element *e = h->element;
+  const clv_element_type *e = h->element;
   size_t n, bytes, total, decoded;
   clv_shape_format(&h->shape, text, sizeof text);
   if (clv_shape_numel(&h->shape, &n, NULL) != CLV_OK || !clv_mul_size(n, e->bytes, &bytes) ||

@@ -14,7 +14,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* Random streams of this file; batches.c, view.c and objective.c have the ones below. */
+/* Random streams of this file; batches.c, image_view.c and objective.c have the ones below. */
 static const uint32_t split_stream = 0xfffffff1u, class_stream = 0xfffffff4u;
 
 void clv_subset_done(clv_subset *s) {

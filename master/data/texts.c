@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/json/json.h"
-#include "master/data/lines_int.h"
+#include "master/data/record_lines_int.h"
 #include "master/data/text_int.h"
 
 /* Members of a record that are read, and the keys that name them. */
@@ -25,7 +25,7 @@ typedef struct columns {
 /* What a record is told to be while its table is read. */
 typedef struct text_table {
   columns of;
-  clv_rows *rows;
+  clv_text_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
   clv_bytes member[MEMBERS]; /* of the record at hand */
@@ -39,7 +39,7 @@ static const char *name_of(const text_table *t, int member) {
 }
 
 static clv_code add_group(text_table *t, clv_err *err) {
-  int64_t group = clv_group_of(t->member[GROUP].data, t->member[GROUP].len);
+  int64_t group = clv_group_number(t->member[GROUP].data, t->member[GROUP].len);
   clv_bytes_add(&t->rows->groups, &group, sizeof group);
   return t->rows->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
@@ -52,9 +52,9 @@ static clv_code end_record(text_table *t, const char *place, clv_err *err) {
   if (t->rows->labelled) code = clv_check_class_name(label->data, label->len, err);
   if (code == CLV_OK)
     code = clv_tokenizer_encode(t->rows->tokenizer, text->data, text->len, &t->ids, err);
-  if (code == CLV_OK) code = clv_rows_add(t->rows, t->ids.at, t->ids.n, err);
+  if (code == CLV_OK) code = clv_text_rows_add(t->rows, t->ids.at, t->ids.n, err);
   if (code == CLV_OK && t->rows->labelled)
-    code = clv_rows_label(t->rows, label->data, label->len, err);
+    code = clv_text_rows_set_label(t->rows, label->data, label->len, err);
   if (code == CLV_OK && t->o->group) code = add_group(t, err);
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", place);
 }
@@ -78,24 +78,25 @@ static clv_code one_column(const text_table *t, const clv_csv *c, size_t line, c
 }
 
 /* Lists the columns that there are. */
-static const char *list_columns(const clv_csv *header, clv_keys *ret) {
+static const char *list_columns(const clv_csv *header, clv_key_list *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes field = {0};
   clv_csv c = {.label = header->label, .text = header->text, .len = header->len};
   bool last = false;
-  *ret = (clv_keys){0};
-  while (!last && clv_csv_field(&c, &field, &last, NULL) == CLV_OK) clv_keys_add(ret, field.data);
-  return clv_keys_end(ret);
+  *ret = (clv_key_list){0};
+  while (!last && clv_csv_read_field(&c, &field, &last, NULL) == CLV_OK)
+    clv_key_list_add(ret, field.data);
+  return clv_key_list_finish(ret);
 }
 
 static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
   bool last = false;
   size_t line = c->line;
-  clv_keys there;
+  clv_key_list there;
   *ret = (columns){.at = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
   for (; !last; ret->n++) {
-    CLV_TRY(clv_csv_field(c, &t->member[TEXT], &last, err));
-    if (ret->n == CLV_CSV_MOST)
-      return clv_csv_fail(c, line, 0, err, "more than %d columns", CLV_CSV_MOST);
+    CLV_TRY(clv_csv_read_field(c, &t->member[TEXT], &last, err));
+    if (ret->n == CLV_CSV_MAX_COLUMNS)
+      return clv_csv_fail(c, line, 0, err, "more than %d columns", CLV_CSV_MAX_COLUMNS);
     CLV_TRY(one_column(t, c, line, t->member[TEXT].data, ret, err));
   }
   for (int m = 0; m < MEMBERS; m++) {
@@ -118,7 +119,7 @@ static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_er
   bool last = false;
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
-    CLV_TRY(clv_csv_field(c, field_of(t, of, n, &other), &last, err));
+    CLV_TRY(clv_csv_read_field(c, field_of(t, of, n, &other), &last, err));
     if (n == of->n) last = true; /* one more than there should be */
   }
   if (n == of->n) return CLV_OK;
@@ -126,10 +127,10 @@ static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_er
                       n > of->n ? "more than " : "", CLV_MIN(n, of->n), of->n);
 }
 
-static clv_code take_csv(text_table *t, const clv_record *r, clv_err *err) {
+static clv_code take_csv(text_table *t, const clv_text_record *r, clv_err *err) {
   clv_csv c = {.label = t->rows->path, .text = r->text, .len = r->len, .line = r->lines_before};
   char place[256];
-  if (!clv_csv_more(&c)) return CLV_OK;
+  if (!clv_csv_has_record(&c)) return CLV_OK;
   if (!t->of.n) return take_header(t, &c, &t->of, err);
   CLV_TRY(take_fields(t, &c, &t->of, err));
   return end_record(t, place_text(c.label, r->lines_before + 1, place, sizeof place), err);
@@ -158,7 +159,7 @@ static clv_code take_words(clv_json *j, clv_bytes *text, clv_err *err) {
 
 static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
   const char *const names[] = {t->o->column, t->o->label, t->o->group};
-  clv_keys there;
+  clv_key_list there;
   uint32_t seen = 0;
   bool more = true;
   int m;
@@ -166,23 +167,23 @@ static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_which(j, names, t->o->group ? MEMBERS : GROUP, &seen, &m, err));
+    CLV_TRY(clv_json_find_key(j, names, t->o->group ? MEMBERS : GROUP, &seen, &m, err));
     if (m < 0 || !name_of(t, m))
       CLV_TRY(clv_json_skip(j, err));
     else
-      CLV_TRY((m == TEXT ? take_words : clv_class_name_of)(j, &t->member[m], err));
+      CLV_TRY((m == TEXT ? take_words : clv_read_class_name)(j, &t->member[m], err));
   }
   CLV_TRY(clv_json_end(j, err));
   for (m = 0; m < MEMBERS; m++)
     if (name_of(t, m) && !(seen & 1u << m))
       return clv_json_fail(j, 0, err, "has no '%.80s', but %s: set %s", names[m],
-                           clv_keys_text(j, &there), key_of[m]);
+                           clv_key_list_of_object(j, &there), key_of[m]);
   return CLV_OK;
 }
 
-static clv_code take_line(text_table *t, const clv_record *r, clv_err *err) {
+static clv_code take_line(text_table *t, const clv_text_record *r, clv_err *err) {
   char place[256];
-  size_t mark = clv_mark_bytes(r->text, r->len); /* of a file that others were joined to */
+  size_t mark = clv_bom_bytes(r->text, r->len); /* of a file that others were joined to */
   const char *text = r->text + mark;
   size_t len = r->len - mark;
   len -= len && text[len - 1] == '\n'; /* errors are of this line */
@@ -206,26 +207,26 @@ static clv_code kind_of(const char *path, bool *ret_csv, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz", path);
 }
 
-static clv_code take_records(text_table *t, clv_lines *l, bool csv, clv_err *err) {
-  clv_record r;
+static clv_code take_records(text_table *t, clv_record_lines *l, bool csv, clv_err *err) {
+  clv_text_record r;
   clv_err why;
   bool more;
   for (;;) {
-    CLV_TRY(clv_lines_next(l, &r, &more, err));
+    CLV_TRY(clv_record_lines_next(l, &r, &more, err));
     if (!more) break;
     bool header = csv && !t->of.n;
     clv_code code = (csv ? take_csv : take_line)(t, &r, &why);
     if (code != CLV_OK && header) t->rows->tolerates_broken = false;
-    if (code != CLV_OK) CLV_TRY(clv_rows_tolerate(t->rows, &why, err));
+    if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &why, err));
   }
   if (csv && !t->of.n)
     return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", t->rows->path);
-  if (!t->rows->n) CLV_TRY(clv_rows_all_broken(t->rows, err));
+  if (!t->rows->n) CLV_TRY(clv_text_rows_check_broken(t->rows, err));
   return t->rows->n ? CLV_OK : clv_fail(err, CLV_INVALID, "%s: no records", t->rows->path);
 }
 
-static clv_code take_table(clv_rows *r, const clv_text_options *o, clv_lines *l, bool csv,
-                           clv_err *err) {
+static clv_code take_table(clv_text_rows *r, const clv_text_options *o, clv_record_lines *l,
+                           bool csv, clv_err *err) {
   text_table t = {.rows = r, .o = o};
   clv_code code = take_records(&t, l, csv, err);
   clv_ids_done(&t.ids);
@@ -233,12 +234,12 @@ static clv_code take_table(clv_rows *r, const clv_text_options *o, clv_lines *l,
   return code;
 }
 
-clv_code clv_text_table(clv_rows *r, const clv_text_options *o, const char *text, size_t len,
-                        clv_err *err) {
-  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const char *text,
+                             size_t len, clv_err *err) {
+  CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   bool csv;
   CLV_TRY(kind_of(r->path, &csv, err));
-  CLV_TRY(clv_lines_memory(text, len, r->path, csv, &l, err));
+  CLV_TRY(clv_record_lines_open_memory(text, len, r->path, csv, &l, err));
   return take_table(r, o, l, csv, err);
 }
 
@@ -260,7 +261,7 @@ static clv_code sort_classes(clv_texts *t, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_labels(clv_texts *t, clv_rows *r, clv_err *err) {
+static clv_code take_labels(clv_texts *t, clv_text_rows *r, clv_err *err) {
   t->names = r->labels;
   r->labels = (clv_bytes){0};
   CLV_TRY(sort_classes(t, r->n, err));
@@ -274,13 +275,13 @@ static clv_code take_labels(clv_texts *t, clv_rows *r, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_texts_of(clv_rows *r, clv_texts **ret, clv_err *err) {
+clv_code clv_texts_from_rows(clv_text_rows *r, clv_texts **ret, clv_err *err) {
   clv_texts *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   t->cut = r->cut;
   t->broken = r->broken;
-  r->broken = (clv_broken){0};
-  t->kinds = clv_rows_kinds(r);
+  r->broken = (clv_broken_records){0};
+  t->kinds = clv_text_rows_token_info(r);
   clv_shape shape = CLV_SHAPE((int64_t)r->n, (int64_t)r->width);
   clv_code code = clv_tensor_new(CLV_I32, &shape, &t->tokens, err);
   if (code == CLV_OK) memcpy(t->tokens->data, r->at, t->tokens->bytes);
@@ -311,12 +312,12 @@ void clv_texts_free(clv_texts *t) {
 /* ---- a file ---------------------------------------------------------------------------------- */
 
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) {
-  CLV_AUTO(clv_rows_done) clv_rows r = {0};
-  CLV_AUTO(clv_lines_freep) clv_lines *l = NULL;
+  CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
+  CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   bool csv;
-  CLV_TRY(clv_rows_open(&r, o, err));
+  CLV_TRY(clv_text_rows_open(&r, o, err));
   CLV_TRY(kind_of(r.path, &csv, err));
-  CLV_TRY(clv_lines_open(r.path, csv, r.max_bytes, &l, err));
+  CLV_TRY(clv_record_lines_open(r.path, csv, r.max_bytes, &l, err));
   CLV_TRY(take_table(&r, &o->text, l, csv, err));
-  return clv_texts_of(&r, ret, err);
+  return clv_texts_from_rows(&r, ret, err);
 }

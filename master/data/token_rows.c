@@ -8,16 +8,16 @@ enum { MAX_NAME = 255 }; /* bytes of a class's name, as a folder of images may h
 
 /* A token that stands in every row: by its name, the one that a vocab.txt usually has, or that of
  * a tokenizer.json, in *ret. */
-static clv_code token_of(const clv_rows *r, const char *key, const char *name, const char *usual,
-                         int32_t *ret, clv_err *err) {
+static clv_code token_of(const clv_text_rows *r, const char *key, const char *name,
+                         const char *usual, int32_t *ret, clv_err *err) {
   if (!name && !usual) return CLV_OK;
-  *ret = clv_tokenizer_id(r->tokenizer, name ? name : usual);
+  *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : usual);
   if (*ret >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.tokenizer.%s: %s has no token '%.80s'", key, r->path,
                   name ? name : usual);
 }
 
-static clv_code find_tokens(clv_rows *r, const clv_text_options *o, clv_err *err) {
+static clv_code find_tokens(clv_text_rows *r, const clv_text_options *o, clv_err *err) {
   size_t n = strlen(o->tokenizer);
   bool pieces = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
   clv_tokenizer_ends ends = clv_tokenizer_ends_of(r->tokenizer);
@@ -43,7 +43,7 @@ static clv_code find_tokens(clv_rows *r, const clv_text_options *o, clv_err *err
   return CLV_OK;
 }
 
-static clv_code find_mask(clv_rows *r, const clv_dataset_options *o, clv_err *err) {
+static clv_code find_mask(clv_text_rows *r, const clv_dataset_options *o, clv_err *err) {
   size_t n = strlen(o->text.tokenizer);
   bool pieces = n < 5 || strcmp(o->text.tokenizer + n - 5, ".json") != 0;
   if (o->objective != CLV_OBJECTIVE_MASKED) return CLV_OK;
@@ -53,23 +53,23 @@ static clv_code find_mask(clv_rows *r, const clv_dataset_options *o, clv_err *er
                   r->path);
 }
 
-clv_code clv_rows_open(clv_rows *r, const clv_dataset_options *o, clv_err *err) {
+clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o, clv_err *err) {
   const clv_text_options *t = &o->text;
-  *r = (clv_rows){.path = t->tokenizer,
-                  .width = t->max_tokens,
-                  .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
-                  .tolerates_broken = o->tolerates_broken,
-                  .labelled = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
+  *r = (clv_text_rows){.path = t->tokenizer,
+                       .width = t->max_tokens,
+                       .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
+                       .tolerates_broken = o->tolerates_broken,
+                       .labelled = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
   CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->pieces, &r->tokenizer, err));
   CLV_TRY(find_tokens(r, t, err));
   CLV_TRY(find_mask(r, o, err));
   r->path = o->inputs_path;
-  if (clv_rows_room(r)) return CLV_OK;
+  if (clv_text_rows_capacity(r)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
                   clv_format_row_of(o->format)->name, r->width);
 }
 
-void clv_rows_done(clv_rows *r) {
+void clv_text_rows_done(clv_text_rows *r) {
   if (!r) return;
   clv_tokenizer_free(r->tokenizer);
   free(r->at);
@@ -77,23 +77,23 @@ void clv_rows_done(clv_rows *r) {
   clv_bytes_done(&r->groups);
   clv_ids_done(&r->lengths);
   clv_broken_done(&r->broken);
-  *r = (clv_rows){0};
+  *r = (clv_text_rows){0};
 }
 
-clv_token_kinds clv_rows_kinds(const clv_rows *r) {
-  return (clv_token_kinds){.count = clv_tokenizer_rows(r->tokenizer),
-                           .mask = r->mask,
-                           .pad = r->pad,
-                           .first = r->first >= 0,
-                           .last = r->last >= 0};
+clv_token_info clv_text_rows_token_info(const clv_text_rows *r) {
+  return (clv_token_info){.count = clv_tokenizer_vocab_size(r->tokenizer),
+                          .mask = r->mask,
+                          .pad = r->pad,
+                          .first = r->first >= 0,
+                          .last = r->last >= 0};
 }
 
-size_t clv_rows_room(const clv_rows *r) {
+size_t clv_text_rows_capacity(const clv_text_rows *r) {
   size_t ends = (size_t)(r->first >= 0) + (size_t)(r->last >= 0);
   return r->width > ends ? r->width - ends : 0;
 }
 
-static clv_code grow(clv_rows *r, clv_err *err) {
+static clv_code grow(clv_text_rows *r, clv_err *err) {
   size_t cap = r->cap ? 2 * r->cap : 64, bytes, row = r->width * sizeof *r->at;
   void *more = NULL;
   if (r->n >= UINT32_MAX || r->n * row >= r->max_bytes)
@@ -106,12 +106,12 @@ static clv_code grow(clv_rows *r, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) {
+clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n, clv_err *err) {
   if (r->n == r->cap) CLV_TRY(grow(r, err));
   int32_t *row = r->at + r->n * r->width;
   size_t used = 0;
-  r->cut += n > clv_rows_room(r);
-  n = CLV_MIN(n, clv_rows_room(r));
+  r->cut += n > clv_text_rows_capacity(r);
+  n = CLV_MIN(n, clv_text_rows_capacity(r));
   if (r->first >= 0) row[used++] = r->first;
   if (n) memcpy(row + used, ids, n * sizeof *row);
   used += n;
@@ -122,7 +122,7 @@ clv_code clv_rows_add(clv_rows *r, const int32_t *ids, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_class_name_of(clv_json *j, clv_bytes *ret, clv_err *err) {
+clv_code clv_read_class_name(clv_json *j, clv_bytes *ret, clv_err *err) {
   clv_json_kind kind;
   int64_t number;
   CLV_TRY(clv_json_peek(j, &kind, err));
@@ -148,7 +148,7 @@ clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) {
                   MAX_NAME);
 }
 
-clv_code clv_rows_label(clv_rows *r, const char *name, size_t len, clv_err *err) {
+clv_code clv_text_rows_set_label(clv_text_rows *r, const char *name, size_t len, clv_err *err) {
   CLV_TRY(clv_check_class_name(name, len, err));
   clv_bytes_add(&r->labels, name, len);
   clv_bytes_add(&r->labels, "", 1);

@@ -10,7 +10,7 @@
 enum { COUNTED = 65536 /* whole numbers from 0 on that are counted */ };
 
 typedef struct counting {
-  clv_data_levels *found;
+  clv_value_levels *found;
   uint64_t seen[COUNTED / 64];
   bool uncounted; /* there was another value */
 } counting;
@@ -41,13 +41,13 @@ static void count_values(counting *c, const clv_dataset *ds, size_t record) {
 static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) {
   const clv_pixels *p;
   if (!ds->images) return count_values(c, ds, record), CLV_OK;
-  CLV_TRY(clv_images_pixels(ds->images, (uint32_t)record, &p, NULL));
+  CLV_TRY(clv_images_decode(ds->images, (uint32_t)record, &p, NULL));
   count_pixels(c, p);
   return CLV_OK;
 }
 
 static void finish(counting *c, bool images) {
-  clv_data_levels *f = c->found;
+  clv_value_levels *f = c->found;
   for (size_t i = 0; !c->uncounted && i < CLV_COUNT(c->seen); i++)
     f->levels += (size_t)__builtin_popcountll(c->seen[i]);
   if (!images || f->bits == 16) return;
@@ -56,11 +56,11 @@ static void finish(counting *c, bool images) {
   f->high /= 257;
 }
 
-clv_code clv_dataset_levels(const clv_dataset *ds, size_t most, clv_data_levels *ret,
-                            clv_err *err) {
+clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_levels *ret,
+                                  clv_err *err) {
   CLV_AUTO(clv_freep) counting *c = NULL;
   size_t n = CLV_MIN(most, ds->count);
-  *ret = (clv_data_levels){.low = DBL_MAX, .high = -DBL_MAX};
+  *ret = (clv_value_levels){.low = DBL_MAX, .high = -DBL_MAX};
   if (ds->named || ds->tokens) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->found = ret;

@@ -22,7 +22,7 @@ static bool take_rotation(const char *line, size_t *ret_page, long *ret_degrees)
   char *rest;
   if (strncmp(line, "Page ", 5) != 0) return false;
   long page = strtol(line + 5, &rest, 10);
-  if (page < 1 || page > CLV_PAGES_MOST || strncmp(rest, " rot:", 5) != 0) return false;
+  if (page < 1 || page > CLV_MAX_PAGES || strncmp(rest, " rot:", 5) != 0) return false;
   *ret_degrees = strtol(rest + 5, NULL, 10);
   *ret_page = (size_t)page - 1;
   return true;
@@ -123,12 +123,12 @@ static void unescape(const char *at, const char *end, clv_bytes *out) {
   }
 }
 
-static clv_code take_page(printed *r, const char *stop, clv_growing *g, double page[2],
+static clv_code take_page(printed *r, const char *stop, clv_document_builder *g, double page[2],
                           clv_err *err) {
   if (!attribute(r->at, stop, "width", &page[0]) || !attribute(r->at, stop, "height", &page[1]))
     return fail_here(r, err, "a page without a width and a height");
-  if (g->n_pages == CLV_PAGES_MOST)
-    return clv_fail(err, CLV_EXHAUSTED, "%.200s: more than %d pages", r->label, CLV_PAGES_MOST);
+  if (g->n_pages == CLV_MAX_PAGES)
+    return clv_fail(err, CLV_EXHAUSTED, "%.200s: more than %d pages", r->label, CLV_MAX_PAGES);
   if (is_turned(r, g->n_pages)) {
     double width = page[0];
     page[0] = page[1];
@@ -138,8 +138,8 @@ static clv_code take_page(printed *r, const char *stop, clv_growing *g, double p
   return CLV_OK;
 }
 
-static clv_code take_word(printed *r, const char **stop, clv_growing *g, const double page[2],
-                          clv_bytes *text, clv_err *err) {
+static clv_code take_word(printed *r, const char **stop, clv_document_builder *g,
+                          const double page[2], clv_bytes *text, clv_err *err) {
   static const char *const names[] = {"xMin", "yMin", "xMax", "yMax"};
   double box[4];
   for (int i = 0; i < 4; i++)
@@ -151,11 +151,11 @@ static clv_code take_word(printed *r, const char **stop, clv_growing *g, const d
     return fail_here(r, err, "a word without an end");
   unescape(from, close, text);
   *stop = close;
-  clv_code code = clv_growing_word(g, text, box, page, err);
+  clv_code code = clv_document_builder_add(g, text, box, page, err);
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%.200s", r->label);
 }
 
-static clv_code take_tags(printed *r, clv_growing *g, clv_bytes *text, clv_err *err) {
+static clv_code take_tags(printed *r, clv_document_builder *g, clv_bytes *text, clv_err *err) {
   double page[2] = {0};
   while ((r->at = memchr(r->at, '<', (size_t)(r->end - r->at)))) {
     const char *stop = memchr(r->at, '>', (size_t)(r->end - r->at));
@@ -169,9 +169,9 @@ static clv_code take_tags(printed *r, clv_growing *g, clv_bytes *text, clv_err *
 
 clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *turned,
                         clv_document *ret, clv_err *err) {
-  CLV_AUTO(clv_growing_done) clv_growing g = {0};
+  CLV_AUTO(clv_document_builder_done) clv_document_builder g = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
   printed r = {.label = label, .at = text, .begin = text, .end = text + len, .turned = turned};
   if (len) CLV_TRY(take_tags(&r, &g, &word, err));
-  return clv_growing_take(&g, ret, err);
+  return clv_document_builder_take(&g, ret, err);
 }

@@ -25,7 +25,7 @@ typedef struct clv_child_limits {
   uint64_t memory, output; /* bytes */
 } clv_child_limits;
 
-enum { CLV_BOX_MOST = 1000, CLV_PAGES_MOST = 10000, CLV_WORDS_MOST = 1 << 20 /* of a file */ };
+enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* of a file */ };
 
 /* A word and where it stands, as LayoutLM has it: of 1000 of the page's width and height, from the
  * upper left corner. */
@@ -78,7 +78,7 @@ clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_docu
                        clv_err *err) CLV_USE_RESULT;
 
 /* The page as members of a JSON object: "words":[...],"boxes":[...]. */
-void clv_page_put(clv_bytes *out, const clv_page *page);
+void clv_page_write_json(clv_bytes *out, const clv_page *page);
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
@@ -105,8 +105,9 @@ void clv_windows_done(clv_windows *w);
  * later those of the second, so that every word counts once and has most of its surroundings. First
  * has the box 0, 0, 0, 0, last 1000 four times, as LayoutLM's; pad has
  * 0. */
-clv_code clv_windows_of(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
-                        const clv_window_options *o, clv_windows *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
+                          const clv_window_options *o, clv_windows *ret,
+                          clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

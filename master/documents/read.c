@@ -72,8 +72,8 @@ static clv_code find_kind(int fd, const char *path, const kind **ret, clv_err *e
 static clv_code run_child(const char *const *args, int fd, const char *path,
                           const clv_child_limits *limits, clv_bytes *ret, bool *ret_apart,
                           clv_err *err) {
-  const clv_child child = {.args = args, .file = fd, .label = path, .limits = limits};
-  CLV_TRY(clv_child_run(&child, ret, ret_apart, err));
+  const clv_child_process child = {.args = args, .file = fd, .label = path, .limits = limits};
+  CLV_TRY(clv_child_process_run(&child, ret, ret_apart, err));
   clv_bytes_add(ret, "", 0);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path) : CLV_OK;
 }

@@ -46,7 +46,7 @@ static void clean(const char *at, size_t len, clv_bytes *out) {
   }
 }
 
-static clv_code take_row(clv_growing *g, const tsv_row *c, double page[2], clv_bytes *text,
+static clv_code take_row(clv_document_builder *g, const tsv_row *c, double page[2], clv_bytes *text,
                          bool *ret_good, clv_err *err) {
   double level, at[4];
   *ret_good = number(c, LEVEL, &level);
@@ -61,10 +61,10 @@ static clv_code take_row(clv_growing *g, const tsv_row *c, double page[2], clv_b
   *ret_good = g->n_pages > 0;
   clean(c->at[TEXT], c->len[TEXT], text);
   const double box[] = {at[0], at[1], at[0] + at[2], at[1] + at[3]};
-  return *ret_good ? clv_growing_word(g, text, box, page, err) : CLV_OK;
+  return *ret_good ? clv_document_builder_add(g, text, box, page, err) : CLV_OK;
 }
 
-static clv_code take_rows(clv_growing *g, const char *text, size_t len, const char *label,
+static clv_code take_rows(clv_document_builder *g, const char *text, size_t len, const char *label,
                           clv_bytes *word, clv_err *err) {
   double page[2] = {0};
   size_t line = 1;
@@ -74,7 +74,7 @@ static clv_code take_rows(clv_growing *g, const char *text, size_t len, const ch
     bool good = true;
     n = stop ? (size_t)(stop - text) - at : len - at;
     if (line == 1 || !n) continue; /* the header */
-    good = cut(text + at, n, &c) && g->n_pages <= CLV_PAGES_MOST;
+    good = cut(text + at, n, &c) && g->n_pages <= CLV_MAX_PAGES;
     clv_code code = good ? take_row(g, &c, page, word, &good, err) : CLV_OK;
     if (code != CLV_OK) return clv_err_prefix(err, "%.200s", label);
     if (!good)
@@ -86,8 +86,8 @@ static clv_code take_rows(clv_growing *g, const char *text, size_t len, const ch
 
 clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_document *ret,
                        clv_err *err) {
-  CLV_AUTO(clv_growing_done) clv_growing g = {0};
+  CLV_AUTO(clv_document_builder_done) clv_document_builder g = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
   CLV_TRY(take_rows(&g, text, len, label, &word, err));
-  return clv_growing_take(&g, ret, err);
+  return clv_document_builder_take(&g, ret, err);
 }

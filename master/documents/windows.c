@@ -61,7 +61,7 @@ static owned owned_by(size_t row, size_t rows, size_t step, size_t stride) {
 static void fill_row(clv_windows *w, size_t row, const clv_page *page, const int32_t *labels,
                      const pieces *p, const clv_window_options *o, size_t from, size_t n,
                      owned mine) {
-  static const int32_t none[4], whole[] = {CLV_BOX_MOST, CLV_BOX_MOST, CLV_BOX_MOST, CLV_BOX_MOST};
+  static const int32_t none[4], whole[] = {CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX};
   size_t at = row * o->width, end = at + o->width;
   if (o->first >= 0) put(w, at++, o->first, -1, CLV_LABEL_IGNORED, none);
   for (size_t i = from; i < from + n; i++)
@@ -90,8 +90,8 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pie
   return CLV_OK;
 }
 
-clv_code clv_windows_of(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
-                        const clv_window_options *o, clv_windows *ret, clv_err *err) {
+clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
+                          const clv_window_options *o, clv_windows *ret, clv_err *err) {
   size_t ends = (size_t)(o->first >= 0) + (size_t)(o->last >= 0);
   size_t room = o->width > ends ? o->width - ends : 0;
   pieces p = {0};

@@ -6,11 +6,11 @@
  * the record never says less than what left, whatever ended the process or the machine.
  *
  * The file has a JSON object a line, with the keys of its event in the order of the table in
- * line.c. Each line names its attempt; those of commands that run at once stand between each other.
- * A last line that was cut short is no line. A file that was removed takes no lines: then nothing
- * may leave.
+ * record_line.c. Each line names its attempt; those of commands that run at once stand between each
+ * other. A last line that was cut short is no line. A file that was removed takes no lines: then
+ * nothing may leave.
  *
- * Threads: clv_egress_take may be called by any; the rest of a record belongs to one.
+ * Threads: clv_egress_charge may be called by any; the rest of a record belongs to one.
  */
 #ifndef CLEAVE_EGRESS_H
 #define CLEAVE_EGRESS_H
@@ -25,12 +25,12 @@
 
 enum {
   CLV_EGRESS_VERSION = 1,
-  CLV_EGRESS_NAME = 128,        /* bytes of a text, NUL not counted; as the next */
-  CLV_EGRESS_TEXT = 256,        /* paths and identities; cut at their front */
-  CLV_EGRESS_LINE = 8192,       /* bytes of a line */
-  CLV_EGRESS_ROWS = 65536,      /* of a book; as the next */
-  CLV_EGRESS_STEPS = 64,        /* that an allowance covers at most */
-  CLV_EGRESS_PERIOD_MS = 10000, /* after which what is left of one is taken back */
+  CLV_EGRESS_MAX_NAME = 128,       /* bytes of a text, NUL not counted; as the next */
+  CLV_EGRESS_MAX_TEXT = 256,       /* paths and identities; cut at their front */
+  CLV_EGRESS_MAX_LINE = 8192,      /* bytes of a line */
+  CLV_EGRESS_MAX_ROWS = 65536,     /* of a book; as the next */
+  CLV_EGRESS_MAX_STEPS = 64,       /* that an allowance covers at most */
+  CLV_EGRESS_ALLOWANCE_MS = 10000, /* after which what is left of one is taken back */
 };
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -63,17 +63,18 @@ const char *clv_egress_kind_name(clv_egress_kind kind); /* "activation" */
 bool clv_egress_is_state(clv_egress_kind kind);
 
 /* Which tensors; two allowances are of one row when all of this is equal. */
-typedef struct clv_egress_what {
-  char from[CLV_EGRESS_NAME + 1]; /* "master", or the worker that sends: what the master had planned
-                                     and no gate has seen */
-  char to[CLV_EGRESS_NAME + 1], identity[CLV_EGRESS_TEXT + 1]; /* of the worker that receives */
-  uint64_t kind;                                               /* clv_egress_kind */
-  char stage[CLV_EGRESS_NAME + 1]; /* whose input, output or state it is */
-  char name[CLV_EGRESS_NAME + 1];  /* of WEIGHTS and STATE; else "" */
+typedef struct clv_egress_key {
+  /* "master", or the worker that sends: what the master had planned and no gate has seen */
+  char from[CLV_EGRESS_MAX_NAME + 1];
+  /* of the worker that receives */
+  char to[CLV_EGRESS_MAX_NAME + 1], identity[CLV_EGRESS_MAX_TEXT + 1];
+  uint64_t kind;                       /* clv_egress_kind */
+  char stage[CLV_EGRESS_MAX_NAME + 1]; /* whose input, output or state it is */
+  char name[CLV_EGRESS_MAX_NAME + 1];  /* of WEIGHTS and STATE; else "" */
   char dtype[8];
   clv_shape shape; /* of a sample, without the batch; WEIGHTS and STATE: of the tensor */
   bool random;     /* made of random numbers in place of records (trials of micro_batches: auto) */
-} clv_egress_what;
+} clv_egress_key;
 
 typedef struct clv_egress_line {
   clv_egress_event event;
@@ -83,15 +84,15 @@ typedef struct clv_egress_line {
     struct {
       uint64_t version;
       char command[16]; /* train, eval, predict */
-      char session[CLV_EGRESS_NAME + 1], run[CLV_EGRESS_TEXT + 1];
-      char policy[CLV_EGRESS_TEXT + 1], policy_sha256[65]; /* its file; "": there is none */
-      char approver[CLV_EGRESS_TEXT + 1];                  /* who signed it; "": nobody */
-      char table_sha256[65];                               /* of egress.table as it is now */
+      char session[CLV_EGRESS_MAX_NAME + 1], run[CLV_EGRESS_MAX_TEXT + 1];
+      char policy[CLV_EGRESS_MAX_TEXT + 1], policy_sha256[65]; /* its file; "": there is none */
+      char approver[CLV_EGRESS_MAX_TEXT + 1];                  /* who signed it; "": nobody */
+      char table_sha256[65];                                   /* of egress.table as it is now */
       uint64_t cut; /* bytes of a last line that was cut short, taken away */
     } begun;
     struct {
       uint64_t id; /* 1.., of the attempt */
-      clv_egress_what what;
+      clv_egress_key what;
       uint64_t bytes; /* at most */
       char until[32]; /* about then what is not used is taken back, if it has not been before */
     } allow;
@@ -99,7 +100,7 @@ typedef struct clv_egress_line {
       uint64_t id, tensors, bytes;
     } settle;
     struct {
-      char from[CLV_EGRESS_NAME + 1], to[CLV_EGRESS_NAME + 1];
+      char from[CLV_EGRESS_MAX_NAME + 1], to[CLV_EGRESS_MAX_NAME + 1];
       uint64_t bytes; /* of messages and all that they carry */
       char by[16];    /* "worker": it says so itself */
     } hop;
@@ -138,23 +139,23 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
 
 /* once: each expectation is for one tensor; else allowances are renewed ahead as they are used. */
-clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_what *what, bool once,
+clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, bool once,
                              clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
 /* A step, a batch of an evaluation or the tensor has so many bytes of it, from now on. */
 void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes);
 /* BLOCKS for a write and an fdatasync. Allows all that is expected and not allowed yet. */
-clv_code clv_egress_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 
-/* Before a tensor leaves. BLOCKS, as clv_egress_ahead does, only where nothing was expected or its
- * allowance has become old; takes no memory and no lock otherwise. An error: the record cannot be
- * written, now or ever again, and the tensor must stay. */
-clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+/* Before a tensor leaves. BLOCKS, as clv_egress_write_ahead does, only where nothing was expected
+ * or its allowance has become old; takes no memory and no lock otherwise. An error: the record
+ * cannot be written, now or ever again, and the tensor must stay. */
+clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
 /* What the look has read: a LOOK. Before the first allowance. */
-void clv_egress_look(clv_egress_record *r, const clv_egress_line *look);
+void clv_egress_record_look(clv_egress_record *r, const clv_egress_line *look);
 
 /* What worker `from` says that it has sent to `to`, messages included. */
-void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes);
+void clv_egress_record_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -173,7 +174,7 @@ typedef struct clv_egress_attempt {
 /* One kind of tensor of one attempt. */
 typedef struct clv_egress_row_sum {
   size_t attempt; /* index */
-  clv_egress_what what;
+  clv_egress_key what;
   uint64_t tensors, settled; /* bytes that left */
   uint64_t open;             /* bytes that may have left besides: allowed and not settled */
   char first[32], last[32];  /* when the first allowance was written, and the last line */
@@ -184,7 +185,7 @@ typedef struct clv_egress_hop_sum {
   clv_egress_line line;
 } clv_egress_hop_sum;
 
-typedef struct clv_egress_book {
+typedef struct clv_egress_summary {
   clv_egress_attempt *attempts;
   clv_egress_row_sum *rows; /* in the order of their first allowance */
   clv_egress_hop_sum *hops;
@@ -192,43 +193,43 @@ typedef struct clv_egress_book {
   uint64_t total; /* bytes that left the master in all attempts */
   size_t whole;   /* bytes of whole lines; what follows was cut short */
   size_t cut;     /* bytes of it */
-} clv_egress_book;
+} clv_egress_summary;
 
 /* The record of a run folder. CLV_NOT_FOUND: there is none; CLV_DATA_LOSS with path and line. */
-clv_code clv_egress_read(const char *path, clv_egress_book *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
 /* The same of text; `label` names it. */
-clv_code clv_egress_read_text(const void *data, size_t len, const char *label, clv_egress_book *ret,
-                              clv_err *err) CLV_USE_RESULT;
-void clv_egress_book_done(clv_egress_book *b); /* frees and zeroes */
+clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
+                              clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
+void clv_egress_summary_done(clv_egress_summary *b); /* frees and zeroes */
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-typedef enum clv_egress_form {
-  CLV_EGRESS_TEXT_FORM,
+typedef enum clv_egress_format {
+  CLV_EGRESS_PLAIN_TEXT,
   CLV_EGRESS_HTML,
   CLV_EGRESS_JSON
-} clv_egress_form;
+} clv_egress_format;
 
 /* What left, to whom, when and by which policy, for the person who answers for it: text for a
  * terminal, one HTML file that refers to nothing else, or one JSON object a line. run names it. The
  * book may be anybody's: its texts are shown without control characters, and escaped. */
-clv_code clv_egress_page(const clv_egress_book *b, const char *run, clv_egress_form form,
+clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
                          clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what a tensor shows (shows.c) ----------------------------------------------------------- */
+/* ---- what a tensor shows (findings.c) -------------------------------------------------------- */
 
 /* One finding: what a tensor that leaves shows of records or labels to a worker that knows the
  * session file. Each is a bit, a worse one is greater. Plan, gate, policy and record use this type;
  * master/plan/privacy.c says which layers hide something. */
-typedef enum clv_shows {
-  CLV_SHOWS_MIXED = 0,            /* no finding, which is never proof of safety */
-  CLV_SHOWS_PICTURE = 1,          /* an element is made of fewer than half of the places */
-  CLV_SHOWS_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
-  CLV_SHOWS_TOKENS = 4,           /* one vector per token */
-  CLV_SHOWS_RAW_INPUT = 8,        /* on some path nothing mixes */
-  CLV_SHOWS_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
-  CLV_SHOWS_LABELS = 32,
-} clv_shows;
+typedef enum clv_finding {
+  CLV_FINDING_MIXED = 0,            /* no finding, which is never proof of safety */
+  CLV_FINDING_PICTURE = 1,          /* an element is made of fewer than half of the places */
+  CLV_FINDING_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
+  CLV_FINDING_TOKENS = 4,           /* one vector per token */
+  CLV_FINDING_RAW_INPUT = 8,        /* on some path nothing mixes */
+  CLV_FINDING_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
+  CLV_FINDING_LABELS = 32,
+} clv_finding;
 
 /* A set of findings. Of two sets the one with the worse finding is the greater number. */
 typedef unsigned clv_findings;
@@ -236,9 +237,9 @@ enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
 
 /* The words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns buf. */
 const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
-clv_shows clv_findings_worst(clv_findings f);
+clv_finding clv_findings_worst(clv_findings f);
 /* The findings that `privacy` in the session does not permit; 0: none. */
-clv_findings clv_privacy_forbids(const clv_session_config *c, clv_findings f);
+clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f);
 
 /* ---- the policy ------------------------------------------------------------------------------ */
 
@@ -280,10 +281,10 @@ const char *clv_policy_approver(const clv_policy *p); /* "": nobody */
 
 /* Before anything is sent. CLV_INVALID: what is not permitted, with the line of the policy. A NULL
  * policy permits everything, as in the next two. */
-clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t,
+                                 clv_err *err) CLV_USE_RESULT;
 /* bytes: that an epoch will take. */
-clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
 /* What a look has read of what leaves: pixels, tokens, labels. */
 typedef struct clv_policy_reading {
@@ -291,8 +292,8 @@ typedef struct clv_policy_reading {
   double figure;   /* 0..1; negative: it was not looked at */
   const char *why; /* it was not */
 } clv_policy_reading;
-clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_reading *r,
-                                    clv_err *err) CLV_USE_RESULT;
+clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r,
+                                  clv_err *err) CLV_USE_RESULT;
 /* What the reader may read at most; 1 without a limit or a policy. */
 double clv_policy_max_read(const clv_policy *p, int reader);
 
@@ -300,12 +301,12 @@ double clv_policy_max_read(const clv_policy *p, int reader);
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
 /* A tensor is about to leave: it is permitted, and the bytes of its epoch with it. What is refused
  * is not counted. Any thread. */
-clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
-                         clv_err *err) CLV_USE_RESULT;
-/* Whether clv_policy_take has refused a tensor, so that the configuration ended the run. */
+clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
+                           clv_err *err) CLV_USE_RESULT;
+/* Whether clv_policy_charge has refused a tensor, so that the configuration ended the run. */
 bool clv_policy_has_refused(const clv_policy *p);
 
-/* ---- rows of the egress table (row.c) -------------------------------------------------------- */
+/* ---- rows of the egress table (table_row.c) -------------------------------------------------- */
 
 #define CLV_LOSS_NAME "(loss)" /* module of the loss; no stage may be called so */
 
@@ -338,18 +339,18 @@ clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_e
 /* ---- the gate (gate.c) ----------------------------------------------------------------------- */
 
 /* The record's flow of the tensors of a row, and their sizes. */
-typedef struct clv_flow {
+typedef struct clv_row_flow {
   clv_egress_flow *flow; /* NULL: WEIGHTS, whose pieces have one each */
   uint64_t sample_bytes; /* bytes of a sample; of packed sequences at most */
   uint64_t place_bytes;  /* bytes of a place of packed sequences; 0: they are not packed */
-} clv_flow;
+} clv_row_flow;
 
 /* The record's flow of one piece of a stage's state. */
 typedef struct clv_state_flow {
   clv_egress_flow *flow;
   uint32_t stage;
   bool optimizer; /* state of the optimiser, no parameter */
-  char name[CLV_EGRESS_NAME + 1];
+  char name[CLV_EGRESS_MAX_NAME + 1];
 } clv_state_flow;
 
 /* What the gate compares a tensor with. All is the caller's, and set before a tensor is sent. */
@@ -357,7 +358,7 @@ typedef struct clv_gate {
   const clv_session_config *config;
   const clv_egress_row *rows; /* [n_rows] the egress table */
   size_t n_rows;
-  clv_flow *flows;            /* [n_rows] */
+  clv_row_flow *flows;        /* [n_rows] */
   clv_egress_flow **failures; /* [config->n_workers] what each is sent of failures; NULL: nothing */
   clv_state_flow *states;     /* [n_states] pieces of state that are expected */
   size_t n_states, next_state; /* next_state: where the search begins, as pieces come in order */
@@ -379,10 +380,10 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
  * $STATE_DIRECTORY, $XDG_STATE_HOME/cleave, $HOME/.local/state/cleave. */
 
 enum {
-  CLV_LEDGER_BYTES = 64 << 20, /* of the file at most */
-  CLV_LEDGER_MARK = 16,        /* bytes that tell keys and tensors apart */
-  CLV_LEDGER_DATE = 11,        /* "2026-11-28" with the NUL */
-  CLV_LEDGER_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
+  CLV_LEDGER_MAX_BYTES = 64 << 20, /* of the file at most */
+  CLV_LEDGER_MARK_BYTES = 16,      /* bytes that tell keys and tensors apart */
+  CLV_LEDGER_DATE_BYTES = 11,      /* "2026-11-28" with the NUL */
+  CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
 };
 
 typedef enum clv_ledger_kind {
@@ -401,7 +402,7 @@ typedef struct clv_ledger_item {
 
 /* What the ledger says: who had it first, and when. */
 typedef struct clv_ledger_entry {
-  char identity[CLV_LEDGER_IDENTITY + 1], date[CLV_LEDGER_DATE];
+  char identity[CLV_LEDGER_MAX_IDENTITY + 1], date[CLV_LEDGER_DATE_BYTES];
 } clv_ledger_entry;
 
 typedef struct clv_ledger clv_ledger; /* as it was when it was read */
@@ -420,14 +421,14 @@ size_t clv_ledger_count(const clv_ledger *l); /* lines but the first */
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) CLV_USE_RESULT;
 /* Lines for the items that are not there yet. CLV_INVALID: an identity that fits no line. */
-clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_t n, clv_bytes *out,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
+                               clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* All of the ledger that clv_ledger_find tells: of each kind and mark the first line. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Adds them to the file and waits for the disk. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Can lines be added? A file that is missing gets its first line; errors as of clv_ledger_add. */
-clv_code clv_ledger_ready(clv_err *err) CLV_USE_RESULT;
+clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
 #endif

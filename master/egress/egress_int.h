@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of the record: line.c has what a line is, read.c sums lines up, record.c writes ahead
- * and settles, page.c shows it. And of the policy: policy_file.c finds it, policy.c judges.
+ * The inside of the record: record_line.c has what a line is, record_summary.c sums lines up,
+ * record.c writes ahead and settles, page.c shows it. And of the policy: policy_file.c finds it,
+ * policy.c judges.
  */
 #ifndef CLEAVE_EGRESS_INT_H
 #define CLEAVE_EGRESS_INT_H
@@ -10,48 +11,48 @@
 #include "master/egress/egress.h"
 
 /* Are they of one row? */
-bool egress_same(const clv_egress_what *a, const clv_egress_what *b);
+bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b);
 
 /* Every whole line without its end. An error is prefixed with its number. */
 typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_err *err);
-clv_code egress_each(const char *text, size_t len, const char *label, egress_line_fn *fn,
-                     void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
+clv_code egress_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
+                          void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
 
 /* What the thread of a record does when it wakes: takes old allowances back and writes the next
  * ones. When it is to wake again, by clv_now_ns. */
 uint64_t egress_tick(clv_egress_record *r);
 
 /* What the file has now; a run may be writing on. */
-clv_code egress_load(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- page (page.c; page_forms.c writes it) --------------------------------------------------- */
+/* ---- page (page.c; page_formats.c writes it) ------------------------------------------------- */
 
 /* A line of the page: rows of weights that differ by name alone are one. */
-typedef struct egress_shown {
+typedef struct egress_page_row {
   size_t attempt; /* index */
-  const clv_egress_what *what;
+  const clv_egress_key *what;
   uint64_t names, tensors, settled, open;
   const char *first, *last;
-} egress_shown;
+} egress_page_row;
 
-enum { EGRESS_PARTIES = 256 }; /* workers with a line of their own */
+enum { EGRESS_MAX_RECEIVERS = 256 }; /* workers with a line of their own */
 
-typedef struct egress_party {
+typedef struct egress_receiver {
   const char *name, *identity;
   uint64_t settled, open;
-} egress_party;
+} egress_receiver;
 
 typedef struct egress_page {
-  const clv_egress_book *book;
+  const clv_egress_summary *book;
   const char *run;
-  egress_shown *rows;              /* by attempt, as the next */
+  egress_page_row *rows;           /* by attempt, as the next */
   const clv_egress_hop_sum **hops; /* [book->n_hops] */
   size_t n_rows, n_parties;
-  egress_party parties[EGRESS_PARTIES + 1]; /* the last: all others */
+  egress_receiver parties[EGRESS_MAX_RECEIVERS + 1]; /* the last: all others */
 } egress_page;
 
 /* What is said in any form, without escapes. */
-void egress_format_what(const egress_shown *r, clv_bytes *out);
+void egress_format_what(const egress_page_row *r, clv_bytes *out);
 void egress_format_bytes(uint64_t settled, uint64_t open, clv_bytes *out);
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out);
 void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out);
@@ -66,7 +67,7 @@ void egress_page_json(const egress_page *p, clv_bytes *out);
 struct clv_policy {
   clv_policy_config *config;
   char sha256[65];
-  char approver[CLV_EGRESS_TEXT + 1];
+  char approver[CLV_EGRESS_MAX_TEXT + 1];
   uint64_t left;    /* bytes of this epoch; atomic */
   bool has_refused; /* a tensor at the gate; atomic */
 };

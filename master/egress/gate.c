@@ -89,7 +89,7 @@ static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
                                  const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
   clv_findings printed_only = r->looked & g->uncertain;
-  clv_findings forbidden = clv_privacy_forbids(g->config, r->shows & ~printed_only);
+  clv_findings forbidden = clv_privacy_forbidden_findings(g->config, r->shows & ~printed_only);
   if (!forbidden) return CLEAVE_OK;
   snprintf(error->text, sizeof error->text,
            "egress refused: a tensor of stage '%s' would show %s to %s, which the session's "
@@ -106,7 +106,7 @@ static cleave_status ask_policy(const clv_gate *g, const clv_egress_row *r, cons
   t.dtype = (clv_dtype)s->dtype;
   t.shape.rank = s->rank;
   memcpy(t.shape.dim, s->shape, sizeof t.shape.dim);
-  if (clv_policy_take(g->policy, &t, s->bytes, &why) == CLV_OK) return CLEAVE_OK;
+  if (clv_policy_charge(g->policy, &t, s->bytes, &why) == CLV_OK) return CLEAVE_OK;
   snprintf(error->text, sizeof error->text, "egress refused: %.440s", why.text);
   return deny(error);
 }
@@ -116,7 +116,7 @@ static cleave_status ask_policy(const clv_gate *g, const clv_egress_row *r, cons
 static cleave_status write_record(clv_egress_flow *f, const cleave_sending *s,
                                   cleave_error *error) {
   clv_err err;
-  if (clv_egress_take(f, s->bytes, &err) == CLV_OK) return CLEAVE_OK;
+  if (clv_egress_charge(f, s->bytes, &err) == CLV_OK) return CLEAVE_OK;
   error->status = (cleave_status)err.code;
   snprintf(error->text, sizeof error->text, "nothing leaves without a record: %.400s", err.text);
   return error->status;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The lines of a ledger. Call clv_ledger_parse with the bytes of a file, then clv_ledger_find for
- * each key or tensor that must be secret. clv_ledger_put formats lines that are not there yet, and
- * clv_ledger_compact those that are needed; ledger_file.c writes them. A line is "KIND MARK DATE
- * IDENTITY". MARK is the first half of an HMAC-SHA256, in hex, with the salt in the file's first
- * line, so equal keys have different marks on two hosts.
+ * each key or tensor that must be secret. clv_ledger_format_new formats lines that are not there
+ * yet, and clv_ledger_compact those that are needed; ledger_file.c writes them. A line is "KIND
+ * MARK DATE IDENTITY". MARK is the first half of an HMAC-SHA256, in hex, with the salt in the
+ * file's first line, so equal keys have different marks on two hosts.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "master/egress/egress_int.h"
 
 #define HEAD "cleave ledger 1 "
-enum { HEX = 64, HEAD_LEN = sizeof HEAD - 1 + HEX, DATE_LEN = CLV_LEDGER_DATE - 1 };
+enum { HEX = 64, HEAD_LEN = sizeof HEAD - 1 + HEX, DATE_LEN = CLV_LEDGER_DATE_BYTES - 1 };
 
 static const char *const kind_names[] = {
     [CLV_LEDGER_KEY] = "key", [CLV_LEDGER_RUN] = "run", [CLV_LEDGER_WEIGHTS] = "weights"};
@@ -23,7 +23,7 @@ static const char *const kind_names[] = {
 /* A line in memory. */
 typedef struct ledger_line {
   clv_ledger_kind kind;
-  uint8_t mark[CLV_LEDGER_MARK];
+  uint8_t mark[CLV_LEDGER_MARK_BYTES];
   size_t at;            /* its number in the file, from 0 */
   const char *date;     /* DATE_LEN bytes of the text */
   const char *identity; /* bytes of the text */
@@ -63,13 +63,13 @@ static bool take_kind(const char **p, const char *end, clv_ledger_kind *ret) {
   return false;
 }
 
-static bool take_mark(const char **p, const char *end, uint8_t ret[CLV_LEDGER_MARK]) {
-  char hex[2 * CLV_LEDGER_MARK + 1];
+static bool take_mark(const char **p, const char *end, uint8_t ret[CLV_LEDGER_MARK_BYTES]) {
+  char hex[2 * CLV_LEDGER_MARK_BYTES + 1];
   if ((size_t)(end - *p) < sizeof hex || (*p)[sizeof hex - 1] != ' ') return false;
   memcpy(hex, *p, sizeof hex - 1);
   hex[sizeof hex - 1] = '\0';
   *p += sizeof hex;
-  return clv_hex_parse(hex, ret, CLV_LEDGER_MARK);
+  return clv_hex_parse(hex, ret, CLV_LEDGER_MARK_BYTES);
 }
 
 static bool take_date(const char **p, const char *end, const char **ret) {
@@ -86,7 +86,7 @@ static bool take_date(const char **p, const char *end, const char **ret) {
 static bool is_identity(const char *text, size_t len) {
   for (size_t i = 0; i < len; i++)
     if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) return false;
-  return len >= 1 && len <= CLV_LEDGER_IDENTITY;
+  return len >= 1 && len <= CLV_LEDGER_MAX_IDENTITY;
 }
 
 static clv_code make_room(clv_ledger *l, clv_err *err) {
@@ -150,8 +150,9 @@ static int by_mark(const void *a, const void *b) {
 clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
                           size_t *ret_whole, clv_err *err) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
-  if (len > CLV_LEDGER_BYTES)
-    return clv_fail(err, CLV_EXHAUSTED, "%s has more than %d MiB", label, CLV_LEDGER_BYTES >> 20);
+  if (len > CLV_LEDGER_MAX_BYTES)
+    return clv_fail(err, CLV_EXHAUSTED, "%s has more than %d MiB", label,
+                    CLV_LEDGER_MAX_BYTES >> 20);
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   clv_bytes_add(&l->text, len ? text : "", len);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", label);
@@ -224,24 +225,24 @@ static void put_head(const clv_ledger *l, clv_bytes *out) {
 }
 
 static void put_line(const ledger_line *line, clv_bytes *out) {
-  char hex[2 * CLV_LEDGER_MARK + 1];
+  char hex[2 * CLV_LEDGER_MARK_BYTES + 1];
   clv_hex(line->mark, sizeof line->mark, hex);
   clv_bytes_printf(out, "%s %s %.*s ", kind_names[line->kind], hex, DATE_LEN, line->date);
   clv_bytes_add(out, line->identity, line->identity_len);
   clv_bytes_puts(out, "\n");
 }
 
-static void today(char text[CLV_LEDGER_DATE]) {
+static void today(char text[CLV_LEDGER_DATE_BYTES]) {
   time_t now = (time_t)(clv_wall_ms() / 1000);
   struct tm tm;
-  memcpy(text, "1970-01-01", CLV_LEDGER_DATE);
-  if (gmtime_r(&now, &tm)) (void)strftime(text, CLV_LEDGER_DATE, "%Y-%m-%d", &tm);
+  memcpy(text, "1970-01-01", CLV_LEDGER_DATE_BYTES);
+  if (gmtime_r(&now, &tm)) (void)strftime(text, CLV_LEDGER_DATE_BYTES, "%Y-%m-%d", &tm);
 }
 
 static clv_code put_item(const clv_ledger *l, const clv_ledger_item *item, clv_bytes *out,
                          clv_err *err) {
   ledger_line line;
-  char date[CLV_LEDGER_DATE];
+  char date[CLV_LEDGER_DATE_BYTES];
   size_t len = strlen(item->identity);
   if (!is_identity(item->identity, len))
     return clv_fail(err, CLV_INVALID, "an identity of %zu bytes, or with control characters", len);
@@ -255,8 +256,8 @@ static clv_code put_item(const clv_ledger *l, const clv_ledger_item *item, clv_b
   return CLV_OK;
 }
 
-clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_t n, clv_bytes *out,
-                        clv_err *err) {
+clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
+                               clv_bytes *out, clv_err *err) {
   if (l->is_new) put_head(l, out);
   for (size_t i = 0; i < n; i++) CLV_TRY(put_item(l, &items[i], out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;

@@ -102,7 +102,7 @@ static clv_code read_file(ledger_file *f, clv_err *err) {
     ssize_t n = pread(f->fd, part, sizeof part, (off_t)f->text.len);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_file(f, "read", strerror(errno), err);
-    if (n == 0 || f->text.len > CLV_LEDGER_BYTES) break;
+    if (n == 0 || f->text.len > CLV_LEDGER_MAX_BYTES) break;
     clv_bytes_add(&f->text, part, (size_t)n);
     if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   }
@@ -198,12 +198,12 @@ static clv_code rewrite(const ledger_file *f, const clv_ledger *l, const clv_byt
   CLV_TRY(clv_ledger_compact(l, &all, err));
   clv_bytes_add(&all, lines->data, lines->len);
   if (all.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (all.len > CLV_LEDGER_BYTES)
+  if (all.len > CLV_LEDGER_MAX_BYTES)
     return clv_fail(err, CLV_PRECONDITION,
                     "the ledger of keys %s is full: it has %zu keys and weights, each once, and "
                     "at most %d MiB; move it away to begin another: layers that workers had until "
                     "now count as secret then",
-                    f->path.data, clv_ledger_count(l), CLV_LEDGER_BYTES >> 20);
+                    f->path.data, clv_ledger_count(l), CLV_LEDGER_MAX_BYTES >> 20);
   if (clv_file_write_durable(f->path.data, all.data, all.len, 0600, &why) == CLV_OK) return CLV_OK;
   return fail_file(f, "written", why.text, err);
 }
@@ -215,9 +215,9 @@ static clv_code add(const clv_ledger_item *items, size_t n, clv_err *err) {
   size_t whole;
   CLV_TRY(open_for_adding(&f, err));
   CLV_TRY(parse_file(&f, &l, &whole, err));
-  CLV_TRY(clv_ledger_put(l, items, n, &lines, err));
+  CLV_TRY(clv_ledger_format_new(l, items, n, &lines, err));
   if (!lines.len) return CLV_OK;
-  bool fits = whole + lines.len <= CLV_LEDGER_BYTES;
+  bool fits = whole + lines.len <= CLV_LEDGER_MAX_BYTES;
   return fits ? append(&f, whole, &lines, err) : rewrite(&f, l, &lines, err);
 }
 
@@ -225,4 +225,4 @@ clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {
   return n ? add(items, n, err) : CLV_OK;
 }
 
-clv_code clv_ledger_ready(clv_err *err) { return add(NULL, 0, err); }
+clv_code clv_ledger_check_writable(clv_err *err) { return add(NULL, 0, err); }

@@ -18,37 +18,38 @@ static void page_done(egress_page *p) {
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static bool joins(const egress_shown *s, const clv_egress_row_sum *r) {
-  const clv_egress_what *a = s->what, *b = &r->what;
+static bool joins(const egress_page_row *s, const clv_egress_row_sum *r) {
+  const clv_egress_key *a = s->what, *b = &r->what;
   return s->attempt == r->attempt && a->kind == b->kind && a->random == b->random &&
          clv_egress_is_state((clv_egress_kind)b->kind) && strcmp(a->to, b->to) == 0 &&
          strcmp(a->stage, b->stage) == 0 && strcmp(a->from, b->from) == 0;
 }
 
-static egress_shown *line_of(egress_page *p, const clv_egress_row_sum *r) {
+static egress_page_row *line_of(egress_page *p, const clv_egress_row_sum *r) {
   size_t from = p->n_rows > NEAR_ROWS ? p->n_rows - NEAR_ROWS : 0;
   for (size_t i = p->n_rows; i-- > from;)
     if (joins(&p->rows[i], r)) return &p->rows[i];
-  egress_shown *s = &p->rows[p->n_rows++];
-  *s = (egress_shown){.attempt = r->attempt, .what = &r->what, .first = r->first, .last = r->last};
+  egress_page_row *s = &p->rows[p->n_rows++];
+  *s = (egress_page_row){
+      .attempt = r->attempt, .what = &r->what, .first = r->first, .last = r->last};
   return s;
 }
 
-static egress_party *party_of(egress_page *p, const clv_egress_what *w) {
-  egress_party *end = p->parties + p->n_parties;
-  for (egress_party *q = p->parties; q < end; q++)
+static egress_receiver *party_of(egress_page *p, const clv_egress_key *w) {
+  egress_receiver *end = p->parties + p->n_parties;
+  for (egress_receiver *q = p->parties; q < end; q++)
     if (strcmp(q->name, w->to) == 0 && strcmp(q->identity, w->identity) == 0) return q;
-  if (p->n_parties < EGRESS_PARTIES) {
-    *end = (egress_party){.name = w->to, .identity = w->identity};
+  if (p->n_parties < EGRESS_MAX_RECEIVERS) {
+    *end = (egress_receiver){.name = w->to, .identity = w->identity};
     p->n_parties++;
     return end;
   }
-  p->parties[EGRESS_PARTIES] = (egress_party){"others", "", end->settled, end->open};
-  return &p->parties[EGRESS_PARTIES];
+  p->parties[EGRESS_MAX_RECEIVERS] = (egress_receiver){"others", "", end->settled, end->open};
+  return &p->parties[EGRESS_MAX_RECEIVERS];
 }
 
 static void add_row(egress_page *p, const clv_egress_row_sum *r) {
-  egress_shown *s = line_of(p, r);
+  egress_page_row *s = line_of(p, r);
   s->names++;
   s->tensors += r->tensors;
   s->settled += r->settled;
@@ -56,14 +57,14 @@ static void add_row(egress_page *p, const clv_egress_row_sum *r) {
   if (strcmp(r->first, s->first) < 0) s->first = r->first;
   if (strcmp(r->last, s->last) > 0) s->last = r->last;
   if (strcmp(r->what.from, CLV_EGRESS_MASTER) != 0) return;
-  egress_party *party = party_of(p, &r->what);
+  egress_receiver *party = party_of(p, &r->what);
   party->settled += r->settled;
   party->open += r->open;
 }
 
 /* By attempt, and as they stand in the book otherwise. */
 static int compare_rows(const void *a, const void *b) {
-  const egress_shown *x = a, *y = b;
+  const egress_page_row *x = a, *y = b;
   if (x->attempt != y->attempt) return x->attempt < y->attempt ? -1 : 1;
   return x->what < y->what ? -1 : 1;
 }
@@ -76,7 +77,7 @@ static int compare_hops(const void *a, const void *b) {
 }
 
 static clv_code fill(egress_page *p, clv_err *err) {
-  const clv_egress_book *b = p->book;
+  const clv_egress_summary *b = p->book;
   CLV_TRY(clv_alloc(b->n_rows, sizeof *p->rows, &p->rows, err));
   CLV_TRY(clv_alloc(b->n_hops, sizeof(clv_egress_hop_sum *), &p->hops, err));
   for (size_t i = 0; i < b->n_rows; i++) add_row(p, &b->rows[i]);
@@ -88,10 +89,10 @@ static clv_code fill(egress_page *p, clv_err *err) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-clv_code clv_egress_page(const clv_egress_book *b, const char *run, clv_egress_form form,
+clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
                          clv_bytes *out, clv_err *err) {
   static void (*const forms[])(const egress_page *, clv_bytes *) = {
-      [CLV_EGRESS_TEXT_FORM] = egress_page_text,
+      [CLV_EGRESS_PLAIN_TEXT] = egress_page_text,
       [CLV_EGRESS_HTML] = egress_page_html,
       [CLV_EGRESS_JSON] = egress_page_json};
   CLV_AUTO(page_done) egress_page p = {.book = b, .run = run};

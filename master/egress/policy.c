@@ -46,26 +46,27 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
 
 /* Words that permit what a tensor shows, the worst first. */
 static const struct {
-  clv_shows shows;
+  clv_finding shows;
   const char *key;
   size_t given, pos; /* members of clv_policy_config */
 } words[] = {
 #define AT(member) offsetof(clv_policy_config, member)
-    {CLV_SHOWS_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
-    {CLV_SHOWS_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
+    {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
+    {CLV_FINDING_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
      AT(allow.labels_readable_pos)},
-    {CLV_SHOWS_RAW_INPUT, "allow.raw", AT(allow.raw), AT(allow.raw_pos)},
-    {CLV_SHOWS_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos)},
-    {CLV_SHOWS_FRONT_KNOWN, "allow.front_known", AT(allow.front_known), AT(allow.front_known_pos)},
-    {CLV_SHOWS_PICTURE, "pictures", AT(pictures), AT(pictures_pos)},
+    {CLV_FINDING_RAW_INPUT, "allow.raw", AT(allow.raw), AT(allow.raw_pos)},
+    {CLV_FINDING_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos)},
+    {CLV_FINDING_FRONT_KNOWN, "allow.front_known", AT(allow.front_known),
+     AT(allow.front_known_pos)},
+    {CLV_FINDING_PICTURE, "pictures", AT(pictures), AT(pictures_pos)},
 #undef AT
 };
 
 /* Vectors of tokens are permitted as such, whoever knows the layers before them. */
 static clv_findings shows_of(const clv_policy_tensor *t) {
-  if (t->kind == CLV_EGRESS_INPUT) return CLV_SHOWS_RAW_INPUT;
-  if (t->kind == CLV_EGRESS_LABELS) return CLV_SHOWS_LABELS;
-  if (t->shows & CLV_SHOWS_TOKENS) return t->shows & ~(clv_findings)CLV_SHOWS_FRONT_KNOWN;
+  if (t->kind == CLV_EGRESS_INPUT) return CLV_FINDING_RAW_INPUT;
+  if (t->kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
+  if (t->shows & CLV_FINDING_TOKENS) return t->shows & ~(clv_findings)CLV_FINDING_FRONT_KNOWN;
   return t->shows;
 }
 
@@ -125,7 +126,7 @@ static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor 
 }
 
 /* Weights have the types and shapes of their layers, counts of batches among them. */
-clv_code clv_policy_permits(const clv_policy *p, const clv_policy_tensor *t, clv_err *err) {
+clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t, clv_err *err) {
   if (!p) return CLV_OK;
   CLV_TRY(check_worker(p->config, t, err));
   if (t->kind == CLV_EGRESS_FAILURE) return CLV_OK;
@@ -161,8 +162,7 @@ static int digits_beside(double figure, double limit) {
   return digits;
 }
 
-clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_reading *r,
-                                    clv_err *err) {
+clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r, clv_err *err) {
   double limit = clv_policy_max_read(p, r->reader);
   const char *name = readers[r->reader].name;
   if (limit >= 1 || (r->figure >= 0 && r->figure <= limit)) return CLV_OK;
@@ -181,7 +181,7 @@ clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_readin
 
 /* ---- bytes of an epoch ----------------------------------------------------------------------- */
 
-clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) {
+clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) {
   char need[24], limit[24];
   if (!p || bytes <= p->config->bytes_per_epoch) return CLV_OK;
   return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
@@ -212,7 +212,7 @@ bool clv_policy_has_refused(const clv_policy *p) {
 
 static clv_code take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, clv_err *err) {
   char limit[24];
-  CLV_TRY(clv_policy_permits(p, t, err));
+  CLV_TRY(clv_policy_check_tensor(p, t, err));
   if (count(p, bytes)) return CLV_OK;
   return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
                             "the policy permits %s (%llu bytes) in an epoch, and %s would exceed "
@@ -221,7 +221,8 @@ static clv_code take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, 
                             (unsigned long long)p->config->bytes_per_epoch, t->name);
 }
 
-clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, clv_err *err) {
+clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
+                           clv_err *err) {
   clv_code code = p ? take(p, t, bytes, err) : CLV_OK;
   if (code != CLV_OK) __atomic_store_n(&p->has_refused, true, __ATOMIC_SEQ_CST);
   return code;

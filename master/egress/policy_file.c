@@ -85,7 +85,7 @@ static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err)
 static clv_code read_file(const folder *f, const char *name, bool *ret_there, clv_bytes *ret,
                           clv_err *err) {
   CLV_AUTO(fd_done) int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  char path[CLV_EGRESS_TEXT];
+  char path[CLV_EGRESS_MAX_TEXT];
   struct stat st;
   snprintf(path, sizeof path, "%s/%s", f->path, name);
   *ret_there = fd >= 0 || errno != ENOENT;
@@ -139,7 +139,7 @@ static clv_code check_signature(const folder *f, bool signed_only, const clv_byt
 
 static clv_code fill(const folder *f, bool signed_only, const clv_bytes *text, clv_policy *p,
                      clv_err *err) {
-  char path[CLV_EGRESS_TEXT];
+  char path[CLV_EGRESS_MAX_TEXT];
   clv_sha256 digest;
   snprintf(path, sizeof path, "%s/%s", f->path, CLV_POLICY_FILE);
   CLV_TRY(check_signature(f, signed_only, text, p, err));

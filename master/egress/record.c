@@ -33,7 +33,7 @@ typedef struct grant {
 
 struct clv_egress_flow {
   clv_egress_record *record;
-  clv_egress_what what;
+  clv_egress_key what;
   bool once;       /* a tensor that is sent as a whole, and nothing is to follow */
   uint64_t left;   /* credit; atomic, as the next two */
   uint64_t enough; /* when less is left the next allowance is written */
@@ -87,7 +87,7 @@ static clv_code check_there(const clv_egress_record *r, clv_err *err) {
 /* Where the next line begins: behind the last whole one. A command that was killed while it wrote
  * has left half a line, which is none. */
 static clv_code find_end(const clv_egress_record *r, off_t *ret, clv_err *err) {
-  char tail[CLV_EGRESS_LINE + 1];
+  char tail[CLV_EGRESS_MAX_LINE + 1];
   off_t end = lseek(r->fd, 0, SEEK_END), from = CLV_MAX(end - (off_t)sizeof tail, (off_t)0);
   ssize_t n = end < 0 ? -1 : pread(r->fd, tail, (size_t)(end - from), from);
   while (n > 0 && tail[n - 1] != '\n') n--;
@@ -171,7 +171,7 @@ static uint64_t next_steps(const clv_egress_flow *f, uint64_t now) {
   uint64_t age_ms = f->n_open ? (now - f->open[f->n_open - 1].at_ns) / 1000000u : SLOW_MS;
   if (f->once) return 1;
   if (!f->steps) return 4;
-  if (age_ms < QUICK_MS) return CLV_MIN(2 * f->steps, (uint64_t)CLV_EGRESS_STEPS);
+  if (age_ms < QUICK_MS) return CLV_MIN(2 * f->steps, (uint64_t)CLV_EGRESS_MAX_STEPS);
   return age_ms < SLOW_MS ? f->steps : CLV_MAX(f->steps / 2, 1u);
 }
 
@@ -182,7 +182,7 @@ static void allow(clv_egress_flow *f, uint64_t now) {
   l.allow.id = ++r->last_id;
   l.allow.what = f->what;
   l.allow.bytes = CLV_MAX(f->steps * load(&f->unit), f->wants);
-  clv_time_text(clv_wall_ms() + CLV_EGRESS_PERIOD_MS, l.allow.until);
+  clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allow.until);
   add_line(r, &l);
   f->open[f->n_open++] = (grant){l.allow.id, l.allow.bytes, now};
   f->fresh = l.allow.bytes;
@@ -225,7 +225,7 @@ static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_egress_ahead(clv_egress_record *r, clv_err *err) {
+clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
   pthread_mutex_lock(&r->lock);
   clv_code code = write_ahead(r, err);
   pthread_mutex_unlock(&r->lock);
@@ -259,7 +259,7 @@ static clv_code take_slowly(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   return code;
 }
 
-clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
+clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   uint64_t left;
   __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
   if (!take(f, bytes, &left)) return take_slowly(f, bytes, err);
@@ -272,7 +272,7 @@ clv_code clv_egress_take(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
-clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_what *what, bool once,
+clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, bool once,
                              clv_egress_flow **ret, clv_err *err) {
   clv_egress_flow *f;
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
@@ -296,7 +296,7 @@ void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes) {
 
 /* Allowances that have become old are taken back. When the next one does. */
 static uint64_t take_old_back(clv_egress_record *r) {
-  const uint64_t period = (uint64_t)CLV_EGRESS_PERIOD_MS * 1000000u;
+  const uint64_t period = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   uint64_t now = clv_now_ns(), next = now + period;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
     if (f->n_open && now - f->open[0].at_ns >= period) take_back(f);
@@ -354,9 +354,9 @@ static clv_code open_file(clv_egress_record *r, clv_err *err) {
 static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t whole;
-  CLV_TRY(egress_load(r->fd, r->path, &text, err));
-  if (egress_each(text.data ? text.data : "", text.len, r->path, count_attempt, &r->attempt, &whole,
-                  err) != CLV_OK)
+  CLV_TRY(egress_read_file(r->fd, r->path, &text, err));
+  if (egress_each_line(text.data ? text.data : "", text.len, r->path, count_attempt, &r->attempt,
+                       &whole, err) != CLV_OK)
     return clv_err_prefix(err,
                           "what left before cannot be read (move the file away to begin a new "
                           "record)");
@@ -417,7 +417,7 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
   return code;
 }
 
-void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes) {
+void clv_egress_record_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_HOP};
   snprintf(l.hop.from, sizeof l.hop.from, "%s", from);
   snprintf(l.hop.to, sizeof l.hop.to, "%s", to);
@@ -428,7 +428,7 @@ void clv_egress_hop(clv_egress_record *r, const char *from, const char *to, uint
   pthread_mutex_unlock(&r->lock);
 }
 
-void clv_egress_look(clv_egress_record *r, const clv_egress_line *look) {
+void clv_egress_record_look(clv_egress_record *r, const clv_egress_line *look) {
   clv_egress_line l = *look;
   l.event = CLV_EGRESS_LOOK;
   pthread_mutex_lock(&r->lock);

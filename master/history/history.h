@@ -24,10 +24,11 @@
 typedef struct clv_run_lock clv_run_lock;
 
 /* Files of a run besides those that its record, its log and its checkpoints are in. */
-#define CLV_RUN_CLASSES "classes"       /* names of the classes, a line each, in their order */
-#define CLV_RUN_BEST "checkpoint.best"  /* which checkpoint is the best, and by what */
-#define CLV_RUN_DATA "data.digest"      /* digests of the records and labels that it is of */
-#define CLV_RUN_CHANGES "changes.jsonl" /* what resumed attempts found changed, before and after */
+#define CLV_RUN_CLASSES_FILE "classes"      /* names of the classes, a line each, in their order */
+#define CLV_RUN_BEST_FILE "checkpoint.best" /* which checkpoint is the best, and by what */
+#define CLV_RUN_DATA_FILE "data.digest"     /* digests of the records and labels that it is of */
+/* what resumed attempts found changed, before and after */
+#define CLV_RUN_CHANGES_FILE "changes.jsonl"
 
 /* Makes the folder, and brings back what a --fresh that was killed has moved. CLV_PRECONDITION:
  * another process trains there; the text says which. */
@@ -38,14 +39,14 @@ void clv_run_lock_free(clv_run_lock *c); /* lets go; NULL is allowed */
 bool clv_run_lock_is_finished(const clv_run_lock *c);
 
 /* Whether a checkpoint is recorded there. */
-bool clv_run_lock_has_saved(const clv_run_lock *c);
+bool clv_run_lock_has_checkpoint(const clv_run_lock *c);
 
 /* Makes room for a run that starts afresh: what is there goes to a folder NAME.1, NAME.2 ... beside
  * this one. It stays there if the run there was finished once, else it is deleted when the new one
  * starts. Before that, the end of the attempt, and its death, bring it back. */
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* The folder of a finished run that made room; NULL: none did. */
-const char *clv_run_lock_aside(const clv_run_lock *c);
+const char *clv_run_lock_moved_folder(const clv_run_lock *c);
 
 typedef struct clv_run_lock_info {
   const char *name, *session; /* of the run; its file, as given */
@@ -58,18 +59,18 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
                             clv_err *err) CLV_USE_RESULT;
 /* What workers are told of the attempt that has begun: the session's id and this attempt's
  * epoch. */
-void clv_run_lock_attempt(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
+void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
 /* Notes what was read of what is going to leave. */
-void clv_run_lock_look(clv_run_lock *c, const char *read);
+void clv_run_lock_note_look(clv_run_lock *c, const char *read);
 /* Writes where it starts, and of what session. The record is no reason to lose a run: from here on
  * it is warned of when it cannot be written. A NULL lock is allowed. */
-void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
-                          const clv_sha256 *config);
-void clv_run_lock_step(clv_run_lock *c, uint64_t step, double loss,
-                       double accuracy); /* writes nothing */
+void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_steps,
+                             const clv_sha256 *config);
+void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
+                            double accuracy); /* writes nothing */
 /* Remembers the best: by accuracy (NaN: by loss). */
-void clv_run_lock_evaluation(clv_run_lock *c, const clv_run_best *e);
-void clv_run_lock_saved(clv_run_lock *c); /* a checkpoint: writes */
+void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
+void clv_run_lock_note_checkpoint(clv_run_lock *c); /* a checkpoint: writes */
 /* An attempt that has not started leaves nothing of itself in a folder that it made, or in which
  * another run made room for it. */
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text);

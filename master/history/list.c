@@ -22,7 +22,7 @@ typedef struct entries {
 } entries;
 
 static void entries_done(entries *l) {
-  for (size_t i = 0; i < l->n; i++) clv_entry_done(&l->items[i]);
+  for (size_t i = 0; i < l->n; i++) clv_run_entry_done(&l->items[i]);
   free(l->items);
 }
 
@@ -37,7 +37,7 @@ static clv_code add_run(entries *l, const char *folder, clv_err *err) {
   clv_run_entry *grown = reallocarray(l->items, l->n + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   l->items = grown;
-  clv_code code = clv_entry_read(folder, &grown[l->n], err);
+  clv_code code = clv_run_entry_read(folder, &grown[l->n], err);
   if (code == CLV_OK) l->n++;
   return code == CLV_NOT_FOUND ? CLV_OK : code;
 }
@@ -61,7 +61,7 @@ static clv_code add_below(entries *l, const char *folder, clv_err *err) {
 }
 
 static uint64_t began(const clv_run_entry *e) {
-  const clv_run_attempt *a = clv_entry_last(e);
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   return a ? a->began_ms : 0;
 }
 
@@ -110,18 +110,18 @@ static void format_best(const clv_run_best *b, char *text, size_t len) {
   format_number(by_loss ? b->loss : b->accuracy, number, sizeof number);
   if (b->what[0])
     snprintf(text, len, "%s %s at %" PRIu64 ", %s", by_loss ? "loss" : "accuracy", number, b->step,
-             clv_text_fit(b->what, what, sizeof what));
+             clv_text_truncate(b->what, what, sizeof what));
   else
     snprintf(text, len, "-");
 }
 
 static void format_where(const clv_run_entry *e, const clv_run_attempt *a, char *text, size_t len) {
   clv_run_attempt here = {0};
-  clv_holder_self(&here);
+  clv_process_describe_self(&here);
   if (e->state == CLV_STATE_RUNNING && e->holder)
     snprintf(text, len, "process %ld", e->holder);
   else if (a && strcmp(a->host, here.host) != 0)
-    clv_text_fit(a->host, text, len);
+    clv_text_truncate(a->host, text, len);
   else
     snprintf(text, len, "-");
 }
@@ -133,10 +133,10 @@ static uint64_t ended(const clv_run_entry *e, const clv_run_attempt *a) {
 }
 
 static void fill(const clv_run_entry *e, row r) {
-  const clv_run_attempt *a = clv_entry_last(e);
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   for (int c = 0; c < COLUMNS; c++) strcpy(r[c], "-");
-  clv_text_fit(e->name, r[NAME], CELL);
-  snprintf(r[STATE], CELL, "%s", clv_state_name(e->state));
+  clv_text_truncate(e->name, r[NAME], CELL);
+  snprintf(r[STATE], CELL, "%s", clv_run_state_name(e->state));
   format_number(e->loss, r[LOSS], CELL);
   format_number(e->accuracy, r[ACCURACY], CELL);
   format_where(e, a, r[WHERE], CELL);
@@ -158,14 +158,14 @@ static void print_row(row r, const int width[COLUMNS]) {
   while (used && line[used - 1] == ' ') line[--used] = '\0';
   for (char *p = line; *p; p++)
     if (*p == '\n' || *p == '\t') *p = '?';
-  clv_print_clean(line);
+  clv_print_sanitized(line);
   putchar('\n');
 }
 
 /* What is to be known of a run that did not end well. */
 static void print_why(const clv_run_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const clv_run_attempt *a = clv_entry_last(e);
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (e->state == CLV_STATE_FAILED && a)
     clv_bytes_printf(&text, "exit code %" PRIu64 ": %s", a->code, a->text);
   if (e->state == CLV_STATE_DIED) clv_bytes_puts(&text, CLV_DIED_TEXT);
@@ -178,7 +178,7 @@ static void print_why(const clv_run_entry *e) {
                      e->record.checkpoints[0]);
   if (!text.len || text.failed) return;
   fputs("    ", stdout);
-  clv_print_clean(text.data);
+  clv_print_sanitized(text.data);
   putchar('\n');
 }
 
@@ -252,12 +252,12 @@ static clv_code print_json(const entries *l, clv_err *err) {
     clv_bytes_puts(&out, "{\"name\":");
     clv_run_record_text(&out, e->name);
     json_text(&out, "folder", e->folder);
-    json_text(&out, "state", clv_state_name(e->state));
+    json_text(&out, "state", clv_run_state_name(e->state));
     if (e->state == CLV_STATE_DAMAGED) json_text(&out, "why", e->why.text);
     json_whole(&out, "step", e->step);
     json_real(&out, "loss", e->loss);
     json_real(&out, "accuracy", e->accuracy);
-    if (clv_entry_last(e)) json_attempt(&out, e, clv_entry_last(e));
+    if (clv_run_entry_last_attempt(e)) json_attempt(&out, e, clv_run_entry_last_attempt(e));
     clv_bytes_puts(&out, "}");
     if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     puts(out.data);
@@ -267,7 +267,7 @@ static clv_code print_json(const entries *l, clv_err *err) {
 
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
   CLV_AUTO(entries_done) entries l = {0};
-  const char *given = folder ? folder : CLV_RUNS;
+  const char *given = folder ? folder : CLV_RUNS_FOLDER;
   CLV_TRY(add_run(&l, given, err)); /* it may be a run's own */
   if (!l.n) CLV_TRY(add_below(&l, given, err));
   if (l.n) qsort(l.items, l.n, sizeof *l.items, newest_first);

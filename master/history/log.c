@@ -31,7 +31,7 @@ typedef struct tail {
 } tail;
 
 static void tail_done(tail *t) {
-  clv_closep(&t->fd);
+  clv_fd_closep(&t->fd);
   clv_bytes_done(&t->path);
 }
 
@@ -59,7 +59,7 @@ static void print_part(char *part, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (!part[i]) part[i] = '?';
   part[n] = '\0';
-  clv_print_clean(part);
+  clv_print_sanitized(part);
 }
 
 /* What is new; a file that became shorter belongs to a run that began afresh. */
@@ -100,14 +100,14 @@ static bool is_over(tail *t, const clv_run_entry *e) {
 
 /* Whether it lives is asked before what it wrote is read, so that nothing is missed at the end. */
 static clv_code poll_run(tail *t, const char *folder, bool *ret_over, int *ret_exit, clv_err *err) {
-  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
-  CLV_TRY(clv_entry_read(folder, &e, err));
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
+  CLV_TRY(clv_run_entry_read(folder, &e, err));
   *ret_over = is_over(t, &e);
   clv_code code = print_new(t, err);
   if (code == CLV_NOT_FOUND && !*ret_over) return CLV_OK; /* nothing is printed yet */
   CLV_TRY(code);
   if (!*ret_over) return CLV_OK;
-  *ret_exit = clv_entry_exit(&e);
+  *ret_exit = clv_run_entry_exit_code(&e);
   explain(&e);
   return CLV_OK;
 }
@@ -124,16 +124,16 @@ static clv_code go_along(tail *t, const char *folder, int *ret_exit, clv_err *er
 
 /* A folder that is no run's, or a run that never came to print. */
 static clv_code why_nothing(const char *folder, const tail *t, clv_err *err) {
-  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
-  CLV_TRY(clv_entry_read(folder, &e, err));
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
+  CLV_TRY(clv_run_entry_read(folder, &e, err));
   return clv_fail(err, CLV_NOT_FOUND, "%s is not there: this run has printed nothing yet (%s)",
-                  t->path.data, clv_state_name(e.state));
+                  t->path.data, clv_run_state_name(e.state));
 }
 
 clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit, clv_err *err) {
   CLV_AUTO(tail_done) tail t = {.fd = -1};
   CLV_AUTO(clv_freep) char *folder = NULL;
-  CLV_TRY(clv_entry_find(run, &folder, err));
+  CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
   clv_bytes_printf(&t.path, "%s/%s", folder, json ? CLV_JOURNAL_JSON : CLV_JOURNAL_TEXT);
   if (t.path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   *ret_exit = 0;

@@ -30,7 +30,7 @@ static void record_path(const char *run_dir, clv_bytes *ret) {
   clv_bytes_printf(ret, "%s/run.json", run_dir);
 }
 
-clv_code clv_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) {
+clv_code clv_run_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   record_path(run_dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -38,7 +38,7 @@ clv_code clv_record_read(const char *run_dir, clv_run_record *ret, clv_err *err)
   return clv_run_record_parse(text.data, text.len, path.data, ret, err);
 }
 
-clv_code clv_record_write(const char *run_dir, const clv_run_record *r, clv_err *err) {
+clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   record_path(run_dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -50,7 +50,7 @@ clv_code clv_record_write(const char *run_dir, const clv_run_record *r, clv_err 
 
 void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
-  clv_closep(&c->lock);
+  clv_fd_closep(&c->lock);
   clv_run_record_done(&c->record);
   free(c->aside);
   free(c->dir);
@@ -72,7 +72,7 @@ static clv_code take(clv_run_lock *c, clv_err *err) {
   long pid = 0;
   c->made = access(c->dir, F_OK) != 0;
   if (clv_mkdirs(c->dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
-  clv_code code = clv_holder_lock(c->dir, &c->lock, &pid, err);
+  clv_code code = clv_run_folder_lock(c->dir, &c->lock, &pid, err);
   return code == CLV_PRECONDITION ? fail_taken(c->dir, pid, err) : code;
 }
 
@@ -84,7 +84,7 @@ clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err)
   CLV_TRY(clv_strdup(run_dir, &c->dir, err));
   for (int i = 0; i < TRIES && code == CLV_NOT_FOUND; i++) code = take(c, err);
   CLV_TRY(code);
-  CLV_TRY(clv_folder_bring_back(run_dir, err));
+  CLV_TRY(clv_run_folder_undo_move(run_dir, err));
   *ret = clv_steal(&c);
   return CLV_OK;
 }
@@ -93,19 +93,19 @@ clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err)
 
 bool clv_run_lock_is_finished(const clv_run_lock *c) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
-  return clv_record_read(c->dir, &r, NULL) == CLV_OK &&
+  return clv_run_record_read(c->dir, &r, NULL) == CLV_OK &&
          r.attempts[r.n_attempts - 1].status == CLV_RUN_FINISHED;
 }
 
-bool clv_run_lock_has_saved(const clv_run_lock *c) {
+bool clv_run_lock_has_checkpoint(const clv_run_lock *c) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
-  return clv_record_read(c->dir, &r, NULL) == CLV_OK && r.n_checkpoints > 0;
+  return clv_run_record_read(c->dir, &r, NULL) == CLV_OK && r.n_checkpoints > 0;
 }
 
 /* What nobody can tell is kept as well. */
 static bool is_worth_keeping(const clv_run_lock *c) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
-  if (clv_record_read(c->dir, &r, NULL) != CLV_OK) return clv_checkpoint_any(c->dir);
+  if (clv_run_record_read(c->dir, &r, NULL) != CLV_OK) return clv_checkpoint_has_any(c->dir);
   for (size_t i = 0; i < r.n_attempts; i++)
     if (r.attempts[i].status == CLV_RUN_FINISHED) return true;
   return r.earlier > 0;
@@ -114,23 +114,25 @@ static bool is_worth_keeping(const clv_run_lock *c) {
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {
   c->keep_aside = is_worth_keeping(c);
   c->made_room = true;
-  return clv_folder_move_aside(c->dir, &c->aside, err);
+  return clv_run_folder_move_aside(c->dir, &c->aside, err);
 }
 
-const char *clv_run_lock_aside(const clv_run_lock *c) { return c->keep_aside ? c->aside : NULL; }
+const char *clv_run_lock_moved_folder(const clv_run_lock *c) {
+  return c->keep_aside ? c->aside : NULL;
+}
 
 /* From here on the folder is the new run's. */
 static clv_code settle(clv_run_lock *c, clv_err *err) {
   if (!c->aside) return CLV_OK;
-  CLV_TRY(clv_folder_settle(c->dir, err));
+  CLV_TRY(clv_run_folder_commit_move(c->dir, err));
   if (c->keep_aside) return CLV_OK;
-  CLV_TRY(clv_folder_remove(c->aside, err));
+  CLV_TRY(clv_run_folder_remove(c->aside, err));
   return CLV_OK;
 }
 
 static clv_code undo(const clv_run_lock *c, clv_err *err) {
-  if (c->made_room) CLV_TRY(clv_folder_bring_back(c->dir, err));
-  return c->made ? clv_folder_remove(c->dir, err) : CLV_OK;
+  if (c->made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));
+  return c->made ? clv_run_folder_remove(c->dir, err) : CLV_OK;
 }
 
 static clv_run_attempt *current(clv_run_lock *c) {
@@ -139,7 +141,7 @@ static clv_run_attempt *current(clv_run_lock *c) {
 
 static void write_or_warn(clv_run_lock *c) {
   clv_err err;
-  if (clv_record_write(c->dir, &c->record, &err) == CLV_OK) return;
+  if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
   if (!c->warned) clv_notify(c->notice, "the run's record: %s", err.text);
   c->warned = true;
 }
@@ -153,7 +155,7 @@ static void list_checkpoints(clv_run_lock *c) {
 static void recall(clv_run_lock *c, bool resume) {
   clv_err err;
   if (!resume) return;
-  clv_code code = clv_record_read(c->dir, &c->record, &err);
+  clv_code code = clv_run_record_read(c->dir, &c->record, &err);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
     clv_notify(c->notice, "%s; the record of earlier attempts begins anew", err.text);
 }
@@ -180,27 +182,27 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   snprintf(c->record.name, sizeof c->record.name, "%s", run->name);
   snprintf(c->record.session, sizeof c->record.session, "%s", whole ? whole : run->session);
   list_checkpoints(c);
-  clv_holder_self(a);
+  clv_process_describe_self(a);
   if (run->resume && c->record.n_checkpoints)
     a->from_step = a->step = c->record.checkpoints[0]; /* what an attempt that fails here keeps */
   a->began_ms = clv_wall_ms();
   c->begun = true;
-  return clv_record_write(c->dir, &c->record, err);
+  return clv_run_record_write(c->dir, &c->record, err);
 }
 
-void clv_run_lock_attempt(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch) {
+void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch) {
   if (clv_hex_parse(c->record.id, ret_session, 16)) *ret_epoch = c->record.epoch;
 }
 
-void clv_run_lock_look(clv_run_lock *c, const char *read) {
+void clv_run_lock_note_look(clv_run_lock *c, const char *read) {
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
   snprintf(a->look, sizeof a->look, "%s", read);
   write_or_warn(c);
 }
 
-void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
-                          const clv_sha256 *config) {
+void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_steps,
+                             const clv_sha256 *config) {
   clv_err err;
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
@@ -213,7 +215,7 @@ void clv_run_lock_started(clv_run_lock *c, uint64_t step, uint64_t total_steps,
   write_or_warn(c);
 }
 
-void clv_run_lock_step(clv_run_lock *c, uint64_t step, double loss, double accuracy) {
+void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss, double accuracy) {
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
   a->step = step;
@@ -230,14 +232,14 @@ static bool is_better(const clv_run_best *now, const clv_run_best *then) {
 
 /* A test is of other records than validations, so it does not compete with them: it is the best of
  * a run without validations alone. */
-void clv_run_lock_evaluation(clv_run_lock *c, const clv_run_best *e) {
+void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (!c || !c->begun) return;
   clv_run_best *best = &c->record.best;
   bool other = best->what[0] && strcmp(best->what, e->what) != 0;
   if (other ? strcmp(e->what, "validation") == 0 : is_better(e, best)) *best = *e;
 }
 
-void clv_run_lock_saved(clv_run_lock *c) {
+void clv_run_lock_note_checkpoint(clv_run_lock *c) {
   if (!c || !c->begun) return;
   list_checkpoints(c);
   write_or_warn(c);

@@ -37,19 +37,19 @@ static clv_code send(int process, bool now, clv_err *err) {
 /* ---- which process --------------------------------------------------------------------------- */
 
 static clv_code not_running(const clv_run_entry *e, clv_err *err) {
-  const clv_run_attempt *a = clv_entry_last(e);
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (e->state == CLV_STATE_ELSEWHERE)
     return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
                     a->host);
   return clv_fail(err, CLV_PRECONDITION, "%s does not run: %s", e->folder,
-                  e->state == CLV_STATE_DIED ? "its process died" : clv_state_name(e->state));
+                  e->state == CLV_STATE_DIED ? "its process died" : clv_run_state_name(e->state));
 }
 
 /* The lock's holder is the process that wrote the record. */
 static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
-  const clv_run_attempt *a = clv_entry_last(e);
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   clv_run_attempt here = {0};
-  clv_holder_self(&here);
+  clv_process_describe_self(&here);
   if (e->state != CLV_STATE_RUNNING) return not_running(e, err);
   if (a && strcmp(a->boot, here.boot) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
@@ -60,7 +60,7 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
         "%s runs in a process that cannot be seen from here (a container?): stop it from "
         "where it was started",
         e->folder);
-  if (a && a->pid == (uint64_t)e->holder && a->pid_start == clv_holder_start_of(e->holder))
+  if (a && a->pid == (uint64_t)e->holder && a->pid_start == clv_process_start_time(e->holder))
     return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
@@ -71,15 +71,15 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
 
 /* Opened first and checked afterwards: whoever holds the lock then is who was opened. */
 static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err *err) {
-  CLV_AUTO(clv_entry_done) clv_run_entry first = {0}, again = {0};
-  CLV_AUTO(clv_closep) int process = -1;
-  CLV_TRY(clv_entry_read(folder, &first, err));
+  CLV_AUTO(clv_run_entry_done) clv_run_entry first = {0}, again = {0};
+  CLV_AUTO(clv_fd_closep) int process = -1;
+  CLV_TRY(clv_run_entry_read(folder, &first, err));
   CLV_TRY(check_holder(&first, err));
   process = pidfd_open((pid_t)first.holder, 0);
   if (process < 0 && errno != ESRCH)
     return clv_fail(err, CLV_UNAVAILABLE, "process %ld cannot be opened: %s; kill -INT %ld ends it",
                     first.holder, strerror(errno), first.holder);
-  CLV_TRY(clv_entry_read(folder, &again, err));
+  CLV_TRY(clv_run_entry_read(folder, &again, err));
   CLV_TRY(check_holder(&again, err));
   if (again.holder != first.holder || process < 0)
     return clv_fail(err, CLV_ABORTED, "%s is being ended and begun: try again", folder);
@@ -94,18 +94,18 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
 static void await_end(const char *folder, long pid) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
   long holder;
-  while (clv_holder_of(folder, &holder) && holder == pid) nanosleep(&pause, NULL);
+  while (clv_run_folder_is_locked(folder, &holder) && holder == pid) nanosleep(&pause, NULL);
 }
 
 /* A process that was killed wrote no end; unless somebody goes on with the run already. */
 static clv_code note_kill(const char *folder, long pid, clv_err *err) {
-  CLV_AUTO(clv_closep) int lock = -1;
+  CLV_AUTO(clv_fd_closep) int lock = -1;
   CLV_AUTO(clv_run_record_done) clv_run_record record = {0};
-  CLV_AUTO(clv_entry_done) clv_run_entry dead = {0};
+  CLV_AUTO(clv_run_entry_done) clv_run_entry dead = {0};
   long other;
-  CLV_TRY(clv_entry_read(folder, &dead, err)); /* its step is that of its last line */
-  if (clv_holder_lock(folder, &lock, &other, err) != CLV_OK) return CLV_OK;
-  CLV_TRY(clv_record_read(folder, &record, err));
+  CLV_TRY(clv_run_entry_read(folder, &dead, err)); /* its step is that of its last line */
+  if (clv_run_folder_lock(folder, &lock, &other, err) != CLV_OK) return CLV_OK;
+  CLV_TRY(clv_run_record_read(folder, &record, err));
   clv_run_attempt *a = &record.attempts[record.n_attempts - 1];
   if (a->pid != (uint64_t)pid || a->status != CLV_RUN_RUNNING) return CLV_OK;
   a->status = CLV_RUN_STOPPED;
@@ -115,37 +115,37 @@ static clv_code note_kill(const char *folder, long pid, clv_err *err) {
   a->accuracy = dead.accuracy;
   a->ended_ms = clv_wall_ms();
   snprintf(a->text, sizeof a->text, "stopped at once: what came after its last checkpoint is lost");
-  return clv_record_write(folder, &record, err);
+  return clv_run_record_write(folder, &record, err);
 }
 
 static void report(const clv_run_entry *e, bool json) {
-  const clv_run_attempt *a = clv_entry_last(e);
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (json) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     clv_bytes_puts(&out, "{\"event\":\"stop\",\"folder\":");
     clv_bytes_json(&out, e->folder);
-    clv_bytes_printf(&out, ",\"state\":\"%s\",\"step\":%" PRIu64 "}", clv_state_name(e->state),
+    clv_bytes_printf(&out, ",\"state\":\"%s\",\"step\":%" PRIu64 "}", clv_run_state_name(e->state),
                      e->step);
     if (!out.failed) puts(out.data);
     return;
   }
   bool kept = e->record.n_checkpoints > 0;
-  printf("%s: %s after step %" PRIu64, e->folder, clv_state_name(e->state), e->step);
+  printf("%s: %s after step %" PRIu64, e->folder, clv_run_state_name(e->state), e->step);
   if (e->state == CLV_STATE_STOPPED && kept)
     printf("; train --resume goes on from checkpoint %" PRIu64, e->record.checkpoints[0]);
   if (a && e->state == CLV_STATE_FAILED) {
     printf(": ");
-    clv_print_clean(a->text);
+    clv_print_sanitized(a->text);
   }
   putchar('\n');
 }
 
 clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit, clv_err *err) {
   CLV_AUTO(clv_freep) char *folder = NULL;
-  CLV_AUTO(clv_closep) int process = -1;
-  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
+  CLV_AUTO(clv_fd_closep) int process = -1;
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   long pid = 0;
-  CLV_TRY(clv_entry_find(run, &folder, err));
+  CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
   CLV_TRY(open_holder(folder, &pid, &process, err));
   CLV_TRY(send(process, now, err));
   if (!json && !now) {
@@ -154,10 +154,10 @@ clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit, c
   }
   await_end(folder, pid);
   if (now) CLV_TRY(note_kill(folder, pid, err));
-  CLV_TRY(clv_entry_read(folder, &e, err));
+  CLV_TRY(clv_run_entry_read(folder, &e, err));
   report(&e, json);
   bool fine = e.state == CLV_STATE_STOPPED || e.state == CLV_STATE_FINISHED ||
               e.state == CLV_STATE_INTERRUPTED;
-  *ret_exit = fine ? 0 : clv_entry_exit(&e);
+  *ret_exit = fine ? 0 : clv_run_entry_exit_code(&e);
   return CLV_OK;
 }

@@ -14,7 +14,7 @@ enum {
   MOST_SIGNS = 4096, /* values of a gradient whose sign is tried */
   ROUNDS = 8,        /* of two clusters */
   CUTS = 64,         /* lengths that are tried as the end of a group */
-  OUTPUTS = LOOK_GROUPS,
+  OUTPUTS = LOOK_MAX_GROUPS,
 };
 
 typedef struct label_reading {
@@ -23,7 +23,7 @@ typedef struct label_reading {
   uint16_t *class; /* [n] compact numbers of the labels; NO_CLASS: not counted */
   double *length;  /* [n] */
   double best;     /* figure of the first half so far */
-  clv_look_read *ret;
+  clv_look_reading *ret;
 } label_reading;
 
 static void reading_done(label_reading *r) {
@@ -39,14 +39,14 @@ static const float *row_of(const label_reading *r, size_t i) {
 /* ---- classes and lengths --------------------------------------------------------------------- */
 
 static size_t number_classes(const clv_look_gradients *g, uint16_t *ret) {
-  int64_t seen[CLV_LOOK_CLASSES];
+  int64_t seen[CLV_LOOK_MAX_CLASSES];
   size_t n = 0;
   for (size_t i = 0; i < g->n; i++) {
     size_t k = 0;
     ret[i] = NO_CLASS;
     if (g->label[i] < 0) continue;
     while (k < n && seen[k] != g->label[i]) k++;
-    if (k == CLV_LOOK_CLASSES) continue;
+    if (k == CLV_LOOK_MAX_CLASSES) continue;
     if (k == n) seen[n++] = g->label[i];
     ret[i] = (uint16_t)k;
   }
@@ -59,7 +59,7 @@ static double length_of(const float *v, size_t n) {
   return sqrt(sum);
 }
 
-static clv_code reading_new(const clv_look_gradients *g, clv_look_read *ret, label_reading *r,
+static clv_code reading_new(const clv_look_gradients *g, clv_look_reading *ret, label_reading *r,
                             clv_err *err) {
   *r = (label_reading){.g = g, .ret = ret};
   CLV_TRY(clv_alloc(g->n, sizeof *r->class, &r->class, err));
@@ -77,7 +77,7 @@ static double take(label_reading *r, const char *by) {
   look_score s = look_groups_score(&r->groups);
   if (s.fit > r->best || !*r->ret->by) {
     r->best = s.fit;
-    *r->ret = (clv_look_read){s.report, by};
+    *r->ret = (clv_look_reading){s.report, by};
   }
   return s.fit;
 }
@@ -122,8 +122,8 @@ static int ascending(const void *a, const void *b) {
 static clv_code read_lengths(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted = NULL;
   size_t n = r->g->n_fit;
-  size_t n_ends = CLV_MIN(CLV_MAX(r->g->n_lengths, (size_t)2), (size_t)CLV_LOOK_LENGTHS) - 1;
-  double ends[CLV_LOOK_LENGTHS];
+  size_t n_ends = CLV_MIN(CLV_MAX(r->g->n_lengths, (size_t)2), (size_t)CLV_LOOK_MAX_LENGTHS) - 1;
+  double ends[CLV_LOOK_MAX_LENGTHS];
   CLV_TRY(clv_alloc(n, sizeof *sorted, &sorted, err));
   memcpy(sorted, r->length, n * sizeof *sorted);
   qsort(sorted, n, sizeof *sorted, ascending);
@@ -225,9 +225,9 @@ static void read_outputs(label_reading *r) {
   take(r, "the one negative value");
 }
 
-clv_code clv_look_labels(const clv_look_gradients *g, clv_look_read *ret, clv_err *err) {
+clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret, clv_err *err) {
   CLV_AUTO(reading_done) label_reading r = {0};
-  *ret = (clv_look_read){.by = ""};
+  *ret = (clv_look_reading){.by = ""};
   if (!g->width || g->n_fit < 2 || g->n <= g->n_fit) return CLV_OK;
   CLV_TRY(reading_new(g, ret, &r, err));
   read_zeros(&r);

@@ -8,7 +8,7 @@
 #include "master/look/look.h"
 
 /* (hits - base) / (1 - base) in 0..1; 0 where base is 1. */
-double look_figure(double hits, double base);
+double look_skill_score(double hits, double base);
 
 /* Value of a view. */
 static inline float look_value(const clv_look_view *v, size_t record, size_t place,
@@ -23,12 +23,12 @@ float look_distance(const float *a, const float *b, size_t n); /* squared */
 
 /* ---- answers by groups ----------------------------------------------------------------------- */
 
-enum { LOOK_GROUPS = CLV_LOOK_CLASSES };
+enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES };
 
 /* Counts of each class among the samples of each group, for both halves. */
 typedef struct look_groups {
   size_t n_groups, n_classes;
-  uint32_t *count; /* [2][LOOK_GROUPS][n_classes] */
+  uint32_t *count; /* [2][LOOK_MAX_GROUPS][n_classes] */
 } look_groups;
 
 typedef struct look_score {
@@ -39,7 +39,7 @@ clv_code look_groups_new(size_t n_classes, look_groups *ret, clv_err *err) CLV_U
 void look_groups_done(look_groups *g);
 void look_groups_clear(look_groups *g, size_t n_groups);
 static inline void look_groups_add(look_groups *g, bool fit, size_t group, size_t class) {
-  g->count[((size_t)!fit * LOOK_GROUPS + group) * g->n_classes + class]++;
+  g->count[((size_t)!fit * LOOK_MAX_GROUPS + group) * g->n_classes + class]++;
 }
 /* Each group is answered with its commonest class of the first half. */
 look_score look_groups_score(const look_groups *g);

@@ -13,7 +13,7 @@ enum { LIKENESSES = 4 };
 
 typedef struct grid {
   const clv_look_view *view, *records;
-  clv_look_half half;
+  clv_look_split half;
   size_t n_places, n_like;
   float *like;    /* [n_like][n][n_places]: records averaged to the grid, less their mean */
   float *channel; /* [n][n_places]: the same of one channel */
@@ -67,7 +67,7 @@ static double correlation(const grid *g, size_t like, size_t from, size_t to) {
 }
 
 static clv_code grid_new(const clv_look_view *view, const clv_look_view *records,
-                         clv_look_half half, grid *g, clv_err *err) {
+                         clv_look_split half, grid *g, clv_err *err) {
   size_t channels = records->n_channels;
   *g = (grid){view, records, half, view->n_rows * view->n_columns, 1, NULL, NULL};
   if (channels > 1) g->n_like += CLV_MIN(channels, (size_t)LIKENESSES - 1);
@@ -82,7 +82,7 @@ static clv_code grid_new(const clv_look_view *view, const clv_look_view *records
   return CLV_OK;
 }
 
-static void look_at_channel(const grid *g, size_t c, double *best, clv_look_read *ret) {
+static void look_at_channel(const grid *g, size_t c, double *best, clv_look_reading *ret) {
   for (size_t r = 0; r < g->half.n; r++)
     for (size_t p = 0; p < g->n_places; p++)
       g->channel[r * g->n_places + p] = look_value(g->view, r, p, c);
@@ -96,12 +96,12 @@ static void look_at_channel(const grid *g, size_t c, double *best, clv_look_read
 }
 
 clv_code clv_look_pixels(const clv_look_view *views, size_t n_views, const clv_look_view *records,
-                         clv_look_half half, clv_look_read *ret, clv_err *err) {
+                         clv_look_split half, clv_look_reading *ret, clv_err *err) {
   double best = 0;
-  *ret = (clv_look_read){.by = ""};
+  *ret = (clv_look_reading){.by = ""};
   for (size_t k = 0; k < n_views; k++) {
     CLV_AUTO(grid_done) grid g = {0};
-    if (views[k].n_rows * views[k].n_columns < CLV_LOOK_GRID) continue;
+    if (views[k].n_rows * views[k].n_columns < CLV_LOOK_MIN_PLACES) continue;
     ret->by = "one channel";
     CLV_TRY(grid_new(&views[k], records, half, &g, err));
     for (size_t c = 0; c < views[k].n_channels; c++) look_at_channel(&g, c, &best, ret);

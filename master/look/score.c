@@ -7,7 +7,7 @@
 
 #include "master/look/look_int.h"
 
-double look_figure(double hits, double base) {
+double look_skill_score(double hits, double base) {
   if (base >= 1 || hits <= base) return 0;
   return (hits - base) / (1 - base);
 }
@@ -40,7 +40,7 @@ float look_distance(const float *a, const float *b, size_t n) {
 
 clv_code look_groups_new(size_t n_classes, look_groups *ret, clv_err *err) {
   *ret = (look_groups){.n_classes = n_classes};
-  return clv_alloc(2 * LOOK_GROUPS * n_classes, sizeof *ret->count, &ret->count, err);
+  return clv_alloc(2 * LOOK_MAX_GROUPS * n_classes, sizeof *ret->count, &ret->count, err);
 }
 
 void look_groups_done(look_groups *g) {
@@ -51,12 +51,12 @@ void look_groups_done(look_groups *g) {
 void look_groups_clear(look_groups *g, size_t n_groups) {
   g->n_groups = n_groups;
   for (size_t half = 0; half < 2; half++)
-    memset(g->count + half * LOOK_GROUPS * g->n_classes, 0,
+    memset(g->count + half * LOOK_MAX_GROUPS * g->n_classes, 0,
            n_groups * g->n_classes * sizeof *g->count);
 }
 
 static const uint32_t *row_of(const look_groups *g, size_t half, size_t group) {
-  return g->count + (half * LOOK_GROUPS + group) * g->n_classes;
+  return g->count + (half * LOOK_MAX_GROUPS + group) * g->n_classes;
 }
 
 static size_t commonest(const uint32_t *count, size_t n) {
@@ -67,7 +67,7 @@ static size_t commonest(const uint32_t *count, size_t n) {
 }
 
 static double score_half(const look_groups *g, size_t half) {
-  uint32_t whole[CLV_LOOK_CLASSES] = {0};
+  uint32_t whole[CLV_LOOK_MAX_CLASSES] = {0};
   uint64_t hits = 0, n = 0;
   for (size_t k = 0; k < g->n_groups; k++) {
     const uint32_t *row = row_of(g, half, k);
@@ -77,7 +77,7 @@ static double score_half(const look_groups *g, size_t half) {
   for (size_t c = 0; c < g->n_classes; c++) n += whole[c];
   if (!n) return 0;
   double base = (double)whole[commonest(whole, g->n_classes)] / (double)n;
-  return look_figure((double)hits / (double)n, base);
+  return look_skill_score((double)hits / (double)n, base);
 }
 
 look_score look_groups_score(const look_groups *g) {

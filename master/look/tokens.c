@@ -246,7 +246,7 @@ static double base_of_place(const dictionary *d, size_t s, int64_t *list) {
 static double figure_of_place(const dictionary *d, size_t s) {
   double n = d->count[s], base = base_of_place(d, s, d->answers);
   if (n < 8 || base >= 1) return 0;
-  return look_figure(d->hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
+  return look_skill_score(d->hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
 }
 
 static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, compare_way how) {
@@ -266,7 +266,7 @@ static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, comp
     n += compare(d, d->asked[i], nearest(d, d->asked[i], how == SAME_PLACE), d->answers + n);
   if (!d->count[all]) return ret;
   double share = (double)d->hits[all] / d->count[all];
-  ret.all = look_figure(share, base_of(d, all, d->answers, n));
+  ret.all = look_skill_score(share, base_of(d, all, d->answers, n));
   return ret;
 }
 
@@ -278,8 +278,8 @@ static void best_place(const dictionary *d, lookup *ret) {
 }
 
 /* What is best within the first half is what is reported of the second. */
-static void try_way(dictionary *d, compare_way how, clv_look_half half, double *best,
-                    clv_look_read *ret) {
+static void try_way(dictionary *d, compare_way how, clv_look_split half, double *best,
+                    clv_look_reading *ret) {
   take_vectors(d);
   if (how == ALL_LESS_MEAN) subtract_means(d, half.n_fit);
   lookup fit = look_up(d, 0, half.n_fit / 2, half.n_fit, how);
@@ -289,13 +289,13 @@ static void try_way(dictionary *d, compare_way how, clv_look_half half, double *
   *best = chosen;
   lookup report = look_up(d, 0, half.n_fit, half.n, how);
   double of_place = fit.best > 0 ? figure_of_place(d, fit.place) : 0;
-  *ret = (clv_look_read){CLV_MAX(report.all, of_place), "the nearest vector"};
+  *ret = (clv_look_reading){CLV_MAX(report.all, of_place), "the nearest vector"};
 }
 
 clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
-                          clv_look_half half, clv_look_read *ret, clv_err *err) {
+                          clv_look_split half, clv_look_reading *ret, clv_err *err) {
   double best = 0;
-  *ret = (clv_look_read){.by = ""};
+  *ret = (clv_look_reading){.by = ""};
   for (size_t k = 0; k < n_views; k++) {
     CLV_AUTO(dictionary_done) dictionary d = {0};
     if (!views[k].n_channels || !views[k].n_rows || !views[k].n_columns) continue;

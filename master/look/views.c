@@ -8,13 +8,13 @@
 
 typedef struct view_list {
   const clv_look_tensor *t;
-  clv_look_view *list; /* [CLV_LOOK_VIEWS] */
+  clv_look_view *list; /* [CLV_LOOK_MAX_VIEWS] */
   size_t n;
 } view_list;
 
 /* rows * columns places and channels, with values so far apart. */
 static void add(view_list *v, size_t skip, const size_t extent[3], const size_t step[3]) {
-  if (v->n == CLV_LOOK_VIEWS || !extent[0] || !extent[1] || !extent[2]) return;
+  if (v->n == CLV_LOOK_MAX_VIEWS || !extent[0] || !extent[1] || !extent[2]) return;
   v->list[v->n++] = (clv_look_view){.values = v->t->values,
                                     .record = v->t->record,
                                     .first = v->t->first + skip,
@@ -37,14 +37,14 @@ static size_t values_after(const clv_look_tensor *t, int k) {
 
 static size_t values_of(const clv_look_tensor *t) { return values_after(t, -1); }
 
-bool clv_look_record(const clv_look_tensor *t, clv_look_view *ret) {
-  clv_look_view list[CLV_LOOK_VIEWS];
+bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret) {
+  clv_look_view list[CLV_LOOK_MAX_VIEWS];
   view_list v = {t, list, 0};
   bool image = t->shape.rank == 3;
   if (!image && t->shape.rank != 2) return false;
   size_t rows = image ? dim(t, 1) : 1, columns = dim(t, image ? 2 : 1);
   add(&v, 0, (size_t[]){rows, columns, dim(t, 0)}, (size_t[]){columns, 1, rows * columns});
-  if (!v.n || rows * columns < CLV_LOOK_GRID) return false;
+  if (!v.n || rows * columns < CLV_LOOK_MIN_PLACES) return false;
   *ret = list[0];
   return true;
 }
@@ -78,8 +78,8 @@ static void add_places(view_list *v, const clv_look_view *records, size_t places
     add(v, 0, (size_t[]){places, 1, channels}, (size_t[]){step, 0, channel});
 }
 
-size_t clv_look_grids(const clv_look_tensor *t, const clv_look_view *records,
-                      clv_look_view ret[CLV_LOOK_VIEWS]) {
+size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *records,
+                           clv_look_view ret[CLV_LOOK_MAX_VIEWS]) {
   view_list v = {t, ret, 0};
   if (t->shape.rank == 3) {
     size_t a = dim(t, 0), b = dim(t, 1), c = dim(t, 2);
@@ -104,8 +104,8 @@ static void add_sequence(view_list *v, size_t n_tokens, size_t places, size_t st
   if (skip) add(v, skip * step, (size_t[]){1, n_tokens, channels}, (size_t[]){0, step, channel});
 }
 
-size_t clv_look_sequences(const clv_look_tensor *t, size_t n_tokens,
-                          clv_look_view ret[CLV_LOOK_VIEWS]) {
+size_t clv_look_sequence_views(const clv_look_tensor *t, size_t n_tokens,
+                               clv_look_view ret[CLV_LOOK_MAX_VIEWS]) {
   view_list v = {t, ret, 0};
   size_t all = values_of(t);
   int last = t->shape.rank - 1;

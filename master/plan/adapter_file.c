@@ -153,7 +153,7 @@ static clv_code check_strangers(const clv_blueprint *b, const adapter_file *a, c
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *known, &known, err));
   for (int i = 0; i < all->n; i++) known[i].name = name_in(a, all->list[i].name, names[i]);
-  return clv_weights_only(a->file, known, (size_t)all->n, err);
+  return clv_weights_check_no_extra(a->file, known, (size_t)all->n, err);
 }
 
 static clv_code open_file(const char *folder, clv_weights_file **ret, clv_err *err) {
@@ -213,7 +213,7 @@ static void find_modules(clv_blueprint *b, const char *folder) {
   }
 }
 
-void clv_adapters_find(clv_blueprint *b) {
+void clv_adapters_find_sources(clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++) b->stages[i].adapters = b->config->stages[i].lora.from;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->config->stages[i].lora.from) find_modules(b, b->config->stages[i].lora.from);

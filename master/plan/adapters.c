@@ -30,8 +30,8 @@ static clv_code put_beside(clv_blueprint *b, uint32_t i, uint32_t first, uint32_
   return CLV_OK;
 }
 
-clv_code clv_adapters_put(clv_blueprint *b, const uint32_t *first, const uint32_t *last,
-                          clv_err *err) {
+clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, const uint32_t *last,
+                                   clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->config->stages[i].lora.targets.n) CLV_TRY(put_beside(b, i, first[i], last[i], err));
   return CLV_OK;
@@ -39,14 +39,14 @@ clv_code clv_adapters_put(clv_blueprint *b, const uint32_t *first, const uint32_
 
 /* ---- what learns ----------------------------------------------------------------------------- */
 
-bool clv_adapters_freeze(const clv_lora_config *l, const char *param) {
+bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param) {
   if (!l->targets.n || clv_lora_is_adapter(param)) return false;
   for (size_t i = 0; i < l->train.n; i++)
     if (clv_lora_is_inside(param, l->train.items[i])) return false;
   return true;
 }
 
-bool clv_adapters_keep(const clv_stage_spec *s, const clv_param *p) {
+bool clv_is_param_checkpointed(const clv_stage_spec *s, const clv_param *p) {
   return !(s->weights_artifact && p->trainable && p->frozen);
 }
 

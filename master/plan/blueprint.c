@@ -45,7 +45,7 @@ static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *s
   for (int i = 0; i < s->params->n; i++) {
     clv_param *p = &s->params->list[i];
     if (!p->trainable) continue;
-    p->frozen = spec->freeze || clv_adapters_freeze(&spec->lora, p->name);
+    p->frozen = spec->freeze || clv_is_param_frozen_by_lora(&spec->lora, p->name);
     for (size_t g = 0; g < c->train.freeze.n; g++) {
       if (fnmatch(c->train.freeze.items[g], p->name, 0) != 0) continue;
       p->frozen = true;
@@ -100,8 +100,8 @@ static clv_code pack(clv_blueprint *b, clv_graph **ret, clv_err *err) {
                                "data.inputs names, and a model by hf reads it)",
                                why.text);
   for (int k = 0; k < (int)b->inputs.n; k++)
-    if (clv_graph_lengths(b->whole, k)) b->lengths = k;
-  b->places = clv_graph_lengths(b->whole, b->lengths);
+    if (clv_graph_length_limit(b->whole, k)) b->lengths = k;
+  b->places = clv_graph_length_limit(b->whole, b->lengths);
   return CLV_OK;
 }
 
@@ -110,8 +110,8 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
   const clv_model_inputs inputs = with_batch(&b->inputs, b->micro_size);
   CLV_AUTO(clv_graph_freep) clv_graph *packed = NULL;
-  CLV_TRY(clv_model_graph_over(c, &inputs, &b->whole, first, last, err));
-  CLV_TRY(clv_adapters_put(b, first, last, err));
+  CLV_TRY(clv_model_graph_of_inputs(c, &inputs, &b->whole, first, last, err));
+  CLV_TRY(clv_adapters_add_to_graph(b, first, last, err));
   if (c->data.packed) CLV_TRY(pack(b, &packed, err));
   CLV_TRY(clv_inputs_check(b, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
@@ -126,8 +126,8 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(clv_stage_check_new(b, i, err));
     CLV_TRY(mark_frozen(c, spec, s, glob_used));
-    if (spec->lora.base == CLV_COMPUTE_BF16) clv_params_narrow(s->graph, s->params);
-    clv_params_fix(s->params);
+    if (spec->lora.base == CLV_COMPUTE_BF16) clv_params_frozen_to_bf16(s->graph, s->params);
+    clv_params_fix_frozen(s->params);
     s->first_layer = first[i];
     s->last_layer = last[i];
     s->worker = spec->worker;
@@ -135,7 +135,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     s->participates = learned || s->n_learning;
     learned |= s->n_learning > 0;
   }
-  CLV_TRY(clv_ties_follow(b, err));
+  CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
     b->stages[i].direct = hops(b, i) && linked(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!learned)
@@ -174,11 +174,11 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 /* Of an input of the loss: its labels; its predictions are a value. */
 static clv_findings shown_by(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
                              uint32_t input) {
-  if (kind == CLV_EGRESS_LABELS) return CLV_SHOWS_LABELS;
-  if (kind == CLV_EGRESS_INPUT) return clv_shown_by_leaf(b, stage, input);
+  if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
+  if (kind == CLV_EGRESS_INPUT) return clv_privacy_leaf_findings(b, stage, input);
   if (kind == CLV_EGRESS_ACTIVATION || (kind == CLV_EGRESS_CACHED && !input))
     return b->stages[stage].shows;
-  return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_shows : CLV_SHOWS_MIXED;
+  return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_shows : CLV_FINDING_MIXED;
 }
 
 /* Of records or labels themselves no layer is on the path. */
@@ -231,7 +231,7 @@ static bool through_master(const clv_blueprint *b, uint32_t i) {
 
 /* "layer 3", or "3 values" where so many cross. */
 static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size_t size) {
-  uint32_t n = clv_blueprint_crossing(b, i, NULL);
+  uint32_t n = clv_blueprint_cut_values(b, i, NULL);
   if (n > 1)
     snprintf(buf, size, "%u values", n);
   else
@@ -264,7 +264,7 @@ static void hop_rows(clv_blueprint *b, uint32_t i) {
   if (from->worker >= 0 && to->input_needs_grad)
     add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
             "gradient for stage '%.40s' (%s)", name, what);
-  while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_crossing(b, i, NULL);
+  while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_cut_values(b, i, NULL);
 }
 
 /* Inputs of the model go from the master to each stage that reads them. */
@@ -275,7 +275,7 @@ static void leaf_rows(clv_blueprint *b, uint32_t i) {
   for (uint32_t k = 0; k < s->n_leaves; k++) {
     uint32_t input = k + (i > 0);
     const clv_node *n = &s->graph->nodes[input];
-    bool lengths = clv_shown_by_leaf(b, i, input) == CLV_SHOWS_MIXED;
+    bool lengths = clv_privacy_leaf_findings(b, i, input) == CLV_FINDING_MIXED;
     add_row(b, CLV_EGRESS_INPUT, i, input, s->worker, n, false,
             named ? "%s '%.40s'%s%.40s" : "%s%.0s%s%.40s", lengths ? "LENGTHS" : "RAW INPUT",
             n->name, i ? ", for stage " : "", i ? b->config->stages[i].name : "");
@@ -284,7 +284,7 @@ static void leaf_rows(clv_blueprint *b, uint32_t i) {
 
 /* Does a new run send weights to the stage before its first step? */
 static bool begins_with_weights(const clv_blueprint *b, uint32_t i) {
-  return clv_stage_pushes(&b->config->stages[i]) || b->stages[i].adapters;
+  return clv_stage_has_master_weights(&b->config->stages[i]) || b->stages[i].adapters;
 }
 
 size_t clv_blueprint_moments(const clv_blueprint *b) {
@@ -373,7 +373,7 @@ static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-bool clv_blueprint_bf16(const clv_blueprint *b) {
+bool clv_blueprint_is_bf16(const clv_blueprint *b) {
   clv_err why;
   return b->config->train.dtype == CLV_COMPUTE_BF16 &&
          clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK;
@@ -390,16 +390,17 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(make_loss(b, label_dtype, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
     if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
-  clv_adapters_find(b);
-  CLV_TRY(clv_privacy_find(b, err));
+  clv_adapters_find_sources(b);
+  CLV_TRY(clv_privacy_analyze(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
   b->caches = b->config->stages[0].cache;
   return clv_blueprint_make_table(b, err);
 }
 
-clv_code clv_blueprint_over(const clv_session_config *config, const clv_model_inputs *inputs,
-                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
+clv_code clv_blueprint_new_of_inputs(const clv_session_config *config,
+                                     const clv_model_inputs *inputs, clv_dtype label_dtype,
+                                     clv_blueprint **ret, clv_err *err) {
   if (config->n_stages == 0 || config->n_stages > CLV_MAX_STAGES)
     return clv_fail(err, CLV_INVALID, "%s: %zu stages (1..%d)", config->file, config->n_stages,
                     CLV_MAX_STAGES);
@@ -421,27 +422,27 @@ clv_code clv_blueprint_over(const clv_session_config *config, const clv_model_in
 clv_code clv_blueprint_new(const clv_session_config *config, const clv_shape *sample,
                            clv_dtype label_dtype, clv_blueprint **ret, clv_err *err) {
   const clv_model_inputs inputs = clv_model_one_input(config, sample);
-  return clv_blueprint_over(config, &inputs, label_dtype, ret, err);
+  return clv_blueprint_new_of_inputs(config, &inputs, label_dtype, ret, err);
 }
 
-clv_code clv_blueprint_of_data(const clv_session_config *config, const clv_dataset *data,
-                               clv_blueprint **ret, clv_err *err) {
-  clv_model_inputs inputs = {.n = clv_dataset_inputs(data)};
+clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_dataset *data,
+                                   clv_blueprint **ret, clv_err *err) {
+  clv_model_inputs inputs = {.n = clv_dataset_input_count(data)};
   for (size_t k = 0; k < inputs.n; k++) {
     clv_data_input in = clv_dataset_input(data, k, 1);
     snprintf(inputs.list[k].name, sizeof inputs.list[k].name, "%s", in.name);
     inputs.list[k].dtype = in.dtype;
     inputs.list[k].shape = in.shape;
   }
-  return clv_blueprint_over(config, &inputs, clv_dataset_y_dtype(data), ret, err);
+  return clv_blueprint_new_of_inputs(config, &inputs, clv_dataset_y_dtype(data), ret, err);
 }
 
 /* ---- the table as text ----------------------------------------------------------------------- */
 
-uint32_t clv_blueprint_crossing(const clv_blueprint *b, uint32_t stage,
-                                const clv_node *ret[CLV_MAX_NODES]) {
+uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
+                                  const clv_node *ret[CLV_MAX_NODES]) {
   int nodes[CLV_MAX_NODES];
-  int n = clv_graph_crossing(b->whole, b->stages[stage].last_layer, nodes);
+  int n = clv_graph_crossing_nodes(b->whole, b->stages[stage].last_layer, nodes);
   for (int i = 0; ret && i < n; i++) ret[i] = &b->whole->nodes[nodes[i]];
   return (uint32_t)n;
 }
@@ -451,7 +452,7 @@ static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_byte
   const clv_node *values[CLV_MAX_NODES];
   char shape[160];
   if (r->n_values < 2) return;
-  clv_blueprint_crossing(b, r->stage, values);
+  clv_blueprint_cut_values(b, r->stage, values);
   for (uint32_t k = 0; k < r->n_values; k++)
     clv_bytes_printf(out, "  of layer %u '%s' | %s\n", values[k]->layer, values[k]->name,
                      clv_shape_format(&values[k]->shape, shape, sizeof shape));

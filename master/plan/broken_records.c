@@ -6,17 +6,17 @@
 
 #include "master/plan/plan_int.h"
 
-static int first_line(const clv_broken *b) { return (int)strcspn(b->list.data, "\n"); }
+static int first_line(const clv_broken_records *b) { return (int)strcspn(b->list.data, "\n"); }
 
 /* Each of those that are listed on a line of its own. */
-static void print_list(const clv_broken *b) {
+static void print_list(const clv_broken_records *b) {
   for (const char *at = b->list.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
     clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);
-  if (b->n > CLV_BROKEN_TOLD)
-    clv_notice(CLV_LOG_WARN, "broken", "and %zu more", b->n - CLV_BROKEN_TOLD);
+  if (b->n > CLV_BROKEN_LISTED)
+    clv_notice(CLV_LOG_WARN, "broken", "and %zu more", b->n - CLV_BROKEN_LISTED);
 }
 
-clv_code clv_plan_refuse_broken(const clv_broken *b, clv_err *err) {
+clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) {
   if (!b->n) return CLV_OK;
   if (b->list.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (b->n == 1) return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line(b), b->list.data);
@@ -27,7 +27,7 @@ clv_code clv_plan_refuse_broken(const clv_broken *b, clv_err *err) {
                   b->n, first_line(b), b->list.data);
 }
 
-void clv_plan_note_broken(const char *key, const clv_broken *b, clv_bytes *notes) {
+void clv_plan_note_broken(const char *key, const clv_broken_records *b, clv_bytes *notes) {
   if (!b->n || b->list.failed) return;
   clv_bytes_printf(notes, "%s: %zu record%s left out (data.broken: skip); the first: %.*s\n", key,
                    b->n, CLV_S(b->n), first_line(b), b->list.data);

@@ -23,13 +23,13 @@ static const char *what_stands_in_the_way(const clv_blueprint *b) {
   const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
   if (b->stages[0].worker >= 0) return "it is not at the master";
   if (b->n_stages < 2 || b->stages[1].worker < 0) return "the stage behind it is not at a worker";
-  if (b->stages[0].shows & CLV_SHOWS_RAW_INPUT)
+  if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)
     return "its outputs are the records themselves, or can be turned into them: such are not kept";
   if (b->lengths >= 0)
     return "data.packed is true: packed sequences have not one row for each record";
   if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size || b->whole->joins)
     return "its output has not one row for each record";
-  if (clv_pipeline_round(b->config) > 1)
+  if (clv_pipeline_steps_in_round(b->config) > 1)
     return "pipeline.schedule is an asynchronous one, whose batches wait for their round";
   if (b->config->pipeline.micro_batches == CLV_MICRO_AUTO)
     return "pipeline.micro_batches is auto, and trials would keep random numbers: give a number";

@@ -37,10 +37,10 @@ static bool has_trained_head(const clv_blueprint *b) {
 
 /* Whether every class is an output's, and the first one that another output has; n: none. */
 static bool are_of_head(const clv_hf_labels *l, const clv_dataset *ds, size_t *ret_first) {
-  size_t n = clv_dataset_classes(ds);
+  size_t n = clv_dataset_class_count(ds);
   *ret_first = n;
   for (size_t i = n; i-- > 0;) {
-    size_t output = output_of(l, clv_dataset_class(ds, i));
+    size_t output = output_of(l, clv_dataset_class_name(ds, i));
     if (output == l->n) return false;
     if (output != i) *ret_first = i;
   }
@@ -51,26 +51,26 @@ static clv_code refuse(const clv_blueprint *b, const clv_hf_labels *l, const clv
                        size_t at, const char *key, clv_config_pos pos, clv_err *err) {
   char class[80], name[80];
   const char *list = clv_format_row_of(b->config->data.format)->class_list;
-  size_t output = output_of(l, clv_dataset_class(ds, at));
-  clv_text_fit(clv_dataset_class(ds, at), class, sizeof class);
-  clv_text_fit(l->names[at], name, sizeof name);
+  size_t output = output_of(l, clv_dataset_class_name(ds, at));
+  clv_text_truncate(clv_dataset_class_name(ds, at), class, sizeof class);
+  clv_text_truncate(l->names[at], name, sizeof name);
   return clv_session_fail_at(
       b->config, pos, err,
       "%s: its classes, %zu in the order of their names, are not in the order of the %zu that "
       "config.json of model.hf names: '%s' is class %zu of the data and output %zu of the head, "
       "whose output %zu is '%s'; %s%s, or begin the head anew with weights.new",
-      key, clv_dataset_classes(ds), l->n, class, at, output, at, name,
+      key, clv_dataset_class_count(ds), l->n, class, at, output, at, name,
       list ? "list all names in the order of config.json as "
            : "give the data all of these classes, with names that sort as their numbers do "
              "and are not those of config.json (0-x, 1-y; 00-x from ten on)",
       list ? list : "");
 }
 
-clv_code clv_class_names_fit(const clv_blueprint *b, const clv_dataset *ds, const char *key,
-                             clv_config_pos pos, clv_err *err) {
+clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, const char *key,
+                               clv_config_pos pos, clv_err *err) {
   const clv_node *last = &b->whole->nodes[b->whole->output];
   CLV_AUTO(clv_hf_labels_done) clv_hf_labels l = {0};
-  size_t first, n = clv_dataset_classes(ds);
+  size_t first, n = clv_dataset_class_count(ds);
   if (!n || !b->config->model.hf || !has_trained_head(b)) return CLV_OK;
   CLV_TRY(clv_hf_labels_read(b->config->model.hf, &l, err));
   if ((int64_t)l.n != last->shape.dim[last->shape.rank - 1] || !are_of_head(&l, ds, &first))

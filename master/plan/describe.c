@@ -57,7 +57,7 @@ static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
 }
 
 /* Layers k to end - 1 in a line. */
-static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_facts *f, int k,
+static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f, int k,
                        int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
   char shape[160], range[24], name[CLV_NAME_MAX];
@@ -69,7 +69,7 @@ static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_sta
                    clv_shape_format(&last->shape, shape, sizeof shape), falls_back ? "  ref" : "");
 }
 
-static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
+static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                         clv_bytes *out) {
   const clv_graph *g = b->stages[i].graph;
   char shape[160];
@@ -107,7 +107,7 @@ static void text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   for (int k = 0; k < p->n_ties; k++) {
     uint32_t of;
     const char *weight = "";
-    bool other = clv_tie_of_stage(b, i, k, &of, &weight);
+    bool other = clv_stage_tie_owner(b, i, k, &of, &weight);
     clv_bytes_printf(out, "    tied: %s is %s%s%s\n", p->ties[k].param.name, weight,
                      other ? " of stage " : "", other ? b->config->stages[of].name : "");
   }
@@ -119,7 +119,7 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   for (int k = 0; k < p->n_ties; k++) {
     uint32_t of;
     const char *weight = "";
-    (void)clv_tie_of_stage(b, i, k, &of, &weight);
+    (void)clv_stage_tie_owner(b, i, k, &of, &weight);
     clv_bytes_puts(out, k ? ",{\"weight\":" : "{\"weight\":");
     clv_bytes_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"of\":");
@@ -132,7 +132,7 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
 }
 
 /* Bits are promised for one kind of device, and figures are those of the kind that is named. */
-static void text_device(const char *device, const clv_stage_facts *f, clv_bytes *out) {
+static void text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
   char more[24];
   if (!f->on_device) return;
   clv_bytes_printf(
@@ -165,13 +165,13 @@ static void text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t p
   clv_bytes_printf(out, "    -> %s: %s a step each way",
                    i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                    clv_format_size(bytes, per_step, sizeof per_step));
-  clv_lengths_about(b, places, bytes, out);
+  clv_lengths_append_expected(b, places, bytes, out);
   clv_bytes_printf(out, ", %s", way_of(b, i));
   if (b->stages[i].direct) text_hop(&b->stages[i], out);
   clv_bytes_puts(out, "\n");
 }
 
-static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
+static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                        clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24];
@@ -227,7 +227,7 @@ static void text_values(const clv_blueprint *b, const clv_egress_row *r, clv_byt
   const clv_node *values[CLV_MAX_NODES];
   char shape[160], of[96];
   if (r->n_values < 2) return;
-  clv_blueprint_crossing(b, r->stage, values);
+  clv_blueprint_cut_values(b, r->stage, values);
   for (uint32_t k = 0; k < r->n_values; k++) {
     snprintf(of, sizeof of, "of layer %u '%s'", values[k]->layer, values[k]->name);
     clv_bytes_printf(out, "    %-46s %s\n", of,
@@ -253,19 +253,19 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
                      clv_format_size(r->bytes_per_step, size, sizeof size),
                      state ? " once  " : "/step", w->name, w->identity,
                      r->relayed ? ", relayed" : "", *word ? ", " : "", word);
-    clv_lengths_about(b, r->places, r->bytes_per_step, out);
+    clv_lengths_append_expected(b, r->places, r->bytes_per_step, out);
     clv_bytes_puts(out, "\n");
     text_values(b, r, out);
   }
   clv_privacy_describe(b, false, out);
   clv_look_describe(b, out);
-  clv_known_describe(b, false, out);
+  clv_known_layers_describe(b, false, out);
   clv_label_order_describe(b, false, out);
   clv_cache_describe(b, false, out);
   text_policy(b->policy, out);
 }
 
-static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts *f,
+static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                        clv_bytes *out) {
   char shows[CLV_FINDINGS_TEXT];
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
@@ -291,7 +291,7 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_facts
       b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
       f->activations, f->scratch, f->cache, f->values, f->kept, f->evaluation, f->memory,
       f->borrowed, f->reorders, b->stages[i].direct ? "true" : "false",
-      clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_SHOWS_MIXED, shows));
+      clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_FINDING_MIXED, shows));
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
     if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
@@ -307,7 +307,7 @@ static void json_shape(const clv_shape *shape, clv_bytes *out) {
 static void json_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
   if (r->n_values < 2) return;
-  clv_blueprint_crossing(b, r->stage, values);
+  clv_blueprint_cut_values(b, r->stage, values);
   for (uint32_t k = 0; k < r->n_values; k++) {
     clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", k ? "," : ",\"values\":[", values[k]->layer);
     clv_bytes_json(out, values[k]->name);
@@ -330,18 +330,19 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_json(out, b->config->workers[r->worker].identity);
     clv_bytes_puts(out, ",\"shape\":[");
     json_shape(&r->shape, out);
-    clv_bytes_printf(out,
-                     "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"expected_bytes_per_step\":%llu,"
-                     "\"relayed\":%s,\"shows\":\"%s\"",
-                     clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
-                     (unsigned long long)clv_lengths_expect(b, r->places, r->bytes_per_step),
-                     r->relayed ? "true" : "false", clv_findings_words(r->shows, words));
+    clv_bytes_printf(
+        out,
+        "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"expected_bytes_per_step\":%llu,"
+        "\"relayed\":%s,\"shows\":\"%s\"",
+        clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
+        (unsigned long long)clv_lengths_expected_bytes(b, r->places, r->bytes_per_step),
+        r->relayed ? "true" : "false", clv_findings_words(r->shows, words));
     json_values(b, r, out);
     clv_bytes_puts(out, "}");
   }
 }
 
-void clv_blueprint_egress(const clv_blueprint *b, bool json, clv_bytes *out) {
+void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes *out) {
   if (!json) {
     text_egress(b, out);
     return;
@@ -361,11 +362,11 @@ static void json_seed(const clv_blueprint *b, clv_bytes *out) {
 /* Members of the JSON object behind the stages. */
 static void json_rest(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "],");
-  clv_blueprint_egress(b, true, out);
+  clv_blueprint_describe_egress(b, true, out);
   clv_bytes_puts(out, ",\"privacy\":");
   clv_privacy_describe(b, true, out);
   clv_bytes_puts(out, ",\"known_layers\":");
-  clv_known_describe(b, true, out);
+  clv_known_layers_describe(b, true, out);
   clv_bytes_puts(out, ",\"labels_by_order\":");
   clv_label_order_describe(b, true, out);
   clv_look_json(b, out);
@@ -378,7 +379,7 @@ static void json_rest(const clv_blueprint *b, clv_bytes *out) {
 clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
-  uint32_t round = clv_pipeline_round(c);
+  uint32_t round = clv_pipeline_steps_in_round(c);
   CLV_TRY(clv_placed_schedule_new(b, b->micro_batches * round, round, clv_pipeline_first_window(c),
                                   NULL, &l, err));
   if (json) {
@@ -396,16 +397,16 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      c->train.dtype == CLV_COMPUTE_BF16 ? ", conv2d and linear in bf16" : "");
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    clv_stage_facts f;
-    CLV_TRY(clv_stage_facts_of(b, i, CLV_MAX(l->report.live[i], 1u),
-                               CLV_MAX(l->report.versions[i], 1u), &f, err));
+    clv_stage_usage f;
+    CLV_TRY(clv_stage_usage_compute(b, i, CLV_MAX(l->report.live[i], 1u),
+                                    CLV_MAX(l->report.versions[i], 1u), &f, err));
     (json ? json_stage : text_stage)(b, i, &f, out);
   }
   if (json) {
     json_rest(b, out);
   } else {
     text_tf32(b, out);
-    clv_blueprint_egress(b, false, out);
+    clv_blueprint_describe_egress(b, false, out);
   }
   return CLV_OK;
 }

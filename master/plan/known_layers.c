@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers at home whose weights a worker knows from an earlier session. clv_known_key,
- * clv_known_param and clv_sample_digest name what the ledger keeps. The trainer adds what is going
- * to reach workers under these names, and clv_blueprint_recall looks the layers at home up.
+ * Layers at home whose weights a worker knows from an earlier session. clv_ledger_name_of_key,
+ * clv_ledger_name_of_param and clv_weights_sample_digest name what the ledger keeps. The trainer
+ * adds what is going to reach workers under these names, and clv_blueprint_read_ledger looks the
+ * layers at home up.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +19,8 @@ static bool is_further(const clv_graph *g, int k) {
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
 
-clv_code clv_known_key(const clv_session_config *c, const clv_graph *g, int k, clv_sha256 *ret,
-                       clv_err *err) {
+clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g, int k,
+                                clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
   clv_bytes_add(&of, &c->train.seed.key, sizeof c->train.seed.key);
   clv_bytes_printf(&of, " %u %s", g->nodes[k].layer, is_further(g, k) ? g->nodes[k].name : "");
@@ -29,7 +30,8 @@ clv_code clv_known_key(const clv_session_config *c, const clv_graph *g, int k, c
   return code;
 }
 
-clv_code clv_known_param(const clv_sha256 *run, const char *name, clv_sha256 *ret, clv_err *err) {
+clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_sha256 *ret,
+                                  clv_err *err) {
   return clv_hmac_sha256(run, name, strlen(name), ret, err);
 }
 
@@ -82,7 +84,7 @@ static bool is_fresh(const clv_stage_spec *spec, const clv_param *p) {
 /* Are the first values of the parameter those that its layer's key gives? */
 static bool is_drawn(const clv_stage_spec *s, const clv_param *p) {
   if (clv_lora_is_adapter(p->name)) return !s->lora.from;
-  return !(clv_stage_pushes(s) || s->weights_artifact) || is_fresh(s, p);
+  return !(clv_stage_has_master_weights(s) || s->weights_artifact) || is_fresh(s, p);
 }
 
 /* Looks up a parameter of a stage at home: in this run, and by the key of its layer. */
@@ -93,21 +95,21 @@ static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, c
   clv_sha256 of;
   if (k < 0 || p->shape.rank < 2) return CLV_OK;
   if (run) {
-    CLV_TRY(clv_known_param(run, p->name, &of, err));
+    CLV_TRY(clv_ledger_name_of_param(run, p->name, &of, err));
     CLV_TRY(look_up(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
   }
   if (!is_drawn(&c->stages[stage], p) || !(c->train.seed.given || c->train.seed.drawn))
     return CLV_OK;
-  CLV_TRY(clv_known_key(c, r->b->whole, k, &of, err));
+  CLV_TRY(clv_ledger_name_of_key(c, r->b->whole, k, &of, err));
   return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
 /* Weights that a worker had, in another unit, type or order. */
-static clv_code recall_form(recall *r, int k, const clv_weights_form *f, clv_err *err) {
-  for (unsigned beside = 0; beside < 1u << CLV_FORM_MEANS; beside++) {
+static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_err *err) {
+  for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
     clv_sha256 of;
     bool near;
-    CLV_TRY(clv_form_digest(f, beside, &of, &near, err));
+    CLV_TRY(clv_weights_moments_digest(f, beside, &of, &near, err));
     if (near)
       CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of,
                       "has weights that are scaled, rounded or "
@@ -126,23 +128,23 @@ static clv_code keep_given(recall *r, const clv_weights_sample *s, clv_err *err)
     r->given = more;
     r->room = 2 * room;
   }
-  CLV_TRY(clv_sample_names(s, r->given + r->n_given, &n, err));
+  CLV_TRY(clv_weights_sample_names(s, r->given + r->n_given, &n, err));
   r->n_given += n;
   return CLV_OK;
 }
 
 static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
                               const clv_weights_sample *s, clv_err *err) {
-  clv_weights_form f;
+  clv_weights_moments f;
   clv_sha256 of;
   int k = node_of(r->b, &r->b->stages[stage], p);
   if (r->b->stages[stage].worker >= 0) return keep_given(r, s, err);
   if (k < 0) return CLV_OK;
-  CLV_TRY(clv_sample_digest(s, &of, err));
+  CLV_TRY(clv_weights_sample_digest(s, &of, err));
   CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",
                   err));
   for (int all = 0; all < 2; all++)
-    if (clv_sample_form(s, all, &f)) CLV_TRY(recall_form(r, k, &f, err));
+    if (clv_weights_sample_moments(s, all, &f)) CLV_TRY(recall_form(r, k, &f, err));
   return CLV_OK;
 }
 
@@ -157,7 +159,7 @@ static clv_code read_all(clv_weights_sample *s, source_read *read, void *user, c
   for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
     size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
     CLV_TRY(read(user, first, n, chunk, err));
-    clv_sample_take(s, (uint64_t)first * size, chunk, n * size);
+    clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
   return CLV_OK;
 }
@@ -169,7 +171,7 @@ typedef struct file_source {
 
 static clv_code read_file(void *user, size_t first, size_t n, void *dst, clv_err *err) {
   const file_source *s = user;
-  return clv_weights_part_as(s->file, s->entry, s->entry->dtype, first, dst, n, err);
+  return clv_weights_read_range_as(s->file, s->entry, s->entry->dtype, first, dst, n, err);
 }
 
 typedef struct folder_source {
@@ -180,7 +182,8 @@ typedef struct folder_source {
 static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_err *err) {
   const folder_source *s = user;
   const clv_stage_folder *f = s->folder;
-  return clv_weights_folder_part(f->folder, f->found[s->at], &f->want[s->at], first, n, dst, err);
+  return clv_weights_folder_read_range(f->folder, f->found[s->at], &f->want[s->at], first, n, dst,
+                                       err);
 }
 
 /* A file that cannot be read is refused by what reads it for the session: nothing is sent then. */
@@ -193,7 +196,7 @@ static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, cl
   if (clv_stage_file_open(r->b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
   for (int i = 0; i < params->n; i++) {
     const clv_weights_entry *e = found[i];
-    if (!e || !clv_sample_begin(s, e->dtype, &e->shape)) continue;
+    if (!e || !clv_weights_sample_begin(s, e->dtype, &e->shape)) continue;
     CLV_TRY(read_all(s, read_file, &(file_source){f, e}, err));
     CLV_TRY(recall_sample(r, stage, &params->list[i], s, err));
   }
@@ -208,7 +211,8 @@ static clv_code recall_folder(recall *r, uint32_t stage, clv_weights_sample *s, 
   for (size_t i = 0; i < f.n; i++) {
     const clv_weights_want *w = &f.want[i];
     const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
-    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !clv_sample_begin(s, w->dtype, &w->shape)) continue;
+    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !clv_weights_sample_begin(s, w->dtype, &w->shape))
+      continue;
     CLV_TRY(read_all(s, read_folder, &(folder_source){&f, i}, err));
     CLV_TRY(recall_sample(r, stage, p, s, err));
   }
@@ -259,7 +263,7 @@ static bool has_secret_files(const clv_blueprint *b) {
   return any;
 }
 
-clv_code clv_blueprint_recall(clv_blueprint *b, const clv_sha256 *run, clv_err *err) {
+clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_err *err) {
   CLV_AUTO(clv_ledger_freep) clv_ledger *ledger = NULL;
   if (!uses_workers(b)) return CLV_OK;
   CLV_TRY(clv_ledger_open(&ledger, err));
@@ -269,13 +273,13 @@ clv_code clv_blueprint_recall(clv_blueprint *b, const clv_sha256 *run, clv_err *
     if (b->stages[i].worker >= 0) CLV_TRY(recall_files(&r, i, err));
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0) CLV_TRY(recall_stage(&r, run, i, err));
-  CLV_TRY(clv_blueprint_find_plain(b, err));
+  CLV_TRY(clv_blueprint_find_plain_weights(b, err));
   CLV_TRY(recall_ties(b, err));
-  CLV_TRY(clv_privacy_find(b, err));
+  CLV_TRY(clv_privacy_analyze(b, err));
   return clv_blueprint_make_table(b, err);
 }
 
-void clv_known_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
+void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   const char *between = "";
   if (json) clv_bytes_puts(out, "[");
   for (int k = 0; b->known && k < b->whole->n_nodes; k++) {
@@ -294,7 +298,7 @@ void clv_known_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   if (json) clv_bytes_puts(out, "]");
 }
 
-clv_code clv_blueprint_permits(const clv_blueprint *b, clv_err *err) {
+clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) {
   CLV_TRY(clv_look_check(b, err)); /* names what only the look has found */
   CLV_TRY(clv_privacy_check(b, err));
   return clv_cache_check(b, err);

@@ -25,7 +25,7 @@ static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
   double sum = 0, one;
   for (size_t i = 0; i < n; i++) {
-    if (!clv_dataset_label_mark(d->train, d->train_rows.index[i], &labels[i])) return false;
+    if (!clv_dataset_label_hash(d->train, d->train_rows.index[i], &labels[i])) return false;
     sum += labels[i];
   }
   if (clv_dataset_y_dtype(d->train) != CLV_F32 || !clv_dataset_label(d->train, 0, &one))
@@ -82,7 +82,7 @@ static bool has_few_blocks(const clv_label_order *next, size_t classes, size_t n
   return blocks <= FEW_BLOCKS * (double)classes && RECORDS_PER_BLOCK * blocks <= (double)n;
 }
 
-clv_label_order clv_label_order_of(double *labels, size_t n) {
+clv_label_order clv_label_order_compute(double *labels, size_t n) {
   size_t lags =
       CLV_MIN(n / RECORDS_PER_LAG, CLV_MIN((size_t)MAX_LAG, MAX_WORK / CLV_MAX(n, (size_t)1)));
   if (n < RECORDS_PER_LAG) return (clv_label_order){0};
@@ -105,7 +105,7 @@ static bool sends_records(const clv_blueprint *b) {
   return false;
 }
 
-clv_code clv_run_data_find_order(const clv_run_data *d, clv_blueprint *b, clv_err *err) {
+clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) double *labels = NULL;
   size_t n = d->train_rows.n;
   b->order = (clv_label_order){0};
@@ -113,7 +113,7 @@ clv_code clv_run_data_find_order(const clv_run_data *d, clv_blueprint *b, clv_er
       !sends_records(b))
     return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof *labels, &labels, err));
-  if (read_labels(d, labels)) b->order = clv_label_order_of(labels, n);
+  if (read_labels(d, labels)) b->order = clv_label_order_compute(labels, n);
   return CLV_OK;
 }
 

@@ -9,11 +9,11 @@
 static bool lengths_leave(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
-      if (clv_graph_lengths(b->whole, (int)b->stages[i].leaf[k])) return true;
+      if (clv_graph_length_limit(b->whole, (int)b->stages[i].leaf[k])) return true;
   return false;
 }
 
-void clv_run_data_count_places(const clv_run_data *d, clv_blueprint *b) {
+void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
   clv_data_range range;
   size_t n = d->train ? clv_dataset_count(d->train) : 0;
   if (!n || b->lengths < 0) return;
@@ -27,16 +27,17 @@ static double share_of(const clv_blueprint *b) {
   return b->mean_places > 0 && share < 1 ? share : 1;
 }
 
-uint64_t clv_lengths_expect(const clv_blueprint *b, int64_t places, uint64_t bytes) {
+uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t places, uint64_t bytes) {
   return places ? (uint64_t)((double)bytes * share_of(b)) : bytes;
 }
 
-void clv_lengths_about(const clv_blueprint *b, int64_t places, uint64_t bytes, clv_bytes *out) {
+void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_t bytes,
+                                 clv_bytes *out) {
   char size[24];
   if (places && b->mean_places > 0)
     clv_bytes_printf(
         out, ", about %s of data.train",
-        clv_format_size((size_t)clv_lengths_expect(b, places, bytes), size, sizeof size));
+        clv_format_size((size_t)clv_lengths_expected_bytes(b, places, bytes), size, sizeof size));
 }
 
 static void describe_filling(const clv_blueprint *b, clv_bytes *out) {

@@ -12,8 +12,8 @@
 enum { NAME_LEN = 72 };
 static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;
 
-static clv_link_guess link_of(double rtt_ms, double mbit, bool given) {
-  return (clv_link_guess){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
+static clv_link_estimate link_of(double rtt_ms, double mbit, bool given) {
+  return (clv_link_estimate){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
 }
 
 /* Digits with a fraction, nothing else; *end: behind them. */
@@ -72,7 +72,7 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
                     "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
                     "1000000 Mbit/s; it is written %s",
                     arg, at, form);
-  clv_link_guess *to =
+  clv_link_estimate *to =
       other ? &l->hop[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)] : &l->link[one];
   *to = link_of(rtt, mbit, true);
   return CLV_OK;
@@ -99,14 +99,14 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
 static void fill_hops(clv_links *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {
-      clv_link_guess *hop = &l->hop[i * l->n + k];
+      clv_link_estimate *hop = &l->hop[i * l->n + k];
       if (hop->given) continue;
       hop->latency_s = fmax(l->link[i].latency_s, l->link[k].latency_s);
       hop->bytes_s = fmin(l->link[i].bytes_s, l->link[k].bytes_s);
     }
 }
 
-static void note(clv_links *l, const char *name, const clv_link_guess *link) {
+static void note(clv_links *l, const char *name, const clv_link_estimate *link) {
   clv_bytes_printf(&l->notes, "%s%s %.6g ms, %.9g Mbit/s%s", l->notes.len ? "; " : "", name,
                    2e3 * link->latency_s, link->bytes_s * 8e-6, link->given ? "" : " (assumed)");
 }

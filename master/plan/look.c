@@ -12,12 +12,12 @@
 static const struct {
   const char *name;
   double limit;
-  clv_shows shows;
+  clv_finding shows;
   const char *key; /* of `privacy`; NULL: none is needed */
 } readers[CLV_LOOK_READERS] = {
-    [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_SHOWS_PICTURE, NULL},
-    [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_SHOWS_TOKENS, "tokens_readable"},
-    [CLV_LOOK_LABELS] = {"labels", 0.3, CLV_SHOWS_LABELS_READABLE, "labels_readable"},
+    [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_FINDING_PICTURE, NULL},
+    [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_FINDING_TOKENS, "tokens_readable"},
+    [CLV_LOOK_LABELS] = {"labels", 0.3, CLV_FINDING_LABELS_READABLE, "labels_readable"},
 };
 
 const char *clv_look_name(clv_look_reader reader) { return readers[reader].name; }
@@ -49,15 +49,15 @@ static void merge(clv_look_result *all, const clv_look_result *one, bool first) 
 
 static void look_once(const clv_look_round *r, bool first, clv_look *ret) {
   clv_look_result one[CLV_LOOK_READERS] = {0};
-  clv_look_front(r, &one[CLV_LOOK_PIXELS], &one[CLV_LOOK_TOKENS]);
-  clv_look_head(r, &one[CLV_LOOK_LABELS]);
+  clv_look_read_front(r, &one[CLV_LOOK_PIXELS], &one[CLV_LOOK_TOKENS]);
+  clv_look_read_head(r, &one[CLV_LOOK_LABELS]);
   for (int k = 0; k < CLV_LOOK_READERS; k++) merge(&ret->of[k], &one[k], first);
 }
 
-clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
-                     clv_err *err) {
+clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
+                      clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample sample = {0};
-  uint64_t begin = clv_now_ns(), most_ns = (uint64_t)CLV_LOOK_SECONDS * 1000000000, now = begin;
+  uint64_t begin = clv_now_ns(), most_ns = (uint64_t)CLV_LOOK_MAX_SECONDS * 1000000000, now = begin;
   uint32_t draws = o->preview ? CLV_LOOK_DRAWS : 1;
   *ret = (clv_look){0};
   if (!uses_workers(b)) return CLV_OK;
@@ -88,7 +88,7 @@ static bool is_above(const clv_look *look, clv_look_reader k) {
 static clv_findings uncertain_of(const clv_look *look) {
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
-    if (is_above(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN)
+    if (is_above(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN_FIGURE)
       ret |= readers[k].shows;
   return ret;
 }
@@ -98,7 +98,7 @@ static clv_findings uncertain_of(const clv_look *look) {
 static bool gets_gradient(const clv_blueprint *b, uint32_t stage) {
   uint32_t i = stage;
   while (i < b->n_stages && b->stages[i].worker >= 0) i++;
-  return i > stage && i > clv_look_last_worker(b) && b->stages[stage + 1].input_needs_grad;
+  return i > stage && i > clv_look_last_worker_stage(b) && b->stages[stage + 1].input_needs_grad;
 }
 
 /* Values that leave the master show records, gradients from behind the last worker show labels. */
@@ -121,9 +121,9 @@ static bool has_tokens(const clv_blueprint *b) {
 
 /* Records that are sent as such are no picture besides, and vectors that repeat no tokens. */
 static clv_findings beside(const clv_blueprint *b, clv_findings found, clv_findings shows) {
-  clv_findings less = CLV_SHOWS_PICTURE;
-  if (!has_tokens(b)) less |= CLV_SHOWS_TOKENS;
-  return shows & CLV_SHOWS_RAW_INPUT ? found & ~less : found;
+  clv_findings less = CLV_FINDING_PICTURE;
+  if (!has_tokens(b)) less |= CLV_FINDING_TOKENS;
+  return shows & CLV_FINDING_RAW_INPUT ? found & ~less : found;
 }
 
 static void add_findings(clv_blueprint *b, const clv_look *look) {
@@ -162,11 +162,11 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
       "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "
       "from %.0f %% on that needs a key; put more layers %s it at master, or set privacy.%s: true",
       c->workers[r->worker].name, readers[k].name, r->name, b->look.records, found->figure * 100,
-      found->by, CLV_LOOK_CERTAIN * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
+      found->by, CLV_LOOK_CERTAIN_FIGURE * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
       readers[k].key);
 }
 
-void clv_blueprint_looked(clv_blueprint *b, const clv_look *look) {
+void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look) {
   b->look = *look;
   b->look.uncertain = uncertain_of(look);
   add_findings(b, look);
@@ -175,7 +175,7 @@ void clv_blueprint_looked(clv_blueprint *b, const clv_look *look) {
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_findings certain = b->egress[i].looked & ~b->look.uncertain;
-    clv_findings forbidden = clv_privacy_forbids(b->config, certain);
+    clv_findings forbidden = clv_privacy_forbidden_findings(b->config, certain);
     if (forbidden) return refuse(b, &b->egress[i], forbidden, err);
   }
   return CLV_OK;

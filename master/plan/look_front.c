@@ -44,7 +44,7 @@ static bool input_leaves(const clv_blueprint *b, uint32_t k) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t j = 0; b->stages[i].worker >= 0 && j < b->stages[i].n_leaves; j++)
       any |= b->stages[i].leaf[j] == k;
-  return any && !clv_graph_lengths(b->whole, (int)k);
+  return any && !clv_graph_length_limit(b->whole, (int)k);
 }
 
 static clv_shape without_n(const clv_shape *s) {
@@ -68,11 +68,11 @@ static clv_code list_tensors(look_tensors *f, clv_err *err) {
   size_t most = f->b->inputs.n;
   for (uint32_t i = 0; i < f->b->n_stages; i++)
     if (output_leaves(f->b, i)) f->n_parts = i + 1;
-  for (uint32_t i = 0; i < f->n_parts; i++) most += clv_blueprint_crossing(f->b, i, NULL);
+  for (uint32_t i = 0; i < f->n_parts; i++) most += clv_blueprint_cut_values(f->b, i, NULL);
   CLV_TRY(clv_alloc(most, sizeof *f->tensors, &f->tensors, err));
   CLV_TRY(clv_alloc(most, sizeof *f->stage, &f->stage, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
-    uint32_t n = output_leaves(f->b, i) ? clv_blueprint_crossing(f->b, i, values) : 0;
+    uint32_t n = output_leaves(f->b, i) ? clv_blueprint_cut_values(f->b, i, values) : 0;
     for (uint32_t k = 0; k < n; k++) CLV_TRY(add_tensor(f, i, &values[k]->shape, err));
   }
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
@@ -94,7 +94,7 @@ static clv_code make_parts(look_tensors *f, clv_err *err) {
 
 static double work_of(const look_tensors *f) {
   double work = 0;
-  for (uint32_t i = 0; i < f->n_parts; i++) work += clv_look_part_work(&f->parts[i]);
+  for (uint32_t i = 0; i < f->n_parts; i++) work += clv_look_part_mac_count(&f->parts[i]);
   return work;
 }
 
@@ -102,14 +102,14 @@ static double work_of(const look_tensors *f) {
 static clv_code choose(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
   double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
-  size_t by_memory = CLV_LOOK_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
-  if (most < CLV_LOOK_LEAST)
-    return clv_fail(err, CLV_EXHAUSTED, "%d records would take longer than %d s", CLV_LOOK_LEAST,
-                    CLV_LOOK_SECONDS);
-  if (by_memory < CLV_LOOK_LEAST)
+  size_t by_memory = CLV_LOOK_MAX_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
+  if (most < CLV_LOOK_MIN_RECORDS)
+    return clv_fail(err, CLV_EXHAUSTED, "%d records would take longer than %d s",
+                    CLV_LOOK_MIN_RECORDS, CLV_LOOK_MAX_SECONDS);
+  if (by_memory < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "a record has %zu values there, more than a look keeps",
                     f->width);
-  return clv_look_choose(f->r, CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), err);
+  return clv_look_choose_records(f->r, CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), err);
 }
 
 static char *row_of(const clv_tensor *t, size_t record) {
@@ -152,7 +152,7 @@ static clv_code run_batch(look_tensors *f, size_t record, clv_err *err) {
     uint32_t n = clv_look_part_inputs(f->b, &f->parts[i], input);
     for (uint32_t k = 0; k < n; k++)
       in[k] = input[k] < 0 ? f->parts[i - 1].out : row_of(f->r->sample->x[input[k]], record);
-    CLV_TRY(clv_look_part_run(&f->parts[i], in, &key, err));
+    CLV_TRY(clv_look_part_forward(&f->parts[i], in, &key, err));
     if (output_leaves(f->b, i)) keep_output(f, i, record);
   }
   return CLV_OK;
@@ -177,7 +177,7 @@ static size_t batch_of(const look_tensors *f, size_t n) {
 static clv_code check_time(const look_tensors *f, clv_err *err) {
   if (clv_now_ns() <= f->r->end_ns) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED, "%zu records took longer than %d s", f->r->sample->half.n,
-                  CLV_LOOK_SECONDS);
+                  CLV_LOOK_MAX_SECONDS);
 }
 
 /* The last batch overlaps with the one before it where it would be short. */
@@ -205,10 +205,10 @@ static void nothing(clv_look_result *ret, const char *why) {
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
-static void take(clv_look_result *ret, clv_code code, const clv_look_read *read,
+static void take(clv_look_result *ret, clv_code code, const clv_look_reading *read,
                  const clv_err *err) {
   if (code != CLV_OK) {
-    clv_look_not(ret, err);
+    clv_look_set_skipped(ret, err);
     return;
   }
   ret->state = CLV_LOOK_READ;
@@ -227,7 +227,7 @@ static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
 static bool find_record(const look_tensors *f, clv_look_view *ret) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_look_tensor t = input_tensor(f, k);
-    if (f->b->inputs.list[k].dtype == CLV_F32 && clv_look_record(&t, ret)) return true;
+    if (f->b->inputs.list[k].dtype == CLV_F32 && clv_look_record_view(&t, ret)) return true;
   }
   return false;
 }
@@ -257,17 +257,17 @@ static void views_done(look_views *v) { free(v->list); }
 /* n_tokens 0: as grids like those of `records`. */
 static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
                            look_views *ret, clv_err *err) {
-  clv_look_view some[CLV_LOOK_VIEWS];
+  clv_look_view some[CLV_LOOK_MAX_VIEWS];
   clv_shape shapes[SHAPES];
-  size_t most = f->n_tensors * SHAPES * CLV_LOOK_VIEWS + 1;
+  size_t most = f->n_tensors * SHAPES * CLV_LOOK_MAX_VIEWS + 1;
   CLV_TRY(clv_alloc(most, sizeof *ret->list, &ret->list, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     size_t n_shapes = shapes_of(f, k, shapes);
     for (size_t s = 0; s < n_shapes; s++) {
       clv_look_tensor t = f->tensors[k];
       t.shape = shapes[s];
-      size_t n =
-          n_tokens ? clv_look_sequences(&t, n_tokens, some) : clv_look_grids(&t, records, some);
+      size_t n = n_tokens ? clv_look_sequence_views(&t, n_tokens, some)
+                          : clv_look_grid_views(&t, records, some);
       memcpy(ret->list + ret->n, some, n * sizeof *some);
       ret->n += n;
     }
@@ -283,14 +283,14 @@ static const char *no_pixels(const look_tensors *f) {
   size_t k = 0;
   if (!find_record(f, &records)) return "records are no images or signals of 16 places";
   if (list_views(f, &records, 0, &v, NULL) != CLV_OK) return NULL;
-  while (k < v.n && v.list[k].n_rows * v.list[k].n_columns < CLV_LOOK_GRID) k++;
+  while (k < v.n && v.list[k].n_rows * v.list[k].n_columns < CLV_LOOK_MIN_PLACES) k++;
   return k < v.n ? NULL : "what leaves has no grid of 16 places";
 }
 
 static void read_pixels(const look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
-  clv_look_read read;
+  clv_look_reading read;
   clv_err err;
   (void)find_record(f, &records);
   clv_code code = list_views(f, &records, 0, &v, &err);
@@ -303,7 +303,8 @@ static void read_pixels(const look_tensors *f, clv_look_result *ret) {
 static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_shape s = without_n(&f->b->inputs.list[k].shape);
-    if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_lengths(f->b->whole, (int)k)) continue;
+    if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->whole, (int)k))
+      continue;
     *ret = k;
     *n_tokens = s.rank ? (size_t)s.dim[0] : 1;
     *columns = s.rank > 1 ? (size_t)s.dim[1] : 1;
@@ -314,7 +315,7 @@ static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, 
 
 static int64_t places_of(const look_tensors *f, size_t record) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
-    if (clv_graph_lengths(f->b->whole, (int)k))
+    if (clv_graph_length_limit(f->b->whole, (int)k))
       return ((const int64_t *)f->r->sample->x[k]->data)[record];
   return INT64_MAX;
 }
@@ -337,13 +338,13 @@ static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     if (f->b->inputs.list[k].dtype != CLV_F32) continue;
     *ret = input_tensor(f, k);
-    if (!clv_look_record(ret, &grid)) return true;
+    if (!clv_look_record_view(ret, &grid)) return true;
   }
   return false;
 }
 
 /* Of records that repeat to the bit the number of each different one; false: most do not. */
-static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_RECORDS]) {
+static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
   size_t n = f->r->sample->half.n, different = 0;
   clv_look_tensor t;
   if (!find_vectors(f, &t)) return false;
@@ -357,7 +358,7 @@ static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_RECORDS]) {
 
 static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
-  clv_look_read read;
+  clv_look_reading read;
   clv_err err;
   clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
   if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->half, &read, &err);
@@ -365,7 +366,7 @@ static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_lo
 }
 
 static void read_repeats(const look_tensors *f, clv_look_result *ret) {
-  int64_t tokens[CLV_LOOK_RECORDS];
+  int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
   if (!list_repeats(f, tokens)) return; /* no_tokens has said so */
   read_nearest(f, &t, ret);
@@ -386,18 +387,19 @@ static void read_tokens(const look_tensors *f, clv_look_result *ret) {
   if (code == CLV_OK)
     read_nearest(f, &t, ret);
   else
-    clv_look_not(ret, &err);
+    clv_look_set_skipped(ret, &err);
 }
 
 /* Why there are no tokens, by the records alone, so that it is known where layers cannot run; NULL:
  * there are, or may be. Chooses records where nobody has. */
 static const char *no_tokens(const look_tensors *f) {
-  int64_t tokens[CLV_LOOK_RECORDS];
+  int64_t tokens[CLV_LOOK_MAX_RECORDS];
   size_t n_tokens, columns;
   uint32_t input;
   clv_err few;
   if (find_tokens(f, &input, &n_tokens, &columns)) return NULL;
-  if (clv_look_choose(f->r, CLV_LOOK_RECORDS, &few) != CLV_OK && !f->r->sample->half.n) return NULL;
+  if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &few) != CLV_OK && !f->r->sample->half.n)
+    return NULL;
   return list_repeats(f, tokens) ? NULL : "records have no tokens";
 }
 
@@ -412,10 +414,11 @@ static void settle(clv_look_result *ret, const char *why, clv_code code, const c
   if (why)
     nothing(ret, why);
   else if (code != CLV_OK)
-    clv_look_not(ret, err);
+    clv_look_set_skipped(ret, err);
 }
 
-void clv_look_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens) {
+void clv_look_read_front(const clv_look_round *r, clv_look_result *pixels,
+                         clv_look_result *tokens) {
   CLV_AUTO(front_done) look_tensors f = {.r = r, .b = r->weights.b};
   static const char none[] = "nothing of the records leaves";
   clv_err err;

@@ -114,7 +114,7 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
 /* Of labels with places those values of the gradient that have the same places. */
 static clv_code find_pieces(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
-  uint32_t n = clv_blueprint_crossing(h->b, h->last, values);
+  uint32_t n = clv_blueprint_cut_values(h->b, h->last, values);
   size_t at = 0;
   bool by_place = h->r->sample->y->dtype == CLV_I64 && h->labels > 1;
   for (uint32_t k = 0; k < n; k++) {
@@ -139,16 +139,16 @@ static clv_code find_pieces(look_gradients *h, clv_err *err) {
 /* As many records at once as there is room for. */
 static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->until_ns - CLV_MIN(clv_now_ns(), h->r->until_ns)) * 1e-9;
-  double work = h->layers ? 6 * clv_look_part_work(&h->parts[0]) : 0;
+  double work = h->layers ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
   size_t n = h->r->sample->half.n;
-  size_t most = CLV_LOOK_VALUES / sizeof(float) / 4 / CLV_MAX(h->width, (size_t)1);
-  if (most < CLV_LOOK_LEAST)
+  size_t most = CLV_LOOK_MAX_VALUES / sizeof(float) / 4 / CLV_MAX(h->width, (size_t)1);
+  if (most < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "a gradient has %zu values, more than a look keeps",
                     h->width);
   h->batch = CLV_MIN(CLV_MIN(n, most), (size_t)BATCH);
   if (work * (double)n > left_s * LEAST_SPEED)
     return clv_fail(err, CLV_EXHAUSTED, "%zu records would take longer than %d s", n,
-                    CLV_LOOK_SECONDS);
+                    CLV_LOOK_MAX_SECONDS);
   if (h->layers) CLV_TRY(clv_look_part_plan(&h->parts[0], (int64_t)h->batch, err));
   return make_loss(h, err);
 }
@@ -236,9 +236,9 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
     const clv_tensor *x = h->r->sample->x[input[k]];
     in[k] = (const char *)x->data + record * (x->bytes / (size_t)x->shape.dim[0]);
   }
-  CLV_TRY(clv_look_part_run(&h->parts[0], in, &key, err));
+  CLV_TRY(clv_look_part_forward(&h->parts[0], in, &key, err));
   CLV_TRY(loss_back(h, h->parts[0].out, record, h->dout, err));
-  return clv_look_part_back(&h->parts[0], h->dout, h->dx, err);
+  return clv_look_part_backward(&h->parts[0], h->dout, h->dx, err);
 }
 
 /* Each record is in both halves, with other inputs. */
@@ -253,7 +253,7 @@ static clv_code run(look_gradients *h, clv_err *err) {
     for (size_t at = 0; at + h->batch <= records; at += h->batch) {
       if (clv_now_ns() > h->r->end_ns)
         return clv_fail(err, CLV_EXHAUSTED, "gradients of %zu records took longer than %d s",
-                        records, CLV_LOOK_SECONDS);
+                        records, CLV_LOOK_MAX_SECONDS);
       CLV_TRY(run_batch(h, at, d, err));
       keep(h, at, d, (double)h->room / all * .9);
     }
@@ -284,12 +284,12 @@ static size_t different(const float *sorted, size_t n, float *ret) {
 /* Few values that repeat are the classes; else there are two, up to the median and above it.
  * Returns how many. */
 static size_t classes_of_numbers(look_gradients *h, size_t at) {
-  float sorted[CLV_LOOK_RECORDS] = {0}, ends[CLV_LOOK_RECORDS];
-  size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_RECORDS);
+  float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
+  size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_MAX_RECORDS);
   for (size_t i = 0; i < n; i++) sorted[i] = numbers_of(h, i)[at];
   qsort(sorted, n, sizeof *sorted, ascending);
   size_t n_ends = different(sorted, n, ends);
-  if (n_ends > CLV_MIN(n / 2, (size_t)CLV_LOOK_CLASSES)) {
+  if (n_ends > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) {
     ends[0] = sorted[(n - 1) / 2];
     n_ends = 1;
   }
@@ -319,17 +319,17 @@ static bool are_one_hot(const look_gradients *h) {
 }
 
 /* Labels that are numbers: the class of the only 1, or the number that is read best. */
-static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_read *ret,
+static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                              clv_err *err) {
   bool squares = h->b->config->loss.kind == CLV_LOSS_MSE;
-  *ret = (clv_look_read){.by = ""};
+  *ret = (clv_look_reading){.by = ""};
   if (are_one_hot(h)) {
     for (size_t i = 0; i < h->n; i++) h->label[i] = (int64_t)only_one_of(h, h->record[i]);
     CLV_TRY(clv_look_labels(g, ret, err));
     if (squares) return CLV_OK;
   }
   for (size_t k = 0; k < CLV_MIN(h->labels, (size_t)OUTPUTS); k++) {
-    clv_look_read one;
+    clv_look_reading one;
     g->n_lengths = classes_of_numbers(h, k);
     CLV_TRY(clv_look_labels(g, &one, err));
     if (!*ret->by || one.figure > ret->figure) *ret = one;
@@ -341,7 +341,7 @@ static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_
 static size_t lengths_of(const look_gradients *h) {
   const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
   size_t n = 0;
-  for (size_t i = 0; i < (size_t)w->n && n < CLV_LOOK_LENGTHS; i++) {
+  for (size_t i = 0; i < (size_t)w->n && n < CLV_LOOK_MAX_LENGTHS; i++) {
     size_t k = 0;
     while (k < i && w->of[k] != w->of[i]) k++;
     n += k == i;
@@ -349,7 +349,7 @@ static size_t lengths_of(const look_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-static clv_code look(look_gradients *h, clv_look_read *ret, clv_err *err) {
+static clv_code look(look_gradients *h, clv_look_reading *ret, clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));
@@ -376,20 +376,20 @@ static const char *excuse(const clv_look_round *r, uint32_t last) {
   return clv_dataset_has_labels(r->o->data) ? NULL : "there are no labels";
 }
 
-void clv_look_head(const clv_look_round *r, clv_look_result *ret) {
+void clv_look_read_head(const clv_look_round *r, clv_look_result *ret) {
   CLV_AUTO(head_done) look_gradients h = {.r = r, .b = r->weights.b};
-  clv_look_read read;
+  clv_look_reading read;
   clv_err err;
-  h.last = clv_look_last_worker(h.b);
+  h.last = clv_look_last_worker_stage(h.b);
   const char *why = excuse(r, h.last);
   if (why) {
     snprintf(ret->why, sizeof ret->why, "%s", why);
     return;
   }
-  clv_code code = clv_look_choose(r, CLV_LOOK_RECORDS, &err);
+  clv_code code = clv_look_choose_records(r, CLV_LOOK_MAX_RECORDS, &err);
   if (code == CLV_OK) code = look(&h, &read, &err);
   if (code != CLV_OK) {
-    clv_look_not(ret, &err);
+    clv_look_set_skipped(ret, &err);
     return;
   }
   ret->state = CLV_LOOK_READ;

@@ -9,12 +9,12 @@
 
 #include "master/plan/look_int.h"
 
-void clv_look_not(clv_look_result *ret, const clv_err *why) {
+void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
   ret->state = CLV_LOOK_NOT_LOOKED_AT;
   snprintf(ret->why, sizeof ret->why, "%.*s", (int)sizeof ret->why - 1, why->text);
 }
 
-uint32_t clv_look_last_worker(const clv_blueprint *b) {
+uint32_t clv_look_last_worker_stage(const clv_blueprint *b) {
   uint32_t last = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker >= 0) last = i;
@@ -39,10 +39,10 @@ static clv_code take(const clv_look_part *part, const clv_weights_file *f,
   const clv_param *p = clv_params_find(part->params, as->name);
   if (!e || !p) return CLV_OK;
   char *to = part->block + p->offset;
-  if (e->dtype != CLV_BF16) return clv_weights_part_as(f, e, p->dtype, 0, to, p->n, err);
+  if (e->dtype != CLV_BF16) return clv_weights_read_range_as(f, e, p->dtype, 0, to, p->n, err);
   CLV_AUTO(clv_freep) uint16_t *half = NULL;
   CLV_TRY(clv_alloc(p->n, sizeof *half, &half, err));
-  CLV_TRY(clv_weights_part(f, e, 0, half, p->n * sizeof *half, err));
+  CLV_TRY(clv_weights_read_range(f, e, 0, half, p->n * sizeof *half, err));
   for (size_t i = 0; i < p->n; i++) ((float *)to)[i] = clv_bf16_value(half[i]);
   return CLV_OK;
 }
@@ -91,8 +91,8 @@ static clv_code take_checkpoint(const clv_look_weights *w, const clv_look_part *
                                 uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_checkpoint_model_parts(w->checkpoint, stage, &f, err));
-  CLV_TRY(clv_stage_match(w->b, stage, f, 0, &found, err));
+  CLV_TRY(clv_checkpoint_open_model_lazy(w->checkpoint, stage, &f, err));
+  CLV_TRY(clv_stage_match_weights(w->b, stage, f, 0, &found, err));
   return take_found(w->b, part, stage, f, found, err);
 }
 
@@ -114,7 +114,7 @@ static clv_code too_large(size_t bytes, clv_err *err) {
   char need[24], most[24];
   return clv_fail(err, CLV_EXHAUSTED, "the layers need %s of memory, and a look takes at most %s",
                   clv_format_size(bytes, need, sizeof need),
-                  clv_format_size(CLV_LOOK_MEMORY, most, sizeof most));
+                  clv_format_size(CLV_LOOK_MAX_MEMORY, most, sizeof most));
 }
 
 static clv_code check_ops(const clv_graph *g, clv_err *err) {
@@ -140,7 +140,7 @@ clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t l
   CLV_TRY(check_ops(p.graph, err));
   CLV_TRY(clv_layer_keys(w->seed, "", CLEAVE_SESSION_NETWORK, p.graph, err));
   CLV_TRY(clv_params_of(p.graph, &p.params, err));
-  if (p.params->total_bytes > CLV_LOOK_MEMORY) return too_large(p.params->total_bytes, err);
+  if (p.params->total_bytes > CLV_LOOK_MAX_MEMORY) return too_large(p.params->total_bytes, err);
   CLV_TRY(clv_alloc_aligned(CLV_MAX(p.params->total_bytes, (size_t)1), &p.block, err));
   clv_params_init(p.graph, p.params, p.block);
   for (uint32_t i = first; i <= last; i++) CLV_TRY(take_stage(w, &p, i, err));
@@ -176,7 +176,7 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-double clv_look_part_work(const clv_look_part *p) {
+double clv_look_part_mac_count(const clv_look_part *p) {
   double work = 0;
   for (int i = 0; i < p->params->n; i++) {
     const clv_param *q = &p->params->list[i];
@@ -209,7 +209,7 @@ static void still(clv_look_part *p) {
   for (int i = 0; p->training && !p->backwards && i < p->graph->n_nodes; i++)
     p->graph->nodes[i].attrs.p = 0;
   for (int i = 0; i < p->params->n; i++) p->params->list[i].frozen = p->params->list[i].trainable;
-  clv_params_follow(p->params);
+  clv_params_update_ties(p->params);
 }
 
 clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
@@ -226,20 +226,20 @@ clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
   CLV_TRY(clv_plan_new(p->graph, p->params, &po, &p->plan, err));
   const clv_plan_info *info = clv_plan_get_info(p->plan);
   bytes = p->params->total_bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
-  if (bytes > CLV_LOOK_MEMORY) return too_large(bytes, err);
+  if (bytes > CLV_LOOK_MAX_MEMORY) return too_large(bytes, err);
   const clv_node *out = &p->graph->nodes[p->graph->output];
   CLV_TRY(clv_shape_bytes(&out->shape, out->dtype, &bytes, err));
   return clv_alloc_aligned(CLV_MAX(bytes, (size_t)1), &p->out, err);
 }
 
-clv_code clv_look_part_run(clv_look_part *p, const void *const *in, const clv_rng_key *key,
-                           clv_err *err) {
+clv_code clv_look_part_forward(clv_look_part *p, const void *const *in, const clv_rng_key *key,
+                               clv_err *err) {
   clv_plan_call_put(p->plan, clv_steal(&p->call));
   CLV_TRY(clv_plan_call_get(p->plan, &p->call, err));
   return clv_plan_forward(p->plan, p->call, p->block, 1, in, true, p->out, key, err);
 }
 
-clv_code clv_look_part_back(clv_look_part *p, const void *dout, void *din, clv_err *err) {
+clv_code clv_look_part_backward(clv_look_part *p, const void *dout, void *din, clv_err *err) {
   CLV_AUTO(clv_freep) void *gradients = NULL;
   void *const dins[CLV_MAX_INPUTS] = {din};
   CLV_TRY(clv_alloc_aligned(CLV_MAX(p->params->gradient_bytes, (size_t)1), &gradients, err));

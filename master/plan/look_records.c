@@ -36,7 +36,7 @@ static clv_code list_pool(const clv_look_options *o, const clv_key *seed, size_t
   for (size_t i = 0; i < n; i++) {
     uint32_t record = o->rows->index[(size_t)((double)i * (double)o->rows->n / (double)n)];
     pool[i] = (look_record){
-        .class = clv_dataset_class_of(o->data, record), .record = record, .order = order[i]};
+        .class = clv_dataset_record_class(o->data, record), .record = record, .order = order[i]};
   }
   return CLV_OK;
 }
@@ -59,7 +59,7 @@ static clv_code class_numbers(const clv_look_options *o, look_record *pool, size
   qsort(values, n, sizeof *values, ascending);
   for (size_t i = 0; i < n; i++)
     if (!kept || values[i] > values[kept - 1]) values[kept++] = values[i];
-  if (kept > CLV_MIN(n / 2, (size_t)CLV_LOOK_CLASSES)) return CLV_OK;
+  if (kept > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) return CLV_OK;
   for (size_t i = 0; i < n; i++) {
     clv_dataset_label(o->data, pool[i].record, &y);
     pool[i].class = 0;
@@ -81,8 +81,8 @@ static void rank(look_record *pool, size_t n) {
   qsort(pool, n, sizeof *pool, by_rank);
 }
 
-static void split(const look_record *pool, size_t most, uint32_t *index, clv_look_half *ret) {
-  *ret = (clv_look_half){0};
+static void split(const look_record *pool, size_t most, uint32_t *index, clv_look_split *ret) {
+  *ret = (clv_look_split){0};
   for (int reported = 0; reported < 2; reported++) {
     for (size_t i = 0; i < most; i++)
       if (pool[i].reported == reported) index[ret->n++] = pool[i].record;
@@ -92,7 +92,7 @@ static void split(const look_record *pool, size_t most, uint32_t *index, clv_loo
 
 static clv_code draw(const clv_look_options *o, const uint32_t *index, clv_look_sample *s,
                      clv_err *err) {
-  s->n_inputs = clv_dataset_inputs(o->data);
+  s->n_inputs = clv_dataset_input_count(o->data);
   for (size_t k = 0; k < s->n_inputs; k++) {
     clv_data_input in = clv_dataset_input(o->data, k, s->half.n);
     CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &s->x[k], err));
@@ -101,20 +101,20 @@ static clv_code draw(const clv_look_options *o, const uint32_t *index, clv_look_
     clv_shape shape = clv_dataset_y_shape(o->data, s->half.n);
     CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(o->data), &shape, &s->y, err));
   }
-  return clv_batch_draw(o->data, NULL, index, s->half.n, s->x, s->y, err);
+  return clv_batch_fill_inputs(o->data, NULL, index, s->half.n, s->x, s->y, err);
 }
 
 static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
                            clv_look_sample *ret, clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample s = {0};
   CLV_AUTO(clv_freep) look_record *pool = NULL;
-  uint32_t index[CLV_LOOK_RECORDS];
+  uint32_t index[CLV_LOOK_MAX_RECORDS];
   size_t n = CLV_MIN(o->rows->n, (size_t)POOL);
   CLV_TRY(clv_alloc(n, sizeof *pool, &pool, err));
   CLV_TRY(list_pool(o, seed, n, pool, err));
   CLV_TRY(class_numbers(o, pool, n, err));
   rank(pool, n);
-  most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_RECORDS);
+  most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_MAX_RECORDS);
   split(pool, most, index, &s.half);
   if (most) CLV_TRY(draw(o, index, &s, err));
   *ret = s;
@@ -122,12 +122,12 @@ static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_
   return CLV_OK;
 }
 
-clv_code clv_look_choose(const clv_look_round *r, size_t most, clv_err *err) {
+clv_code clv_look_choose_records(const clv_look_round *r, size_t most, clv_err *err) {
   clv_look_sample *s = r->sample;
   if (!s->half.n) CLV_TRY(sample_new(r->o, r->weights.seed, most, s, err));
-  if (s->half.n >= CLV_LOOK_LEAST) return CLV_OK;
+  if (s->half.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->half.n,
-                  CLV_LOOK_LEAST);
+                  CLV_LOOK_MIN_RECORDS);
 }
 
 void clv_look_sample_done(clv_look_sample *s) {

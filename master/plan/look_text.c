@@ -16,17 +16,17 @@ static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicabl
                                      [CLV_LOOK_READ] = "looked at",
                                      [CLV_LOOK_NOT_LOOKED_AT] = "not looked at"};
 
-void clv_look_words(const clv_look_result *r, char ret[CLV_LOOK_WORDS]) {
+void clv_look_result_text(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT]) {
   if (r->state == CLV_LOOK_READ)
-    snprintf(ret, CLV_LOOK_WORDS, "%.2f", r->figure);
+    snprintf(ret, CLV_LOOK_RESULT_TEXT, "%.2f", r->figure);
   else
-    snprintf(ret, CLV_LOOK_WORDS, "%s", states[r->state]);
+    snprintf(ret, CLV_LOOK_RESULT_TEXT, "%s", states[r->state]);
 }
 
-void clv_look_text(const clv_look *look, clv_bytes *out) {
-  char words[CLV_LOOK_WORDS];
+void clv_look_summary(const clv_look *look, clv_bytes *out) {
+  char words[CLV_LOOK_RESULT_TEXT];
   for (int k = 0; k < CLV_LOOK_READERS; k++) {
-    clv_look_words(&look->of[k], words);
+    clv_look_result_text(&look->of[k], words);
     clv_bytes_printf(out, "%s%s %s", k ? ", " : "", clv_look_name((clv_look_reader)k), words);
   }
 }
@@ -35,8 +35,8 @@ void clv_look_text(const clv_look *look, clv_bytes *out) {
 static void put_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
                        clv_bytes *out) {
   const clv_look_result *r = &look->of[k];
-  char words[CLV_LOOK_WORDS];
-  clv_look_words(r, words);
+  char words[CLV_LOOK_RESULT_TEXT];
+  clv_look_result_text(r, words);
   clv_bytes_printf(out, "%s %s", clv_look_name(k), words);
   if (r->state != CLV_LOOK_READ) {
     clv_bytes_printf(out, " (%s)", r->why);

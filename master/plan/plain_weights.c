@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Weights of secret files that mix nothing, whatever their shape: an identity, a permutation, one
- * number everywhere. clv_blueprint_find_plain reads the files of layers at home and notes such
- * layers where the ledger notes those that a worker knows.
+ * number everywhere. clv_blueprint_find_plain_weights reads the files of layers at home and notes
+ * such layers where the ledger notes those that a worker knows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -47,9 +47,10 @@ typedef struct source {
 } source;
 
 static clv_code read_values(const source *s, uint64_t first, float *dst, size_t n, clv_err *err) {
-  if (s->file) return clv_weights_part_as(s->file, s->entry, CLV_F32, (size_t)first, dst, n, err);
-  return clv_weights_folder_part(s->folder->folder, s->folder->found[s->at],
-                                 &s->folder->want[s->at], (size_t)first, n, dst, err);
+  if (s->file)
+    return clv_weights_read_range_as(s->file, s->entry, CLV_F32, (size_t)first, dst, n, err);
+  return clv_weights_folder_read_range(s->folder->folder, s->folder->found[s->at],
+                                       &s->folder->want[s->at], (size_t)first, n, dst, err);
 }
 
 static clv_code is_plain(const source *s, const clv_param *p, bool *ret, clv_err *err) {
@@ -114,7 +115,7 @@ static clv_code of_folder(clv_blueprint *b, uint32_t stage, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_blueprint_find_plain(clv_blueprint *b, clv_err *err) {
+clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     const clv_stage_spec *spec = &b->config->stages[i];
     if (b->stages[i].worker >= 0 || !spec->weights_secret) continue;

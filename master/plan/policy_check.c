@@ -20,27 +20,28 @@ static bool is_evaluated(const clv_egress_row *r) {
 
 /* Weights go out on a resume, for an evaluation, and where a file has the first ones; what an
  * optimiser keeps goes out on a resume alone. */
-static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
+static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_planned_sends *s) {
   if (r->kind == CLV_EGRESS_STATE) return s->optimizer;
   if (r->kind == CLV_EGRESS_WEIGHTS)
-    return s->weights || clv_stage_pushes(&b->config->stages[r->stage]) ||
+    return s->weights || clv_stage_has_master_weights(&b->config->stages[r->stage]) ||
            b->stages[r->stage].adapters;
   bool cached = b->caches && r->stage == 0 && s->trained;
   if (r->kind == CLV_EGRESS_CACHED) return cached;
   return s->trained || (s->evaluated && is_evaluated(r));
 }
 
-static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s,
-                         clv_err *err) {
+static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r,
+                         const clv_planned_sends *s, clv_err *err) {
   clv_policy_tensor t = clv_egress_row_tensor(b->config, r);
   if (!is_sent(b, r, s)) return CLV_OK;
-  if (s->trained || clv_egress_is_state(r->kind)) CLV_TRY(clv_policy_permits(b->policy, &t, err));
+  if (s->trained || clv_egress_is_state(r->kind))
+    CLV_TRY(clv_policy_check_tensor(b->policy, &t, err));
   if (!s->evaluated || !is_evaluated(r)) return CLV_OK;
   t.shape.dim[0] = b->eval_size * CLV_MAX(r->places, 1);
-  return clv_policy_permits(b->policy, &t, err);
+  return clv_policy_check_tensor(b->policy, &t, err);
 }
 
-clv_egress_row clv_blueprint_hop(const clv_blueprint *b, uint32_t stage, bool back) {
+clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool back) {
   const clv_stage_plan *from = &b->stages[stage], *to = &b->stages[stage + 1];
   const clv_node *out = &from->graph->nodes[from->graph->output];
   char words[CLV_FINDINGS_TEXT];
@@ -63,12 +64,12 @@ clv_egress_row clv_blueprint_hop(const clv_blueprint *b, uint32_t stage, bool ba
  * permits the findings of the stage, by which hops were named until 0.8, permits the hop too. */
 static clv_code hold_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
   if (!b->stages[i].direct || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
-  clv_egress_row r = clv_blueprint_hop(b, i, back);
+  clv_egress_row r = clv_blueprint_hop_row(b, i, back);
   clv_policy_tensor t = clv_egress_row_tensor(b->config, &r);
   if (!back) t.shows = b->stages[i].shows;
-  if (!back && clv_policy_permits(b->policy, &t, err) == CLV_OK) return CLV_OK;
+  if (!back && clv_policy_check_tensor(b->policy, &t, err) == CLV_OK) return CLV_OK;
   t.shows = r.shows;
-  return clv_policy_permits(b->policy, &t, err);
+  return clv_policy_check_tensor(b->policy, &t, err);
 }
 
 /* One that gets its tensors from other workers, or none at all, is named by the policy too. */
@@ -78,7 +79,7 @@ static clv_code hold_workers(const clv_blueprint *b, clv_err *err) {
                                  .kind = CLV_EGRESS_FAILURE,
                                  .worker = b->config->workers[i].name,
                                  .identity = b->config->workers[i].identity};
-    if (b->worker_used[i]) CLV_TRY(clv_policy_permits(b->policy, &t, err));
+    if (b->worker_used[i]) CLV_TRY(clv_policy_check_tensor(b->policy, &t, err));
   }
   return CLV_OK;
 }
@@ -86,7 +87,8 @@ static clv_code hold_workers(const clv_blueprint *b, clv_err *err) {
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* A row's bytes of a step are those of a whole batch. */
-static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
+static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
+                          const clv_planned_sends *s) {
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
   if (!is_sent(b, r, s)) return 0;
   if (clv_egress_is_state(r->kind)) return (double)r->bytes_per_step;
@@ -100,21 +102,22 @@ static clv_code hold_readings(const clv_blueprint *b, clv_err *err) {
         .reader = k,
         .figure = found->state == CLV_LOOK_NOT_LOOKED_AT ? -1 : found->figure,
         .why = found->why};
-    CLV_TRY(clv_policy_permits_reading(b->policy, &r, err));
+    CLV_TRY(clv_policy_check_reading(b->policy, &r, err));
   }
   return CLV_OK;
 }
 
-clv_sends clv_sends_of(const clv_run_data *d, clv_command_kind command) {
+clv_planned_sends clv_sends_of(const clv_run_data *d, clv_command_kind command) {
   bool evaluates = command == CLV_EVALUATES, begins = command == CLV_BEGINS;
   uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
-  return (clv_sends){.weights = !begins,
-                     .optimizer = command == CLV_RESUMES,
-                     .trained = evaluates ? 0 : d->train_rows.n,
-                     .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
+  return (clv_planned_sends){.weights = !begins,
+                             .optimizer = command == CLV_RESUMES,
+                             .trained = evaluates ? 0 : d->train_rows.n,
+                             .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
 }
 
-clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_sends *sends, clv_err *err) {
+clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
+                                    clv_err *err) {
   double bytes = 0;
   if (!b->policy) return CLV_OK;
   CLV_TRY(hold_workers(b, err));
@@ -127,5 +130,5 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_sends *sen
     CLV_TRY(hold_hop(b, i, false, err));
     CLV_TRY(hold_hop(b, i, true, err));
   }
-  return clv_policy_permits_epoch(b->policy, bytes < 1e18 ? (uint64_t)bytes : UINT64_MAX, err);
+  return clv_policy_check_epoch(b->policy, bytes < 1e18 ? (uint64_t)bytes : UINT64_MAX, err);
 }

@@ -20,12 +20,12 @@ bool clv_privacy_is_input(const clv_privacy_view *v, int k) {
   return v->g->nodes[k].op == CLV_OP_INPUT;
 }
 
-bool clv_privacy_at_home(const clv_privacy_view *v, int k) {
+bool clv_privacy_is_at_master(const clv_privacy_view *v, int k) {
   return v->all_home || v->b->stages[v->of[k].stage].worker < 0;
 }
 
-bool clv_privacy_mixes(const clv_privacy_view *v, int k) {
-  return !clv_privacy_is_input(v, k) && clv_privacy_at_home(v, k) &&
+bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
+  return !clv_privacy_is_input(v, k) && clv_privacy_is_at_master(v, k) &&
          clv_op_def_of(v->g->nodes[k].op)->mixes != CLV_MIXES_NOTHING;
 }
 
@@ -37,23 +37,23 @@ static bool is_undone(const clv_privacy_view *v, int k) {
     const clv_node *m = &v->g->nodes[i];
     bool tied = i != k && (strcmp(m->tied, n->name) == 0 || strcmp(n->tied, m->name) == 0);
     bool turned = m->op != n->op || m->attrs.transposed != n->attrs.transposed;
-    if (tied && turned && clv_privacy_mixes(v, i)) return true;
+    if (tied && turned && clv_privacy_is_mixing(v, i)) return true;
   }
   return false;
 }
 
-const char *clv_privacy_excuse(const clv_privacy_view *v, int k, bool labels) {
+const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
   const clv_blueprint *b = v->b;
   const clv_stage_spec *s = &b->config->stages[v->of[k].weights_at];
   const clv_node *n = &v->g->nodes[k];
   bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].drawn && !adapter;
-  bool drawn = adapter ? !s->lora.from : !clv_stage_pushes(s) || fresh;
+  bool drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh;
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
   if (s->weights_artifact && !fresh) return "has weights from a worker";
   if (!adapter && v->b->stages[v->of[k].weights_at].has_modules)
     return "has weights from a folder of adapters";
-  if (clv_stage_pushes(s) && !fresh && !s->weights_secret)
+  if (clv_stage_has_master_weights(s) && !fresh && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
   if (drawn && b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
@@ -65,9 +65,9 @@ const char *clv_privacy_excuse(const clv_privacy_view *v, int k, bool labels) {
 
 /* What its weights are to a worker; of an embedding at home any other than AWAY will do. */
 static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
-  if (clv_privacy_is_input(v, k)) return CLV_REACH_AWAY;
-  if (!clv_privacy_at_home(v, k)) return v->away_known ? CLV_REACH_KNOWN : CLV_REACH_AWAY;
-  return clv_privacy_excuse(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
+  if (clv_privacy_is_input(v, k)) return CLV_REACH_AT_WORKER;
+  if (!clv_privacy_is_at_master(v, k)) return v->away_known ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
+  return clv_privacy_why_hides_nothing(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
 }
 
 static void find_layers(clv_privacy_view *v, bool labels) {
@@ -133,7 +133,7 @@ static void take_uses(clv_privacy_view *v) {
       uint32_t *until = &v->until[v->g->nodes[k].in[i]];
       *until = CLV_MAX(*until, v->g->nodes[k].layer);
     }
-  v->until[v->g->output] = CLV_NO_WAY;
+  v->until[v->g->output] = CLV_NO_PATH;
 }
 
 /* ---- from the records ------------------------------------------------------------------------ */
@@ -149,28 +149,28 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
 
 static clv_findings findings_of(const clv_reach *r) {
   clv_findings f = 0;
-  if (r->bare) f |= CLV_SHOWS_RAW_INPUT;
-  if (r->bare_token || r->narrow_token) f |= CLV_SHOWS_TOKENS;
-  if (r->known) f |= CLV_SHOWS_FRONT_KNOWN;
-  if (r->narrow) f |= CLV_SHOWS_PICTURE;
+  if (r->bare) f |= CLV_FINDING_RAW_INPUT;
+  if (r->bare_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
+  if (r->known) f |= CLV_FINDING_FRONT_KNOWN;
+  if (r->narrow) f |= CLV_FINDING_PICTURE;
   return f;
 }
 
 /* How long a sequence is counts as no record; `plan` says that it is sent. */
 static clv_findings shows_of_input(const clv_graph *g, int k) {
-  return clv_graph_lengths(g, k) ? CLV_SHOWS_MIXED : CLV_SHOWS_RAW_INPUT;
+  return clv_graph_length_limit(g, k) ? CLV_FINDING_MIXED : CLV_FINDING_RAW_INPUT;
 }
 
 /* A layer hides where each of its outputs sums two places at least, by secret weights. */
 static bool hides(const clv_privacy_view *v, const clv_reach *r, int k) {
-  return clv_privacy_mixes(v, k) && v->layers[k] == CLV_REACH_SECRET && r[k].sums;
+  return clv_privacy_is_mixing(v, k) && v->layers[k] == CLV_REACH_SECRET && r[k].sums;
 }
 
 static uint32_t front_after(const clv_privacy_view *v, int k) {
-  uint32_t least = CLV_NO_WAY;
+  uint32_t least = CLV_NO_PATH;
   for (int i = 0; i < v->g->nodes[k].n_in; i++)
     least = CLV_MIN(least, v->front[v->g->nodes[k].in[i]]);
-  return least == CLV_NO_WAY ? least : least + hides(v, v->reach, k);
+  return least == CLV_NO_PATH ? least : least + hides(v, v->reach, k);
 }
 
 /* The last layer whose value is sent to anybody, if the session is as it is. */
@@ -188,7 +188,7 @@ static clv_code go_forward(clv_privacy_view *v, clv_err *err) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     bool input = clv_privacy_is_input(v, k);
     v->shows[k] = input ? shows_of_input(v->g, k) : findings_of(&v->reach[k]);
-    v->front[k] = !input ? front_after(v, k) : v->shows[k] ? 0 : CLV_NO_WAY;
+    v->front[k] = !input ? front_after(v, k) : v->shows[k] ? 0 : CLV_NO_PATH;
   }
   return CLV_OK;
 }
@@ -196,14 +196,14 @@ static clv_code go_forward(clv_privacy_view *v, clv_err *err) {
 /* ---- from the loss --------------------------------------------------------------------------- */
 
 uint32_t clv_privacy_head_through(const clv_privacy_view *v, int k) {
-  return v->head[k] == CLV_NO_WAY ? CLV_NO_WAY : v->head[k] + hides(v, v->gradient, k);
+  return v->head[k] == CLV_NO_PATH ? CLV_NO_PATH : v->head[k] + hides(v, v->gradient, k);
 }
 
 static clv_code go_back(clv_privacy_view *v, clv_err *err) {
   find_layers(v, true);
   CLV_TRY(clv_reach_backward(v->g, v->layers, v->all_home ? 0 : v->b->stages[0].last_layer,
                              v->gradient, err));
-  for (int k = 0; k < v->g->n_nodes; k++) v->head[k] = CLV_NO_WAY;
+  for (int k = 0; k < v->g->n_nodes; k++) v->head[k] = CLV_NO_PATH;
   v->head[v->g->output] = 0;
   for (int k = v->g->n_nodes - 1; k >= 0; k--)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
@@ -228,8 +228,8 @@ clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_home, clv_privacy
   return CLV_OK;
 }
 
-clv_code clv_privacy_look(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
-                          clv_err *err) {
+clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
+                                  clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   CLV_TRY(clv_privacy_view_new(b, all_home, &v, err));
   CLV_TRY(go_forward(v, err));
@@ -240,13 +240,13 @@ clv_code clv_privacy_look(const clv_blueprint *b, bool all_home, clv_privacy_vie
 
 /* Is the value made before a cut and read behind it? Inputs cross none: they go to the stages that
  * read them. What would show if all behind a cut were away counts them. */
-bool clv_privacy_crosses(const clv_privacy_view *v, int k, uint32_t last) {
-  bool before = clv_privacy_is_input(v, k) ? v->all_home && (v->shows[k] & CLV_SHOWS_RAW_INPUT)
+bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
+  bool before = clv_privacy_is_input(v, k) ? v->all_home && (v->shows[k] & CLV_FINDING_RAW_INPUT)
                                            : v->g->nodes[k].layer <= last;
   return before && v->until[k] > last;
 }
 
-bool clv_privacy_sends_each_place(const clv_blueprint *b, uint32_t stage) {
+bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage) {
   uint32_t last = b->stages[stage].last_layer;
   const clv_node *nodes = b->whole->nodes;
   for (int k = 0; k < b->whole->n_nodes; k++)
@@ -257,10 +257,11 @@ bool clv_privacy_sends_each_place(const clv_blueprint *b, uint32_t stage) {
   return false;
 }
 
-int clv_privacy_worst_at(const clv_privacy_view *v, uint32_t last) {
+int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
   int worst = -1;
   for (int k = 0; k < v->g->n_nodes; k++)
-    if (clv_privacy_crosses(v, k, last) && (worst < 0 || v->shows[k] > v->shows[worst])) worst = k;
+    if (clv_privacy_is_crossing(v, k, last) && (worst < 0 || v->shows[k] > v->shows[worst]))
+      worst = k;
   return worst;
 }
 
@@ -268,33 +269,33 @@ int clv_privacy_worst_at(const clv_privacy_view *v, uint32_t last) {
 typedef struct cut_facts {
   clv_findings shows, gradient;
   uint32_t front, head;
-  clv_picture picture;
+  clv_narrowest_element picture;
 } cut_facts;
 
-static bool is_less(const clv_picture *a, const clv_picture *b) {
+static bool is_less(const clv_narrowest_element *a, const clv_narrowest_element *b) {
   return !b->places || (double)a->least * (double)b->places < (double)b->least * (double)a->places;
 }
 
 static cut_facts facts_at(const clv_privacy_view *v, uint32_t last) {
-  cut_facts f = {.front = CLV_NO_WAY, .head = CLV_NO_WAY};
+  cut_facts f = {.front = CLV_NO_PATH, .head = CLV_NO_PATH};
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_reach *r = &v->reach[k], *g = &v->gradient[k];
-    const clv_picture share = {r->least, r->places};
-    if (!clv_privacy_crosses(v, k, last)) continue;
+    const clv_narrowest_element share = {r->least, r->places};
+    if (!clv_privacy_is_crossing(v, k, last)) continue;
     f.shows |= v->shows[k];
     f.front = CLV_MIN(f.front, v->front[k]);
     f.head = CLV_MIN(f.head, v->head[k]);
-    if (g->bare || g->known) f.gradient = CLV_SHOWS_LABELS_READABLE;
+    if (g->bare || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
     if (r->narrow && is_less(&share, &f.picture)) f.picture = share;
   }
   if (!f.gradient) f.head = CLV_MAX(f.head, 1);
   return f;
 }
 
-clv_code clv_privacy_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
-                             clv_findings *ret_gradient, clv_err *err) {
+clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
+                                      clv_findings *ret_gradient, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  CLV_TRY(clv_privacy_look(b, true, &v, err));
+  CLV_TRY(clv_privacy_view_analyze(b, true, &v, err));
   for (uint32_t layer = 0; layer <= b->stages[b->n_stages - 1].last_layer; layer++) {
     cut_facts f = facts_at(v, layer);
     ret_shows[layer] = f.shows;
@@ -311,7 +312,7 @@ static clv_code find_hops(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     s->hop_shows = s->shows;
-    any |= s->direct && (s->shows & (CLV_SHOWS_RAW_INPUT | CLV_SHOWS_TOKENS));
+    any |= s->direct && (s->shows & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
   }
   if (!any) return CLV_OK;
   CLV_TRY(clv_privacy_view_new(b, false, &v, err));
@@ -322,10 +323,10 @@ static clv_code find_hops(clv_blueprint *b, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_privacy_find(clv_blueprint *b, clv_err *err) {
+clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   bool home = b->stages[b->n_stages].worker < 0;
-  CLV_TRY(clv_privacy_look(b, false, &v, err));
+  CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     cut_facts f = facts_at(v, s->last_layer);
@@ -333,20 +334,20 @@ clv_code clv_privacy_find(clv_blueprint *b, clv_err *err) {
     s->picture = f.picture;
     s->front_layers = f.front;
     s->head_layers = f.head;
-    s->gradient_shows = home ? f.gradient : CLV_SHOWS_MIXED;
+    s->gradient_shows = home ? f.gradient : CLV_FINDING_MIXED;
   }
   return find_hops(b, err);
 }
 
 /* Inputs come first in a graph, in their order. */
-clv_findings clv_shown_by_leaf(const clv_blueprint *b, uint32_t stage, uint32_t input) {
+clv_findings clv_privacy_leaf_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
   return shows_of_input(b->whole, (int)b->stages[stage].leaf[input - (stage > 0)]);
 }
 
-bool clv_privacy_of_leaves(const clv_blueprint *b, uint32_t i, clv_findings *ret) {
+bool clv_privacy_findings_of_leaves(const clv_blueprint *b, uint32_t i, clv_findings *ret) {
   const clv_stage_plan *s = &b->stages[i];
   if (s->worker < 0 || !s->n_leaves) return false;
   *ret = 0;
-  for (uint32_t k = 0; k < s->n_leaves; k++) *ret |= clv_shown_by_leaf(b, i, k + (i > 0));
+  for (uint32_t k = 0; k < s->n_leaves; k++) *ret |= clv_privacy_leaf_findings(b, i, k + (i > 0));
   return true;
 }

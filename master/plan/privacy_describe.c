@@ -13,7 +13,7 @@ static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
   bool any = false;
   *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (clv_privacy_of_leaves(b, i, &leaves)) any = true, *ret |= leaves;
+    if (clv_privacy_findings_of_leaves(b, i, &leaves)) any = true, *ret |= leaves;
     if (b->stages[i].worker >= 0 || b->stages[i + 1].worker < 0) continue;
     any = true;
     *ret |= b->stages[i].shows;
@@ -41,7 +41,7 @@ static bool single_output(const clv_blueprint *b) {
 static const char *labels_case(const clv_blueprint *b, uint32_t at) {
   if (b->stages[b->n_stages].worker >= 0) return "leave";
   if (at == b->n_stages) return "stay";
-  return b->stages[at].gradient_shows == CLV_SHOWS_MIXED ? "inferable" : "readable";
+  return b->stages[at].gradient_shows == CLV_FINDING_MIXED ? "inferable" : "readable";
 }
 
 static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
@@ -49,14 +49,14 @@ static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
   clv_bytes_puts(out, "labels: ");
   if (strcmp(which, "leave") == 0)
     clv_bytes_printf(out, "LEAVE, to %s (privacy.labels_leave)\n",
-                     clv_privacy_worker(b, b->n_stages));
+                     clv_privacy_worker_name(b, b->n_stages));
   else if (strcmp(which, "stay") == 0)
     clv_bytes_puts(out, "stay on the master; no worker is sent a gradient\n");
   else if (strcmp(which, "readable") == 0)
     clv_bytes_printf(out,
                      "READABLE by %s from the gradient for stage '%s' "
                      "(privacy.labels_readable)\n",
-                     clv_privacy_worker(b, at), b->config->stages[at].name);
+                     clv_privacy_worker_name(b, at), b->config->stages[at].name);
   else
     clv_bytes_printf(
         out,
@@ -71,9 +71,10 @@ static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_node *n = &v->g->nodes[k];
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
-        !clv_privacy_at_home(v, k))
+        !clv_privacy_is_at_master(v, k))
       continue;
-    if (v->of[k].weighs && !clv_lora_is_adapter(n->name) && !clv_privacy_excuse(v, k, false))
+    if (v->of[k].weighs && !clv_lora_is_adapter(n->name) &&
+        !clv_privacy_why_hides_nothing(v, k, false))
       return false;
   }
   return true;
@@ -86,7 +87,7 @@ static bool token_front_known(const clv_blueprint *b) {
   if (clv_privacy_view_new(b, false, &v, &err) != CLV_OK) return true;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        (b->stages[i].shows & CLV_SHOWS_TOKENS) && knows_front(v, i))
+        (b->stages[i].shows & CLV_FINDING_TOKENS) && knows_front(v, i))
       return true;
   return false;
 }
@@ -95,7 +96,7 @@ static bool token_front_known(const clv_blueprint *b) {
 static bool any_sends_each_place(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        (b->stages[i].shows & CLV_SHOWS_TOKENS) && clv_privacy_sends_each_place(b, i))
+        (b->stages[i].shows & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
       return true;
   return false;
 }
@@ -116,10 +117,10 @@ static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
 }
 
 /* Some element is made of the fewest places; a smaller share of another cut is told instead. */
-static clv_picture picture_of(const clv_blueprint *b) {
-  clv_picture found = {0};
+static clv_narrowest_element picture_of(const clv_blueprint *b) {
+  clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    clv_picture s = b->stages[i].picture;
+    clv_narrowest_element s = b->stages[i].picture;
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     bool less = (double)s.least * (double)found.places < (double)found.least * (double)s.places;
     if (sent && s.places && (!found.places || less)) found = s;
@@ -128,7 +129,7 @@ static clv_picture picture_of(const clv_blueprint *b) {
 }
 
 static void text_picture(const clv_blueprint *b, clv_bytes *out) {
-  clv_picture s = picture_of(b);
+  clv_narrowest_element s = picture_of(b);
   if (!s.places)
     clv_bytes_puts(out, "records: PICTURE: a channel of what is sent looks like the record\n");
   else
@@ -149,26 +150,26 @@ static void text_mixed(bool any, clv_bytes *out) {
 
 /* The worst first. */
 static void text_records(const clv_blueprint *b, bool any, clv_findings shows, clv_bytes *out) {
-  if (shows & CLV_SHOWS_RAW_INPUT)
+  if (shows & CLV_FINDING_RAW_INPUT)
     clv_bytes_puts(out, "records: RAW INPUT LEAVES (privacy.raw_input_leaves)\n");
-  if (shows & CLV_SHOWS_TOKENS) text_tokens(b, out);
-  if (shows & CLV_SHOWS_FRONT_KNOWN)
+  if (shows & CLV_FINDING_TOKENS) text_tokens(b, out);
+  if (shows & CLV_FINDING_FRONT_KNOWN)
     clv_bytes_puts(out,
                    "records: FRONT KNOWN: on some path only known weights have mixed what is sent "
                    "(privacy.front_known)\n");
-  if (shows & CLV_SHOWS_PICTURE) text_picture(b, out);
+  if (shows & CLV_FINDING_PICTURE) text_picture(b, out);
   if (!shows) text_mixed(any, out);
 }
 
 /* Scripts read one word as `records`, the worst; `findings` has them all. */
 static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
   static const struct {
-    clv_shows shows;
+    clv_finding shows;
     const char *word;
-  } words[] = {{CLV_SHOWS_RAW_INPUT, "raw_input"},
-               {CLV_SHOWS_TOKENS, "tokens"},
-               {CLV_SHOWS_FRONT_KNOWN, "front_known"},
-               {CLV_SHOWS_PICTURE, "picture"}};
+  } words[] = {{CLV_FINDING_RAW_INPUT, "raw_input"},
+               {CLV_FINDING_TOKENS, "tokens"},
+               {CLV_FINDING_FRONT_KNOWN, "front_known"},
+               {CLV_FINDING_PICTURE, "picture"}};
   const char *worst = any ? "mixed" : "stay";
   for (size_t i = CLV_COUNT(words); i-- > 0;)
     if (shows & words[i].shows) worst = words[i].word;
@@ -185,10 +186,10 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_find
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
                    head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
   findings_json(any, shows, out);
-  if (shows & CLV_SHOWS_PICTURE && picture_of(b).places)
+  if (shows & CLV_FINDING_PICTURE && picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"least\":%lld,\"places\":%lld},",
                      (long long)picture_of(b).least, (long long)picture_of(b).places);
-  if (shows & CLV_SHOWS_TOKENS)
+  if (shows & CLV_FINDING_TOKENS)
     clv_bytes_printf(out, "\"front\":\"%s\",", token_front_known(b) ? "known" : "secret");
   clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_json(b, any),
                    b->config->train.seed.guessable ? "true" : "false");

@@ -9,7 +9,7 @@
 #include "master/plan/plan_int.h"
 #include "master/reach/reach.h"
 
-#define CLV_NO_WAY UINT32_MAX
+#define CLV_NO_PATH UINT32_MAX
 
 typedef struct clv_layer_facts {
   uint32_t stage;
@@ -36,28 +36,28 @@ typedef struct clv_privacy_view {
 /* Facts of layers alone, and all; to be freed. */
 clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
                               clv_err *err) CLV_USE_RESULT;
-clv_code clv_privacy_look(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
+                                  clv_err *err) CLV_USE_RESULT;
 
 bool clv_privacy_is_input(const clv_privacy_view *v, int k);
-bool clv_privacy_at_home(const clv_privacy_view *v, int k);
-bool clv_privacy_mixes(const clv_privacy_view *v, int k); /* at home, by weights */
+bool clv_privacy_is_at_master(const clv_privacy_view *v, int k);
+bool clv_privacy_is_mixing(const clv_privacy_view *v, int k); /* at home, by weights */
 /* Why a layer that mixes hides nothing, whatever it sums; NULL: no reason. */
-const char *clv_privacy_excuse(const clv_privacy_view *v, int k, bool labels);
+const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool labels);
 /* Secret layers that learn, from the output of node k on with k itself. */
 uint32_t clv_privacy_head_through(const clv_privacy_view *v, int k);
 /* The input of node k, and the value behind a layer, that shows most. */
 int clv_privacy_worst_input(const clv_privacy_view *v, int k);
-int clv_privacy_worst_at(const clv_privacy_view *v, uint32_t last);
-bool clv_privacy_crosses(const clv_privacy_view *v, int k, uint32_t last);
+int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last);
+bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last);
 
 /* Of a stage at a worker, its name in the session. */
 /* True if what crosses the end of a stage has a vector for each place, not one for each record. */
-bool clv_privacy_sends_each_place(const clv_blueprint *b, uint32_t stage);
-const char *clv_privacy_worker(const clv_blueprint *b, uint32_t stage);
+bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage);
+const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage);
 /* Is a gradient sent to the worker of stage i? */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i);
 /* What inputs of stage i show to its worker; false: it is at home, or reads none. */
-bool clv_privacy_of_leaves(const clv_blueprint *b, uint32_t i, clv_findings *ret);
+bool clv_privacy_findings_of_leaves(const clv_blueprint *b, uint32_t i, clv_findings *ret);
 
 #endif

@@ -31,7 +31,7 @@ static int best_reader(const clv_privacy_view *v, int k) {
 
 static void way_to_loss(const clv_privacy_view *v, uint32_t last, layer_way *w) {
   int k = 0;
-  while (k < v->g->n_nodes && !(clv_privacy_crosses(v, k, last) && v->head[k] == 0)) k++;
+  while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->head[k] == 0)) k++;
   for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output; w->n++)
     if ((k = best_reader(v, k)) >= 0) w->node[w->n] = k;
 }
@@ -60,7 +60,7 @@ static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *ou
 
 /* Why a layer that mixes does not count; NULL: it does. */
 static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
-  const char *why = clv_privacy_excuse(v, k, labels);
+  const char *why = clv_privacy_why_hides_nothing(v, k, labels);
   const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
   if (why || r->sums) return why;
   if (r->gave_up) return "is of a model that is too large to be followed place by place";
@@ -76,7 +76,7 @@ static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
 static void put_excuse(const clv_privacy_view *v, const layer_way *w, bool labels, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     const char *why = NULL;
-    if (clv_privacy_mixes(v, w->node[i])) why = excuse(v, w->node[i], labels);
+    if (clv_privacy_is_mixing(v, w->node[i])) why = excuse(v, w->node[i], labels);
     if (!why) continue;
     clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]), why);
     return;
@@ -95,28 +95,30 @@ static void put_mixing_ops(clv_bytes *out) {
   clv_bytes_printf(out, " or %s", last);
 }
 
-const char *clv_privacy_worker(const clv_blueprint *b, uint32_t stage) {
+const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage) {
   return b->config->workers[b->stages[stage].worker].name;
 }
 
 /* What a worker is sent, and the key of `privacy` that permits it. */
 typedef struct records_refusal {
-  clv_shows shows;
+  clv_finding shows;
   const char *what, *key;
 } records_refusal;
 
 static const records_refusal refusals[] = {
-    {CLV_SHOWS_RAW_INPUT, "is sent the records in all but name", "raw_input_leaves"},
-    {CLV_SHOWS_TOKENS, "is sent one vector per token", "tokens_readable"},
-    {CLV_SHOWS_FRONT_KNOWN, "is sent records that only known weights have mixed", "front_known"}};
+    {CLV_FINDING_RAW_INPUT, "is sent the records in all but name", "raw_input_leaves"},
+    {CLV_FINDING_TOKENS, "is sent one vector per token", "tokens_readable"},
+    {CLV_FINDING_FRONT_KNOWN, "is sent records that only known weights have mixed", "front_known"}};
 static const records_refusal text_refusal = {
-    CLV_SHOWS_TOKENS, "is sent one vector per text, made of those of its tokens,",
+    CLV_FINDING_TOKENS, "is sent one vector per text, made of those of its tokens,",
     "tokens_readable"};
 
 /* The worst finding that the session does not permit. */
 static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage) {
-  clv_shows worst = clv_findings_worst(clv_privacy_forbids(b->config, b->stages[stage].shows));
-  if (worst == CLV_SHOWS_TOKENS && !clv_privacy_sends_each_place(b, stage)) return &text_refusal;
+  clv_finding worst =
+      clv_findings_worst(clv_privacy_forbidden_findings(b->config, b->stages[stage].shows));
+  if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage))
+    return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
     if (refusals[i].shows == worst) return &refusals[i];
   return &refusals[0];
@@ -127,8 +129,8 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
   const records_refusal *r = refusal_of(b, i);
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   layer_way w;
-  CLV_TRY(clv_privacy_look(b, false, &v, err));
-  way_from_records(v, clv_privacy_worst_at(v, b->stages[i].last_layer), &w);
+  CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
+  way_from_records(v, clv_privacy_worst_crossing(v, b->stages[i].last_layer), &w);
   put_way(v, &w, &path);
   put_excuse(v, &w, false, &path);
   put_mixing_ops(&ops);
@@ -138,7 +140,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       b->config, pos, err,
       "worker '%s' %s by stage '%s': no %s with secret first values that sums two "
       "places is on the path; put one there, at master, or set privacy.%s: true; the path: %s",
-      clv_privacy_worker(b, i + 1), r->what, b->config->stages[i].name, ops.data, r->key,
+      clv_privacy_worker_name(b, i + 1), r->what, b->config->stages[i].name, ops.data, r->key,
       path.data);
 }
 
@@ -146,14 +148,15 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
 static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   clv_findings shows;
-  if (!i || !clv_privacy_of_leaves(b, i, &shows) || !clv_privacy_forbids(b->config, shows))
+  if (!i || !clv_privacy_findings_of_leaves(b, i, &shows) ||
+      !clv_privacy_forbidden_findings(b->config, shows))
     return CLV_OK;
   uint32_t k = 0;
-  while (clv_shown_by_leaf(b, i, k + 1) != shows) k++;
+  while (clv_privacy_leaf_findings(b, i, k + 1) != shows) k++;
   return clv_session_fail_at(b->config, b->config->stages[i].at_pos, err,
                              "worker '%s' is sent the records: layers of stage '%s' read '%s'; "
                              "read it at master, or set privacy.raw_input_leaves: true",
-                             clv_privacy_worker(b, i), b->config->stages[i].name,
+                             clv_privacy_worker_name(b, i), b->config->stages[i].name,
                              b->inputs.list[s->leaf[k]].name);
 }
 
@@ -161,7 +164,7 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   layer_way w;
-  CLV_TRY(clv_privacy_look(b, false, &v, err));
+  CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   way_to_loss(v, b->stages[i].last_layer, &w);
   put_way(v, &w, &path);
   put_excuse(v, &w, true, &path);
@@ -173,7 +176,7 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
       "such a layer at "
       "master, or set "
       "privacy.labels_readable: true; the path: %s",
-      b->config->stages[i].name, clv_privacy_worker(b, i), ops.data, path.data);
+      b->config->stages[i].name, clv_privacy_worker_name(b, i), ops.data, path.data);
 }
 
 /* Is a gradient sent to the worker of stage i? */
@@ -186,12 +189,13 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
   clv_findings uncertain = b->look.uncertain;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        clv_privacy_forbids(b->config, b->stages[i].shows & ~(b->stages[i].looked & uncertain)))
+        clv_privacy_forbidden_findings(b->config,
+                                       b->stages[i].shows & ~(b->stages[i].looked & uncertain)))
       return refuse_records(b, i, err);
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_leaves(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;)
     if (clv_privacy_has_gradient(b, i) &&
-        clv_privacy_forbids(
+        clv_privacy_forbidden_findings(
             b->config, b->stages[i].gradient_shows & ~(b->stages[i].gradient_looked & uncertain)))
       return refuse_labels(b, i, err);
   return CLV_OK;

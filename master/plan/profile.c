@@ -50,7 +50,7 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
         if (strcmp(m->params->list[k].name, of_stage->name) == 0)
           m->params->list[k].frozen = of_stage->frozen;
     }
-  clv_params_follow(m->params);
+  clv_params_update_ties(m->params);
   return CLV_OK;
 }
 
@@ -76,8 +76,8 @@ static clv_code take_memory(bench *m, clv_err *err) {
   clv_params_init(m->graph, m->params, m->weights);
   for (int i = 0; i < m->graph->n_nodes; i++) {
     if (m->graph->nodes[i].op != CLV_OP_INPUT) continue;
-    CLV_TRY(
-        fill_value(&m->graph->nodes[i], input, clv_graph_lengths(m->graph, i), &m->x[input], err));
+    CLV_TRY(fill_value(&m->graph->nodes[i], input, clv_graph_length_limit(m->graph, i),
+                       &m->x[input], err));
     input++;
   }
   CLV_TRY(fill_value(out, CLV_MAX_INPUTS, 0, &m->out, err));
@@ -102,7 +102,7 @@ static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
   for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
     bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
     if (n >= LEAST_REPETITIONS && enough) break;
-    clv_plan_time(m->plan, m->times + n * (size_t)m->graph->n_nodes);
+    clv_plan_set_times(m->plan, m->times + n * (size_t)m->graph->n_nodes);
     CLV_TRY(run_once(m, err));
   }
   *ret_n = n;
@@ -144,7 +144,7 @@ static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan
                          .batch = n,
                          .training = true,
                          .threads = threads,
-                         .bf16 = clv_blueprint_bf16(b),
+                         .bf16 = clv_blueprint_is_bf16(b),
                          .split_backward = true}; /* as stages of a pipeline have it */
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
@@ -195,7 +195,7 @@ double clv_interpolate(const int64_t *size, const double *value, uint32_t n, dou
   return value[k] + share * (value[k - 1] - value[k]);
 }
 
-clv_plan_times clv_profile_at(const clv_profile *p, uint32_t layer, double samples) {
+clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double samples) {
   double forward[CLV_PROFILE_SIZES], input[CLV_PROFILE_SIZES], weight[CLV_PROFILE_SIZES];
   for (uint32_t k = 0; k < p->n_sizes; k++) {
     forward[k] = p->times[k][layer].forward;

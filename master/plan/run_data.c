@@ -52,7 +52,7 @@ static clv_text_options text_options(const clv_data_config *d) {
 
 static clv_page_options page_options(const clv_data_config *d) {
   return (clv_page_options){.stride = d->documents.stride,
-                            .per_page = d->documents.labels_of == CLV_LABELS_OF_PAGES,
+                            .per_page = d->documents.labels_of == CLV_LABEL_PER_PAGE,
                             .labels = (const char *const *)d->documents.labels.items,
                             .n_labels = d->documents.labels.n,
                             .limits = {.seconds = (uint32_t)d->documents.seconds,
@@ -96,7 +96,7 @@ static set_files test_files(const clv_session_config *c, bool unlabelled) {
                      .unlabelled = unlabelled};
 }
 
-clv_code clv_run_data_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
+clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
   clv_key key;
   CLV_TRY(clv_key_derive("cleave data", &c->train.seed.key, NULL, 0, &key, err));
   *ret = clv_rng_key_of(&key).seed;
@@ -114,7 +114,7 @@ static clv_code read_set(const clv_session_config *c, const set_files *s,
   CLV_TRY(clv_dataset_open(o, &ds, err));
   if (c->data.broken == CLV_BROKEN_REFUSE)
     CLV_TRY(clv_plan_refuse_broken(clv_dataset_broken(ds), err));
-  CLV_TRY(clv_run_data_seed(c, &seed, err));
+  CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   if (!takes_first(c, s))
     CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_by], seed, err));
   *ret = clv_steal(&ds);
@@ -191,7 +191,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
 static clv_code split(const clv_session_config *c, clv_run_data *d, clv_err *err) {
   uint64_t seed;
   clv_err why;
-  CLV_TRY(clv_run_data_seed(c, &seed, err));
+  CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   clv_split_kind kind = splits[c->data.validation_by];
   if (clv_subset_split(d->train, c->data.validation_fraction, kind, seed, &d->train_rows,
                        &d->validation_rows, &why) == CLV_OK)
@@ -208,7 +208,8 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   const set_files train = train_files(c), test = test_files(c, false);
   if (need_train || !c->data.test.n) code = open_one(c, &train, &d.train, err);
   if (code == CLV_OK && c->data.test.n) code = open_one(c, &test, &d.test, err);
-  if (code == CLV_OK && d.train && d.test) code = clv_dataset_same_classes(d.train, d.test, err);
+  if (code == CLV_OK && d.train && d.test)
+    code = clv_dataset_check_same_classes(d.train, d.test, err);
   if (code == CLV_OK && d.train) code = split(c, &d, err);
   if (code == CLV_OK && d.test) code = clv_subset_all(d.test, &d.test_rows, err);
   if (code != CLV_OK) {
@@ -245,7 +246,8 @@ static const char *how_split(const clv_session_config *c, const clv_run_data *d)
   return words[kind];
 }
 
-void clv_run_data_held_back(const clv_session_config *c, const clv_run_data *d, clv_bytes *out) {
+void clv_run_data_describe_held_back(const clv_session_config *c, const clv_run_data *d,
+                                     clv_bytes *out) {
   size_t n = d->validation_rows.n;
   if (n)
     clv_bytes_printf(out, "%zu of %zu records %s held back for validation: %s", n,
@@ -258,8 +260,8 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   if (!ds || !clv_subset_is_one_class(ds, rows, &class)) return;
   clv_bytes_printf(notes, "%s: its %zu record%s of one class, %lld", set, rows->n,
                    rows->n > 1 ? "s are" : " is", (long long)class);
-  if ((uint64_t) class < clv_dataset_classes(ds))
-    clv_bytes_printf(notes, " (%.80s)", clv_dataset_class(ds, (size_t) class));
+  if ((uint64_t) class < clv_dataset_class_count(ds))
+    clv_bytes_printf(notes, " (%.80s)", clv_dataset_class_name(ds, (size_t) class));
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
 }
 
@@ -273,10 +275,11 @@ static bool number_before(const char *one, const char *other) {
 
 /* Classes are sorted by their names as texts, so 10 comes before 2, and class 1 may be '10'. */
 static void note_class_order(const clv_session_config *c, const clv_dataset *ds, clv_bytes *notes) {
-  size_t n = ds && !c->data.documents.labels.n ? clv_dataset_classes(ds) : 0, first = 0;
+  size_t n = ds && !c->data.documents.labels.n ? clv_dataset_class_count(ds) : 0, first = 0;
   for (size_t i = 0; i < n; i++) {
-    if (!clv_plan_is_number(clv_dataset_class(ds, i))) return;
-    if (!first && i && number_before(clv_dataset_class(ds, i), clv_dataset_class(ds, i - 1)))
+    if (!clv_is_number_name(clv_dataset_class_name(ds, i))) return;
+    if (!first && i &&
+        number_before(clv_dataset_class_name(ds, i), clv_dataset_class_name(ds, i - 1)))
       first = i;
   }
   if (!first) return;
@@ -284,8 +287,8 @@ static void note_class_order(const clv_session_config *c, const clv_dataset *ds,
                    "data.train: its classes are in the order of their names as texts, not as "
                    "numbers: '%s' is class %zu, and '%s' class %zu; zeros in front (01, 02, 10) "
                    "give the order of numbers\n",
-                   clv_dataset_class(ds, first - 1), first - 1, clv_dataset_class(ds, first),
-                   first);
+                   clv_dataset_class_name(ds, first - 1), first - 1,
+                   clv_dataset_class_name(ds, first), first);
 }
 
 /* Sets that say less than they seem to. */
@@ -331,7 +334,7 @@ static clv_code refuse_scanned(const clv_session_config *c, const scan_words *w,
 static void note_strays(const clv_dataset *ds, const scan_words *w, const char *folder,
                         clv_bytes *notes) {
   const char *first;
-  size_t n = clv_dataset_strays(ds, &first);
+  size_t n = clv_dataset_stray_files(ds, &first);
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu file%s in %s %s no image of a class (.png, .jpg or .jpeg in a folder "
@@ -353,7 +356,7 @@ static void note_channel(const clv_session_config *c, const clv_dataset *ds, con
 
 static void note_cut(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                      clv_bytes *notes) {
-  size_t n = clv_dataset_cut(ds);
+  size_t n = clv_dataset_truncated(ds);
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu of %zu texts %s longer than data.text.max_tokens (%llu) and cut\n",
@@ -363,7 +366,7 @@ static void note_cut(const clv_session_config *c, const clv_dataset *ds, const s
 
 static void note_pages(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                        clv_bytes *notes) {
-  clv_page_counts n = clv_dataset_pages(ds);
+  clv_page_counts n = clv_dataset_page_counts(ds);
   if (!n.pages) return;
   clv_bytes_printf(
       notes,
@@ -389,7 +392,7 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                         clv_bytes *notes) {
   int64_t low, high;
   const clv_attr_spec *a = clv_plan_head_labels(c);
-  if (!a || clv_dataset_classes(ds) || !clv_dataset_label_range(ds, &low, &high)) return;
+  if (!a || clv_dataset_class_count(ds) || !clv_dataset_label_range(ds, &low, &high)) return;
   if (high + 1 < a->integer)
     clv_bytes_printf(notes,
                      "%s: labels go up to %lld, and the head has labels: %lld; if there are no "
@@ -397,10 +400,10 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                      w->key, (long long)high, (long long)a->integer, (long long)high + 1);
 }
 
-/* Where nearly all are, they are refused (clv_run_data_fits). */
+/* Where nearly all are, they are refused (clv_run_data_check_fit). */
 static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                        clv_bytes *notes) {
-  if (!clv_model_pads_of(c).shifts_labels) return;
+  if (!clv_model_padding_of(c).shifts_labels) return;
   clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
   if (m.own > m.telling - m.own && !clv_labels_are_own_tokens(&m))
     clv_bytes_printf(notes,
@@ -452,8 +455,8 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
 
 clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const clv_run_scan *o,
                            uint64_t *ret_left_out, clv_bytes *notes, clv_err *err) {
-  clv_draw draw = {0};
-  CLV_TRY(clv_run_data_seed(c, &draw.seed, err));
+  clv_draw_seed draw = {0};
+  CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
   clv_scan_options so = {.most = o->most,
                          .decode = o->decode || c->data.broken == CLV_BROKEN_SKIP,

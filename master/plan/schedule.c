@@ -35,7 +35,7 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
 }
 
 /* Stages alike, links free, and a loss that weighs nothing: what textbooks draw. */
-void clv_pipeline_textbook_costs(const clv_blueprint *b, clv_sched_costs *ret) {
+void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   clv_sched_costs_equal(ret, 1, 1, 1);
   ret->input_first = true;
   ret->forward[b->n_stages] = ret->input[b->n_stages] = ret->weight[b->n_stages] = 0;
@@ -117,7 +117,7 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_p
   clv_pipeline_ranks(b, &o.shape, names);
   o.shape.n_micro = l->n_micro;
   if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
-  clv_pipeline_textbook_costs(b, &textbook);
+  clv_pipeline_default_costs(b, &textbook);
   o.costs = costs ? costs : &textbook;
   if (o.kind == CLV_SCHED_CUSTOM)
     CLV_TRY(read_custom(c, &o.shape, &l->sched, err));
@@ -177,14 +177,14 @@ void clv_placed_schedule_freep(clv_placed_schedule **l) {
 
 clv_code clv_pipeline_check(const clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
-  uint32_t steps = clv_pipeline_round(b->config);
+  uint32_t steps = clv_pipeline_steps_in_round(b->config);
   return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
                                  clv_pipeline_first_window(b->config), NULL, &l, err);
 }
 
 /* ---- the session's numbers ------------------------------------------------------------------- */
 
-uint32_t clv_pipeline_round(const clv_session_config *c) {
+uint32_t clv_pipeline_steps_in_round(const clv_session_config *c) {
   return clv_sched_is_async((clv_sched_kind)c->pipeline.schedule)
              ? (uint32_t)c->pipeline.flush_every
              : 1;

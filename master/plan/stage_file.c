@@ -17,20 +17,20 @@ static clv_code wants_of(const clv_params *params, bool fresh, const clv_stage_s
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
-    bool optional = fresh ? clv_lora_is_adapter(p->name) : !clv_adapters_keep(spec, p);
+    bool optional = fresh ? clv_lora_is_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
     want[i] = (clv_weights_want){p->name, p->dtype, p->shape, optional};
   }
   *ret = want;
   return CLV_OK;
 }
 
-clv_code clv_stage_match(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
-                         unsigned flags, const clv_weights_entry ***ret, clv_err *err) {
+clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
+                                 unsigned flags, const clv_weights_entry ***ret, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(
-      wants_of(params, flags & CLV_WEIGHTS_COUNTS_FROM_0, &b->config->stages[stage], &want, err));
+      wants_of(params, flags & CLV_WEIGHTS_ALLOW_NO_COUNTS, &b->config->stages[stage], &want, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
   CLV_TRY(clv_weights_match(f, want, (size_t)params->n, flags, found, err));
   *ret = clv_steal(&found);
@@ -67,8 +67,9 @@ typedef struct two_tensors {
 
 static clv_code read_part(const two_tensors *t, int which, size_t first, size_t n, void *dst,
                           clv_err *err) {
-  if (t->file) return clv_weights_part(t->file, t->entry[which], first * 4, dst, n * 4, err);
-  return clv_weights_folder_part(t->folder, t->found[which], &t->want[which], first, n, dst, err);
+  if (t->file) return clv_weights_read_range(t->file, t->entry[which], first * 4, dst, n * 4, err);
+  return clv_weights_folder_read_range(t->folder, t->found[which], &t->want[which], first, n, dst,
+                                       err);
 }
 
 /* The first is the owner's. */
@@ -129,7 +130,7 @@ static clv_code check_strangers(const clv_blueprint *b, const clv_weights_file *
   size_t n;
   CLV_TRY(clv_params_of(b->whole, &all, err));
   CLV_TRY(known_of(all, &known, &n, err));
-  CLV_TRY(clv_weights_only(f, known, n, err));
+  CLV_TRY(clv_weights_check_no_extra(f, known, n, err));
   return check_ties_of_file(all, f, err);
 }
 
@@ -166,12 +167,13 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   const clv_stage_spec *spec = &b->config->stages[stage];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   clv_err why;
-  clv_code code = clv_weights_open_parts(spec->weights_file, &f, &why);
+  clv_code code = clv_weights_open_lazy(spec->weights_file, &f, &why);
   if (code == CLV_OK) code = check_digest(spec, f, &why);
   if (code == CLV_OK) code = check_strangers(b, f, &why);
   if (code == CLV_OK)
-    code = clv_stage_match(
-        b, stage, f, CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_COUNTS_FROM_0 | CLV_WEIGHTS_NARROWS,
+    code = clv_stage_match_weights(
+        b, stage, f,
+        CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_NARROWING,
         ret_found, &why);
   if (code != CLV_OK) { /* the file's fault, which the session names */
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
@@ -260,7 +262,7 @@ static clv_code note_left(const clv_blueprint *b, const clv_stage_spec *spec,
   size_t n, n_known;
   CLV_TRY(clv_params_of(b->whole, &all, err));
   CLV_TRY(known_of(all, &known, &n_known, err));
-  CLV_TRY(clv_weights_folder_left(f->folder, known, n_known, &names, &n, err));
+  CLV_TRY(clv_weights_folder_unmatched(f->folder, known, n_known, &names, &n, err));
   CLV_TRY(check_ties_of_folder(all, f->folder, err));
   if (n)
     clv_bytes_printf(notes, "%s%s has %zu tensor%s that the model does not have: %s",

@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cuda/paper/paper.h"
+#include "kernels/cuda/dryrun/dryrun.h"
 #include "master/plan/plan_int.h"
 
-void clv_blueprint_computes_on(clv_blueprint *b, uint32_t stage, const char *device) {
+void clv_blueprint_set_device(clv_blueprint *b, uint32_t stage, const char *device) {
   char *name = b->stages[stage].device;
-  snprintf(name, CLV_STAGE_DEVICE, "%.*s", CLV_STAGE_DEVICE - 1, device);
+  snprintf(name, CLV_STAGE_DEVICE_NAME, "%.*s", CLV_STAGE_DEVICE_NAME - 1, device);
 }
 
 const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
@@ -48,7 +48,7 @@ static clv_code plan_on(const clv_backend *backend, const clv_blueprint *b, uint
                         const stage_calls *calls, clv_plan **ret, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   const clv_session_config *c = b->config;
-  bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_bf16(b);
+  bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_is_bf16(b);
   bool transient = (calls->training && calls->live <= 1) || lends_any(b, i);
   clv_plan_options po = {.backend = backend,
                          .dtype = CLV_F32,
@@ -103,7 +103,7 @@ static size_t values_of(const clv_blueprint *b, uint32_t i, uint32_t live) {
 
 /* A plan of evaluations stays beside that of training. */
 static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                                clv_stage_facts *f, clv_err *err) {
+                                clv_stage_usage *f, clv_err *err) {
   const clv_session_config *c = b->config;
   const stage_calls calls = {b->eval_size, CLV_EVAL_WINDOW, false};
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
@@ -117,7 +117,7 @@ static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint 
 }
 
 static clv_code add_device(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                           uint32_t live, const clv_plan *plan, clv_stage_facts *f, clv_err *err) {
+                           uint32_t live, const clv_plan *plan, clv_stage_usage *f, clv_err *err) {
   const clv_params *p = b->stages[i].params;
   f->on_device = true;
   f->values = values_of(b, i, live);
@@ -133,14 +133,14 @@ static uint32_t at_once(const clv_backend *backend, const clv_blueprint *b, uint
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 static clv_code facts_on(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                         uint32_t live, uint32_t versions, clv_stage_facts *ret, clv_err *err) {
+                         uint32_t live, uint32_t versions, clv_stage_usage *ret, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   const stage_calls calls = {b->micro_size, live, true};
   const uint32_t most = at_once(backend, b, live);
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
   CLV_TRY(plan_on(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  *ret = (clv_stage_facts){
+  *ret = (clv_stage_usage){
       .parameters = s->params->n_values,
       .weights = s->params->total_bytes,
       .old_weights = s->params->total_bytes * (versions - 1),
@@ -153,33 +153,33 @@ static clv_code facts_on(const clv_backend *backend, const clv_blueprint *b, uin
   if (backend->memory) CLV_TRY(add_device(backend, b, i, most, plan, ret, err));
   ret->memory = ret->weights + ret->old_weights + ret->optimizer + ret->activations + ret->scratch +
                 ret->cache + ret->values + ret->kept + ret->evaluation;
-  for (int k = 0; k < s->graph->n_nodes; k++) ret->falls_back[k] = clv_plan_falls_back(plan, k);
+  for (int k = 0; k < s->graph->n_nodes; k++) ret->falls_back[k] = clv_plan_uses_ref(plan, k);
   return CLV_OK;
 }
 
-static clv_code facts_on_paper(clv_paper_loan loan, const clv_blueprint *b, uint32_t i,
-                               uint32_t live, uint32_t versions, clv_stage_facts *ret,
+static clv_code facts_on_paper(clv_cuda_dry_run_workspace loan, const clv_blueprint *b, uint32_t i,
+                               uint32_t live, uint32_t versions, clv_stage_usage *ret,
                                clv_err *err) {
-  CLV_AUTO(clv_paper_closep) clv_backend *paper = NULL;
-  CLV_TRY(clv_paper_open(loan, &paper, err));
+  CLV_AUTO(clv_cuda_dry_run_closep) clv_backend *paper = NULL;
+  CLV_TRY(clv_cuda_dry_run_open(loan, &paper, err));
   return facts_on(paper, b, i, live, versions, ret, err);
 }
 
-clv_code clv_stage_facts_of(const clv_blueprint *b, uint32_t stage, uint32_t live,
-                            uint32_t versions, clv_stage_facts *ret, clv_err *err) {
-  clv_stage_facts most;
+clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t live,
+                                 uint32_t versions, clv_stage_usage *ret, clv_err *err) {
+  clv_stage_usage most;
   if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)
     return facts_on(clv_backend_cpu(), b, stage, live, versions, ret, err);
-  CLV_TRY(facts_on_paper(CLV_PAPER_NOTHING, b, stage, live, versions, ret, err));
-  CLV_TRY(facts_on_paper(CLV_PAPER_MOST, b, stage, live, versions, &most, err));
+  CLV_TRY(facts_on_paper(CLV_CUDA_DRY_RUN_LEAST, b, stage, live, versions, ret, err));
+  CLV_TRY(facts_on_paper(CLV_CUDA_DRY_RUN_MOST, b, stage, live, versions, &most, err));
   ret->borrowed = most.memory - CLV_MIN(most.memory, ret->memory);
   return CLV_OK;
 }
 
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
                           clv_err *err) {
-  clv_stage_facts f;
-  CLV_TRY(clv_stage_facts_of(b, stage, live, 1, &f, err));
+  clv_stage_usage f;
+  CLV_TRY(clv_stage_usage_compute(b, stage, live, 1, &f, err));
   *ret = f.memory;
   return CLV_OK;
 }

@@ -18,14 +18,14 @@ static const double AS_GOOD = 1.02;
  * loopback three nodes with tiny layers take 0.22 ms more for each micro-batch. */
 static const double HANDLING_S = 0.0001;
 
-static void way_done(clv_cut_way *w) {
+static void way_done(clv_cut_plan *w) {
   free(w->stages);
   clv_bytes_done(&w->yaml);
 }
 
-static void cutter_done(clv_cutter *c) {
+static void cutter_done(clv_cut_search *c) {
   for (uint32_t i = 0; i < c->n_profiles; i++) clv_profile_free(c->profile[i]);
-  for (uint32_t i = 0; i < SUGGESTIONS; i++) way_done(&c->best[i]);
+  for (uint32_t i = 0; i < MAX_SUGGESTIONS; i++) way_done(&c->best[i]);
   way_done(&c->now);
   free(c->micros);
   free(c->sums);
@@ -38,17 +38,17 @@ static void cutter_done(clv_cutter *c) {
 
 /* ---- times ----------------------------------------------------------------------------------- */
 
-static double *sums_of(const clv_cutter *c, uint32_t profile, uint32_t choice, int what) {
+static double *sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice, int what) {
   size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)what;
   return c->sums + row * (c->cuts.n_layers + 1);
 }
 
-static void sum_layers(const clv_cutter *c, uint32_t profile, uint32_t choice) {
+static void sum_layers(const clv_cut_search *c, uint32_t profile, uint32_t choice) {
   double samples = (double)c->b->config->train.batch / c->micros[choice];
   double *sum[TIMES];
   for (int i = 0; i < TIMES; i++) sum[i] = sums_of(c, profile, choice, i);
   for (uint32_t layer = 0; layer < c->cuts.n_layers; layer++) {
-    clv_plan_times t = clv_profile_at(c->profile[profile], layer, samples);
+    clv_plan_times t = clv_profile_times(c->profile[profile], layer, samples);
     sum[FORWARD][layer + 1] = sum[FORWARD][layer] + t.forward;
     sum[INPUT][layer + 1] = sum[INPUT][layer] + t.input;
     sum[WEIGHT][layer + 1] = sum[WEIGHT][layer] + t.weight;
@@ -56,7 +56,7 @@ static void sum_layers(const clv_cutter *c, uint32_t profile, uint32_t choice) {
 }
 
 /* A profile for each number of threads that a stage has. */
-static clv_code time_layers(clv_cutter *c, clv_err *err) {
+static clv_code time_layers(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     int threads = (int)c->b->config->stages[s].threads;
     uint32_t p = 0;
@@ -69,13 +69,14 @@ static clv_code time_layers(clv_cutter *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code sum_times(clv_cutter *c, clv_err *err) {
+static clv_code sum_times(clv_cut_search *c, clv_err *err) {
   const clv_profile *p = c->profile[0];
   uint64_t batch = c->b->config->train.batch;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(c->b->micro_batches, sizeof *sizes, &sizes, err));
   uint32_t now = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
-  CLV_TRY(clv_micro_choices(batch, p->size[p->n_sizes - 1], now, &c->micros, &c->n_micros, err));
+  CLV_TRY(
+      clv_micro_batch_choices(batch, p->size[p->n_sizes - 1], now, &c->micros, &c->n_micros, err));
   while (c->micros[c->now.split.choice] != now) c->now.split.choice++;
   CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_micros * TIMES, (p->n_layers + 1) * sizeof(double),
                     &c->sums, err));
@@ -88,26 +89,26 @@ static clv_code sum_times(clv_cutter *c, clv_err *err) {
 
 /* What a tensor of so many bytes takes between two workers (-1: the master). Via the master it is
  * on two links, one after the other. */
-static void edge(const clv_cutter *c, int from, int to, bool direct, double bytes, double *latency,
-                 double *serialise) {
+static void edge(const clv_cut_search *c, int from, int to, bool direct, double bytes,
+                 double *latency, double *serialise) {
   const clv_links *l = c->links;
   int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
   *latency = *serialise = 0;
   if (from == to) return;
-  const clv_link_guess *a = low < 0  ? &l->link[high]
-                            : direct ? &l->hop[(size_t)low * l->n + (size_t)high]
-                                     : &l->link[low];
+  const clv_link_estimate *a = low < 0  ? &l->link[high]
+                               : direct ? &l->hop[(size_t)low * l->n + (size_t)high]
+                                        : &l->link[low];
   *latency = a->latency_s;
   *serialise = bytes / a->bytes_s;
   if (low < 0 || direct) return;
-  const clv_link_guess *b = &l->link[high];
+  const clv_link_estimate *b = &l->link[high];
   *latency += b->latency_s + fmin(*serialise, bytes / b->bytes_s);
   *serialise = fmax(*serialise, bytes / b->bytes_s);
 }
 
 static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
                      clv_sched_costs *ret) {
-  const clv_cutter *c = user;
+  const clv_cut_search *c = user;
   uint32_t n = c->b->n_stages;
   for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
     double t[TIMES];
@@ -133,7 +134,7 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
 
-static void set_schedule(clv_cutter *c) {
+static void set_schedule(clv_cut_search *c) {
   const clv_session_config *config = c->b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_pipeline_kind kind = config->pipeline.schedule;
@@ -190,7 +191,7 @@ static clv_code copy_stages(const clv_session_config *from, variant *v, clv_err 
   return CLV_OK;
 }
 
-static clv_code make_variant(const clv_cutter *c, const clv_sched_split *split, variant *v,
+static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *split, variant *v,
                              clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_TRY(copy_stages(b->config, v, err));
@@ -205,8 +206,8 @@ static clv_code make_variant(const clv_cutter *c, const clv_sched_split *split, 
   }
   v->config.pipeline.micro_batches = split->n_micro;
   v->config.pipeline.schedule = (clv_pipeline_kind)c->cuts.kind;
-  return clv_blueprint_over(&v->config, &b->inputs, b->stages[b->n_stages].graph->nodes[1].dtype,
-                            &v->b, err);
+  return clv_blueprint_new_of_inputs(&v->config, &b->inputs,
+                                     b->stages[b->n_stages].graph->nodes[1].dtype, &v->b, err);
 }
 
 /* "stages:" and what belongs to it, out of the whole session as it would be written. */
@@ -221,7 +222,7 @@ static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code describe_way(const clv_cutter *c, clv_cut_way *w, clv_err *err) {
+static clv_code describe_way(const clv_cut_search *c, clv_cut_plan *w, clv_err *err) {
   CLV_AUTO(variant_done) variant v = {0};
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   uint32_t n = c->b->n_stages, m = w->split.n_micro;
@@ -245,7 +246,7 @@ static clv_code describe_way(const clv_cutter *c, clv_cut_way *w, clv_err *err) 
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static clv_code judge_now(clv_cutter *c, clv_err *err) {
+static clv_code judge_now(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->stages[s].last_layer;
   CLV_TRY(clv_sched_split_evaluate(&c->cuts, &c->now.split, err));
   return describe_way(c, &c->now, err);
@@ -253,7 +254,7 @@ static clv_code judge_now(clv_cutter *c, clv_err *err) {
 
 /* More micro-batches take memory, and batch norm sees less of the batch in each: the fewest that
  * are as good are taken. */
-static clv_code take_fewest(const clv_cutter *c, clv_sched_split *best, clv_err *err) {
+static clv_code take_fewest(const clv_cut_search *c, clv_sched_split *best, clv_err *err) {
   clv_sched_split other = *best;
   for (other.choice = 0; other.choice < best->choice; other.choice++) {
     CLV_TRY(clv_sched_split_evaluate(&c->cuts, &other, err));
@@ -264,20 +265,21 @@ static clv_code take_fewest(const clv_cutter *c, clv_sched_split *best, clv_err 
 }
 
 /* One that the session would not be allowed is none: `why` says what it lacks. */
-static clv_code add_way(clv_cutter *c, const clv_sched_split *split, clv_err *why) {
-  clv_cut_way *w = &c->best[c->n_best];
+static clv_code add_way(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
+  clv_cut_plan *w = &c->best[c->n_best];
   w->split = *split;
   clv_code code = describe_way(c, w, why);
   if (code == CLV_OK) c->n_best++;
   if (code != CLV_INVALID) return code;
   way_done(w);
-  *w = (clv_cut_way){0};
+  *w = (clv_cut_plan){0};
   return CLV_OK;
 }
 
-static clv_code find_best(clv_cutter *c, clv_err *err) {
-  clv_sched_split best[SUGGESTIONS];
-  clv_code code = clv_sched_search_cuts(&c->cuts, SUGGESTIONS, best, &c->n_best, &c->search, err);
+static clv_code find_best(clv_cut_search *c, clv_err *err) {
+  clv_sched_split best[MAX_SUGGESTIONS];
+  clv_code code =
+      clv_sched_search_cuts(&c->cuts, MAX_SUGGESTIONS, best, &c->n_best, &c->search, err);
   if (code == CLV_NOT_FOUND)
     return clv_session_fail_at(
         c->b->config, c->b->config->stages[0].pos, err,
@@ -294,14 +296,14 @@ static clv_code find_best(clv_cutter *c, clv_err *err) {
   return c->n_best ? CLV_OK : CLV_INVALID; /* as the last of them was refused */
 }
 
-static clv_code suggest(clv_cutter *c, clv_err *err) {
+static clv_code suggest(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   c->cuts.n_layers = b->stages[b->n_stages - 1].last_layer + 1;
   if (b->n_stages < 2)
     return clv_session_fail_at(b->config, b->config->stages[0].pos, err,
                                "there is nothing to cut: the session has one stage; write a stage "
                                "for each node, in their order, with any layers");
-  CLV_TRY(clv_cutter_places(c, err));
+  CLV_TRY(clv_cut_search_find_places(c, err));
   CLV_TRY(time_layers(c, err));
   CLV_TRY(sum_times(c, err));
   set_schedule(c);
@@ -311,8 +313,8 @@ static clv_code suggest(clv_cutter *c, clv_err *err) {
 
 clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
                           clv_err *err) {
-  CLV_AUTO(cutter_done) clv_cutter c = {.b = b, .links = links};
+  CLV_AUTO(cutter_done) clv_cut_search c = {.b = b, .links = links};
   CLV_TRY(suggest(&c, err));
-  clv_cutter_print(&c, json, out);
+  clv_cut_search_print(&c, json, out);
   return CLV_OK;
 }

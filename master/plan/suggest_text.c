@@ -7,12 +7,12 @@
 
 #include "master/plan/suggest_int.h"
 
-static const char *place_of(const clv_cutter *c, uint32_t s) {
+static const char *place_of(const clv_cut_search *c, uint32_t s) {
   int worker = c->b->stages[s].worker;
   return worker < 0 ? "master" : c->b->config->workers[worker].name;
 }
 
-static const char *layer_name(const clv_cutter *c, uint32_t layer) {
+static const char *layer_name(const clv_cut_search *c, uint32_t layer) {
   const clv_graph *g = c->b->whole;
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer) {
@@ -24,11 +24,11 @@ static const char *layer_name(const clv_cutter *c, uint32_t layer) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void text_stage(const clv_cutter *c, const clv_cut_way *w, uint32_t s, clv_bytes *out) {
+static void text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t s, clv_bytes *out) {
   char memory[24], bytes[24], layers[64], name[25];
   const clv_cut_stage *stage = &w->stages[s];
   snprintf(layers, sizeof layers, "%u..%u (%s)", stage->first, stage->last,
-           clv_text_fit(layer_name(c, stage->last), name, sizeof name));
+           clv_text_truncate(layer_name(c, stage->last), name, sizeof name));
   clv_bytes_printf(out, "    %-12s %-12s layers %-28s computes %8.1f ms  memory %10s",
                    c->b->config->stages[s].name, place_of(c, s), layers, 1e3 * stage->busy_s,
                    clv_format_size(stage->memory, memory, sizeof memory));
@@ -39,7 +39,8 @@ static void text_stage(const clv_cutter *c, const clv_cut_way *w, uint32_t s, cl
   clv_bytes_puts(out, "\n");
 }
 
-static void text_way(const clv_cutter *c, const char *title, const clv_cut_way *w, clv_bytes *out) {
+static void text_way(const clv_cut_search *c, const char *title, const clv_cut_plan *w,
+                     clv_bytes *out) {
   clv_bytes_printf(out, "%s: %.1f ms a step", title, 1e3 * w->split.seconds);
   if (w != &c->now)
     clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->now.split.seconds);
@@ -50,7 +51,7 @@ static void text_way(const clv_cutter *c, const char *title, const clv_cut_way *
   for (uint32_t s = 0; s < c->b->n_stages; s++) text_stage(c, w, s, out);
 }
 
-static void text_sizes(const clv_cutter *c, clv_bytes *out) {
+static void text_sizes(const clv_cut_search *c, clv_bytes *out) {
   const clv_profile *p = c->profile[0];
   clv_bytes_printf(out, "layers timed on this machine with %d thread%s", p->threads,
                    p->threads > 1 ? "s" : "");
@@ -63,7 +64,7 @@ static void text_sizes(const clv_cutter *c, clv_bytes *out) {
 }
 
 /* Nearer to the input a cut tells more of it. */
-static void warn_of_first(const clv_cutter *c, clv_bytes *out) {
+static void warn_of_first(const clv_cut_search *c, clv_bytes *out) {
   uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
   if (c->b->stages[0].worker >= 0 || then >= now) return;
   clv_bytes_printf(
@@ -74,7 +75,7 @@ static void warn_of_first(const clv_cutter *c, clv_bytes *out) {
 }
 
 /* It takes its mean over the samples of a micro-batch. */
-static void warn_of_batch_norm(const clv_cutter *c, clv_bytes *out) {
+static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->whole;
   uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;
   double batch = (double)c->b->config->train.batch;
@@ -88,7 +89,7 @@ static void warn_of_batch_norm(const clv_cutter *c, clv_bytes *out) {
                      batch / then, batch / now);
 }
 
-static void print_text(const clv_cutter *c, clv_bytes *out) {
+static void print_text(const clv_cut_search *c, clv_bytes *out) {
   char title[24];
   text_sizes(c, out);
   if (c->links->notes.len)
@@ -113,7 +114,7 @@ static void print_text(const clv_cutter *c, clv_bytes *out) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_way(const clv_cutter *c, const clv_cut_way *w, clv_bytes *out) {
+static void json_way(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
   clv_bytes_printf(
       out, "{\"step_s\":%.9f,\"bubble\":%.6f,\"micro_batches\":%u,\"window\":%u,\"stages\":[",
       w->split.seconds, w->split.bubble, w->split.n_micro, w->split.window);
@@ -134,7 +135,7 @@ static void json_way(const clv_cutter *c, const clv_cut_way *w, clv_bytes *out) 
   clv_bytes_puts(out, "}");
 }
 
-static void print_json(const clv_cutter *c, clv_bytes *out) {
+static void print_json(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_puts(out, "{\"session\":");
   clv_bytes_json(out, c->b->config->name);
   clv_bytes_puts(out, ",\"links\":");
@@ -152,6 +153,6 @@ static void print_json(const clv_cutter *c, clv_bytes *out) {
   clv_bytes_puts(out, "]}\n");
 }
 
-void clv_cutter_print(const clv_cutter *c, bool json, clv_bytes *out) {
+void clv_cut_search_print(const clv_cut_search *c, bool json, clv_bytes *out) {
   (json ? print_json : print_text)(c, out);
 }

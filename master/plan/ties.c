@@ -63,7 +63,7 @@ static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
  * a weight that is another's neither is this stage's to say. */
 static clv_code check_adapters(const tied *t, const char *weight, bool frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->of];
-  bool still = clv_adapters_freeze(&s->lora, weight);
+  bool still = clv_is_param_frozen_by_lora(&s->lora, weight);
   if (!s->lora.targets.n || still == frozen || (still && t->of == t->stage)) return CLV_OK;
   if (still)
     return clv_session_fail_at(
@@ -104,17 +104,17 @@ static clv_code follow(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv
   return CLV_OK;
 }
 
-clv_code clv_ties_follow(clv_blueprint *b, clv_err *err) {
+clv_code clv_ties_apply(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_params *p = b->stages[i].params;
     for (int k = 0; k < p->n_ties; k++) CLV_TRY(follow(b, i, &p->ties[k], err));
-    clv_params_follow(p);
+    clv_params_update_ties(p);
   }
   return CLV_OK;
 }
 
-bool clv_tie_of_stage(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
-                      const char **ret_weight) {
+bool clv_stage_tie_owner(const clv_blueprint *b, uint32_t stage, int tie, uint32_t *ret_stage,
+                         const char **ret_weight) {
   const clv_stage_plan *s = &b->stages[stage];
   const char *owner = s->graph->nodes[s->params->ties[tie].param.node].tied;
   for (*ret_stage = 0; *ret_stage < b->n_stages; ++*ret_stage) {

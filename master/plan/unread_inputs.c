@@ -8,7 +8,7 @@
 #include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
-enum { MOST_NAMES = CLV_DATA_INPUTS + 3 };
+enum { MOST_NAMES = CLV_DATA_MAX_INPUTS + 3 };
 
 static bool is_read(const clv_graph *g, int input) {
   for (int i = 0; i < g->n_nodes; i++)
@@ -22,7 +22,7 @@ static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) 
   static const char *const more[] = {"ids", "lengths", "boxes"};
   int family = clv_model_family(b->config);
   size_t n = 0, here, take = family < 0 || family == CLV_HF_VIT ? 0 : 2;
-  for (int i = 0; i < b->whole->n_nodes && n < CLV_DATA_INPUTS; i++)
+  for (int i = 0; i < b->whole->n_nodes && n < CLV_DATA_MAX_INPUTS; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && is_read(b->whole, i))
       names[n++] = b->whole->nodes[i].name;
   here = n;

@@ -27,7 +27,7 @@
 
 #include "master/plan/plan_int.h"
 
-bool clv_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape) {
+bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape) {
   size_t n;
   clv_err ignored;
   if (shape->rank < 2 || (dtype != CLV_F32 && dtype != CLV_BF16)) return false;
@@ -101,7 +101,7 @@ static bool is_whole(const clv_weights_sample *s) {
   return s->parts > 1 && s->spread.n == s->count;
 }
 
-void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
+void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
   size_t size = clv_dtype_size(s->dtype);
   if (s->parts > 1 && offset % size == 0) take_all(s, data, len / size);
   for (size_t i = 0; i < s->parts; i++) {
@@ -113,7 +113,7 @@ void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, s
   }
 }
 
-clv_code clv_sample_digest(const clv_weights_sample *s, clv_sha256 *ret, clv_err *err) {
+clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret, clv_err *err) {
   struct {
     int64_t rank, dim[CLV_MAX_RANK];
     uint16_t value[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART];
@@ -149,19 +149,19 @@ static double value_at(const clv_weights_sample *s, size_t i) {
 }
 
 /* Where all values are negated, sines are too: they count without their sign. */
-static bool form_of_sample(const clv_weights_sample *s, clv_weights_form *ret) {
+static bool form_of_sample(const clv_weights_sample *s, clv_weights_moments *ret) {
   size_t n = s->parts * s->part;
   double squares = 0, scale;
-  *ret = (clv_weights_form){.kind = "form", .count = s->count};
+  *ret = (clv_weights_moments){.kind = "form", .count = s->count};
   for (size_t i = 0; i < n; i++) squares += value_at(s, i) * value_at(s, i);
   scale = sqrt(squares / (double)CLV_MAX(n, (size_t)1));
   if (n < LEAST_VALUES || scale <= 0 || !isfinite(scale)) return false;
   for (size_t i = 0; i < n; i++)
-    for (int k = 0; k < CLV_FORM_MEANS; k++) {
+    for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
       double angle = FREQUENCY * (k / 2 + 1) * value_at(s, i) / scale;
       ret->mean[k] += k % 2 ? sin(angle) : cos(angle);
     }
-  for (int k = 0; k < CLV_FORM_MEANS; k++)
+  for (int k = 0; k < CLV_SPREAD_MEANS; k++)
     ret->mean[k] = (k % 2 ? fabs(ret->mean[k]) : ret->mean[k]) / (CELL * sqrt((double)n));
   return true;
 }
@@ -173,32 +173,32 @@ static void turn_back(const double *z, int k, double angle, double ret[2]) {
   ret[1] = z[2 * k - 1] * c - z[2 * k - 2] * s;
 }
 
-static bool form_of_all(const clv_weights_sample *s, clv_weights_form *ret) {
+static bool form_of_all(const clv_weights_sample *s, clv_weights_moments *ret) {
   const double *z = s->spread.all, *sign = s->spread.by_sign, angle = atan2(z[1], z[0]);
   double cell = fmax(CELL * sqrt((double)s->count), LEAST_CELL * (double)s->count);
-  *ret = (clv_weights_form){.kind = "spread", .count = s->count, .mean = {hypot(z[0], z[1])}};
+  *ret = (clv_weights_moments){.kind = "spread", .count = s->count, .mean = {hypot(z[0], z[1])}};
   if (!is_whole(s) || ret->mean[0] <= 0) return false;
   turn_back(z, 2, angle, &ret->mean[1]);
   turn_back(z, 3, angle, &ret->mean[3]);
   for (int k = 0; k < 3; k++) ret->mean[5 + k] = hypot(sign[2 * k], sign[2 * k + 1]);
-  for (int k = 0; k < CLV_FORM_MEANS; k++) ret->mean[k] /= cell;
+  for (int k = 0; k < CLV_SPREAD_MEANS; k++) ret->mean[k] /= cell;
   return true;
 }
 
-bool clv_sample_form(const clv_weights_sample *s, bool all, clv_weights_form *ret) {
+bool clv_weights_sample_moments(const clv_weights_sample *s, bool all, clv_weights_moments *ret) {
   return all ? form_of_all(s, ret) : form_of_sample(s, ret);
 }
 
-clv_code clv_form_digest(const clv_weights_form *f, unsigned beside, clv_sha256 *ret,
-                         bool *ret_near, clv_err *err) {
+clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned beside, clv_sha256 *ret,
+                                    bool *ret_near, clv_err *err) {
   struct {
     char kind[8];
     uint64_t count;
-    int64_t cell[CLV_FORM_MEANS];
+    int64_t cell[CLV_SPREAD_MEANS];
   } of = {.count = f->count};
   memcpy(of.kind, f->kind, sizeof of.kind);
   *ret_near = true;
-  for (int k = 0; k < CLV_FORM_MEANS; k++) {
+  for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
     double cell = floor(f->mean[k]), within = f->mean[k] - cell;
     int64_t step = within < NEAR ? -1 : within > 1 - NEAR ? 1 : 0;
     of.cell[k] = (int64_t)cell + (beside >> k & 1 ? step : 0);
@@ -207,13 +207,14 @@ clv_code clv_form_digest(const clv_weights_form *f, unsigned beside, clv_sha256 
   return clv_sha256_of(&of, sizeof of, ret, err);
 }
 
-clv_code clv_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
-                          size_t *ret_n, clv_err *err) {
-  clv_weights_form f;
+clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
+                                  size_t *ret_n, clv_err *err) {
+  clv_weights_moments f;
   bool near;
   *ret_n = 1;
-  CLV_TRY(clv_sample_digest(s, &ret[0], err));
+  CLV_TRY(clv_weights_sample_digest(s, &ret[0], err));
   for (int all = 0; all < 2; all++)
-    if (clv_sample_form(s, all, &f)) CLV_TRY(clv_form_digest(&f, 0, &ret[(*ret_n)++], &near, err));
+    if (clv_weights_sample_moments(s, all, &f))
+      CLV_TRY(clv_weights_moments_digest(&f, 0, &ret[(*ret_n)++], &near, err));
   return CLV_OK;
 }

@@ -45,7 +45,7 @@ static clv_code fill_outputs(walk_back *w, const reach_value *form, reach_value 
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_pool_add_run(&w->pool, (int64_t)i, 1);
     uint32_t set = reach_pool_take(&w->pool);
-    ret->element[i] = reach_made(set, REACH_BARE);
+    ret->element[i] = reach_make_element(set, REACH_UNMIXED);
   }
   return CLV_OK;
 }
@@ -58,7 +58,7 @@ static void no_path_is_nothing(reach_value *v) {
 static bool is_constant(const clv_graph *g, int k) {
   const reach_op *op = reach_op_of(g->nodes[k].op);
   clv_op_site site;
-  reach_site(g, k, &site);
+  reach_op_site(g, k, &site);
   return op->normalizes && op->normalizes(&site) == 1;
 }
 
@@ -75,9 +75,9 @@ static clv_code pass_back(walk_back *w, int k, int i, int p, clv_reach *found, c
   s.to = reach_shape(w->g, to);
   s.constant = false;
   s.scalar = w->pool.places == 1 && !s.from->siblings;
-  s.several = clv_node_mixed(w->g, n) > 1;
+  s.several = clv_node_fan_in(w->g, n) > 1;
   reach_step_reverse(w->g, k, &s);
-  CLV_TRY(reach_flow(&s, &share, err));
+  CLV_TRY(reach_propagate(&s, &share, err));
   found->sums &= s.sums;
   found->sums_none &= s.sums_none;
   found->thinned |= s.thinned;

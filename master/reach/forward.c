@@ -46,7 +46,7 @@ clv_shape reach_shape(const clv_graph *g, int node) {
   return s;
 }
 
-void reach_site(const clv_graph *g, int node, clv_op_site *ret) {
+void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
   const clv_node *n = &g->nodes[node];
   *ret = (clv_op_site){.attrs = &n->attrs, .n_in = n->n_in};
   for (int i = 0; i < n->n_in; i++) {
@@ -123,12 +123,12 @@ static bool is_of_tokens(const forward_walk *w, int k) {
 static void find_tokens(forward_walk *w) {
   w->tokens = -1;
   for (int k = 0; k < w->g->n_nodes && w->tokens < 0; k++)
-    if (is_input(w, k) && is_sequence(w, k) && !clv_graph_lengths(w->g, k))
+    if (is_input(w, k) && is_sequence(w, k) && !clv_graph_length_limit(w->g, k))
       w->tokens = w->g->nodes[k].shape.rank > 1 ? places_of(w, k) : -1;
 }
 
 static bool starts_places(const forward_walk *w, int k) {
-  return is_input(w, k) && !clv_graph_lengths(w->g, k) &&
+  return is_input(w, k) && !clv_graph_length_limit(w->g, k) &&
          !(is_of_tokens(w, k) && w->tokens_at >= 0);
 }
 
@@ -147,7 +147,7 @@ static int64_t count_places(forward_walk *w) {
 static clv_code fill_shape(forward_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   *ret = (reach_value){.shape = shape_of_places(w, k)};
   if (w->pool.spent)
-    return reach_value_fill(ret, &ret->shape, reach_made(REACH_FULL, REACH_BARE), err);
+    return reach_value_fill(ret, &ret->shape, reach_make_element(REACH_FULL, REACH_UNMIXED), err);
   int channels = is_sequence(w, k) ? -1 : channels_of(w, &ret->shape);
   for (int i = 0; i < CLV_MAX_RANK; i++) {
     bool is_place = i && i < ret->shape.rank && (channels < 0 ? i == 1 : i != channels);
@@ -157,7 +157,7 @@ static clv_code fill_shape(forward_walk *w, int k, int64_t first, reach_value *r
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_pool_add_run(&w->pool, first + (int64_t)i, 1);
     uint32_t set = reach_pool_take(&w->pool);
-    ret->element[i] = reach_made(set, REACH_BARE);
+    ret->element[i] = reach_make_element(set, REACH_UNMIXED);
   }
   return CLV_OK;
 }
@@ -181,7 +181,7 @@ static clv_code fill_inputs(forward_walk *w, clv_err *err) {
     if (!is_input(w, k)) continue;
     clv_shape shape = reach_shape(w->g, k);
     reach_value *v = &w->values[0][k];
-    if (clv_graph_lengths(w->g, k)) {
+    if (clv_graph_length_limit(w->g, k)) {
       CLV_TRY(reach_value_fill(v, &shape, REACH_CONSTANT, err));
       continue;
     }
@@ -230,7 +230,7 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
   const clv_op_def *def = clv_op_def_of(n->op);
   clv_op_site site;
   clv_shape out = reach_shape(g, k);
-  reach_site(g, k, &site);
+  reach_op_site(g, k, &site);
   *relation = (reach_relation){0};
   reach_op_of(n->op)->relate(&site, &out, i, relation);
   reach_step s = {.pool = pool,
@@ -254,7 +254,7 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
 static void mark_tokens(const forward_walk *w, int k, reach_value *v) {
   const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
   int last = v->shape.rank - 1;
-  if (!def->rows || w->layers[k] == CLV_REACH_AWAY) return;
+  if (!def->rows || w->layers[k] == CLV_REACH_AT_WORKER) return;
   v->siblings = v->shape.dim[last] > 1 ? last : 0;
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) v->element[i] |= REACH_TOKEN;
@@ -270,7 +270,7 @@ static reach_element constant_of(const forward_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   const reach_op *op = reach_op_of(n->op);
   clv_op_site site;
-  reach_site(w->g, k, &site);
+  reach_op_site(w->g, k, &site);
   bool constant = op->normalizes && op->normalizes(&site) == 1;
   if (w->factor[k] == 0 || (constant && n->op == CLV_OP_LOG_SOFTMAX)) return REACH_NOTHING;
   return constant ? REACH_CONSTANT : REACH_ABSENT;
@@ -299,7 +299,7 @@ static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
     if (i < 2 && !scores_count(w, k, p)) continue;
     s.from = &w->values[p][n->in[i]];
     s.widest = p == REACH_WIDE;
-    CLV_TRY(reach_flow(&s, &share, err));
+    CLV_TRY(reach_propagate(&s, &share, err));
     found->sums &= s.sums;
     found->sums_none &= s.sums_none;
     found->thinned |= s.thinned;
@@ -367,8 +367,8 @@ void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) 
   for (size_t i = 0; i < reach_value_count(v); i++) {
     reach_element e = v->element[i];
     if (!reach_is_path(e)) continue;
-    int64_t count = reach_count(p, reach_set_of(e));
-    bool token = e & REACH_TOKEN, bare = e & REACH_BARE;
+    int64_t count = reach_set_count(p, reach_set_of(e));
+    bool token = e & REACH_TOKEN, bare = e & REACH_UNMIXED;
     bool narrow = !bare && 2 * count < p->places;
     ret->bare |= bare && !token;
     ret->bare_token |= bare && token;

@@ -9,8 +9,8 @@
  * one. Each value has three profiles, so that no path is lost behind a worse one: the most exposed
  * path of each element, the narrowest, and the widest, on which known weights may mix. Padding,
  * constants, zeros and copies add no place, nor does to a layer of many positions what is the same
- * at several of them (columns.c). A flat record that the graph gives a form, such as [N, 3072] as
- * [3, 32, 32], has the places of that form.
+ * at several of them (uniform_columns.c). A flat record that the graph gives a form, such as [N,
+ * 3072] as [3, 32, 32], has the places of that form.
  *
  * Dropout leaves places out. A layer behind it sums two places only where, of outputs to which any
  * place is left, at most one in fifty has a single one. With n places of c elements each, a rate p
@@ -28,8 +28,8 @@
 
 /* What the weights of a layer are to whoever receives what comes behind it. */
 typedef enum clv_reach_layer {
-  CLV_REACH_AWAY,  /* at a worker: it hides nothing, and known weights of it are no finding */
-  CLV_REACH_KNOWN, /* the worker can know its first weights */
+  CLV_REACH_AT_WORKER, /* at a worker: it hides nothing, and known weights of it are no finding */
+  CLV_REACH_KNOWN,     /* the worker can know its first weights */
   CLV_REACH_SECRET,
 } clv_reach_layer;
 

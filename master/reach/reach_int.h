@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * reach_int: what the files of this folder know for each other. sets.c has sets of places,
- * relations.c what each op does to elements, values.c the elements of a value, flow.c one step
- * from value to value, columns.c what a layer is given alike at all of its positions, forward.c and
- * backward.c walk the graph.
+ * relations.c what each op does to elements, values.c the elements of a value, propagate.c one step
+ * from value to value, uniform_columns.c what a layer is given alike at all of its positions,
+ * forward.c and backward.c walk the graph.
  */
 #ifndef CLEAVE_MASTER_REACH_INT_H
 #define CLEAVE_MASTER_REACH_INT_H
@@ -44,12 +44,14 @@ void reach_pool_add(reach_pool *p, uint32_t set);                /* to the set t
 void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n); /* n places */
 uint32_t reach_pool_take(reach_pool *p); /* its number; the next one begins empty */
 /* Of the budget of work; false: it is spent. */
-static inline bool reach_pays(reach_pool *p, size_t work) {
+static inline bool reach_charge_work(reach_pool *p, size_t work) {
   p->work += work;
   p->spent |= p->work > REACH_MAX_WORK;
   return !p->spent;
 }
-static inline int32_t reach_count(const reach_pool *p, uint32_t set) { return p->sets[set].count; }
+static inline int32_t reach_set_count(const reach_pool *p, uint32_t set) {
+  return p->sets[set].count;
+}
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
@@ -57,7 +59,7 @@ static inline int32_t reach_count(const reach_pool *p, uint32_t set) { return p-
  * that are summed in it: nothing, mixed by known weights, mixed by secret ones. */
 typedef uint32_t reach_element;
 enum {
-  REACH_BARE = 1,
+  REACH_UNMIXED = 1,
   REACH_MIXED = 2,
   REACH_HIDDEN = 4,
   REACH_KINDS = 7,
@@ -70,11 +72,11 @@ enum {
 
 static inline uint32_t reach_set_of(reach_element e) { return e >> REACH_SET_SHIFT; }
 static inline bool reach_is_path(reach_element e) { return e != REACH_ABSENT && reach_set_of(e); }
-static inline reach_element reach_made(uint32_t set, unsigned flags) {
+static inline reach_element reach_make_element(uint32_t set, unsigned flags) {
   return set << REACH_SET_SHIFT | flags;
 }
-#define REACH_CONSTANT reach_made(REACH_EMPTY, 0)
-#define REACH_NOTHING reach_made(REACH_EMPTY, REACH_ZERO)
+#define REACH_CONSTANT reach_make_element(REACH_EMPTY, 0)
+#define REACH_NOTHING reach_make_element(REACH_EMPTY, REACH_ZERO)
 
 /* ---- values (values.c) ----------------------------------------------------------------------- */
 
@@ -104,8 +106,8 @@ clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element 
                           clv_err *err) CLV_USE_RESULT;
 void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
 /* Goes to the next index within `extents`; false: that was the last. */
-bool reach_next(int64_t *index, const int64_t *extents, int rank);
-size_t reach_at(const int64_t *index, const int64_t *steps, int rank);
+bool reach_next_index(int64_t *index, const int64_t *extents, int rank);
+size_t reach_offset(const int64_t *index, const int64_t *steps, int rank);
 void reach_compress(reach_value *v); /* axes along which all are alike are kept once */
 /* The same elements in row-major order under another shape. */
 clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *shape,
@@ -124,21 +126,21 @@ typedef enum reach_profile {
 clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
                      reach_value *other, clv_err *err) CLV_USE_RESULT;
 /* The one that a profile keeps. */
-reach_element reach_choose(const reach_pool *p, reach_profile profile, reach_element a,
-                           reach_element b);
+reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
+                                reach_element b);
 
 /* ---- relations (relations.c) ----------------------------------------------------------------- */
 
 /* How output o along one axis depends on input i along another. */
 typedef enum reach_kind {
-  REACH_SAME,     /* i = o */
-  REACH_SHIFT,    /* i = o + a */
-  REACH_WINDOW,   /* i = o stride - pad + u dilation, for all u of the kernel */
-  REACH_UNWINDOW, /* o = i stride - pad + u dilation */
-  REACH_UP_TO,    /* i <= o */
-  REACH_BLOCKS,   /* o / a = i / b */
-  REACH_HEADS,    /* values a wide; b heads of the output for one of the input */
-  REACH_FIXED,    /* i = a; along no axis of the output */
+  REACH_SAME,              /* i = o */
+  REACH_SHIFT,             /* i = o + a */
+  REACH_WINDOW,            /* i = o stride - pad + u dilation, for all u of the kernel */
+  REACH_TRANSPOSED_WINDOW, /* o = i stride - pad + u dilation */
+  REACH_CAUSAL,            /* i <= o */
+  REACH_BLOCKS,            /* o / a = i / b */
+  REACH_HEADS,             /* values a wide; b heads of the output for one of the input */
+  REACH_FIXED,             /* i = a; along no axis of the output */
 } reach_kind;
 
 typedef struct reach_axis {
@@ -174,21 +176,22 @@ typedef struct reach_op {
 
 const reach_op *reach_op_of(clv_op op); /* NULL for inputs */
 
-/* ---- one step (flow.c) ----------------------------------------------------------------------- */
+/* ---- one step (propagate.c) ------------------------------------------------------------------ */
 
 typedef struct reach_step {
   reach_pool *pool;
   const reach_relation *relation;
   bool back; /* from the output to the input */
   const reach_value *from;
-  const reach_value *whole; /* `from` with what reach_varying leaves out; NULL: nothing is */
-  clv_shape to;             /* shape of what is made */
-  bool widest;              /* of that profile, in which hidden elements do not count */
-  bool weighs;              /* the op sums with weights */
-  bool constant;            /* with nothing summed there is still a bias */
-  double drops;             /* rate of dropout that the op is; 0: it is none */
-  double drops_keys;        /* rate at which attention leaves out values of keys */
-  bool scalar;              /* the model has one output: `several` says whether the layer sums */
+  /* `from` with what reach_drop_uniform_columns leaves out; NULL: nothing is */
+  const reach_value *whole;
+  clv_shape to;      /* shape of what is made */
+  bool widest;       /* of that profile, in which hidden elements do not count */
+  bool weighs;       /* the op sums with weights */
+  bool constant;     /* with nothing summed there is still a bias */
+  double drops;      /* rate of dropout that the op is; 0: it is none */
+  double drops_keys; /* rate at which attention leaves out values of keys */
+  bool scalar;       /* the model has one output: `several` says whether the layer sums */
   bool several;
   clv_reach_layer layer; /* of `weighs` */
   int64_t width;         /* of `weighs`: different sums that it makes of the same places */
@@ -198,18 +201,18 @@ typedef struct reach_step {
 } reach_step;
 
 /* The elements of an input's share in an output, or of an output's gradient in an input's. */
-clv_code reach_flow(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
+clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- columns (columns.c) --------------------------------------------------------------------- */
+/* ---- columns (uniform_columns.c) ------------------------------------------------------------- */
 
 /* The source of a layer without the places of columns that are the same at each of its positions;
  * without elements where there are none. */
-clv_code reach_varying(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
+clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- both directions (forward.c) ------------------------------------------------------------- */
 
-clv_shape reach_shape(const clv_graph *g, int node);             /* for one record */
-void reach_site(const clv_graph *g, int node, clv_op_site *ret); /* the same of its inputs */
+clv_shape reach_shape(const clv_graph *g, int node);                /* for one record */
+void reach_op_site(const clv_graph *g, int node, clv_op_site *ret); /* the same of its inputs */
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret);
 /* The step of node k with its input i, but for `from`. */
 reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,

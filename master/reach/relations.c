@@ -42,7 +42,7 @@ static void scaled(const clv_op_site *s, const clv_shape *out, int input, reach_
 static int64_t last_extent(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
 
 static int64_t trailing(const clv_op_site *s) {
-  clv_shape all = clv_trailing_of(s);
+  clv_shape all = clv_trailing_dims(s);
   int64_t n = 1;
   for (int i = 0; i < all.rank; i++) n *= all.dim[i];
   return n;
@@ -147,7 +147,7 @@ static void windows(const clv_op_site *s, const clv_shape *out, int input, reach
 static void unwindows(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   (void)input;
   put_groups(s, out, r);
-  put_windows(s, REACH_UNWINDOW, r);
+  put_windows(s, REACH_TRANSPOSED_WINDOW, r);
 }
 
 static void pooled(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
@@ -169,7 +169,7 @@ static void averaged(const clv_op_site *s, const clv_shape *out, int input, reac
 
 static void steps(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   (void)s, (void)out, (void)input;
-  put(r, (reach_axis){.kind = REACH_UP_TO, .out = 1, .in = 1});
+  put(r, (reach_axis){.kind = REACH_CAUSAL, .out = 1, .in = 1});
 }
 
 /* [..., m, k] by [..., k, n]. */
@@ -189,7 +189,7 @@ static void attended(const clv_op_site *s, const clv_shape *out, int input, reac
   if (!input)
     put_same(r, 1, 1);
   else if (s->attrs->causal)
-    put(r, (reach_axis){.kind = REACH_UP_TO, .out = 1, .in = 1});
+    put(r, (reach_axis){.kind = REACH_CAUSAL, .out = 1, .in = 1});
   if (input == 2)
     put(r, (reach_axis){.kind = REACH_HEADS, .out = 2, .in = 2, .a = width, .b = heads / kv});
   else

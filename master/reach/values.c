@@ -40,13 +40,13 @@ void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]) {
   for (int i = v->shape.rank; i-- > 0; step *= v->kept[i]) ret[i] = v->kept[i] > 1 ? step : 0;
 }
 
-bool reach_next(int64_t *index, const int64_t *extents, int rank) {
+bool reach_next_index(int64_t *index, const int64_t *extents, int rank) {
   for (int i = rank; i-- > 0; index[i] = 0)
     if (++index[i] < extents[i]) return true;
   return false;
 }
 
-size_t reach_at(const int64_t *index, const int64_t *steps, int rank) {
+size_t reach_offset(const int64_t *index, const int64_t *steps, int rank) {
   int64_t at = 0;
   for (int i = 0; i < rank; i++) at += index[i] * steps[i];
   return (size_t)at;
@@ -88,7 +88,7 @@ void reach_compress(reach_value *v) {
 static reach_element worst_of(const reach_pool *p, const reach_value *v) {
   reach_element worst = REACH_ABSENT;
   for (size_t i = 0; i < reach_value_count(v); i++)
-    worst = reach_choose(p, REACH_EXPOSED, worst, v->element[i]);
+    worst = reach_choose_path(p, REACH_EXPOSED, worst, v->element[i]);
   return worst;
 }
 
@@ -122,10 +122,10 @@ clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *
   CLV_TRY(reach_value_alloc(ret, err));
   reach_value_steps(from, steps);
   for (size_t i = 0; i < reach_value_count(ret); i++) {
-    ret->element[i] = from->element[reach_at(index, steps, from->shape.rank)];
-    reach_next(index, from->shape.dim, from->shape.rank);
+    ret->element[i] = from->element[reach_offset(index, steps, from->shape.rank)];
+    reach_next_index(index, from->shape.dim, from->shape.rank);
   }
-  (void)reach_pays(p, reach_value_count(ret));
+  (void)reach_charge_work(p, reach_value_count(ret));
   reach_compress(ret);
   return CLV_OK;
 }
@@ -140,14 +140,15 @@ static int64_t level(reach_element e) {
 
 static bool is_worse(const reach_pool *p, reach_profile profile, reach_element a, reach_element b) {
   int64_t exposed = level(a) - level(b);
-  int64_t count = (int64_t)reach_count(p, reach_set_of(a)) - reach_count(p, reach_set_of(b));
+  int64_t count =
+      (int64_t)reach_set_count(p, reach_set_of(a)) - reach_set_count(p, reach_set_of(b));
   int64_t first = profile == REACH_EXPOSED ? exposed : profile == REACH_NARROW ? count : -count;
   return first ? first < 0 : exposed + count < 0;
 }
 
 /* A constant is no path where there is another; with nothing but constants it is one. */
-reach_element reach_choose(const reach_pool *p, reach_profile profile, reach_element a,
-                           reach_element b) {
+reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
+                                reach_element b) {
   if (a == REACH_ABSENT || b == REACH_ABSENT) return a == REACH_ABSENT ? b : a;
   if (!reach_set_of(a) && !reach_set_of(b)) return a & b;
   if (!reach_set_of(a) || !reach_set_of(b)) return reach_set_of(a) ? a : b;
@@ -157,7 +158,7 @@ reach_element reach_choose(const reach_pool *p, reach_profile profile, reach_ele
 static reach_element both(const reach_pool *p, reach_profile profile, bool product, reach_element a,
                           reach_element b) {
   bool zero = a == REACH_NOTHING || b == REACH_NOTHING;
-  return product && zero ? REACH_NOTHING : reach_choose(p, profile, a, b);
+  return product && zero ? REACH_NOTHING : reach_choose_path(p, profile, a, b);
 }
 
 /* Of constants, siblings are whatever the others' are. */
@@ -192,11 +193,12 @@ clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_v
   reach_value_steps(to, a);
   reach_value_steps(other, b);
   for (size_t i = 0; i < reach_value_count(&made); i++) {
-    made.element[i] = both(p, profile, product, to->element[reach_at(index, a, made.shape.rank)],
-                           other->element[reach_at(index, b, made.shape.rank)]);
-    reach_next(index, made.kept, made.shape.rank);
+    made.element[i] =
+        both(p, profile, product, to->element[reach_offset(index, a, made.shape.rank)],
+             other->element[reach_offset(index, b, made.shape.rank)]);
+    reach_next_index(index, made.kept, made.shape.rank);
   }
-  (void)reach_pays(p, reach_value_count(&made));
+  (void)reach_charge_work(p, reach_value_count(&made));
   reach_value_done(to);
   reach_value_done(other);
   reach_compress(&made);

@@ -83,7 +83,7 @@ static void who_waits(const clv_status_view *view, const clv_status_session *s,
   if (!l->peer[0])
     clv_bytes_puts(out, "waiting for the master");
   else if (ours)
-    clv_bytes_printf(out, "%s %s waits for ", status_kind(ours), ours->name);
+    clv_bytes_printf(out, "%s %s waits for ", status_module_kind(ours), ours->name);
   else
     clv_bytes_puts(out, "waiting for ");
   if (m) clv_bytes_printf(out, "%s on ", m->name);
@@ -92,7 +92,7 @@ static void who_waits(const clv_status_view *view, const clv_status_session *s,
 
 static void name_of(const clv_status_session *s, const clv_status_worker *w, clv_bytes *out) {
   if (s->n_modules == 1 && s->modules[0].name)
-    clv_bytes_printf(out, "%s %s on ", status_kind(&s->modules[0]), s->modules[0].name);
+    clv_bytes_printf(out, "%s %s on ", status_module_kind(&s->modules[0]), s->modules[0].name);
   clv_bytes_puts(out, w->name);
 }
 
@@ -110,23 +110,23 @@ static const clv_status_link *most_awaited(const clv_status_session *s, double *
 /* ---- why ------------------------------------------------------------------------------------- */
 
 static void round_trip(const clv_status_link *l, const char *before, clv_bytes *out) {
-  char text[STATUS_SHORT];
+  char text[STATUS_TEXT_BYTES];
   if (l->round_trip_s > 0)
-    clv_bytes_printf(out, "%s%s round trip", before, status_time(l->round_trip_s, text));
+    clv_bytes_printf(out, "%s%s round trip", before, status_format_time(l->round_trip_s, text));
 }
 
 /* The link is at work for most of the wait: its speed, each way that matters. */
 static bool slow_link(const clv_status_link *l, clv_bytes *out) {
-  char rate[STATUS_SHORT];
+  char rate[STATUS_TEXT_BYTES];
   const char *comma = "";
   if (l->receiving + l->sending < HALF * l->awaited) return false;
   clv_bytes_puts(out, ": link ");
   if (l->receiving >= WORTH_IT && l->link_in_per_s > 0) {
-    clv_bytes_printf(out, "%s in", status_rate(l->link_in_per_s, rate));
+    clv_bytes_printf(out, "%s in", status_format_rate(l->link_in_per_s, rate));
     comma = ", ";
   }
   if (l->sending >= WORTH_IT && l->link_out_per_s > 0) {
-    clv_bytes_printf(out, "%s%s out", comma, status_rate(l->link_out_per_s, rate));
+    clv_bytes_printf(out, "%s%s out", comma, status_format_rate(l->link_out_per_s, rate));
     comma = ", ";
   }
   round_trip(l, comma, out);
@@ -137,7 +137,7 @@ static bool slow_link(const clv_status_link *l, clv_bytes *out) {
  * another part of the session is at work, on whose host a PING may only stand in line. */
 static bool far_away(const clv_status_view *view, const clv_status_session *s,
                      const clv_status_link *most, clv_bytes *out) {
-  char text[STATUS_SHORT];
+  char text[STATUS_TEXT_BYTES];
   const clv_status_worker *where;
   double waits = 0, trips = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
@@ -149,7 +149,7 @@ static bool far_away(const clv_status_view *view, const clv_status_session *s,
   if (trips < HALF * s->idle || most->round_trip_s < FAR) return false;
   if (trips < at_work(busiest_elsewhere(view, s, &where))) return false;
   clv_bytes_printf(out, ": %s round trip, %.*f waits a second",
-                   status_time(most->round_trip_s, text), waits < 10, waits);
+                   status_format_time(most->round_trip_s, text), waits < 10, waits);
   return true;
 }
 
@@ -170,20 +170,21 @@ static bool busy_elsewhere(const clv_status_view *view, const clv_status_session
 /* "3.0 MiB on the way here, link 12 Mbit/s in": the rate is left out where none has been
  * measured. */
 static bool on_its_way(const clv_status_link *l, clv_bytes *out) {
-  char size[STATUS_SHORT], rate[STATUS_SHORT];
+  char size[STATUS_TEXT_BYTES], rate[STATUS_TEXT_BYTES];
   bool in = l->missing_in > 0;
   double per_s = in ? l->link_in_per_s : l->link_out_per_s;
   if (!l->missing_in && !l->missing_out) return false;
   clv_format_size(in ? l->missing_in : l->missing_out, size, sizeof size);
   clv_bytes_printf(out, "%s on the way %s", size, in ? "here" : "there");
-  if (per_s > 0) clv_bytes_printf(out, ", link %s %s", status_rate(per_s, rate), in ? "in" : "out");
+  if (per_s > 0)
+    clv_bytes_printf(out, ", link %s %s", status_format_rate(per_s, rate), in ? "in" : "out");
   return true;
 }
 
 /* Tensors of a chunk or less come and go between, and nobody knows how long they were on their
  * way. */
 static bool who_knows(const clv_status_link *l, clv_bytes *out) {
-  char in[STATUS_SHORT], sent[STATUS_SHORT];
+  char in[STATUS_TEXT_BYTES], sent[STATUS_TEXT_BYTES];
   if (l->in_per_s + l->out_per_s <= TENSORS * l->awaits_per_s) return false;
   if (l->missing_in + l->missing_out > TENSORS) { /* now it is the link */
     clv_bytes_puts(out, ": ");
@@ -191,8 +192,8 @@ static bool who_knows(const clv_status_link *l, clv_bytes *out) {
     round_trip(l, ", ", out);
     return true;
   }
-  clv_bytes_printf(out, ": %s in, %s out", status_rate(l->in_per_s, in),
-                   status_rate(l->out_per_s, sent));
+  clv_bytes_printf(out, ": %s in, %s out", status_format_rate(l->in_per_s, in),
+                   status_format_rate(l->out_per_s, sent));
   round_trip(l, ", ", out);
   clv_bytes_printf(out, "; %s or the link is slow",
                    l->peer[0] ? "it takes its time" : "it computes, reads data");
@@ -243,7 +244,7 @@ static const clv_status_link *link_waited_for(const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
     if (l->missing_in + l->missing_out) found = l;
-    if (l->round_trip_s >= STATUS_SILENCE && (!silent || l->round_trip_s > silent->round_trip_s))
+    if (l->round_trip_s >= STATUS_SILENCE_S && (!silent || l->round_trip_s > silent->round_trip_s))
       silent = l;
   }
   return silent ? silent : found;
@@ -258,21 +259,21 @@ static void who_is_gone(const clv_status_view *view, clv_bytes *out) {
 
 static void describe_open_wait(const clv_status_view *view, const clv_status_session *s,
                                clv_bytes *out) {
-  char text[STATUS_SHORT];
+  char text[STATUS_TEXT_BYTES];
   const clv_status_link *l = link_waited_for(s);
   clv_bytes_puts(out, "waiting");
   if (l) clv_bytes_printf(out, " for %s", l->peer[0] ? l->peer : "the master");
   clv_bytes_printf(out, " %d %%: ", status_percent(s->idle));
-  if (l && l->round_trip_s >= STATUS_SILENCE)
+  if (l && l->round_trip_s >= STATUS_SILENCE_S)
     clv_bytes_printf(out, "nothing has come, not even an answer for %s",
-                     status_time(l->round_trip_s, text));
+                     status_format_time(l->round_trip_s, text));
   else if (!l || !on_its_way(l, out))
     clv_bytes_puts(out, "nothing has come");
-  if (l && l->round_trip_s < STATUS_SILENCE) round_trip(l, ", ", out);
+  if (l && l->round_trip_s < STATUS_SILENCE_S) round_trip(l, ", ", out);
   if (s->calls_waiting)
     clv_bytes_printf(out, ", %llu call%s for values", (unsigned long long)s->calls_waiting,
                      s->calls_waiting == 1 ? " waits" : "s wait");
-  if (!l || l->round_trip_s < STATUS_SILENCE) who_is_gone(view, out); /* else it has been said */
+  if (!l || l->round_trip_s < STATUS_SILENCE_S) who_is_gone(view, out); /* else it has been said */
 }
 
 bool status_is_idle(const clv_status_session *s) {
@@ -282,11 +283,11 @@ bool status_is_idle(const clv_status_session *s) {
 }
 
 static void idle(const clv_status_session *s, clv_bytes *out) {
-  char text[STATUS_SHORT];
+  char text[STATUS_TEXT_BYTES];
   clv_bytes_puts(out, "idle: its master asks for nothing");
-  if (s->n_links && s->links[0].round_trip_s >= STATUS_SILENCE)
+  if (s->n_links && s->links[0].round_trip_s >= STATUS_SILENCE_S)
     clv_bytes_printf(out, ", and has not answered for %s",
-                     status_time(s->links[0].round_trip_s, text));
+                     status_format_time(s->links[0].round_trip_s, text));
 }
 
 static void waiting(const clv_status_view *view, const clv_status_session *s, clv_bytes *out) {

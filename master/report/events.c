@@ -21,7 +21,7 @@ enum {
   ATTEMPTS = 100,    /* at a name for the file */
 };
 
-struct clv_events {
+struct clv_event_file {
   clv_sink file;
   clv_bytes value, summary, event, pending; /* reused: nothing is allocated once they have grown */
 };
@@ -105,13 +105,13 @@ static uint32_t masked_crc(const void *data, size_t len) {
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-static void begin_event(clv_events *e, uint64_t step) {
+static void begin_event(clv_event_file *e, uint64_t step) {
   e->event.len = 0;
   put_double(&e->event, EVENT_WALL_TIME, (double)clv_wall_ms() / 1e3);
   if (step) put_number(&e->event, EVENT_STEP, step);
 }
 
-static void end_event(clv_events *e) {
+static void end_event(clv_event_file *e) {
   size_t start = e->pending.len;
   put_le(&e->pending, e->event.len, 8);
   if (!e->pending.failed) put_le(&e->pending, masked_crc(e->pending.data + start, 8), 4);
@@ -119,30 +119,31 @@ static void end_event(clv_events *e) {
   put_le(&e->pending, masked_crc(e->event.data, e->event.len), 4);
   e->pending.failed |= e->event.failed || e->summary.failed || e->value.failed;
   e->event.failed = e->summary.failed = e->value.failed = false;
-  if (e->pending.len >= PENDING || e->pending.failed) clv_events_flush(e);
+  if (e->pending.len >= PENDING || e->pending.failed) clv_event_file_flush(e);
 }
 
 /* Without memory for a record, it is lost, and with it those that waited. */
-void clv_events_flush(clv_events *e) {
+void clv_event_file_flush(clv_event_file *e) {
   if (!e) return;
   if (!e->pending.failed) clv_sink_write(&e->file, e->pending.data, e->pending.len);
   e->pending.failed = false;
   e->pending.len = 0;
 }
 
-static void add_value(clv_events *e) {
+static void add_value(clv_event_file *e) {
   put_data(&e->summary, SUMMARY_VALUE, e->value.data, e->value.len);
   e->value.len = 0;
 }
 
-static void add_summary(clv_events *e, uint64_t step) {
+static void add_summary(clv_event_file *e, uint64_t step) {
   begin_event(e, step);
   put_data(&e->event, EVENT_SUMMARY, e->summary.data, e->summary.len);
   e->summary.len = 0;
   end_event(e);
 }
 
-void clv_events_scalars(clv_events *e, uint64_t step, const clv_scalar *list, size_t n) {
+void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *list,
+                                size_t n) {
   if (!e || !n) return;
   for (size_t i = 0; i < n; i++) {
     put_text(&e->value, VALUE_TAG, list[i].tag);
@@ -153,7 +154,7 @@ void clv_events_scalars(clv_events *e, uint64_t step, const clv_scalar *list, si
 }
 
 /* Summary.Value{tag, tensor{dtype: string, no dimensions, the text}, metadata{plugin "text"}}. */
-void clv_events_text(clv_events *e, uint64_t step, const char *tag, const char *text) {
+void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes plugin = {0}, inner = {0};
   if (!e) return;
   put_text(&e->value, VALUE_TAG, tag);
@@ -198,7 +199,7 @@ static void host_name(char host[65]) {
     if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", *p)) *p = '_';
 }
 
-static clv_code open_file(clv_events *e, const char *folder, clv_err *err) {
+static clv_code open_file(clv_event_file *e, const char *folder, clv_err *err) {
   clv_code code = CLV_EXISTS;
   char host[65];
   host_name(host);
@@ -212,9 +213,9 @@ static clv_code open_file(clv_events *e, const char *folder, clv_err *err) {
   return code;
 }
 
-clv_code clv_events_open(const char *folder, uint64_t step, clv_notifier notice, clv_events **ret,
-                         clv_err *err) {
-  CLV_AUTO(clv_events_closep) clv_events *e = NULL;
+clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notice,
+                             clv_event_file **ret, clv_err *err) {
+  CLV_AUTO(clv_event_file_closep) clv_event_file *e = NULL;
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->file.fd = -1;
   CLV_TRY(clv_mkdirs(folder, err));
@@ -228,14 +229,14 @@ clv_code clv_events_open(const char *folder, uint64_t step, clv_notifier notice,
   put_data(&e->event, EVENT_SESSION_LOG, e->value.data, e->value.len);
   e->value.len = 0;
   end_event(e);
-  clv_events_flush(e);
+  clv_event_file_flush(e);
   *ret = clv_steal(&e);
   return CLV_OK;
 }
 
-void clv_events_close(clv_events *e) {
+void clv_event_file_close(clv_event_file *e) {
   if (!e) return;
-  clv_events_flush(e);
+  clv_event_file_flush(e);
   clv_sink_close(&e->file);
   clv_bytes_done(&e->value);
   clv_bytes_done(&e->summary);
@@ -244,4 +245,4 @@ void clv_events_close(clv_events *e) {
   free(e);
 }
 
-void clv_events_closep(clv_events **e) { clv_events_close(*e); }
+void clv_event_file_closep(clv_event_file **e) { clv_event_file_close(*e); }

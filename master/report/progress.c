@@ -76,7 +76,7 @@ static bool is_known(const double value[NUMBERS], number i) {
 
 struct clv_reporter {
   FILE *table[TABLES];
-  clv_events *events;
+  clv_event_file *events;
   clv_journal *journal;
   uint64_t every;
   bool json, terminal, line_open;
@@ -123,23 +123,23 @@ static clv_code open_table(const clv_report_options *o, table t, FILE **ret, clv
 }
 
 /* The text is shown as Markdown, where four spaces make lines stand as they are. */
-static void add_about(clv_events *e, uint64_t step, const char *about) {
+static void add_about(clv_event_file *e, uint64_t step, const char *about) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (const char *line = about; *line;) {
     size_t n = strcspn(line, "\n");
     clv_bytes_printf(&text, "    %.*s\n", (int)n, line);
     line += n + (line[n] == '\n');
   }
-  if (text.len && !text.failed) clv_events_text(e, step, "session", text.data);
+  if (text.len && !text.failed) clv_event_file_add_text(e, step, "session", text.data);
 }
 
 /* A run that begins makes void whatever its folder has; one that goes on, the steps it repeats. */
 static clv_code open_events(clv_reporter *r, const clv_report_options *o, clv_err *err) {
   if (!o->tensorboard) return CLV_OK;
-  CLV_TRY(clv_events_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, o->notice, &r->events,
-                          err));
+  CLV_TRY(clv_event_file_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, o->notice,
+                              &r->events, err));
   if (o->about) add_about(r->events, o->keep_step, o->about);
-  clv_events_flush(r->events);
+  clv_event_file_flush(r->events);
   return CLV_OK;
 }
 
@@ -169,7 +169,7 @@ void clv_reporter_close(clv_reporter *r) {
   end_status_line(r);
   for (int t = 0; t < TABLES; t++)
     if (r->table[t]) fclose(r->table[t]);
-  clv_events_close(r->events);
+  clv_event_file_close(r->events);
   clv_bytes_done(&r->line);
   clv_bytes_done(&r->object);
   clv_bytes_done(&r->json_line);
@@ -200,7 +200,7 @@ const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]) {
   return dst;
 }
 
-const char *clv_text_number(const char *format, double v, char dst[CLV_JSON_NUMBER]) {
+const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NUMBER]) {
   if (isfinite(v))
     snprintf(dst, CLV_JSON_NUMBER, format, v);
   else
@@ -222,17 +222,17 @@ static double time_left(const clv_reporter *r, const clv_progress *p, double sec
   return left < MAX_TIME_LEFT ? left : -1;
 }
 
-const char *clv_time_left(double s, char dst[CLV_TIME_LEFT]) {
+const char *clv_format_duration(double s, char dst[CLV_DURATION_TEXT]) {
   bool known = s >= 0 && s < MAX_TIME_LEFT;
   uint64_t n = known ? (uint64_t)(s + 0.5) : 0;
   if (!known)
     dst[0] = '\0';
   else if (n < 60)
-    snprintf(dst, CLV_TIME_LEFT, "%us", (unsigned)n);
+    snprintf(dst, CLV_DURATION_TEXT, "%us", (unsigned)n);
   else if (n < 3600)
-    snprintf(dst, CLV_TIME_LEFT, "%um%02us", (unsigned)(n / 60), (unsigned)(n % 60));
+    snprintf(dst, CLV_DURATION_TEXT, "%um%02us", (unsigned)(n / 60), (unsigned)(n % 60));
   else
-    snprintf(dst, CLV_TIME_LEFT, "%uh%02um", (unsigned)(n / 3600), (unsigned)(n / 60 % 60));
+    snprintf(dst, CLV_DURATION_TEXT, "%uh%02um", (unsigned)(n / 3600), (unsigned)(n / 60 % 60));
   return dst;
 }
 
@@ -251,7 +251,7 @@ static void json_interval(clv_bytes *out, const clv_progress *p, const interval 
 
 static void text_interval(clv_bytes *out, const clv_reporter *r, const clv_progress *p,
                           const interval *i) {
-  char of[24] = "", accuracy[24] = "", skipped[96] = "", left[CLV_TIME_LEFT];
+  char of[24] = "", accuracy[24] = "", skipped[96] = "", left[CLV_DURATION_TEXT];
   char loss[CLV_JSON_NUMBER];
   if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
   if (r->has_accuracy)
@@ -263,9 +263,9 @@ static void text_interval(clv_bytes *out, const clv_reporter *r, const clv_progr
                    "step %llu%s  epoch %llu  loss %s%s  %.0f samples/s  up %.1f MB/s  down %.1f "
                    "MB/s  wait %.0f%%%s%s%s",
                    (unsigned long long)p->step, of, (unsigned long long)p->epoch + 1,
-                   clv_text_number("%.4f", i->loss, loss), accuracy, i->samples_s, i->up, i->down,
-                   100 * i->wait, i->left_s >= 0 ? "  eta " : "", clv_time_left(i->left_s, left),
-                   skipped);
+                   clv_format_number("%.4f", i->loss, loss), accuracy, i->samples_s, i->up, i->down,
+                   100 * i->wait, i->left_s >= 0 ? "  eta " : "",
+                   clv_format_duration(i->left_s, left), skipped);
 }
 
 static void print_interval(clv_reporter *r, const clv_progress *p) {
@@ -343,7 +343,7 @@ static void write_events(clv_reporter *r, const clv_progress *p, const double va
   size_t n = 0;
   for (int i = 0; i < NUMBERS; i++)
     if (is_known(value, (number)i)) list[n++] = (clv_scalar){numbers[i].tag, value[i]};
-  clv_events_scalars(r->events, p->step, list, n);
+  clv_event_file_add_scalars(r->events, p->step, list, n);
 }
 
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) {
@@ -357,7 +357,7 @@ clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err)
   bool last = p->total_steps && p->step == p->total_steps;
   if (r->steps < r->every && !last) return CLV_OK;
   print_interval(r, p);
-  clv_events_flush(r->events);
+  clv_event_file_flush(r->events);
   return flush(r, PACE, err);
 }
 
@@ -377,8 +377,8 @@ static void add_events(clv_reporter *r, const clv_evaluation *e) {
   for (size_t i = 0; i < e->n_scalars && n < EVALUATION_SCALARS; i++)
     if (!isnan(e->scalars[i].value)) /* a score that is not defined has no point in a curve */
       add_scalar(list, &n, tags[n], e->what, e->scalars[i].tag, e->scalars[i].value);
-  clv_events_scalars(r->events, e->step, list, n);
-  clv_events_flush(r->events);
+  clv_event_file_add_scalars(r->events, e->step, list, n);
+  clv_event_file_flush(r->events);
 }
 
 clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_err *err) {

@@ -46,17 +46,18 @@ typedef struct clv_scalar {
 
 /* One file of TensorBoard's. Records wait in memory for a flush; what the disk has no room for is
  * warned of once. NULL is allowed everywhere but in _open. */
-typedef struct clv_events clv_events;
+typedef struct clv_event_file clv_event_file;
 
 /* A new file in `folder`, which is made. What older files there have of `step` and later is
  * void. */
-clv_code clv_events_open(const char *folder, uint64_t step, clv_notifier notice, clv_events **ret,
-                         clv_err *err) CLV_USE_RESULT;
-void clv_events_scalars(clv_events *e, uint64_t step, const clv_scalar *list, size_t n);
-void clv_events_text(clv_events *e, uint64_t step, const char *tag, const char *markdown);
-void clv_events_flush(clv_events *e);
-void clv_events_close(clv_events *e); /* flushes */
-void clv_events_closep(clv_events **e);
+clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier notice,
+                             clv_event_file **ret, clv_err *err) CLV_USE_RESULT;
+void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scalar *list, size_t n);
+void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag,
+                             const char *markdown);
+void clv_event_file_flush(clv_event_file *e);
+void clv_event_file_close(clv_event_file *e); /* flushes */
+void clv_event_file_closep(clv_event_file **e);
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
@@ -86,13 +87,13 @@ typedef struct clv_evaluation {
 
 typedef struct clv_reporter clv_reporter;
 
-enum { CLV_JSON_NUMBER = 32, CLV_TIME_LEFT = 24 };
+enum { CLV_JSON_NUMBER = 32, CLV_DURATION_TEXT = 24 };
 
 /* "40s", "3m20s", "2h05m"; "" for what is not known: negative, not finite, too far. Returns dst. */
-const char *clv_time_left(double s, char dst[CLV_TIME_LEFT]);
+const char *clv_format_duration(double s, char dst[CLV_DURATION_TEXT]);
 
 /* v by a format such as "%.4f", or nan, inf, -inf: nan has no sign for people. Returns dst. */
-const char *clv_text_number(const char *format, double v, char dst[CLV_JSON_NUMBER]);
+const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NUMBER]);
 
 /* v with so many significant digits, or "null": JSON has no NaN and no infinity. Returns dst. */
 const char *clv_json_number(double v, int digits, char dst[CLV_JSON_NUMBER]);

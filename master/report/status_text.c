@@ -15,55 +15,55 @@ typedef unsigned long long ull;
 
 /* ---- a session ------------------------------------------------------------------------------- */
 
-static void modules(clv_status_flow *f, const clv_status_session *s) {
+static void modules(clv_line_wrap *f, const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MODULES; i++) {
     const clv_status_module *m = &s->modules[i];
     char evals[48] = "";
     if (m->evals)
       snprintf(evals, sizeof evals, ", %llu evaluation%s", (ull)m->evals, CLV_S(m->evals));
-    status_begin(f, INSIDE);
+    status_begin_line(f, INSIDE);
     bool placed = m->device && m->device[0] && strcmp(m->device, "cpu") != 0;
     const char *on = placed ? " on " : "", *device = placed ? m->device : "";
     if (m->name)
-      status_item(f, "%s %s%s%s", status_kind(m), m->name, on, device);
+      status_add_item(f, "%s %s%s%s", status_module_kind(m), m->name, on, device);
     else
-      status_item(f, "module %u%s%s", m->index, on, device);
-    status_item(f, "%llu step%s, %llu forward, %llu backward%s", (ull)m->steps, CLV_S(m->steps),
-                (ull)m->forwards, (ull)m->backwards, evals);
-    status_item(f, "%.1f calls/s", m->calls_per_s);
-    status_end(f);
+      status_add_item(f, "module %u%s%s", m->index, on, device);
+    status_add_item(f, "%llu step%s, %llu forward, %llu backward%s", (ull)m->steps, CLV_S(m->steps),
+                    (ull)m->forwards, (ull)m->backwards, evals);
+    status_add_item(f, "%.1f calls/s", m->calls_per_s);
+    status_end_line(f);
   }
   if (s->n_modules <= MODULES) return;
-  status_begin(f, INSIDE);
-  status_item(f, "and %u more module%s", s->n_modules - MODULES, CLV_S(s->n_modules - MODULES));
-  status_end(f);
+  status_begin_line(f, INSIDE);
+  status_add_item(f, "and %u more module%s", s->n_modules - MODULES, CLV_S(s->n_modules - MODULES));
+  status_end_line(f);
 }
 
-static void on_its_way(clv_status_flow *f, const clv_status_link *l) {
-  char in[STATUS_SHORT], out[STATUS_SHORT];
+static void on_its_way(clv_line_wrap *f, const clv_status_link *l) {
+  char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES];
   if (l->frames_in + l->frames_out)
-    status_item(f, "queued %llu in, %llu out", (ull)l->frames_in, (ull)l->frames_out);
+    status_add_item(f, "queued %llu in, %llu out", (ull)l->frames_in, (ull)l->frames_out);
   if (l->tensors_in)
-    status_item(f, "coming: %llu tensor%s, %s to go", (ull)l->tensors_in, CLV_S(l->tensors_in),
-                clv_format_size(l->missing_in, in, sizeof in));
+    status_add_item(f, "coming: %llu tensor%s, %s to go", (ull)l->tensors_in, CLV_S(l->tensors_in),
+                    clv_format_size(l->missing_in, in, sizeof in));
   if (l->tensors_out || l->missing_out)
-    status_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
+    status_add_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
 }
 
-static void link_line(clv_status_flow *f, const clv_status_link *l) {
-  char in[STATUS_SHORT], out[STATUS_SHORT], all_in[STATUS_SHORT], all_out[STATUS_SHORT],
-      rtt[STATUS_SHORT];
-  status_begin(f, INSIDE);
-  status_item(f, "link to %s%s", l->peer[0] ? "" : "the master", l->peer);
+static void link_line(clv_line_wrap *f, const clv_status_link *l) {
+  char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], all_in[STATUS_TEXT_BYTES],
+      all_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
+  status_begin_line(f, INSIDE);
+  status_add_item(f, "link to %s%s", l->peer[0] ? "" : "the master", l->peer);
   if (l->round_trip_s > 0)
-    status_item(f, l->round_trip_s < STATUS_SILENCE ? "%s round trip" : "no answer for %s",
-                status_time(l->round_trip_s, rtt));
-  status_item(f, "in %s (%s)", status_rate(l->in_per_s, in),
-              clv_format_size(l->bytes_in, all_in, sizeof all_in));
-  status_item(f, "out %s (%s)", status_rate(l->out_per_s, out),
-              clv_format_size(l->bytes_out, all_out, sizeof all_out));
+    status_add_item(f, l->round_trip_s < STATUS_SILENCE_S ? "%s round trip" : "no answer for %s",
+                    status_format_time(l->round_trip_s, rtt));
+  status_add_item(f, "in %s (%s)", status_format_rate(l->in_per_s, in),
+                  clv_format_size(l->bytes_in, all_in, sizeof all_in));
+  status_add_item(f, "out %s (%s)", status_format_rate(l->out_per_s, out),
+                  clv_format_size(l->bytes_out, all_out, sizeof all_out));
   on_its_way(f, l);
-  status_end(f);
+  status_end_line(f);
 }
 
 /* "[######>>>>>>>>>>==....]", each share in its letter. */
@@ -85,167 +85,170 @@ static void bar(const clv_status_session *s, unsigned cells, char *dst) {
   dst[2 + cells] = '\0';
 }
 
-static void shares(clv_status_flow *f, const clv_status_session *s) {
+static void shares(clv_line_wrap *f, const clv_status_session *s) {
   char cells[MOST_BAR + 3];
   bar(s, CLV_MIN(CLV_MAX(f->width / 4, (unsigned)LEAST_BAR), (unsigned)MOST_BAR), cells);
-  status_begin(f, INSIDE);
-  status_item(f, "%s", cells);
-  status_item(f, "# computes %d %%", status_percent(s->busy));
-  status_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", status_percent(s->idle));
-  status_item(f, "= for the cores %d %%", status_percent(s->for_cores));
-  status_end(f);
+  status_begin_line(f, INSIDE);
+  status_add_item(f, "%s", cells);
+  status_add_item(f, "# computes %d %%", status_percent(s->busy));
+  status_add_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", status_percent(s->idle));
+  status_add_item(f, "= for the cores %d %%", status_percent(s->for_cores));
+  status_end_line(f);
 }
 
-static void last_error(clv_status_flow *f, unsigned indent, const clv_status_last_error *t) {
-  char age[STATUS_SHORT], head[64];
+static void last_error(clv_line_wrap *f, unsigned indent, const clv_status_last_error *t) {
+  char age[STATUS_TEXT_BYTES], head[64];
   if (!t->text || !t->text[0]) return;
-  snprintf(head, sizeof head, "! %s ago:", status_time(t->age_s, age));
-  status_begin(f, indent);
-  status_words(f, head);
-  status_words(f, t->text);
-  status_end(f);
+  snprintf(head, sizeof head, "! %s ago:", status_format_time(t->age_s, age));
+  status_begin_line(f, indent);
+  status_add_words(f, head);
+  status_add_words(f, t->text);
+  status_end_line(f);
 }
 
-static void holds(clv_status_flow *f, const clv_status_session *s) {
-  char memory[STATUS_SHORT], limit[STATUS_SHORT];
-  status_begin(f, INSIDE);
-  status_item(f, "contexts %llu", (ull)s->contexts);
-  status_item(f, "values %llu", (ull)s->values);
-  status_item(f, "references %llu kept, %llu used", (ull)s->references, (ull)s->references_used);
-  if (s->references_pending) status_item(f, "%llu not settled", (ull)s->references_pending);
-  status_item(f, "calls waiting %llu", (ull)s->calls_waiting);
-  if (s->late_frames) status_item(f, "late frames %llu", (ull)s->late_frames);
-  status_item(f, "memory %s of %s", clv_format_size(s->memory, memory, sizeof memory),
-              clv_format_size(s->memory_limit, limit, sizeof limit));
-  status_end(f);
+static void holds(clv_line_wrap *f, const clv_status_session *s) {
+  char memory[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
+  status_begin_line(f, INSIDE);
+  status_add_item(f, "contexts %llu", (ull)s->contexts);
+  status_add_item(f, "values %llu", (ull)s->values);
+  status_add_item(f, "references %llu kept, %llu used", (ull)s->references,
+                  (ull)s->references_used);
+  if (s->references_pending) status_add_item(f, "%llu not settled", (ull)s->references_pending);
+  status_add_item(f, "calls waiting %llu", (ull)s->calls_waiting);
+  if (s->late_frames) status_add_item(f, "late frames %llu", (ull)s->late_frames);
+  status_add_item(f, "memory %s of %s", clv_format_size(s->memory, memory, sizeof memory),
+                  clv_format_size(s->memory_limit, limit, sizeof limit));
+  status_end_line(f);
 }
 
-static void details(clv_status_flow *f, const clv_status_session *s) {
+static void details(clv_line_wrap *f, const clv_status_session *s) {
   if (s->n_modules) shares(f, s);
   modules(f, s);
   for (uint32_t i = 0; i < s->n_links; i++) link_line(f, &s->links[i]);
   holds(f, s);
 }
 
-static void session(clv_status_flow *f, const clv_status_view *view, const clv_status_worker *w,
+static void session(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w,
                     const clv_status_session *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes diagnosis = {0};
-  char age[STATUS_SHORT];
+  char age[STATUS_TEXT_BYTES];
   clv_status_diagnosis(view, w, s, &diagnosis);
-  status_begin(f, SESSION);
-  status_item(f, "session %s", s->name);
-  status_item(f, "of %s", s->identity);
-  status_item(f, "%s old", status_time(s->age_s, age));
-  if (s->epoch > 1) status_item(f, "epoch %llu", (ull)s->epoch);
-  status_end(f);
-  status_begin(f, INSIDE);
-  status_words(f, diagnosis.data ? diagnosis.data : "");
-  status_end(f);
+  status_begin_line(f, SESSION);
+  status_add_item(f, "session %s", s->name);
+  status_add_item(f, "of %s", s->identity);
+  status_add_item(f, "%s old", status_format_time(s->age_s, age));
+  if (s->epoch > 1) status_add_item(f, "epoch %llu", (ull)s->epoch);
+  status_end_line(f);
+  status_begin_line(f, INSIDE);
+  status_add_words(f, diagnosis.data ? diagnosis.data : "");
+  status_end_line(f);
   if (!f->brief) details(f, s);
   last_error(f, INSIDE, &s->last_error);
 }
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static void missing(clv_status_flow *f, const clv_status_worker *w) {
-  status_begin(f, 0);
-  status_item(f, "%s", w->name);
-  status_item(f, "%s", w->address);
-  status_item(f, "%s", !w->asked ? "asking" : w->refused ? "REFUSES US" : "DOES NOT ANSWER");
-  status_end(f);
+static void missing(clv_line_wrap *f, const clv_status_worker *w) {
+  status_begin_line(f, 0);
+  status_add_item(f, "%s", w->name);
+  status_add_item(f, "%s", w->address);
+  status_add_item(f, "%s", !w->asked ? "asking" : w->refused ? "REFUSES US" : "DOES NOT ANSWER");
+  status_end_line(f);
   if (!w->asked) return;
-  status_begin(f, SESSION);
-  status_words(f, w->error);
-  status_end(f);
+  status_begin_line(f, SESSION);
+  status_add_words(f, w->error);
+  status_end_line(f);
   if (!w->fix || !w->fix[0]) return;
-  status_begin(f, SESSION);
-  status_words(f, "fix:");
-  status_words(f, w->fix);
-  status_end(f);
+  status_begin_line(f, SESSION);
+  status_add_words(f, "fix:");
+  status_add_words(f, w->fix);
+  status_end_line(f);
 }
 
-static void memory(clv_status_flow *f, const clv_status_worker *w) {
-  char used[STATUS_SHORT], limit[STATUS_SHORT], resident[STATUS_SHORT];
+static void memory(clv_line_wrap *f, const clv_status_worker *w) {
+  char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES], resident[STATUS_TEXT_BYTES];
   uint64_t most = w->memory_limit ? w->memory_limit : w->session_limit;
-  status_item(f, "memory %s (limit %s%s)", clv_format_size(w->memory, used, sizeof used),
-              clv_format_size(most, limit, sizeof limit), w->memory_limit ? "" : " a session");
+  status_add_item(f, "memory %s (limit %s%s)", clv_format_size(w->memory, used, sizeof used),
+                  clv_format_size(most, limit, sizeof limit), w->memory_limit ? "" : " a session");
   if (w->sees_all)
-    status_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
+    status_add_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
 }
 
 /* One that has no limit of its own has nothing to tell that the line above does not. */
-static void devices(clv_status_flow *f, const clv_status_worker *w) {
-  char used[STATUS_SHORT], limit[STATUS_SHORT];
+static void devices(clv_line_wrap *f, const clv_status_worker *w) {
+  char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < w->n_devices; i++) {
     const clv_status_device *d = &w->devices[i];
     uint64_t most = d->memory_limit ? d->memory_limit : d->total;
     if (w->n_devices == 1 && !most) return;
-    if (i == 0) status_begin(f, SESSION);
+    if (i == 0) status_begin_line(f, SESSION);
     bool says = d->total && d->isa && d->isa[0];
-    status_item(f, "device %s%s%s%s%s%s: %s%s%s", d->name, says ? " (" : "", says ? d->kind : "",
-                says ? ", " : "", says ? d->isa : "", says ? ")" : "",
-                clv_format_size(d->memory, used, sizeof used), most ? " of " : "",
-                most ? clv_format_size(most, limit, sizeof limit) : "");
+    status_add_item(f, "device %s%s%s%s%s%s: %s%s%s", d->name, says ? " (" : "",
+                    says ? d->kind : "", says ? ", " : "", says ? d->isa : "", says ? ")" : "",
+                    clv_format_size(d->memory, used, sizeof used), most ? " of " : "",
+                    most ? clv_format_size(most, limit, sizeof limit) : "");
   }
-  if (w->n_devices) status_end(f);
+  if (w->n_devices) status_end_line(f);
 }
 
-static void certificate(clv_status_flow *f, const clv_status_worker *w) {
+static void certificate(clv_line_wrap *f, const clv_status_worker *w) {
   double days = w->certificate_days;
-  char left[STATUS_SHORT];
+  char left[STATUS_TEXT_BYTES];
   if (!w->has_certificate) return;
   if (days < 0)
-    status_item(f, "CERTIFICATE HAS EXPIRED");
+    status_add_item(f, "CERTIFICATE HAS EXPIRED");
   else
-    status_item(f, "%s ends in %s", days < 7 ? "CERTIFICATE" : "certificate",
-                status_time(86400 * days, left));
+    status_add_item(f, "%s ends in %s", days < 7 ? "CERTIFICATE" : "certificate",
+                    status_format_time(86400 * days, left));
 }
 
-static void itself(clv_status_flow *f, const clv_status_worker *w) {
-  char up[STATUS_SHORT];
-  status_begin(f, SESSION);
-  status_item(f, "%s", w->software);
-  if (w->protocol) status_item(f, "protocol %u", w->protocol);
-  status_item(f, "up %s", status_time(w->uptime_s, up));
-  if (w->cores) status_item(f, "%s, %u core%s, %s", w->device, w->cores, CLV_S(w->cores), w->isa);
-  status_end(f);
-  status_begin(f, SESSION);
+static void itself(clv_line_wrap *f, const clv_status_worker *w) {
+  char up[STATUS_TEXT_BYTES];
+  status_begin_line(f, SESSION);
+  status_add_item(f, "%s", w->software);
+  if (w->protocol) status_add_item(f, "protocol %u", w->protocol);
+  status_add_item(f, "up %s", status_format_time(w->uptime_s, up));
+  if (w->cores)
+    status_add_item(f, "%s, %u core%s, %s", w->device, w->cores, CLV_S(w->cores), w->isa);
+  status_end_line(f);
+  status_begin_line(f, SESSION);
   memory(f, w);
-  status_item(f, "sessions %u (limit %u%s)", w->open_sessions, w->max_sessions,
-              w->sees_all ? " an identity" : "");
-  if (w->sees_all) status_item(f, "connections %u (limit %u)", w->connections, w->max_connections);
+  status_add_item(f, "sessions %u (limit %u%s)", w->open_sessions, w->max_sessions,
+                  w->sees_all ? " an identity" : "");
+  if (w->sees_all)
+    status_add_item(f, "connections %u (limit %u)", w->connections, w->max_connections);
   certificate(f, w);
   if (w->sees_all && w->handshake_failures)
-    status_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
-  status_end(f);
+    status_add_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
+  status_end_line(f);
   devices(f, w);
 }
 
-static void answers(clv_status_flow *f, const clv_status_worker *w) {
-  status_begin(f, 0);
-  status_item(f, "%s", w->name);
-  status_item(f, "%s", w->address);
-  if (w->said[0] && strcmp(w->said, w->name) != 0) status_item(f, "calls itself %s", w->said);
-  if (w->draining) status_item(f, "DRAINING: takes no new sessions");
+static void answers(clv_line_wrap *f, const clv_status_worker *w) {
+  status_begin_line(f, 0);
+  status_add_item(f, "%s", w->name);
+  status_add_item(f, "%s", w->address);
+  if (w->said[0] && strcmp(w->said, w->name) != 0) status_add_item(f, "calls itself %s", w->said);
+  if (w->draining) status_add_item(f, "DRAINING: takes no new sessions");
   if (f->brief && w->certificate_days < 7) certificate(f, w);
-  status_end(f);
+  status_end_line(f);
   if (!f->brief) itself(f, w);
   last_error(f, SESSION, &w->last_error);
 }
 
 /* Sessions that are there and not shown. */
-static void unseen(clv_status_flow *f, const clv_status_worker *w) {
+static void unseen(clv_line_wrap *f, const clv_status_worker *w) {
   uint32_t seen = w->n_sessions + w->left_out;
   uint32_t others = w->open_sessions - CLV_MIN(seen, w->open_sessions);
-  status_begin(f, SESSION);
+  status_begin_line(f, SESSION);
   if (!w->n_sessions && !others)
-    status_item(f, w->sees_all ? "no session is open" : "no session of yours is open");
-  if (others) status_item(f, "%u session%s of others", others, CLV_S(others));
-  if (w->left_out) status_item(f, "%u more that did not fit the answer", w->left_out);
-  if (!w->n_sessions || others || w->left_out) status_end(f);
+    status_add_item(f, w->sees_all ? "no session is open" : "no session of yours is open");
+  if (others) status_add_item(f, "%u session%s of others", others, CLV_S(others));
+  if (w->left_out) status_add_item(f, "%u more that did not fit the answer", w->left_out);
+  if (!w->n_sessions || others || w->left_out) status_end_line(f);
 }
 
-static void worker(clv_status_flow *f, const clv_status_view *view, const clv_status_worker *w) {
+static void worker(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w) {
   if (!w->asked || w->error) {
     missing(f, w);
     return;
@@ -256,30 +259,30 @@ static void worker(clv_status_flow *f, const clv_status_view *view, const clv_st
 }
 
 static void text_of(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
-  clv_status_flow f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
+  clv_line_wrap f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
   uint32_t n = 0;
   double over = 0;
-  char text[STATUS_SHORT];
+  char text[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < view->n_workers; i++) {
     const clv_status_worker *w = &view->workers[i];
     n += w->asked && !w->error;
     if (!w->error) over = CLV_MAX(over, w->over_s);
   }
-  status_begin(&f, 0);
-  status_item(&f, "%s", view->clock);
-  status_item(&f, "%s: %u of %u %s", view->title, n, view->n_workers,
-              view->n_workers == 1 ? "worker answers" : "workers answer");
-  if (n) status_item(&f, "rates and shares over %s", status_time(over, text));
-  status_end(&f);
+  status_begin_line(&f, 0);
+  status_add_item(&f, "%s", view->clock);
+  status_add_item(&f, "%s: %u of %u %s", view->title, n, view->n_workers,
+                  view->n_workers == 1 ? "worker answers" : "workers answer");
+  if (n) status_add_item(&f, "rates and shares over %s", status_format_time(over, text));
+  status_end_line(&f);
   for (uint32_t i = 0; i < view->n_workers; i++) {
     clv_bytes_puts(out, "\n");
     worker(&f, view, &view->workers[i]);
   }
   if (!brief) return;
   clv_bytes_puts(out, "\n");
-  status_begin(&f, 0);
-  status_words(&f, "(in short, to fit the window: a higher one shows all)");
-  status_end(&f);
+  status_begin_line(&f, 0);
+  status_add_words(&f, "(in short, to fit the window: a higher one shows all)");
+  status_end_line(&f);
 }
 
 void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out) {

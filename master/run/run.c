@@ -36,19 +36,19 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
   if (scope) CLV_TRY(clv_run_scan_data(r, scope == CLV_SCAN_IMAGES, err));
   CLV_TRY(clv_run_make_blueprint(r, err));
-  CLV_TRY(clv_run_data_fits(&r->data, r->blueprint, err));
-  clv_run_data_count_places(&r->data, r->blueprint);
+  CLV_TRY(clv_run_data_check_fit(&r->data, r->blueprint, err));
+  clv_run_data_measure_lengths(&r->data, r->blueprint);
   CLV_TRY(clv_run_score_new(r, err));
   return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
 static clv_code draw(const clv_run *r, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_TRY(clv_blueprint_draw(r->blueprint, r->o->json, out, &text, err));
+  CLV_TRY(clv_blueprint_draw_schedule(r->blueprint, r->o->json, out, &text, err));
   return r->o->out ? clv_file_write_durable(r->o->out, text.data, text.len, 0644, err) : CLV_OK;
 }
 
-static clv_exit suggest(clv_run *r) {
+static clv_exit_code suggest(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_links_freep) clv_links *links = NULL;
   clv_err err;
@@ -56,34 +56,34 @@ static clv_exit suggest(clv_run *r) {
     return clv_run_fail(r, CLV_EXIT_USAGE, &err);
   if (clv_run_open_blueprint(r, true, CLV_SCAN_NOTHING, &err) != CLV_OK ||
       clv_suggest_cuts(r->blueprint, links, r->o->json, &text, &err) != CLV_OK)
-    return clv_run_fail(r, clv_run_setup_exit(&err), &err);
+    return clv_run_fail(r, clv_run_setup_exit_code(&err), &err);
   fputs(text.data, stdout);
   return CLV_EXIT_OK;
 }
 
-static clv_exit unasked_exit(clv_code code) {
+static clv_exit_code unasked_exit(clv_code code) {
   return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
 }
 
 /* What the workers say of their devices is asked first: figures are of what they name. */
-clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .looks = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
   clv_err err, unanswered;
   clv_code asked = CLV_OK;
   if (o->suggest_cuts) return suggest(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+    return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (!o->schedule && clv_run_look_ahead(&r, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  if (o->ask) asked = clv_ask_kinds(r.blueprint, o->json, &kinds, &unanswered);
+    return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  if (o->ask) asked = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
   clv_code code = o->schedule ? draw(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
-  if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+  if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   fputs(text.data, stdout);
-  if (clv_blueprint_permits(r.blueprint, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  if (asked != CLV_OK) return (clv_exit)clv_exit_report(unasked_exit(asked), &unanswered);
+  if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)
+    return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  if (asked != CLV_OK) return (clv_exit_code)clv_exit_report(unasked_exit(asked), &unanswered);
   fputs(kinds.data ? kinds.data : "", stdout);
   clv_run_print_later(&r);
   return CLV_EXIT_OK;
@@ -91,7 +91,7 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
 
 /* " in 10 classes", for folders of images. */
 static const char *format_classes(const clv_run *r, char *text, size_t len) {
-  size_t n = clv_dataset_classes(r->data.train);
+  size_t n = clv_dataset_class_count(r->data.train);
   text[0] = '\0';
   if (n) snprintf(text, len, " in %zu class%s", n, n > 1 ? "es" : "");
   return text;
@@ -118,7 +118,7 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
 /* sets: what clv_run_describe_sets says. */
 static void print_checked(const clv_run *r, const char *sets) {
   char classes[48], looked[80] = "all of them were looked at";
-  size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_most(r, all);
+  size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_limit(r, all);
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
   if (seen < all)
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
@@ -134,7 +134,7 @@ static void print_checked(const clv_run *r, const char *sets) {
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
            CLV_S(samples), format_classes(r, classes, sizeof classes), looked);
   CLV_AUTO(clv_bytes_done) clv_bytes held = {0};
-  clv_run_data_held_back(r->config, &r->data, &held);
+  clv_run_data_describe_held_back(r->config, &r->data, &held);
   if (!r->o->json && held.len && !held.failed) printf("%s\n", held.data);
 }
 
@@ -145,7 +145,7 @@ static bool uses_workers(const clv_run *r) {
   return any;
 }
 
-clv_exit clv_run_check_identity(const clv_run *r, bool always, clv_err *err) {
+clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err) {
   const clv_tls_config *t = &r->config->tls;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   if (!t->ca || !(always || uses_workers(r))) return CLV_EXIT_OK;
@@ -156,15 +156,15 @@ clv_exit clv_run_check_identity(const clv_run *r, bool always, clv_err *err) {
   return clv_run_fail(r, CLV_EXIT_CONNECT, err);
 }
 
-clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_err err;
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
+    return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
   if (clv_run_look_ahead(&r, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  clv_exit code = clv_run_check_identity(&r, true, &err);
+    return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  clv_exit_code code = clv_run_check_identity(&r, true, &err);
   if (code != CLV_EXIT_OK) return code;
   CLV_AUTO(clv_bytes_done) clv_bytes sets = {0};
   if (clv_run_describe_sets(&r, o->json, &sets, &err) != CLV_OK)
@@ -179,7 +179,7 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
 /* By the table of the run whose weights are used, and into its record. */
 static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
-  CLV_TRY(clv_run_settle_micro_batches(r, true, err));
+  CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
   CLV_TRY(clv_run_compare_table(r, err));
   return clv_run_open_record(r, command, err);
 }
@@ -199,9 +199,9 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   return code;
 }
 
-static clv_exit untrained_exit(const clv_run *r, const clv_err *err) {
+static clv_exit_code untrained_exit(const clv_run *r, const clv_err *err) {
   bool nothing = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
-  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(r, err);
+  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
 }
 
 static clv_code check_files(clv_run *r, clv_err *err) {
@@ -209,24 +209,24 @@ static clv_code check_files(clv_run *r, clv_err *err) {
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_compare_files(r, err));
   r->changes.len = 0; /* they were said */
-  return clv_run_warn_of_keys(r, err);
+  return clv_run_warn_changed_keys(r, err);
 }
 
-clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
-                         clv_tensor **predictions) {
+clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_result *ret,
+                                      clv_tensor **predictions) {
   clv_err err;
-  clv_exit code = clv_run_check_identity(r, false, &err);
+  clv_exit_code code = clv_run_check_identity(r, false, &err);
   if (code != CLV_EXIT_OK) return code;
-  if (check_files(r, &err) != CLV_OK) return clv_run_fail(r, clv_run_setup_exit(&err), &err);
+  if (check_files(r, &err) != CLV_OK) return clv_run_fail(r, clv_run_setup_exit_code(&err), &err);
   if (open_trained(r, command, &err) != CLV_OK)
     return clv_run_fail(r, untrained_exit(r, &err), &err);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)
-    return clv_run_fail(r, clv_run_exit(r, &err), &err);
+    return clv_run_fail(r, clv_run_exit_code(r, &err), &err);
   return CLV_EXIT_OK;
 }
 
-clv_exit clv_run_need_test(const clv_run *r) {
+clv_exit_code clv_run_check_has_test(const clv_run *r) {
   clv_err err;
   if (r->config->data.test.n) return CLV_EXIT_OK;
   clv_session_fail_at(
@@ -254,18 +254,18 @@ static clv_code check_labels(const clv_run *r, clv_err *err) {
   return clv_run_compare_classes(r, &classes, r->data.test, "data.test", err);
 }
 
-clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_run_eval(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_step_result e;
   clv_err err;
-  clv_exit code = r.code = clv_run_need_test(&r);
+  clv_exit_code code = r.code = clv_run_check_has_test(&r);
   if (code != CLV_EXIT_OK) return code;
-  if (clv_run_settle_key(&r, true, &err) != CLV_OK)
+  if (clv_run_resolve_key(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
   if (clv_run_open_blueprint(&r, false, CLV_SCAN_VALUES, &err) != CLV_OK ||
       check_labels(&r, &err) != CLV_OK)
-    return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
-  code = r.code = clv_run_trained(&r, "eval", &e, NULL);
+    return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  code = r.code = clv_run_eval_checkpoint(&r, "eval", &e, NULL);
   if (code == CLV_EXIT_OK) print_test(&r, &e);
   return code;
 }

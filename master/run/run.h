@@ -9,16 +9,16 @@
 #include "master/plan/plan.h"
 
 /* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */
-clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_eval(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_predict(const clv_session_config *config, const clv_run_options *o);
-clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o);
+clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_options *o);
+clv_exit_code clv_run_eval(const clv_session_config *config, const clv_run_options *o);
+clv_exit_code clv_run_predict(const clv_session_config *config, const clv_run_options *o);
+clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o);
 /* What --checkpoint may say: "latest", "best" or the number of a step; NULL: it was not given. */
 bool clv_is_checkpoint_name(const char *text);
-/* The checkpoint of a run's folder that it means. `notes` as of clv_checkpoint_latest. */
-clv_code clv_run_checkpoint_of(const char *dir, const char *which, clv_checkpoint **ret,
-                               clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
-clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *o);
+/* The checkpoint of a run's folder that it means. `notes` as of clv_checkpoint_load_latest. */
+clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpoint **ret,
+                                 clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
+clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o);
 
 /* Writes adapter_config.json and adapter_model.safetensors into `folder`, which is made where it is
  * missing: the adapters of all stages, and what else was trained beside them. CLV_PRECONDITION: the

@@ -50,14 +50,14 @@ static clv_code check_left(const clv_run *r, uint64_t step, uint64_t whole, clv_
                   (unsigned long long)r->records_before, (unsigned long long)whole);
 }
 
-clv_code clv_run_is_done(clv_run *r, bool *ret, clv_err *err) {
+clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   uint64_t wanted, whole;
   bool finished = clv_run_lock_is_finished(r->lock);
   if (!r->o->resume || (!finished && !r->has_other_data)) return CLV_OK;
   CLV_TRY(wanted_steps(r, &wanted, &whole, err));
   /* One that is damaged is made again. */
-  if (clv_checkpoint_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
+  if (clv_checkpoint_load_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
   CLV_TRY(check_left(r, step, whole, err));
   *ret = finished && step >= wanted;
@@ -78,9 +78,9 @@ static clv_code fail_lost(const clv_run *r, clv_err *err) {
 
 clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
-  r->resumed = clv_checkpoint_any_written(r->dir.data);
+  r->resumed = clv_checkpoint_has_manifest(r->dir.data);
   if (r->resumed) return clv_run_refuse_changes(r, err);
-  if (clv_run_lock_has_saved(r->lock)) return fail_lost(r, err);
+  if (clv_run_lock_has_checkpoint(r->lock)) return fail_lost(r, err);
   return clv_checkpoint_clear(r->dir.data, err); /* of one that was being written */
 }
 
@@ -92,31 +92,31 @@ void clv_run_print_start(const clv_run *r) {
   clv_bytes_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed)
-    clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+    clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
 }
 
 void clv_run_print_held_back(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-  clv_run_data_held_back(r->config, &r->data, &text);
+  clv_run_data_describe_held_back(r->config, &r->data, &text);
   if (!text.len) return;
   clv_bytes_printf(&json, "{\"event\":\"split\",\"training\":%zu,\"validation\":%zu,\"message\":",
                    r->data.train_rows.n, r->data.validation_rows.n);
   clv_bytes_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed)
-    clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+    clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
 }
 
-bool clv_run_recalls_session(const clv_run *r) {
+bool clv_run_has_stored_session(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   if (r->resumed) return true;
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   return r->o->resume && !path.failed && access(path.data, F_OK) == 0;
 }
 
-void clv_run_print_aside(const clv_run *r) {
+void clv_run_print_moved_folder(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  const char *aside = clv_run_lock_aside(r->lock);
+  const char *aside = clv_run_lock_moved_folder(r->lock);
   if (!aside) return;
   clv_bytes_printf(&text, "the finished run that was here is in %s", aside);
   if (!text.failed) clv_reporter_notice(r->reporter, text.data, NULL);

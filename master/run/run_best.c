@@ -22,8 +22,8 @@ static void format_line(const clv_best_checkpoint *b, char line[MAX_LINE]) {
 }
 
 /* In its one spelling. */
-clv_code clv_best_parse(const char *text, size_t len, const char *label, clv_best_checkpoint *ret,
-                        clv_err *err) {
+clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
+                                   clv_best_checkpoint *ret, clv_err *err) {
   char again[MAX_LINE];
   clv_best_metric metric = CLV_BEST_NONE;
   for (int i = CLV_BEST_LOSS; i <= CLV_BEST_ACCURACY; i++) {
@@ -46,7 +46,7 @@ clv_code clv_best_parse(const char *text, size_t len, const char *label, clv_bes
 }
 
 static void path_in(const char *dir, clv_bytes *ret) {
-  clv_bytes_printf(ret, "%s/" CLV_RUN_BEST, dir);
+  clv_bytes_printf(ret, "%s/" CLV_RUN_BEST_FILE, dir);
 }
 
 static clv_code read_line(const char *dir, clv_best_checkpoint *ret, clv_err *err) {
@@ -54,7 +54,7 @@ static clv_code read_line(const char *dir, clv_best_checkpoint *ret, clv_err *er
   path_in(dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, MAX_LINE, &text, err));
-  return clv_best_parse(text.data ? text.data : "", text.len, path.data, ret, err);
+  return clv_best_checkpoint_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
 static clv_code write_line(const char *dir, const clv_best_checkpoint *b, clv_err *err) {
@@ -79,7 +79,7 @@ static clv_code recall(const clv_run *r, clv_best_checkpoint *ret, clv_err *err)
   clv_best_checkpoint b;
   clv_code code = read_line(r->dir.data, &b, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
-  CLV_TRY(clv_checkpoint_of_step(r->dir.data, b.step, &c, err));
+  CLV_TRY(clv_checkpoint_load_step(r->dir.data, b.step, &c, err));
   bool other = r->config->checkpoint.best && r->config->checkpoint.best != b.metric;
   if (other)
     forget(r);
@@ -89,7 +89,7 @@ static clv_code recall(const clv_run *r, clv_best_checkpoint *ret, clv_err *err)
 }
 
 /* What is damaged or gone is no longer the best. */
-void clv_run_recall_best(clv_run *r) {
+void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
   if (!r->resumed) forget(r);
@@ -98,8 +98,8 @@ void clv_run_recall_best(clv_run *r) {
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
 }
 
-bool clv_best_is_better(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
-                        clv_best_mode mode) {
+bool clv_is_better_checkpoint(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
+                              clv_best_mode mode) {
   if (!isfinite(now->value)) return false;
   if (then->step == CLV_CHECKPOINT_NONE) return true;
   return mode == CLV_BEST_MAX ? now->value > then->value : now->value < then->value;
@@ -111,10 +111,10 @@ bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkp
   if (!b.metric || !e->samples) return false;
   b.value = b.metric == CLV_BEST_LOSS ? e->loss : clv_step_accuracy(e);
   *ret = b;
-  return clv_best_is_better(&b, &r->best, r->config->checkpoint.mode);
+  return clv_is_better_checkpoint(&b, &r->best, r->config->checkpoint.mode);
 }
 
-clv_code clv_run_keep_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) {
+clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) {
   CLV_TRY(write_line(r->dir.data, b, err));
   r->best = *b;
   return CLV_OK;
@@ -140,17 +140,18 @@ static clv_code open_best(const char *dir, clv_checkpoint **ret, clv_err *err) {
                     "session file says by what one is",
                     dir);
   CLV_TRY(code);
-  return clv_checkpoint_of_step(dir, b.step, ret, err);
+  return clv_checkpoint_load_step(dir, b.step, ret, err);
 }
 
-clv_code clv_run_checkpoint_of(const char *dir, const char *which, clv_checkpoint **ret,
-                               clv_bytes *notes, clv_err *err) {
-  if (!which || strcmp(which, "latest") == 0) return clv_checkpoint_latest(dir, ret, notes, err);
+clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpoint **ret,
+                                 clv_bytes *notes, clv_err *err) {
+  if (!which || strcmp(which, "latest") == 0)
+    return clv_checkpoint_load_latest(dir, ret, notes, err);
   if (strcmp(which, "best") == 0) return open_best(dir, ret, err);
-  return clv_checkpoint_of_step(dir, strtoull(which, NULL, 10), ret, err);
+  return clv_checkpoint_load_step(dir, strtoull(which, NULL, 10), ret, err);
 }
 
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) {
-  return clv_run_checkpoint_of(r->config->checkpoint.dir, r->o->checkpoint, ret, notes, err);
+  return clv_run_find_checkpoint(r->config->checkpoint.dir, r->o->checkpoint, ret, notes, err);
 }

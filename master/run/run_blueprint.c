@@ -5,7 +5,7 @@
 #include "master/run/run_int.h"
 
 /* A run that ends early sends less; the gate counts what it does send. */
-static clv_sends sends_of(const clv_run *r) {
+static clv_planned_sends sends_of(const clv_run *r) {
   if (r->sends == RUN_EVALUATES) return clv_sends_of(&r->data, CLV_EVALUATES);
   return clv_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
 }
@@ -15,13 +15,13 @@ static clv_code recall(clv_run *r, clv_err *err) {
   clv_blueprint *b = r->blueprint;
   CLV_TRY(clv_run_find_key(r, err));
   b->run = r->has_secret ? &r->secret : NULL;
-  return clv_blueprint_recall(b, b->run, err);
+  return clv_blueprint_read_ledger(b, b->run, err);
 }
 
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
-  const clv_sends sends = sends_of(r);
-  if (r->look.done) clv_blueprint_looked(r->blueprint, &r->look);
-  if (!r->looks) CLV_TRY(clv_blueprint_permits(r->blueprint, err));
+  const clv_planned_sends sends = sends_of(r);
+  if (r->look.done) clv_blueprint_add_look(r->blueprint, &r->look);
+  if (!r->looks) CLV_TRY(clv_blueprint_check_privacy(r->blueprint, err));
   return clv_blueprint_check_policy(r->blueprint, &sends, err);
 }
 
@@ -32,7 +32,7 @@ void clv_run_print_later(const clv_run *r) {
   } later[] = {{CLV_RESUMES, "train --resume"}, {CLV_EVALUATES, "eval and predict"}};
   for (size_t i = 0; i < CLV_COUNT(later); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    const clv_sends sends = clv_sends_of(&r->data, later[i].kind);
+    const clv_planned_sends sends = clv_sends_of(&r->data, later[i].kind);
     clv_err why;
     if (later[i].kind == CLV_EVALUATES && !r->data.test) continue;
     if (clv_blueprint_check_policy(r->blueprint, &sends, &why) == CLV_OK) continue;
@@ -44,9 +44,9 @@ void clv_run_print_later(const clv_run *r) {
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   const clv_dataset *d = r->data.train ? r->data.train : r->data.test;
   clv_blueprint_freep(&r->blueprint);
-  CLV_TRY(clv_blueprint_of_data(r->config, d, &r->blueprint, err));
+  CLV_TRY(clv_blueprint_new_of_data(r->config, d, &r->blueprint, err));
   r->blueprint->policy = r->policy;
   CLV_TRY(recall(r, err));
-  CLV_TRY(clv_run_data_find_order(&r->data, r->blueprint, err));
+  CLV_TRY(clv_run_data_find_label_order(&r->data, r->blueprint, err));
   return clv_run_check_policy(r, err);
 }

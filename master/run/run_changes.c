@@ -80,7 +80,7 @@ static void compare_length(clv_run *r, const clv_session_config *then, uint64_t 
 
 static clv_code keep_line(const clv_run *r, const clv_bytes *line, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_bytes_printf(&path, "%s/" CLV_RUN_CHANGES, r->dir.data);
+  clv_bytes_printf(&path, "%s/" CLV_RUN_CHANGES_FILE, r->dir.data);
   if (path.failed || line->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   FILE *f = fopen(path.data, "ae");
   bool ok = f && fwrite(line->data, 1, line->len, f) == line->len;
@@ -103,7 +103,7 @@ static clv_code print_change(const clv_run *r, const char *key, const char *befo
   if (text.failed || json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_report_json(&line, CLV_LOG_INFO, NULL, json.data);
   clv_bytes_puts(&line, "\n");
-  clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+  clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
   return keep_line(r, &line, err);
 }
 
@@ -248,7 +248,7 @@ static void warn_of_each(const clv_run *r) {
   }
 }
 
-clv_code clv_run_warn_of_keys(clv_run *r, clv_err *err) {
+clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
   clv_err why;

@@ -78,7 +78,7 @@ clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_
 }
 
 static clv_code path_in(const char *dir, clv_bytes *ret, clv_err *err) {
-  clv_bytes_printf(ret, "%s/" CLV_RUN_CLASSES, dir);
+  clv_bytes_printf(ret, "%s/" CLV_RUN_CLASSES_FILE, dir);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
@@ -93,8 +93,8 @@ clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) {
 
 static clv_code write_classes(const char *dir, const clv_dataset *d, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  for (size_t i = 0; i < clv_dataset_classes(d); i++) {
-    const char *name = clv_dataset_class(d, i);
+  for (size_t i = 0; i < clv_dataset_class_count(d); i++) {
+    const char *name = clv_dataset_class_name(d, i);
     if (!is_name(name))
       return clv_fail(err, CLV_INVALID,
                       "the folder of class %zu has a control character in its name: rename it", i);
@@ -113,24 +113,24 @@ static const char *source_of(const clv_session_config *c) {
 
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
                                  const char *label, clv_err *err) {
-  size_t n = clv_dataset_classes(d);
+  size_t n = clv_dataset_class_count(d);
   if (!n || !c->n) return CLV_OK;
   for (size_t i = 0; i < CLV_MIN(n, c->n); i++)
-    if (strcmp(c->names[i], clv_dataset_class(d, i)) != 0)
+    if (strcmp(c->names[i], clv_dataset_class_name(d, i)) != 0)
       return clv_fail(
           err, CLV_DATA_LOSS,
           "class %zu is '%s' in the run that was trained, and '%s' in %s: %s must be the "
           "same",
-          i, c->names[i], clv_dataset_class(d, i), label, source_of(r->config));
+          i, c->names[i], clv_dataset_class_name(d, i), label, source_of(r->config));
   if (n == c->n) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
                   "the run was trained on %zu classes, and %s has %zu: %s must be the same", c->n,
                   label, n, source_of(r->config));
 }
 
-clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) {
+clv_code clv_run_write_classes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_classes_done) clv_classes c = {0};
-  if (!clv_dataset_classes(r->data.train)) return CLV_OK;
+  if (!clv_dataset_class_count(r->data.train)) return CLV_OK;
   if (r->o->resume) {
     CLV_TRY(clv_classes_read(r->dir.data, &c, err));
     CLV_TRY(clv_run_compare_classes(r, &c, r->data.train, "data.train", err));

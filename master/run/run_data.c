@@ -23,18 +23,18 @@ enum { MAX_BYTES = 1 << 16, PART_TEXT = 80, CHANGES_SHOWN = 3 };
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static void format_part(const clv_data_part *p, clv_bytes *out) {
+static void format_part(const clv_data_digest *p, clv_bytes *out) {
   char hex[65];
   clv_sha256_hex(&p->digest, hex);
   clv_bytes_printf(out, "%s %llu %s\n", p->name, (unsigned long long)p->records, hex);
 }
 
 /* A line without its end, in its one spelling. */
-static bool parse_part(const char *line, size_t len, clv_data_part *ret) {
+static bool parse_part(const char *line, size_t len, clv_data_digest *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
   size_t n = strcspn(line, " \n");
   if (!n || n >= sizeof ret->name || line[n] != ' ' || len < 66 + n) return false;
-  *ret = (clv_data_part){.records = strtoull(line + n + 1, NULL, 10)};
+  *ret = (clv_data_digest){.records = strtoull(line + n + 1, NULL, 10)};
   memcpy(ret->name, line, n);
   char hex[65] = "";
   memcpy(hex, line + len - 64, 64);
@@ -43,12 +43,12 @@ static bool parse_part(const char *line, size_t len, clv_data_part *ret) {
   return !again.failed && again.len == len + 1 && memcmp(again.data, line, len) == 0;
 }
 
-clv_code clv_data_parts_parse(const char *text, size_t len, const char *label, clv_data_parts *ret,
-                              clv_err *err) {
-  clv_data_parts parts = {0};
+clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
+                                clv_data_digests *ret, clv_err *err) {
+  clv_data_digests parts = {0};
   for (size_t at = 0; at < len; parts.n++) {
     const char *stop = memchr(text + at, '\n', len - at);
-    if (!stop || parts.n == CLV_DATA_PARTS ||
+    if (!stop || parts.n == CLV_MAX_DATA_DIGESTS ||
         !parse_part(text + at, (size_t)(stop - text) - at, &parts.list[parts.n]))
       return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is no digest of data", label,
                       parts.n + 1);
@@ -59,18 +59,18 @@ clv_code clv_data_parts_parse(const char *text, size_t len, const char *label, c
   return CLV_OK;
 }
 
-static const clv_data_part *find(const clv_data_parts *parts, const char *name) {
+static const clv_data_digest *find(const clv_data_digests *parts, const char *name) {
   for (size_t i = 0; i < parts->n; i++)
     if (strcmp(parts->list[i].name, name) == 0) return &parts->list[i];
   return NULL;
 }
 
-static clv_code read_parts(const char *dir, clv_data_parts *ret, clv_err *err) {
+static clv_code read_parts(const char *dir, clv_data_digests *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  clv_bytes_printf(&path, "%s/" CLV_RUN_DATA, dir);
+  clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, MAX_BYTES, &text, err));
-  return clv_data_parts_parse(text.data ? text.data : "", text.len, path.data, ret, err);
+  return clv_data_digests_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
 /* ---- digests --------------------------------------------------------------------------------- */
@@ -94,9 +94,9 @@ static size_t list_sets(const clv_run *r, digested_set sets[SETS]) {
   return n;
 }
 
-static clv_data_part *add_part(clv_data_parts *to, const digested_set *s, const char *kind,
-                               const char *of, uint64_t records) {
-  clv_data_part *p = &to->list[to->n++];
+static clv_data_digest *add_part(clv_data_digests *to, const digested_set *s, const char *kind,
+                                 const char *of, uint64_t records) {
+  clv_data_digest *p = &to->list[to->n++];
   p->records = records;
   snprintf(p->name, sizeof p->name, "%s.%s%s", s->name, kind, of);
   return p;
@@ -109,12 +109,14 @@ static void print_wait(const digested_set *s) {
                clv_dataset_count(s->ds));
 }
 
-static clv_code digest_part(const digested_set *s, size_t k, const clv_data_part *stamp,
-                            const clv_data_parts *then, clv_data_parts *now, clv_err *err) {
-  bool labels = strcmp(clv_dataset_part(s->ds, k), "labels") == 0 && k >= clv_dataset_inputs(s->ds);
-  clv_data_part *p = add_part(now, s, labels ? "labels" : "input.",
-                              labels ? "" : clv_dataset_part(s->ds, k), clv_dataset_count(s->ds));
-  const clv_data_part *old = find(then, p->name), *seen = stamp ? find(then, stamp->name) : NULL;
+static clv_code digest_part(const digested_set *s, size_t k, const clv_data_digest *stamp,
+                            const clv_data_digests *then, clv_data_digests *now, clv_err *err) {
+  bool labels =
+      strcmp(clv_dataset_part_name(s->ds, k), "labels") == 0 && k >= clv_dataset_input_count(s->ds);
+  clv_data_digest *p =
+      add_part(now, s, labels ? "labels" : "input.", labels ? "" : clv_dataset_part_name(s->ds, k),
+               clv_dataset_count(s->ds));
+  const clv_data_digest *old = find(then, p->name), *seen = stamp ? find(then, stamp->name) : NULL;
   bool same_files = old && seen && memcmp(&seen->digest, &stamp->digest, sizeof seen->digest) == 0;
   if (!labels && same_files) {
     p->digest = old->digest;
@@ -124,19 +126,19 @@ static clv_code digest_part(const digested_set *s, size_t k, const clv_data_part
   return clv_dataset_digest(s->ds, k, &p->digest, err);
 }
 
-static clv_code digest_set(const digested_set *s, const clv_data_parts *then, clv_data_parts *now,
-                           clv_err *err) {
+static clv_code digest_set(const digested_set *s, const clv_data_digests *then,
+                           clv_data_digests *now, clv_err *err) {
   static const clv_sha256 none;
   clv_sha256 of;
-  clv_data_part *stamp = NULL;
+  clv_data_digest *stamp = NULL;
   CLV_TRY(clv_dataset_stamp(s->ds, &of, err));
   if (memcmp(&of, &none, sizeof of) != 0 && !s->rows_alone) {
     stamp = add_part(now, s, "stamp", "", clv_dataset_count(s->ds));
     stamp->digest = of;
   }
-  for (size_t k = 0; k < clv_dataset_parts(s->ds) && !s->rows_alone; k++)
+  for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->rows_alone; k++)
     CLV_TRY(digest_part(s, k, stamp, then, now, err));
-  clv_data_part *rows = add_part(now, s, "rows", "", s->rows->n);
+  clv_data_digest *rows = add_part(now, s, "rows", "", s->rows->n);
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
 }
 
@@ -161,12 +163,12 @@ static const model_file *find_file(const char *part) {
   return NULL;
 }
 
-static clv_code digest_file(const clv_session_config *c, const model_file *f, clv_data_parts *ret,
+static clv_code digest_file(const clv_session_config *c, const model_file *f, clv_data_digests *ret,
                             clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_data_part *p = &ret->list[ret->n];
+  clv_data_digest *p = &ret->list[ret->n];
   if (!f->given(c)) return CLV_OK;
-  *p = (clv_data_part){.records = 1};
+  *p = (clv_data_digest){.records = 1};
   snprintf(p->name, sizeof p->name, "%s", f->part);
   clv_bytes_printf(&path, "%s%s", f->given(c), f->in_folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -176,14 +178,14 @@ static clv_code digest_file(const clv_session_config *c, const model_file *f, cl
 }
 
 /* The files first, because a message has room for few parts, and others may follow from these. */
-static clv_code digest_files(const clv_session_config *c, clv_data_parts *ret, clv_err *err) {
+static clv_code digest_files(const clv_session_config *c, clv_data_digests *ret, clv_err *err) {
   ret->n = 0;
   for (size_t i = 0; i < CLV_COUNT(model_files); i++)
     CLV_TRY(digest_file(c, &model_files[i], ret, err));
   return CLV_OK;
 }
 
-static clv_code digest_data(clv_run *r, const clv_data_parts *then, clv_err *err) {
+static clv_code digest_data(clv_run *r, const clv_data_digests *then, clv_err *err) {
   digested_set sets[SETS];
   size_t n = list_sets(r, sets);
   CLV_TRY(digest_files(r->config, &r->parts, err));
@@ -199,7 +201,7 @@ static bool ends_in(const char *name, const char *ending) {
 }
 
 /* "labels of data.train (y.npy)", and what a list of rows is. */
-static void name_part(const clv_run *r, const clv_data_part *p, clv_bytes *out) {
+static void name_part(const clv_run *r, const clv_data_digest *p, clv_bytes *out) {
   digested_set sets[SETS];
   size_t n = list_sets(r, sets), len = strcspn(p->name, ".");
   const char *part = p->name + len + 1;
@@ -213,14 +215,14 @@ static void name_part(const clv_run *r, const clv_data_part *p, clv_bytes *out) 
   clv_bytes_printf(out, "%s of data.%.*s", part, (int)len, p->name);
   for (size_t i = 0; i < n && !ends_in(p->name, ".rows"); i++)
     for (size_t k = 0;
-         k < clv_dataset_parts(sets[i].ds) && strncmp(sets[i].name, p->name, len) == 0; k++)
-      if (strcmp(part, clv_dataset_part(sets[i].ds, k)) == 0) {
+         k < clv_dataset_part_count(sets[i].ds) && strncmp(sets[i].name, p->name, len) == 0; k++)
+      if (strcmp(part, clv_dataset_part_name(sets[i].ds, k)) == 0) {
         clv_bytes_printf(out, " (%s)", clv_dataset_part_path(sets[i].ds, k));
         return;
       }
 }
 
-static bool has_set(const clv_data_parts *parts, const char *name) {
+static bool has_set(const clv_data_digests *parts, const char *name) {
   size_t len = strcspn(name, ".") + 1;
   for (size_t i = 0; i < parts->n; i++)
     if (strncmp(parts->list[i].name, name, len) == 0) return true;
@@ -228,8 +230,8 @@ static bool has_set(const clv_data_parts *parts, const char *name) {
 }
 
 /* A set of which nothing was known, such as a test set that was added, cannot have changed. */
-static bool has_changed(const clv_data_parts *then, const clv_data_part *now) {
-  const clv_data_part *old = find(then, now->name);
+static bool has_changed(const clv_data_digests *then, const clv_data_digest *now) {
+  const clv_data_digest *old = find(then, now->name);
   if (ends_in(now->name, ".stamp")) return false;
   if (!old) return has_set(then, now->name);
   return old->records != now->records || memcmp(&old->digest, &now->digest, sizeof old->digest);
@@ -237,7 +239,7 @@ static bool has_changed(const clv_data_parts *then, const clv_data_part *now) {
 
 /* "50 records, digest 3f5c9a01b2c3": keyed by the secret of the run, so that who reads a log cannot
  * try what the labels may be. */
-static void put_part(const clv_run *r, const clv_data_part *p, char text[PART_TEXT]) {
+static void put_part(const clv_run *r, const clv_data_digest *p, char text[PART_TEXT]) {
   char hex[65];
   clv_sha256 keyed = {{0}};
   (void)!clv_hmac_sha256(&r->secret, &p->digest, sizeof p->digest, &keyed, NULL);
@@ -245,7 +247,7 @@ static void put_part(const clv_run *r, const clv_data_part *p, char text[PART_TE
   snprintf(text, PART_TEXT, "%llu records, digest %.12s", (unsigned long long)p->records, hex);
 }
 
-static void add_change(clv_run *r, const clv_data_part *old, const clv_data_part *now) {
+static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_digest *now) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   char before[PART_TEXT] = "none", after[PART_TEXT];
   if (old) put_part(r, old, before);
@@ -256,20 +258,20 @@ static void add_change(clv_run *r, const clv_data_part *old, const clv_data_part
 }
 
 /* Another choice of records says nothing more where the records are others. */
-static bool follows_from_others(const clv_run *r, const clv_data_parts *then,
-                                const clv_data_part *now) {
+static bool follows_from_others(const clv_run *r, const clv_data_digests *then,
+                                const clv_data_digest *now) {
   bool test = strncmp(now->name, "test.", 5) == 0;
   if (!ends_in(now->name, ".rows")) return false;
   for (size_t i = 0; i < r->parts.n; i++) {
-    const clv_data_part *p = &r->parts.list[i];
+    const clv_data_digest *p = &r->parts.list[i];
     bool same_set = test == (strncmp(p->name, "test.", 5) == 0);
     if (same_set && !ends_in(p->name, ".rows") && has_changed(then, p)) return true;
   }
   return false;
 }
 
-static void describe_change(const clv_run *r, const clv_data_part *old, const clv_data_part *now,
-                            clv_bytes *text) {
+static void describe_change(const clv_run *r, const clv_data_digest *old,
+                            const clv_data_digest *now, clv_bytes *text) {
   name_part(r, now, text);
   if (old && old->records != now->records)
     clv_bytes_printf(text, ", %llu then and %llu now", (unsigned long long)old->records,
@@ -277,10 +279,10 @@ static void describe_change(const clv_run *r, const clv_data_part *old, const cl
 }
 
 /* Names the first parts that are not as they were in `text`, and returns how many there are. */
-static size_t list_changes(clv_run *r, const clv_data_parts *then, clv_bytes *text) {
+static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *text) {
   size_t n = 0;
   for (size_t i = 0; i < r->parts.n; i++) {
-    const clv_data_part *now = &r->parts.list[i], *old = find(then, now->name);
+    const clv_data_digest *now = &r->parts.list[i], *old = find(then, now->name);
     if (!has_changed(then, now) || follows_from_others(r, then, now)) continue;
     if (n < CHANGES_SHOWN) {
       clv_bytes_puts(text, n ? "; " : "");
@@ -293,10 +295,10 @@ static size_t list_changes(clv_run *r, const clv_data_parts *then, clv_bytes *te
   return n;
 }
 
-static clv_code compare(clv_run *r, const clv_data_parts *then, clv_err *err) {
+static clv_code compare(clv_run *r, const clv_data_digests *then, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t n = list_changes(r, then, &text);
-  const clv_data_part *rows = find(then, "train.rows");
+  const clv_data_digest *rows = find(then, "train.rows");
   r->records_before = rows ? rows->records : 0;
   r->has_other_data = n > 0;
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -320,7 +322,7 @@ static clv_code check_old_rules(const clv_run *r, clv_err *err) {
   if ((!held && !limited) || r->o->accept_data) return CLV_OK;
   return clv_fail(
       err, CLV_DATA_LOSS,
-      "%s has no " CLV_RUN_DATA
+      "%s has no " CLV_RUN_DATA_FILE
       ": the run was begun by Cleave 0.7 or earlier, which chose other records. Set %s%s%s "
       "to go on with those, or pass --accept-data to choose anew",
       r->dir.data,
@@ -335,7 +337,7 @@ static clv_code compare_old(clv_run *r, clv_err *err) {
   CLV_TRY(check_old_rules(r, err));
   r->is_of_old_version = true;
   clv_bytes_printf(&text,
-                   "%s has no " CLV_RUN_DATA
+                   "%s has no " CLV_RUN_DATA_FILE
                    ", so nobody can tell whether the data are those that the run began with; from "
                    "here on it has one",
                    r->dir.data);
@@ -346,9 +348,9 @@ static clv_code compare_old(clv_run *r, clv_err *err) {
 /* ---- in a run -------------------------------------------------------------------------------- */
 
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
-  clv_data_parts then = {0};
+  clv_data_digests then = {0};
   clv_err why;
-  if (!r->o->resume || !clv_checkpoint_any_written(r->dir.data)) return CLV_OK;
+  if (!r->o->resume || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
   clv_code code = read_parts(r->dir.data, &then, &why);
   if (code == CLV_NOT_FOUND) return compare_old(r, err);
   if (code != CLV_OK && !r->o->accept_data)
@@ -361,14 +363,14 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
 }
 
 /* Parts of which `then` has nothing, such as those of a run of an earlier version. */
-static bool has_unknown(const clv_data_parts *then, const clv_data_parts *now) {
+static bool has_unknown(const clv_data_digests *then, const clv_data_digests *now) {
   for (size_t i = 0; i < now->n; i++)
     if (!find(then, now->list[i].name)) return true;
   return false;
 }
 
 /* Says what `eval` and `predict` go on with. */
-static void warn_of_files(const clv_run *r, const clv_data_parts *then, const char *changes) {
+static void warn_of_files(const clv_run *r, const clv_data_digests *then, const char *changes) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (has_unknown(then, &r->parts))
     clv_bytes_printf(&text,
@@ -383,10 +385,10 @@ static void warn_of_files(const clv_run *r, const clv_data_parts *then, const ch
 
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_data_parts then = {0};
+  clv_data_digests then = {0};
   clv_err why;
   CLV_TRY(digest_files(r->config, &r->parts, err));
-  if (!r->parts.n || !clv_checkpoint_any_written(r->dir.data)) return CLV_OK;
+  if (!r->parts.n || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
   clv_code code = read_parts(r->dir.data, &then, &why);
   if (code != CLV_OK && code != CLV_NOT_FOUND && !r->o->accept_data)
     return clv_fail(
@@ -423,12 +425,12 @@ static clv_code no_digest(const char *dir, const clv_session_config *c, clv_code
 clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
                                 clv_bytes *notes, clv_err *err) {
   const model_file *f = find_file("model.config");
-  clv_data_parts now = {0}, then = {0};
+  clv_data_digests now = {0}, then = {0};
   clv_err why;
   if (!f->given(c)) return CLV_OK;
   CLV_TRY(digest_file(c, f, &now, err));
   clv_code code = read_parts(dir, &then, &why);
-  const clv_data_part *was = find(&then, f->part);
+  const clv_data_digest *was = find(&then, f->part);
   if (!was) return no_digest(dir, c, code, &why, accept, notes, err);
   if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;
   if (!accept)
@@ -441,12 +443,12 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
   return CLV_OK;
 }
 
-clv_code clv_run_keep_data(clv_run *r, clv_err *err) {
-  static const clv_data_parts nothing;
+clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) {
+  static const clv_data_digests nothing;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
   if (!r->parts.n) CLV_TRY(digest_data(r, &nothing, err));
   for (size_t i = 0; i < r->parts.n; i++) format_part(&r->parts.list[i], &text);
-  clv_bytes_printf(&path, "%s/" CLV_RUN_DATA, r->dir.data);
+  clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, r->dir.data);
   if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   /* For the owner alone: of a few labels somebody could try all. */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);

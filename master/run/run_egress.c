@@ -8,7 +8,8 @@
 
 #include "master/run/run_int.h"
 
-clv_code clv_run_write(const clv_run *r, const char *name, const clv_bytes *text, clv_err *err) {
+clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes *text,
+                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", r->dir.data, name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -23,7 +24,7 @@ static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(&path, "%s/egress.table", dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_file_read(path.data, 1 << 20, ret, &why);
-  if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_any(dir))) return code;
+  if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;
   return clv_fail(err, CLV_INVALID,
                   "what left when this run began is not known (%s); look at `cleave-master plan`, "
                   "then pass --accept-egress to go on",
@@ -86,10 +87,10 @@ static void record_look(const clv_run *r) {
   const clv_look *look = &r->look;
   clv_egress_line l = {.look.records = look->records};
   if (!look->done) return;
-  clv_look_words(&look->of[CLV_LOOK_PIXELS], l.look.pixels);
-  clv_look_words(&look->of[CLV_LOOK_TOKENS], l.look.tokens);
-  clv_look_words(&look->of[CLV_LOOK_LABELS], l.look.labels);
-  clv_egress_look(r->record, &l);
+  clv_look_result_text(&look->of[CLV_LOOK_PIXELS], l.look.pixels);
+  clv_look_result_text(&look->of[CLV_LOOK_TOKENS], l.look.tokens);
+  clv_look_result_text(&look->of[CLV_LOOK_LABELS], l.look.labels);
+  clv_egress_record_look(r->record, &l);
 }
 
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
@@ -110,7 +111,7 @@ clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_run_close_record(clv_run *r, clv_exit code) {
+void clv_run_close_record(clv_run *r, clv_exit_code code) {
   clv_err err;
   if (clv_egress_close(clv_steal(&r->record), (uint64_t)code, &err) != CLV_OK)
     clv_run_warn(r, CLV_LOG_ERROR, "egress", err.text);
@@ -118,7 +119,7 @@ void clv_run_close_record(clv_run *r, clv_exit code) {
 
 void clv_run_drop_record(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary book = {0};
   clv_trainer_close(clv_steal(&r->trainer));
   if (!r->record) return;
   clv_run_close_record(r, r->code);
@@ -132,16 +133,16 @@ void clv_run_drop_record(clv_run *r) {
 /* What the trials send is an attempt of its own. */
 static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
-  clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_json_lines(r),
+  clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_has_json_output(r),
                                            r->journal, ret, err);
-  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit(r, err));
+  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit_code(r, err));
   return code;
 }
 
-clv_code clv_run_settle_micro_batches(clv_run *r, bool recall, clv_err *err) {
+clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) {
   uint64_t m;
   if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
-  CLV_TRY(recall ? clv_recall_micro_batches(r->dir.data, &m, err) : try_micro_batches(r, &m, err));
+  CLV_TRY(recall ? clv_read_micro_batches(r->dir.data, &m, err) : try_micro_batches(r, &m, err));
   r->own.pipeline.micro_batches = m;
   CLV_TRY(clv_run_make_blueprint(r, err));
   return clv_pipeline_check(r->blueprint, err);

@@ -316,9 +316,9 @@ static clv_code note_merged(export *x, uint32_t stage, const clv_shape *shape, c
   if (!identity) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   CLV_TRY(clv_shape_bytes(shape, CLV_F32, &bytes, err));
-  if (!clv_sample_begin(s, CLV_F32, shape)) return CLV_OK;
-  clv_sample_take(s, 0, sum, bytes);
-  CLV_TRY(clv_sample_names(s, of, &n_of, err));
+  if (!clv_weights_sample_begin(s, CLV_F32, shape)) return CLV_OK;
+  clv_weights_sample_add(s, 0, sum, bytes);
+  CLV_TRY(clv_weights_sample_names(s, of, &n_of, err));
   for (size_t k = 0; k < n_of; k++)
     x->known[x->n_known++] = (clv_ledger_item){CLV_LEDGER_WEIGHTS, of[k], identity};
   return CLV_OK;
@@ -437,8 +437,8 @@ static clv_code put_config(const export *x, const char *folder, clv_err *err) {
   const char *class = clv_hf_class(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
   CLV_TRY(read_classes(x, &classes, err));
   const char *const *known = classes.n && classes.n == labels_of(m) ? classes.names : NULL;
-  CLV_TRY(clv_weights_config(text.data, text.len, (const char *)from.data, class, labels_of(m),
-                             known, &out, err));
+  CLV_TRY(clv_weights_make_config(text.data, text.len, (const char *)from.data, class, labels_of(m),
+                                  known, &out, err));
   return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
 }
 

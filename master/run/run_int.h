@@ -15,10 +15,10 @@
 #include "master/watch/watch.h"
 
 /* What is going to be sent, as the policy has to know before. */
-typedef enum run_sends {
+typedef enum run_purpose {
   RUN_TRAINS,    /* and looks (plan, check): as train would */
   RUN_EVALUATES, /* eval, predict */
-} run_sends;
+} run_purpose;
 
 /* The checkpoint that is kept beside the newest ones, and the value of its validation. */
 typedef struct clv_best_checkpoint {
@@ -30,20 +30,20 @@ typedef struct clv_best_checkpoint {
 /* ---- the data that a run is of (run_data.c) -------------------------------------------------- */
 
 /* A line of data.digest: what part of which set, of how many records; or a file of the model. */
-typedef struct clv_data_part {
+typedef struct clv_data_digest {
   char name[96]; /* "train.input.records", "train.labels", "test.rows" */
   uint64_t records;
   clv_sha256 digest;
-} clv_data_part;
+} clv_data_digest;
 
 /* Three sets, each of inputs, labels, a stamp and rows; the model's config.json, and the file of
  * the tokenizer. */
-enum { CLV_DATA_FILES = 2, CLV_DATA_PARTS = 3 * (CLV_DATA_INPUTS + 3) + CLV_DATA_FILES };
+enum { CLV_DATA_FILES = 2, CLV_MAX_DATA_DIGESTS = 3 * (CLV_DATA_MAX_INPUTS + 3) + CLV_DATA_FILES };
 
-typedef struct clv_data_parts {
-  clv_data_part list[CLV_DATA_PARTS];
+typedef struct clv_data_digests {
+  clv_data_digest list[CLV_MAX_DATA_DIGESTS];
   size_t n;
-} clv_data_parts;
+} clv_data_digests;
 
 /* Where the loop of a training is. clv_run_restore sets it, clv_run_loop moves it. */
 typedef struct clv_run_steps {
@@ -58,10 +58,10 @@ typedef struct clv_run_steps {
 } clv_run_steps;
 
 typedef struct clv_run {
-  run_sends sends;
+  run_purpose sends;
   const clv_session_config *config;
   clv_session_config own; /* a copy with the seed, the attempt, and micro-batches that were auto */
-  clv_sha256 secret;      /* of the run: see clv_run_settle_key */
+  clv_sha256 secret;      /* of the run: see clv_run_resolve_key */
   bool has_secret;        /* it is settled, or found in the folder */
   bool looks;             /* `plan`: what the session does not permit is described, then refused */
   const clv_run_options *o;
@@ -78,11 +78,11 @@ typedef struct clv_run {
   clv_run_metrics *metrics;
   clv_bytes dir;
   clv_egress_record *record; /* of what leaves, in dir */
-  clv_exit code;             /* with which the command ends */
+  clv_exit_code code;        /* with which the command ends */
   clv_run_lock *lock;        /* of dir, while training; as the next */
   clv_journal *journal;
   clv_best_checkpoint best; /* so far; of step CLV_CHECKPOINT_NONE: none */
-  clv_data_parts parts;     /* of the data as they are; n = 0: not taken yet */
+  clv_data_digests parts;   /* of the data as they are; n = 0: not taken yet */
   uint64_t records_before;  /* trained on when the run began; 0: not known */
   clv_bytes changes;        /* key, before and after of each change, each with a NUL */
   bool has_other_data;      /* than it began with, which were accepted */
@@ -103,7 +103,7 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
 /* Refuses records with values that are not finite, or leaves them out; says how far it is
  * (run_scan.c). decode: reads images, too. */
 clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) CLV_USE_RESULT;
-size_t clv_run_scan_most(const clv_run *r, size_t all); /* records of so many that it looks at */
+size_t clv_run_scan_limit(const clv_run *r, size_t all); /* records of so many that it looks at */
 /* Another one, from r->config as it is now, with the findings of the look, held to the policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The blueprint against session and policy, with what the look has found so far. */
@@ -117,7 +117,7 @@ void clv_run_print_later(const clv_run *r);
  * opens the trainer with its workers. Prints its own errors. r->done: the run is finished, and no
  * trainer was opened. To open a run again in this process, call clv_run_done and begin with another
  * clv_run. */
-clv_exit clv_run_open(clv_run *r, clv_err *err);
+clv_exit_code clv_run_open(clv_run *r, clv_err *err);
 /* Puts the newest checkpoint into the trainer, if the run has one to go on from, and sets the
  * counters and the order of the records by it. Called again after steps, it rewinds the run to the
  * newest checkpoint: lines of later steps are dropped. */
@@ -140,14 +140,14 @@ clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The secret of the run that --resume, eval or predict goes on with (again), or a new one; without
  * train.seed the seed follows from it. Before the data is read. CLV_NOT_FOUND: there are
  * checkpoints, but no secret and no seed. */
-clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) CLV_USE_RESULT;
 /* For commands that look alone: the secret of the run that --resume would go on with, if the folder
  * has checkpoints and a key. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Into the locked run folder, for the owner alone. */
-clv_code clv_run_keep_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_write_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what check says of the data (run_sets.c) ------------------------------------------------ */
+/* ---- what check says of the data (run_describe_sets.c) --------------------------------------- */
 
 /* Appends the range of values and the classes of each set: lines, or with json members of an
  * object, each after a comma. */
@@ -158,14 +158,14 @@ clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
 
 /* The data and the blueprint are there. Takes the checkpoint that was asked for, and evaluates
  * data.test; predictions as clv_trainer_eval has them. Says itself what is wrong. */
-clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
-                         clv_tensor **predictions);
-clv_exit clv_run_need_test(const clv_run *r);
+clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_result *ret,
+                                      clv_tensor **predictions);
+clv_exit_code clv_run_check_has_test(const clv_run *r);
 
 /* ---- what a person is told (run_print.c) ----------------------------------------------------- */
 
 /* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
-clv_exit clv_run_fail(const clv_run *r, clv_exit code, const clv_err *err);
+clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *err);
 /* What does not end it, to both as well. */
 void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message);
 /* The same for lines, such as checkpoints that were not taken. */
@@ -192,51 +192,51 @@ void clv_run_scores_done(clv_run_scores *s);
 /* Behind what is said of an evaluation: its scores, and the end of the JSON object. */
 void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json);
 clv_code clv_run_score_new(clv_run *r, clv_err *err) CLV_USE_RESULT; /* the blueprint is there */
-bool clv_run_json_lines(const clv_run *r);                           /* progress is JSON */
+bool clv_run_has_json_output(const clv_run *r);                      /* progress is JSON */
 bool clv_run_has_accuracy(const clv_run *r); /* answers can be right or wrong */
 
 /* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
  * itself as well, and while computing. */
 /* Reads certificate, key and list of revoked ones. CLV_EXIT_CONNECT, printed, if this master could
  * not show them to a worker; without always: if the session has stages at workers. */
-clv_exit clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
-clv_exit clv_run_setup_exit(const clv_err *err);
-clv_exit clv_run_connect_exit(const clv_run *r, const clv_err *err);
-clv_exit clv_run_exit(const clv_run *r, const clv_err *err);
+clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
+clv_exit_code clv_run_setup_exit_code(const clv_err *err);
+clv_exit_code clv_run_connect_exit_code(const clv_run *r, const clv_err *err);
+clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err);
 
 /* ---- what may leave (run_egress.c) ----------------------------------------------------------- */
 
 /* A file of the run folder, whole or not at all. */
-clv_code clv_run_write(const clv_run *r, const char *name, const clv_bytes *text,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes *text,
+                            clv_err *err) CLV_USE_RESULT;
 /* The table of what leaves is the one that the run began with, unless another is accepted. */
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
 /* Nothing may leave any more; says what is wrong with the record. */
-void clv_run_close_record(clv_run *r, clv_exit code);
+void clv_run_close_record(clv_run *r, clv_exit_code code);
 /* An attempt that did not start leaves no record, if nothing ever left from this folder. */
 void clv_run_drop_record(clv_run *r);
 /* micro_batches: auto becomes a number, once for a run and all that use it. */
-clv_code clv_run_settle_micro_batches(clv_run *r, bool recall, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) CLV_USE_RESULT;
 
 /* ---- what is there before (run_begin.c) ------------------------------------------------------ */
 
 /* Whether --resume finds the run finished, to its last step; says so then. Writes nothing. */
-clv_code clv_run_is_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Whether --resume goes on from a checkpoint, or begins: there has been none so far. CLV_NOT_FOUND:
  * there was one. Deletes what is left of one that was never finished. */
 clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 void clv_run_print_start(const clv_run *r);     /* that it begins */
 void clv_run_print_held_back(const clv_run *r); /* how many records, and how they were drawn */
 /* Whether what the first attempt settled holds. */
-bool clv_run_recalls_session(const clv_run *r);
-void clv_run_print_aside(const clv_run *r); /* where the finished run is that made room */
+bool clv_run_has_stored_session(const clv_run *r);
+void clv_run_print_moved_folder(const clv_run *r); /* where the finished run is that made room */
 
 /* ---- what has changed (run_data.c, run_changes.c) -------------------------------------------- */
 
 /* text: [len], and a NUL behind it. Strict: CLV_DATA_LOSS names label and line. */
-clv_code clv_data_parts_parse(const char *text, size_t len, const char *label, clv_data_parts *ret,
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
+                                clv_data_digests *ret, clv_err *err) CLV_USE_RESULT;
 /* Of a run that is resumed from a checkpoint: CLV_DATA_LOSS names what is not as it was, unless
  * other data are accepted. */
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -250,7 +250,7 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
                                 clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* Writes data.digest. */
-clv_code clv_run_keep_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Notes a change for clv_run_print_changes. */
 void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after);
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
@@ -261,24 +261,24 @@ clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* For `eval` and `predict`: warns of each key with another value than in the last attempt that says
  * how a record becomes numbers, such as data.tokenizer.lower_case. */
-clv_code clv_run_warn_of_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 
 /* What is known of the best: that of the run that goes on, or nothing. */
-void clv_run_recall_best(clv_run *r);
+void clv_run_read_best(clv_run *r);
 /* Whether the evaluation of this step is better than all before; *ret is what to keep then, once
  * its checkpoint is written. */
 bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret);
-clv_code clv_run_keep_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
 /* A value that is not finite is never better. */
-bool clv_best_is_better(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
-                        clv_best_mode mode);
+bool clv_is_better_checkpoint(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
+                              clv_best_mode mode);
 /* The line in the run folder; text: [len], and a NUL behind it. CLV_DATA_LOSS: it is none. */
-clv_code clv_best_parse(const char *text, size_t len, const char *label, clv_best_checkpoint *ret,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
+                                   clv_best_checkpoint *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The checkpoint that --checkpoint means. `notes` as of clv_checkpoint_latest. */
+/* The checkpoint that --checkpoint means. `notes` as of clv_checkpoint_load_latest. */
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) CLV_USE_RESULT;
 
@@ -300,33 +300,33 @@ clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_U
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
                                  const char *label, clv_err *err) CLV_USE_RESULT;
 /* Those of the training images into the run folder; on resume they must be as they were. */
-clv_code clv_run_keep_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
 /* In the order of --format. */
-typedef enum clv_records_format {
-  CLV_RECORDS_CSV,
-  CLV_RECORDS_JSONL,
-  CLV_RECORDS_NPY
-} clv_records_format;
+typedef enum clv_predictions_format {
+  CLV_PREDICTIONS_CSV,
+  CLV_PREDICTIONS_JSONL,
+  CLV_PREDICTIONS_NPY
+} clv_predictions_format;
 
-typedef struct clv_records {
+typedef struct clv_predictions {
   const clv_tensor *outputs; /* [rows, ...] f32 */
   const clv_dataset *data;
   const uint32_t *index; /* [rows] of data */
   const clv_classes *classes;
   clv_loss_kind loss; /* how a class follows from outputs */
-} clv_records;
+} clv_predictions;
 
 /* npy: the names go to PATH.json, if there are any. */
-clv_code clv_records_write(const clv_records *r, clv_records_format format, const char *path,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
+                               const char *path, clv_err *err) CLV_USE_RESULT;
 
 /* Lines of pages instead of records (run_pages.c): so many, where classes of documents were
  * predicted; 0 otherwise. `page` < that. */
-size_t clv_records_pages(const clv_records *r);
-void clv_records_put_page(clv_bytes *out, const clv_records *r, size_t page);
+size_t clv_predictions_page_count(const clv_predictions *r);
+void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page);
 
 /* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */
 

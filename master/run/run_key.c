@@ -25,7 +25,7 @@ static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
 /* A missing secret matters to a run that goes on and whose seed followed from it. */
 static clv_code no_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   const char *dir = r->config->checkpoint.dir;
-  if (!r->o->resume || r->config->train.seed.given || !clv_checkpoint_any(dir))
+  if (!r->o->resume || r->config->train.seed.given || !clv_checkpoint_has_any(dir))
     return clv_random_bytes(ret, sizeof *ret, err);
   return clv_fail(err, CLV_NOT_FOUND,
                   "%s has checkpoints, but no run.key, from which dropout and the order of the "
@@ -33,7 +33,7 @@ static clv_code no_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
                   dir);
 }
 
-clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) {
+clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) {
   clv_err missing;
   clv_code code = again ? read_key(r, &r->secret, &missing) : CLV_NOT_FOUND;
   if (code == CLV_NOT_FOUND)
@@ -52,13 +52,13 @@ clv_code clv_run_settle_key(clv_run *r, bool again, clv_err *err) {
 
 /* A folder without a key has no run whose layers a worker could know. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) {
-  if (r->has_secret || !clv_checkpoint_any(r->config->checkpoint.dir)) return CLV_OK;
+  if (r->has_secret || !clv_checkpoint_has_any(r->config->checkpoint.dir)) return CLV_OK;
   clv_code code = read_key(r, &r->secret, err);
   r->has_secret = code == CLV_OK;
   return code == CLV_NOT_FOUND ? CLV_OK : code;
 }
 
-clv_code clv_run_keep_key(const clv_run *r, clv_err *err) {
+clv_code clv_run_write_key(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char text[66];
   CLV_TRY(key_path(r, &path, err));

@@ -14,9 +14,9 @@ static clv_code look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err 
                               .preview = preview,
                               .evaluates = evaluates};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_TRY(clv_look_at(r->blueprint, &o, &r->look, err));
-  clv_look_text(&r->look, &text);
-  if (r->look.done && text.data) clv_run_lock_look(r->lock, text.data);
+  CLV_TRY(clv_look_run(r->blueprint, &o, &r->look, err));
+  clv_look_summary(&r->look, &text);
+  if (r->look.done && text.data) clv_run_lock_note_look(r->lock, text.data);
   return clv_run_check_policy(r, err);
 }
 
@@ -28,6 +28,6 @@ clv_code clv_run_look_ahead(clv_run *r, clv_err *err) { return look(r, NULL, tru
 
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  if (r->resumed) CLV_TRY(clv_checkpoint_latest(r->dir.data, &c, NULL, err));
+  if (r->resumed) CLV_TRY(clv_checkpoint_load_latest(r->dir.data, &c, NULL, err));
   return look(r, c, false, err);
 }

@@ -17,17 +17,18 @@ static bool has_classes(clv_loss_kind loss) {
 static size_t last_extent(const clv_tensor *t) { return (size_t)t->shape.dim[t->shape.rank - 1]; }
 
 /* [windows, classes], or [windows, S, classes] of words. */
-static bool fits(const clv_records *r) {
+static bool fits(const clv_predictions *r) {
   const clv_shape *s = &r->outputs->shape;
   size_t places = 0;
   if (s->rank < 2 || s->rank > 3 || !r->outputs->n) return false;
-  if (s->rank == 3) (void)clv_dataset_places(r->data, r->index[0], &places);
+  if (s->rank == 3) (void)clv_dataset_token_words(r->data, r->index[0], &places);
   return s->rank == 2 || (size_t)s->dim[1] == places;
 }
 
 /* Rows are in the order of records, of which a limit leaves the first ones. */
-size_t clv_records_pages(const clv_records *r) {
-  size_t n = 0, pages = clv_dataset_kept_pages(r->data), rows = (size_t)r->outputs->shape.dim[0];
+size_t clv_predictions_page_count(const clv_predictions *r) {
+  size_t n = 0, pages = clv_dataset_kept_page_count(r->data),
+         rows = (size_t)r->outputs->shape.dim[0];
   if (!pages || !has_classes(r->loss) || !fits(r)) return 0;
   while (n < pages && clv_dataset_kept_page(r->data, n)->first <= r->index[rows - 1]) n++;
   return n;
@@ -37,7 +38,7 @@ typedef struct rows_of_page {
   size_t begin, end;
 } rows_of_page;
 
-static size_t row_from(const clv_records *r, size_t record) {
+static size_t row_from(const clv_predictions *r, size_t record) {
   size_t low = 0, high = (size_t)r->outputs->shape.dim[0];
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -49,21 +50,21 @@ static size_t row_from(const clv_records *r, size_t record) {
   return low;
 }
 
-static rows_of_page rows_for(const clv_records *r, const clv_kept_page *p) {
+static rows_of_page rows_for(const clv_predictions *r, const clv_kept_page *p) {
   return (rows_of_page){row_from(r, p->first), row_from(r, p->first + p->windows)};
 }
 
 /* ---- a label --------------------------------------------------------------------------------- */
 
 /* Of its class: exp(x_k) / sum_j exp(x_j), or exp(x_k) where x are logarithms already. */
-static double probability(const clv_records *r, const float *x, size_t k) {
+static double probability(const clv_predictions *r, const float *x, size_t k) {
   double sum = 0;
   if (r->loss == CLV_LOSS_NLL) return exp((double)x[k]);
   for (size_t j = 0; j < last_extent(r->outputs); j++) sum += exp((double)x[j] - (double)x[k]);
   return 1 / sum;
 }
 
-static void put_label(clv_bytes *out, const clv_records *r, size_t class) {
+static void put_label(clv_bytes *out, const clv_predictions *r, size_t class) {
   if (class < r->classes->n)
     clv_bytes_json(out, r->classes->names[class]);
   else
@@ -78,38 +79,38 @@ static void put_probability(clv_bytes *out, double p) {
 /* ---- words ----------------------------------------------------------------------------------- */
 
 /* ret: [p->n], the outputs of the token that speaks for each word; NULL where none does. */
-static void find_outputs(const clv_records *r, const clv_kept_page *p, const float **ret) {
+static void find_outputs(const clv_predictions *r, const clv_kept_page *p, const float **ret) {
   rows_of_page rows = rows_for(r, p);
   size_t n, classes = last_extent(r->outputs);
   for (size_t i = 0; i < p->n; i++) ret[i] = NULL;
   for (size_t row = rows.begin; row < rows.end; row++) {
-    const int32_t *word = clv_dataset_places(r->data, r->index[row], &n);
+    const int32_t *word = clv_dataset_token_words(r->data, r->index[row], &n);
     const float *x = (const float *)r->outputs->data + row * n * classes;
     for (size_t k = 0; k < n; k++)
       if (word[k] >= 0) ret[word[k]] = x + k * classes;
   }
 }
 
-static void put_words_labels(clv_bytes *out, const clv_records *r, const clv_kept_page *p,
+static void put_words_labels(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p,
                              const float *const *x) {
   size_t classes = last_extent(r->outputs);
   clv_bytes_puts(out, ",\"labels\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
     if (x[i])
-      put_label(out, r, clv_largest(x[i], classes));
+      put_label(out, r, clv_argmax_row(x[i], classes));
     else
       clv_bytes_puts(out, "null");
   }
   clv_bytes_puts(out, "],\"probabilities\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
-    put_probability(out, x[i] ? probability(r, x[i], clv_largest(x[i], classes)) : (double)NAN);
+    put_probability(out, x[i] ? probability(r, x[i], clv_argmax_row(x[i], classes)) : (double)NAN);
   }
   clv_bytes_puts(out, "]");
 }
 
-static void put_of_words(clv_bytes *out, const clv_records *r, const clv_kept_page *p) {
+static void put_of_words(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
   CLV_AUTO(clv_freep) const float **x = NULL;
   out->failed |= clv_alloc(p->n, sizeof *x, &x, NULL) != CLV_OK;
   if (out->failed) return;
@@ -119,7 +120,7 @@ static void put_of_words(clv_bytes *out, const clv_records *r, const clv_kept_pa
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static void put_of_page(clv_bytes *out, const clv_records *r, const clv_kept_page *p) {
+static void put_of_page(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
   CLV_AUTO(clv_freep) float *mean = NULL;
   rows_of_page rows = rows_for(r, p);
   size_t classes = last_extent(r->outputs);
@@ -131,17 +132,17 @@ static void put_of_page(clv_bytes *out, const clv_records *r, const clv_kept_pag
       sum += (double)((const float *)r->outputs->data)[row * classes + k];
     mean[k] = (float)(sum / (double)(rows.end - rows.begin));
   }
-  size_t class = clv_largest(mean, classes);
+  size_t class = clv_argmax_row(mean, classes);
   clv_bytes_puts(out, ",\"label\":");
   put_label(out, r, class);
   clv_bytes_puts(out, ",\"probability\":");
   put_probability(out, probability(r, mean, class));
 }
 
-void clv_records_put_page(clv_bytes *out, const clv_records *r, size_t page) {
+void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page) {
   const clv_kept_page *p = clv_dataset_kept_page(r->data, page);
   clv_bytes_printf(out, "{%s%s", p->more, p->more[0] ? "," : "");
-  clv_page_put(out, &(clv_page){p->words, p->n});
+  clv_page_write_json(out, &(clv_page){p->words, p->n});
   if (r->outputs->shape.rank == 3)
     put_of_words(out, r, p);
   else

@@ -13,37 +13,37 @@
 
 /* ---- what is said of a record ---------------------------------------------------------------- */
 
-static size_t rows_of(const clv_records *r) { return (size_t)r->outputs->shape.dim[0]; }
+static size_t rows_of(const clv_predictions *r) { return (size_t)r->outputs->shape.dim[0]; }
 
-static size_t width_of(const clv_records *r) {
+static size_t width_of(const clv_predictions *r) {
   size_t rows = rows_of(r);
   return rows ? r->outputs->n / rows : 0;
 }
 
-static const float *outputs_of(const clv_records *r, size_t row) {
+static const float *outputs_of(const clv_predictions *r, size_t row) {
   return (const float *)r->outputs->data + row * width_of(r);
 }
 
 /* Classes by their numbers, or the two sides of one binary output. */
-static bool has_class(const clv_records *r) {
+static bool has_class(const clv_predictions *r) {
   if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !width_of(r)) return false;
   bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
   return !binary || width_of(r) == 1;
 }
 
-static size_t class_of(const clv_records *r, size_t row) {
+static size_t class_of(const clv_predictions *r, size_t row) {
   const float *output = outputs_of(r, row);
   if (width_of(r) == 1 && r->loss != CLV_LOSS_CROSS_ENTROPY && r->loss != CLV_LOSS_NLL)
     return clv_is_positive(r->loss, output[0]);
-  return clv_largest(output, width_of(r));
+  return clv_argmax_row(output, width_of(r));
 }
 
-static const char *name_of(const clv_records *r, size_t class) {
+static const char *name_of(const clv_predictions *r, size_t class) {
   return class < r->classes->n ? r->classes->names[class] : NULL;
 }
 
-static const char *file_of(const clv_records *r, size_t row) {
-  return clv_dataset_name(r->data, r->index[row]);
+static const char *file_of(const clv_predictions *r, size_t row) {
+  return clv_dataset_image_path(r->data, r->index[row]);
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
@@ -61,7 +61,7 @@ static void csv_text(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "\"");
 }
 
-static void csv_head(clv_bytes *out, const clv_records *r) {
+static void csv_head(clv_bytes *out, const clv_predictions *r) {
   clv_bytes_puts(out, has_class(r) ? "id,class" : "id");
   if (has_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
   for (size_t k = 0; k < width_of(r); k++) {
@@ -76,7 +76,7 @@ static void csv_head(clv_bytes *out, const clv_records *r) {
   clv_bytes_puts(out, "\n");
 }
 
-static void csv_record(clv_bytes *out, const clv_records *r, size_t row) {
+static void csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *file = file_of(r, row);
   if (file)
     csv_text(out, file);
@@ -90,13 +90,13 @@ static void csv_record(clv_bytes *out, const clv_records *r, size_t row) {
   }
   char number[CLV_JSON_NUMBER];
   for (size_t k = 0; k < width_of(r); k++)
-    clv_bytes_printf(out, ",%s", clv_text_number("%.9g", (double)outputs_of(r, row)[k], number));
+    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)outputs_of(r, row)[k], number));
   clv_bytes_puts(out, "\n");
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_id(clv_bytes *out, const clv_records *r, size_t row) {
+static void json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *file = file_of(r, row);
   if (file)
     clv_bytes_json(out, file);
@@ -104,7 +104,7 @@ static void json_id(clv_bytes *out, const clv_records *r, size_t row) {
     clv_bytes_printf(out, "%u", r->index[row]);
 }
 
-static void json_record(clv_bytes *out, const clv_records *r, size_t row) {
+static void json_record(clv_bytes *out, const clv_predictions *r, size_t row) {
   char number[CLV_JSON_NUMBER];
   clv_bytes_puts(out, "{\"id\":");
   json_id(out, r, row);
@@ -138,7 +138,7 @@ static clv_code put_line(FILE *f, clv_bytes *line, const char *path, clv_err *er
   return fwrite(line->data, 1, n, f) == n ? CLV_OK : fail_file(path, err);
 }
 
-typedef void record_writer(clv_bytes *out, const clv_records *r, size_t row);
+typedef void record_writer(clv_bytes *out, const clv_predictions *r, size_t row);
 
 /* What is written of each of n records. */
 typedef struct lines {
@@ -147,7 +147,8 @@ typedef struct lines {
   bool head;
 } lines;
 
-static clv_code write_lines(const clv_records *r, const lines *l, const char *path, clv_err *err) {
+static clv_code write_lines(const clv_predictions *r, const lines *l, const char *path,
+                            clv_err *err) {
   CLV_AUTO(file_closep) FILE *f = fopen(path, "we");
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   if (!f) return fail_file(path, err);
@@ -160,7 +161,8 @@ static clv_code write_lines(const clv_records *r, const lines *l, const char *pa
 }
 
 /* Whole or not at all. */
-static clv_code write_text(const clv_records *r, const lines *l, const char *path, clv_err *err) {
+static clv_code write_text(const clv_predictions *r, const lines *l, const char *path,
+                           clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes part = {0};
   clv_bytes_printf(&part, "%s.tmp", path);
   if (part.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -189,7 +191,7 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
 }
 
 /* What the array cannot say. */
-static clv_code write_names(const clv_records *r, const char *npy, clv_err *err) {
+static clv_code write_names(const clv_predictions *r, const char *npy, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s.json", npy);
   clv_bytes_puts(&text, "{\"ids\":[");
@@ -207,13 +209,13 @@ static clv_code write_names(const clv_records *r, const char *npy, clv_err *err)
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-clv_code clv_records_write(const clv_records *r, clv_records_format format, const char *path,
-                           clv_err *err) {
-  size_t rows = rows_of(r), pages = clv_records_pages(r);
+clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
+                               const char *path, clv_err *err) {
+  size_t rows = rows_of(r), pages = clv_predictions_page_count(r);
   const lines csv = {csv_record, rows, true}, json = {json_record, rows, false},
-              of_pages = {clv_records_put_page, pages, false};
-  if (format == CLV_RECORDS_CSV) return write_text(r, &csv, path, err);
-  if (format == CLV_RECORDS_JSONL) return write_text(r, pages ? &of_pages : &json, path, err);
+              of_pages = {clv_predictions_write_page, pages, false};
+  if (format == CLV_PREDICTIONS_CSV) return write_text(r, &csv, path, err);
+  if (format == CLV_PREDICTIONS_JSONL) return write_text(r, pages ? &of_pages : &json, path, err);
   CLV_TRY(write_npy(path, r->outputs, err));
   bool names = r->classes->n || (rows && file_of(r, 0));
   return names ? write_names(r, path, err) : CLV_OK;

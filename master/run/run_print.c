@@ -23,7 +23,7 @@ static void keep_complaint(const clv_run *r, clv_log_level level, const char *ev
   if (!text.failed && !line.failed && line.len) clv_journal_add(r->journal, text.data, line.data);
 }
 
-clv_exit clv_run_fail(const clv_run *r, clv_exit code, const clv_err *err) {
+clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *err) {
   keep_complaint(r, CLV_LOG_ERROR, "failed", code, err->text);
   fflush(stdout);
   clv_exit_report(code, err);
@@ -47,7 +47,7 @@ void clv_run_on_notice(void *user, const char *text) {
 
 void clv_run_print_notices(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
-  clv_trainer_notes(r->trainer, &notes);
+  clv_trainer_take_notes(r->trainer, &notes);
   clv_run_print_notes(r, "notice", notes.data);
 }
 
@@ -58,7 +58,7 @@ static bool was_interrupted(const clv_err *err) {
   return clv_interrupted_ms() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
 }
 
-clv_exit clv_run_setup_exit(const clv_err *err) {
+clv_exit_code clv_run_setup_exit_code(const clv_err *err) {
   switch (err->code) {
     case CLV_DATA_LOSS:
       return CLV_EXIT_DATA;
@@ -71,8 +71,8 @@ clv_exit clv_run_setup_exit(const clv_err *err) {
       return CLV_EXIT_TIMEOUT;
     case CLV_INVALID:
       return CLV_EXIT_CONFIG;
-    case CLV_ANSWER:
-      return CLV_EXIT_ANSWER;
+    case CLV_BAD_ANSWER:
+      return CLV_EXIT_BAD_ANSWER;
     case CLV_INTERNAL:
       return CLV_EXIT_INTERNAL;
     default:
@@ -85,18 +85,18 @@ static bool was_refused(const clv_run *r, const clv_err *err) {
   return err->code == CLV_DENIED && clv_policy_has_refused(r->policy);
 }
 
-clv_exit clv_run_connect_exit(const clv_run *r, const clv_err *err) {
+clv_exit_code clv_run_connect_exit_code(const clv_run *r, const clv_err *err) {
   if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
   if (was_refused(r, err)) return CLV_EXIT_CONFIG;
-  return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit(err);
+  return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit_code(err);
 }
 
-clv_exit clv_run_exit(const clv_run *r, const clv_err *err) {
+clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err) {
   if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
   if (was_refused(r, err)) return CLV_EXIT_CONFIG;
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
-  if (err->code == CLV_ANSWER) return CLV_EXIT_ANSWER;
+  if (err->code == CLV_BAD_ANSWER) return CLV_EXIT_BAD_ANSWER;
   if (err->code == CLV_UNAUTHENTICATED) return CLV_EXIT_CONNECT;
   if (err->code == CLV_UNAVAILABLE && clv_trainer_lost_worker(r->trainer)[0] &&
       strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0)
@@ -106,12 +106,12 @@ clv_exit clv_run_exit(const clv_run *r, const clv_err *err) {
 
 /* ---- evaluations ----------------------------------------------------------------------------- */
 
-bool clv_run_json_lines(const clv_run *r) { return r->o->json || r->o->log_json; }
+bool clv_run_has_json_output(const clv_run *r) { return r->o->json || r->o->log_json; }
 
 bool clv_run_has_accuracy(const clv_run *r) { return r->config->loss.kind != CLV_LOSS_MSE; }
 
 void clv_run_print_line(const clv_run *r, const char *text, const char *json) {
-  clv_reporter_notice(r->reporter, clv_run_json_lines(r) && !r->reporter ? json : text, json);
+  clv_reporter_notice(r->reporter, clv_run_has_json_output(r) && !r->reporter ? json : text, json);
 }
 
 void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
@@ -127,10 +127,10 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
   }
   if (clv_run_has_accuracy(r))
     clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", what, 100 * share,
-                     clv_text_number("%.4f", e->loss, loss), samples, places, when);
+                     clv_format_number("%.4f", e->loss, loss), samples, places, when);
   else
     clv_bytes_printf(&text, "%s loss %s  (%llu samples%s)", what,
-                     clv_text_number("%.6f", e->loss, loss), samples, when);
+                     clv_format_number("%.6f", e->loss, loss), samples, when);
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s",
                    what, json_when, clv_json_number(e->loss, 9, number), share, samples, judged);
   clv_run_add_scores(r, strcmp(what, "test") == 0, &text, &json);

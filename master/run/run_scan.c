@@ -24,7 +24,7 @@ static void show_progress(void *user, const char *key, size_t done, size_t all) 
              100.0 * (double)done / (double)all);
 }
 
-size_t clv_run_scan_most(const clv_run *r, size_t all) {
+size_t clv_run_scan_limit(const clv_run *r, size_t all) {
   return r->o->quick ? CLV_MIN(all, (size_t)SAMPLE) : all;
 }
 

@@ -55,7 +55,7 @@ clv_code clv_run_score_new(clv_run *r, clv_err *err) {
 static const char *class_name(const void *user, size_t c) {
   const clv_run *r = user;
   const clv_dataset *ds = r->data.train ? r->data.train : r->data.test;
-  return ds && c < clv_dataset_classes(ds) ? clv_dataset_class(ds, c) : NULL;
+  return ds && c < clv_dataset_class_count(ds) ? clv_dataset_class_name(ds, c) : NULL;
 }
 
 static void add_scalar(void *user, const char *name, double value) {

@@ -31,63 +31,63 @@ static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_lock_new(r->dir.data, &r->lock, err));
-  if (clv_checkpoint_any(r->dir.data) && !r->o->resume && !r->o->fresh)
+  if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
                     "begins anew and keeps it beside if it is finished, --set name=... starts "
                     "another",
                     r->dir.data);
   CLV_TRY(clv_run_compare_data(r, err));
-  CLV_TRY(clv_run_is_done(r, &r->done, err));
+  CLV_TRY(clv_run_check_done(r, &r->done, err));
   if (r->done) return CLV_OK;
   CLV_TRY(clv_run_find_start(r, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_run_lock_make_room(r->lock, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
   CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
-  return clv_run_keep_key(r, err);
+  return clv_run_write_key(r, err);
 }
 
 /* What is going to leave, to whoever watches and into the journal, before anything does. */
 static clv_code print_egress(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-  clv_blueprint_egress(r->blueprint, false, &text);
+  clv_blueprint_describe_egress(r->blueprint, false, &text);
   clv_bytes_puts(&json, "{\"event\":\"egress\",");
-  clv_blueprint_egress(r->blueprint, true, &json);
+  clv_blueprint_describe_egress(r->blueprint, true, &json);
   clv_bytes_puts(&json, "}");
   if (text.failed || json.failed || !text.len) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   text.data[text.len - 1] = '\0'; /* the line's end is the notice's */
-  clv_report_notice(r->journal, clv_run_json_lines(r), text.data, json.data);
+  clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
   return CLV_OK;
 }
 
 /* What workers are told from here on; trials before it had sessions of their own. */
 static clv_code identify(clv_run *r, const clv_bytes *config, clv_err *err) {
   clv_attempt *a = &r->own.attempt;
-  clv_run_lock_attempt(r->lock, a->session, &a->epoch);
+  clv_run_lock_attempt_id(r->lock, a->session, &a->epoch);
   return clv_hmac_sha256(&r->secret, config->data, config->len, &a->config_digest, err);
 }
 
 static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(lock_run_dir(r, err));
   if (r->done) return CLV_OK;
-  bool recalls = clv_run_recalls_session(r);
+  bool recalls = clv_run_has_stored_session(r);
   bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !recalls;
   clv_run_print_start(r);
   clv_run_print_held_back(r);
   CLV_TRY(clv_run_look_at_start(r, err));
   if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
-  CLV_TRY(clv_run_settle_micro_batches(r, recalls, err));
-  CLV_TRY(clv_run_keep_classes(r, err));
+  CLV_TRY(clv_run_resolve_micro_batches(r, recalls, err));
+  CLV_TRY(clv_run_write_classes(r, err));
   if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
   CLV_TRY(print_egress(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, table = {0};
   clv_blueprint_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
-  CLV_TRY(clv_run_write(r, "egress.table", &table, err));
+  CLV_TRY(clv_run_write_file(r, "egress.table", &table, err));
   CLV_TRY(identify(r, &config, err));
   CLV_TRY(clv_run_print_changes(r, err));
-  CLV_TRY(clv_run_keep_data(r, err));
-  CLV_TRY(clv_run_write(r, "session.effective.yaml", &config, err));
+  CLV_TRY(clv_run_write_data_digests(r, err));
+  CLV_TRY(clv_run_write_file(r, "session.effective.yaml", &config, err));
   return clv_run_open_record(r, "train", err);
 }
 
@@ -105,8 +105,8 @@ static clv_code save(clv_run *r, clv_err *err) {
   uint64_t begin = clv_now_ns();
   CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, r->steps.cursor, r->best.step, err));
   r->steps.saved_at = clv_trainer_step_count(r->trainer);
-  clv_run_lock_saved(r->lock);
-  clv_run_metrics_saved(r->metrics, r->steps.saved_at, clv_now_ns() - begin);
+  clv_run_lock_note_checkpoint(r->lock);
+  clv_run_metrics_checkpoint(r->metrics, r->steps.saved_at, clv_now_ns() - begin);
   return CLV_OK;
 }
 
@@ -131,7 +131,7 @@ static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e
                                .scalars = scores.scalars,
                                .n_scalars = scores.n};
   snprintf(best.what, sizeof best.what, "%s", what);
-  clv_run_lock_evaluation(r->lock, &best);
+  clv_run_lock_note_evaluation(r->lock, &best);
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
@@ -155,7 +155,7 @@ static clv_code validate(clv_run *r, uint64_t epoch, clv_err *err) {
   CLV_TRY(note_eval(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
   CLV_TRY(save(r, err));
-  return clv_run_keep_best(r, &best, err);
+  return clv_run_write_best(r, &best, err);
 }
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
@@ -187,7 +187,7 @@ static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv
                     .step_down = bytes[1],
                     .applied = s->applied};
   clv_trainer_traffic(r->trainer, &p.bytes_up, &p.bytes_down);
-  clv_run_lock_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
+  clv_run_lock_note_step(r->lock, step, p.loss, p.accuracy < 0 ? NAN : p.accuracy);
   clv_run_metrics_step(r->metrics, step, s);
   count_step(&r->steps, s);
   return clv_reporter_step(r->reporter, &p, err);
@@ -195,7 +195,7 @@ static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv
 
 static void print_notice(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
-  const char *text = clv_trainer_notice(r->trainer);
+  const char *text = clv_trainer_take_notice(r->trainer);
   if (!text) return;
   clv_bytes_puts(&json, "{\"event\":\"window\",\"message\":");
   clv_bytes_json(&json, text);
@@ -207,13 +207,14 @@ static void print_notice(clv_run *r) {
  * say so: the weights of an asynchronous schedule depend on where its rounds end, and whoever
  * interrupts or saves must not change them. */
 static bool must_flush(const clv_run *r, const clv_batch *batch) {
-  uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_waiting(r->trainer) + 1;
+  uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_n_held(r->trainer) + 1;
   return batch->last || step >= r->steps.whole;
 }
 
 /* The end of the round in which step `step` is, counted from 1. Rounds begin anew with an epoch. */
 static uint64_t round_end(const clv_run *r, uint64_t step) {
-  uint64_t round = clv_pipeline_round(r->config), per_epoch = clv_loader_per_epoch(r->steps.loader);
+  uint64_t round = clv_pipeline_steps_in_round(r->config),
+           per_epoch = clv_loader_per_epoch(r->steps.loader);
   if (!step || !per_epoch) return step;
   uint64_t epoch = (step - 1) / per_epoch * per_epoch, within = step - epoch;
   uint64_t end = epoch + CLV_MIN((within + round - 1) / round * round, per_epoch);
@@ -232,7 +233,7 @@ static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
     const uint64_t bytes[2] = {(to[0] - from[0]) / done, (to[1] - from[1]) / done};
     CLV_TRY(report_step(r, batch->at.epoch, before + i + 1, &results[i], bytes, err));
   }
-  if (done && !clv_trainer_waiting(r->trainer)) r->steps.cursor = batch->next;
+  if (done && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
   print_notice(r);
   clv_run_print_notices(r);
   if (r->steps.skipped < MAX_SKIPPED_STEPS) return CLV_OK;
@@ -259,7 +260,7 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     if (batch.at.epoch != r->steps.epoch) clv_policy_begin_epoch(r->policy, 0);
     CLV_TRY(one_step(r, &batch, err));
     r->steps.epoch = batch.at.epoch;
-    if (clv_trainer_waiting(r->trainer)) continue;
+    if (clv_trainer_n_held(r->trainer)) continue;
     CLV_TRY(end_round(r, before, batch.last, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
@@ -285,7 +286,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
                           .keep_step = step,
                           .resumed = r->resumed,
                           .every = r->config->log.every,
-                          .json = clv_run_json_lines(r),
+                          .json = clv_run_has_json_output(r),
                           .journal = r->journal,
                           .notice = stderr_notifier,
                           .tensorboard = events.data,
@@ -294,8 +295,8 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
   if (r->started) return CLV_OK;
   r->started = true;
-  clv_run_lock_started(r->lock, step, r->steps.total, &digest);
-  clv_run_print_aside(r);
+  clv_run_lock_note_start(r->lock, step, r->steps.total, &digest);
+  clv_run_print_moved_folder(r);
   if (r->resumed && step < r->steps.total) print_first_step(r, step);
   return CLV_OK;
 }
@@ -320,7 +321,7 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   clv_run_steps *l = &r->steps;
   uint64_t seed;
-  CLV_TRY(clv_run_data_seed(r->config, &seed, err));
+  CLV_TRY(clv_run_data_derive_seed(r->config, &seed, err));
   clv_batches_options bo = {.subset = &r->data.train_rows,
                             .batch = t->batch,
                             .shuffle = t->shuffle,
@@ -343,7 +344,7 @@ clv_code clv_run_restore(clv_run *r, clv_err *err) {
   *l = (clv_run_steps){0};
   CLV_TRY(find_place(r, &l->cursor, err));
   if (!again) CLV_TRY(clv_run_cache_begin(r, err));
-  clv_run_recall_best(r);
+  clv_run_read_best(r);
   l->first = clv_trainer_step_count(r->trainer);
   l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
   l->saved_at = r->resumed ? l->first : UINT64_MAX;
@@ -366,7 +367,7 @@ static bool is_stopped(const clv_run *r) {
   return r->o->interrupted && *r->o->interrupted == CLV_ASKED_TO_STOP;
 }
 
-static clv_exit print_interrupted(clv_run *r) {
+static clv_exit_code print_interrupted(clv_run *r) {
   char text[512];
   snprintf(text, sizeof text, "%s after step %llu; --resume goes on from %s",
            is_stopped(r) ? "stopped" : "interrupted",
@@ -414,7 +415,7 @@ static clv_code check_learned(const clv_run_steps *l, clv_err *err) {
 
 /* What there is to go on with, behind what ended the run. The checkpoints of a run that diverged
  * may have weights that are too large already. */
-static void print_usable(const clv_run *r, clv_exit code) {
+static void print_usable(const clv_run *r, clv_exit_code code) {
   char text[300];
   unsigned long long step = r->steps.saved_at;
   if (code == CLV_EXIT_DIVERGED && r->steps.saved_at == UINT64_MAX)
@@ -440,13 +441,13 @@ static void print_usable(const clv_run *r, clv_exit code) {
   clv_run_warn(r, CLV_LOG_ERROR, "checkpoint", text);
 }
 
-static clv_exit fail_finish(const clv_run *r, clv_exit code, const clv_err *err) {
+static clv_exit_code fail_finish(const clv_run *r, clv_exit_code code, const clv_err *err) {
   clv_run_fail(r, code, err);
   print_usable(r, code);
   return code;
 }
 
-static clv_exit finish(clv_run *r, clv_err *err) {
+static clv_exit_code finish(clv_run *r, clv_err *err) {
   char text[512];
   print_left_out(r);
   if (finish_observing(r, err) != CLV_OK) return fail_finish(r, CLV_EXIT_FAILED, err);
@@ -458,7 +459,7 @@ static clv_exit finish(clv_run *r, clv_err *err) {
     clv_step_result e;
     if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, &e, NULL, err) !=
         CLV_OK)
-      return fail_finish(r, clv_run_exit(r, err), err);
+      return fail_finish(r, clv_run_exit_code(r, err), err);
     print_eval(r, "test", &e, r->steps.epoch, true);
     if (note_eval(r, "test", &e, r->steps.epoch, err) != CLV_OK)
       return fail_finish(r, CLV_EXIT_FAILED, err);
@@ -472,7 +473,7 @@ static void leave_schedule(const clv_run *r, const clv_err *why) {
   clv_err ignored;
   if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL) return; /* not the schedule's fault */
   clv_trainer_schedule_text(r->trainer, &text);
-  if (!text.len || clv_run_write(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
+  if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
   text.len = 0;
   clv_bytes_printf(&text, "the schedule it ran is in %s/schedule.failed", r->dir.data);
   if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
@@ -480,13 +481,13 @@ static void leave_schedule(const clv_run *r, const clv_err *why) {
 
 /* The worker's fault, and not that of what is in the run folder. */
 static bool is_of_worker(const clv_err *err) {
-  return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_ANSWER;
+  return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_BAD_ANSWER;
 }
 
-static clv_exit fail_setup(const clv_run *r, const clv_err *err) {
+static clv_exit_code fail_setup(const clv_run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
-  clv_exit code =
-      clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(r, err), err);
+  clv_exit_code code =
+      clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err), err);
   if (r->resumed && is_of_worker(err))
     clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
                  "no step was taken, and the checkpoints are as they were: train --resume goes on "
@@ -494,8 +495,8 @@ static clv_exit fail_setup(const clv_run *r, const clv_err *err) {
   return code;
 }
 
-static clv_exit fail_training(clv_run *r, const clv_err *err) {
-  clv_exit code = clv_run_exit(r, err);
+static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
+  clv_exit_code code = clv_run_exit_code(r, err);
   print_left_out(r);
   clv_reporter_close(r->reporter);
   r->reporter = NULL;
@@ -507,7 +508,7 @@ static clv_exit fail_training(clv_run *r, const clv_err *err) {
 
 /* The profiler and the metrics port of the attempt, then the trainer with its workers. */
 static clv_code open_trainer(clv_run *r, clv_err *err) {
-  clv_trainer_use use = r->resumed ? CLV_TRAINER_GOES_ON : CLV_TRAINER_BEGINS;
+  clv_trainer_use use = r->resumed ? CLV_TRAINER_RESUMES : CLV_TRAINER_BEGINS;
   CLV_TRY(clv_run_metrics_open(r->config, &r->metrics, err));
   CLV_TRY(clv_trainer_open(r->blueprint, r->record, use, &r->trainer, err));
   clv_run_print_notices(r);
@@ -515,11 +516,11 @@ static clv_code open_trainer(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-clv_exit clv_run_open(clv_run *r, clv_err *err) {
-  clv_exit code = CLV_EXIT_OK;
-  if (clv_run_settle_key(r, r->o->resume, err) != CLV_OK) return fail_setup(r, err);
+clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
+  clv_exit_code code = CLV_EXIT_OK;
+  if (clv_run_resolve_key(r, r->o->resume, err) != CLV_OK) return fail_setup(r, err);
   if (clv_run_open_blueprint(r, true, CLV_SCAN_VALUES, err) != CLV_OK)
-    return clv_run_fail(r, clv_run_setup_exit(err), err);
+    return clv_run_fail(r, clv_run_setup_exit_code(err), err);
   if (!r->o->resume) code = clv_run_check_identity(r, false, err);
   if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
@@ -531,18 +532,18 @@ clv_exit clv_run_open(clv_run *r, clv_err *err) {
   return open_trainer(r, err) == CLV_OK ? CLV_EXIT_OK : fail_setup(r, err);
 }
 
-static clv_exit train(clv_run *r, clv_err *err) {
-  clv_exit code = clv_run_open(r, err);
+static clv_exit_code train(clv_run *r, clv_err *err) {
+  clv_exit_code code = clv_run_open(r, err);
   if (code != CLV_EXIT_OK || r->done) return code;
   if (clv_run_restore(r, err) != CLV_OK) return fail_setup(r, err);
   if (clv_run_loop(r, err) != CLV_OK) return fail_training(r, err);
   return finish(r, err);
 }
 
-clv_exit clv_run_train(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_err err;
-  clv_exit code = r.code = train(&r, &err);
+  clv_exit_code code = r.code = train(&r, &err);
   clv_run_cache_end(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED

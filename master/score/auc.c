@@ -46,7 +46,7 @@ static double auc_of(const clv_score *s, size_t c, ranked *list) {
   return (twice_ranks(list, s->n) - p * (p + 1)) / (2 * p * rest);
 }
 
-clv_code clv_score_rank(const clv_score *s, clv_class_score *classes, clv_err *err) {
+clv_code clv_score_compute_auc(const clv_score *s, clv_class_score *classes, clv_err *err) {
   CLV_AUTO(clv_freep) ranked *list = NULL;
   CLV_TRY(clv_alloc(s->n + 1, sizeof *list, &list, err));
   for (size_t c = 0; c < s->o.classes; c++) classes[c].auc = auc_of(s, c, list);

@@ -49,8 +49,8 @@ static const char *name_of(clv_class_name *name, const void *user, size_t c, cha
 static void class_line(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
   const clv_class_score *k = &s->classes[c];
   char shown[25];
-  clv_bytes_printf(out, "%6zu  %-24s %9.4f %9.4f %9.4f", c, clv_text_fit(name, shown, sizeof shown),
-                   k->precision, k->recall, k->f1);
+  clv_bytes_printf(out, "%6zu  %-24s %9.4f %9.4f %9.4f", c,
+                   clv_text_truncate(name, shown, sizeof shown), k->precision, k->recall, k->f1);
   if ((s->wanted & CLV_SCORE_AUC) && isnan(k->auc))
     clv_bytes_puts(out, "         -");
   else if (s->wanted & CLV_SCORE_AUC)

@@ -11,16 +11,16 @@ clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   size_t n = o->classes;
   if (n < 2) return clv_fail(err, CLV_INVALID, "%zu classes; there must be two or more", n);
-  if ((o->wanted & CLV_SCORE_CONFUSION) && n > CLV_SCORE_MOST_CONFUSED)
+  if ((o->wanted & CLV_SCORE_CONFUSION) && n > CLV_SCORE_MAX_CONFUSION)
     return clv_fail(err, CLV_INVALID, "a confusion matrix of %zu classes; at most %d", n,
-                    CLV_SCORE_MOST_CONFUSED);
+                    CLV_SCORE_MAX_CONFUSION);
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->o = *o;
   CLV_TRY(clv_alloc(n, sizeof *s->counts, &s->counts, err));
   CLV_TRY(clv_alloc(n, sizeof *s->p, &s->p, err));
   if (o->wanted & CLV_SCORE_CONFUSION)
     CLV_TRY(clv_alloc(n * n, sizeof *s->confusion, &s->confusion, err));
-  clv_score_start(s);
+  clv_score_reset(s);
   *ret = clv_steal(&s);
   return CLV_OK;
 }
@@ -40,7 +40,7 @@ void clv_score_freep(clv_score **s) {
   *s = NULL;
 }
 
-void clv_score_start(clv_score *s) {
+void clv_score_reset(clv_score *s) {
   size_t n = s->o.classes;
   memset(s->counts, 0, n * sizeof *s->counts);
   if (s->confusion) memset(s->confusion, 0, n * n * sizeof *s->confusion);
@@ -95,7 +95,7 @@ static size_t answer_of(const clv_score *s, const float *x) {
 /* Room for one place more. */
 static clv_code keep_room(clv_score *s, clv_err *err) {
   if (s->n < s->room) return CLV_OK;
-  size_t room = s->room ? 2 * s->room : 1024, most = CLV_SCORE_MOST_KEPT / s->o.classes;
+  size_t room = s->room ? 2 * s->room : 1024, most = CLV_SCORE_MAX_KEPT / s->o.classes;
   if (s->n >= most)
     return clv_fail(err, CLV_EXHAUSTED,
                     "AUC keeps every probability: %zu places of %zu classes are too many", s->n,
@@ -181,7 +181,7 @@ clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) {
                   .confusion = s->confusion};
   CLV_TRY(clv_alloc(r.n_classes, sizeof *r.classes, &r.classes, err));
   for (size_t c = 0; c < r.n_classes; c++) finish_class(s, c, &r.classes[c]);
-  if (s->o.wanted & CLV_SCORE_AUC) CLV_TRY(clv_score_rank(s, r.classes, err));
+  if (s->o.wanted & CLV_SCORE_AUC) CLV_TRY(clv_score_compute_auc(s, r.classes, err));
   if ((s->o.wanted & CLV_SCORE_PERPLEXITY) && s->n) r.perplexity = exp(s->log_loss / (double)s->n);
   finish_all(&r);
   *ret = r;

@@ -46,8 +46,8 @@ typedef enum clv_score_outputs {
   CLV_SCORE_LOGIT
 } clv_score_outputs;
 
-/* AUC keeps 8 bytes for each class of each place until clv_score_start. */
-enum { CLV_SCORE_MOST_CONFUSED = 1024, CLV_SCORE_MOST_KEPT = 1 << 27 };
+/* AUC keeps 8 bytes for each class of each place until clv_score_reset. */
+enum { CLV_SCORE_MAX_CONFUSION = 1024, CLV_SCORE_MAX_KEPT = 1 << 27 };
 
 typedef struct clv_score_options {
   unsigned wanted; /* CLV_SCORE_* */
@@ -57,14 +57,14 @@ typedef struct clv_score_options {
   int64_t ignored;
 } clv_score_options;
 
-/* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MOST_CONFUSED with confusion. */
+/* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MAX_CONFUSION with confusion. */
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) CLV_USE_RESULT;
 void clv_score_free(clv_score *s); /* takes NULL */
 void clv_score_freep(clv_score **s);
-void clv_score_start(clv_score *s); /* forgets all places */
+void clv_score_reset(clv_score *s); /* forgets all places */
 
 /* outputs: [places][classes], or [places]. CLV_INVALID: a label outside the classes.
- * CLV_EXHAUSTED: more than CLV_SCORE_MOST_KEPT values for AUC, or no memory. */
+ * CLV_EXHAUSTED: more than CLV_SCORE_MAX_KEPT values for AUC, or no memory. */
 clv_code clv_score_add(clv_score *s, const float *outputs, const int64_t *labels, size_t places,
                        clv_err *err) CLV_USE_RESULT;
 

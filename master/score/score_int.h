@@ -16,6 +16,7 @@ struct clv_score {
 };
 
 /* The AUC of each class for which it is defined. */
-clv_code clv_score_rank(const clv_score *s, clv_class_score *classes, clv_err *err) CLV_USE_RESULT;
+clv_code clv_score_compute_auc(const clv_score *s, clv_class_score *classes,
+                               clv_err *err) CLV_USE_RESULT;
 
 #endif

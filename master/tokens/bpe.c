@@ -19,7 +19,7 @@ uint32_t clv_byte_char(unsigned char byte) {
   return 0;
 }
 
-int clv_merge_order(const void *a, const void *b) {
+int clv_merge_compare(const void *a, const void *b) {
   const clv_merge *x = a, *y = b;
   if (x->left != y->left) return x->left < y->left ? -1 : 1;
   return (x->right > y->right) - (x->right < y->right);
@@ -28,7 +28,7 @@ int clv_merge_order(const void *a, const void *b) {
 const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t right) {
   const clv_merge wanted = {.left = left, .right = right};
   if (!t->n_merges) return NULL;
-  return bsearch(&wanted, t->merges, t->n_merges, sizeof wanted, clv_merge_order);
+  return bsearch(&wanted, t->merges, t->n_merges, sizeof wanted, clv_merge_compare);
 }
 
 /* ---- pairs that wait ------------------------------------------------------------------------- */
@@ -138,14 +138,14 @@ static clv_code add_merged(const clv_tokenizer *t, work *w, const char *piece, s
 static const clv_vocab_entry *whole(const clv_tokenizer *t, const char *piece, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (!t->whole_first || n > CLV_TOKENS_MAX_TOKEN) return NULL;
-  for (size_t i = 0; i < n; i++) clv_point_utf8(clv_byte_char((unsigned char)piece[i]), &b);
+  for (size_t i = 0; i < n; i++) clv_codepoint_to_utf8(clv_byte_char((unsigned char)piece[i]), &b);
   return b.failed ? NULL : clv_vocab_find(&t->vocab, b.data, b.len);
 }
 
 static clv_code add_pieces(const clv_tokenizer *t, work *w, const char *text, size_t len,
                            clv_ids *out, clv_err *err) {
   for (size_t at = 0, end; at < len; at = end) {
-    end = clv_split_end(t->pattern, text, len, at);
+    end = clv_split_piece_end(t->pattern, text, len, at);
     const clv_vocab_entry *e = whole(t, text + at, end - at);
     CLV_TRY(e ? clv_ids_add(out, e->id, err) : add_merged(t, w, text + at, end - at, out, err));
   }

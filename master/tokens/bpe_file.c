@@ -30,7 +30,7 @@ enum { MAX_KEYS = 16 };
 
 /* A key that is not known may ask for what is not done here; null asks for nothing. */
 static clv_code refuse_key(reading *r, size_t at, clv_err *err) {
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   clv_json from = r->j;
   from.at = at;
   CLV_TRY(clv_json_key(&from, &r->text, err));
@@ -48,7 +48,7 @@ static clv_code take_keys(reading *r, const key *keys, size_t n_keys, clv_err *e
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) return CLV_OK;
     size_t at = r->j.at;
-    CLV_TRY(clv_json_which(&r->j, names, n_keys, &seen, &which, err));
+    CLV_TRY(clv_json_find_key(&r->j, names, n_keys, &seen, &which, err));
     if (which < 0)
       CLV_TRY(refuse_key(r, at, err));
     else
@@ -85,7 +85,7 @@ static clv_code must_be_false(reading *r, const char *what, clv_err *err) {
 /* null, or the empty text. */
 static clv_code must_be_empty(reading *r, const char *what, clv_err *err) {
   static const char *const nothing[] = {""};
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   return must_be(r, nothing, 1, what, NULL, err);
 }
 
@@ -98,7 +98,7 @@ static clv_code take_token(reading *r, clv_err *err) {
   if (!r->text.len || r->text.len > CLV_TOKENS_MAX_TOKEN)
     return clv_json_fail(&r->j, place, err, "a token has %zu bytes, expected 1 to %d", r->text.len,
                          CLV_TOKENS_MAX_TOKEN);
-  CLV_TRY(clv_json_integer(&r->j, 0, CLV_TOKENS_MAX_NUMBER - 1, &id, err));
+  CLV_TRY(clv_json_integer(&r->j, 0, CLV_TOKENS_MAX_ID - 1, &id, err));
   return clv_vocab_add(&r->t->vocab, r->text.data, r->text.len, (int32_t)id, place, 0, err);
 }
 
@@ -188,9 +188,9 @@ static clv_code add_merge(clv_tokenizer *t, size_t *cap, const clv_merge *m, clv
 
 static clv_code sort_merges(const reading *r, clv_err *err) {
   clv_tokenizer *t = r->t;
-  if (t->n_merges) qsort(t->merges, t->n_merges, sizeof *t->merges, clv_merge_order);
+  if (t->n_merges) qsort(t->merges, t->n_merges, sizeof *t->merges, clv_merge_compare);
   for (size_t i = 1; i < t->n_merges; i++)
-    if (clv_merge_order(&t->merges[i - 1], &t->merges[i]) == 0)
+    if (clv_merge_compare(&t->merges[i - 1], &t->merges[i]) == 0)
       return clv_json_fail(&r->j, r->merges.at, err, "merges %u and %u of this list are the same",
                            t->merges[i - 1].rank, t->merges[i].rank);
   return CLV_OK;
@@ -223,7 +223,7 @@ static clv_code take_model_type(reading *r, clv_err *err) {
 
 static clv_code take_dropout(reading *r, clv_err *err) {
   double value = 0;
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_real(&r->j, &value, err));
   return value == 0 ? CLV_OK : clv_json_fail(&r->j, r->j.at, err, "dropout of merges is not done");
 }
@@ -247,7 +247,7 @@ static clv_code take_ignore_merges(reading *r, clv_err *err) {
 static clv_code take_bytes(reading *r, size_t at, clv_err *err) {
   for (unsigned b = 0; b < 256; b++) {
     CLV_AUTO(clv_bytes_done) clv_bytes c = {0};
-    clv_point_utf8(clv_byte_char((unsigned char)b), &c);
+    clv_codepoint_to_utf8(clv_byte_char((unsigned char)b), &c);
     const clv_vocab_entry *e = c.failed ? NULL : clv_vocab_find(&r->t->vocab, c.data, c.len);
     if (!e)
       return clv_json_fail(&r->j, at, err,
@@ -288,7 +288,7 @@ static clv_code take_normalizer_type(reading *r, clv_err *err) {
 
 static clv_code take_normalizer(reading *r, clv_err *err) {
   static const key keys[] = {{"type", take_normalizer_type}};
-  return clv_json_null(&r->j) ? CLV_OK : take_keys(r, keys, CLV_COUNT(keys), err);
+  return clv_json_skip_null(&r->j) ? CLV_OK : take_keys(r, keys, CLV_COUNT(keys), err);
 }
 
 static const char gpt2_pattern[] =
@@ -348,8 +348,8 @@ static clv_code take_behavior(reading *r, clv_err *err) {
 static clv_code take_regex(reading *r, clv_err *err) {
   static const char *const patterns[] = {gpt2_pattern, llama3_pattern, qwen2_pattern,
                                          gpt2_short_pattern};
-  static const clv_split_pattern kinds[] = {CLV_SPLIT_GPT2, CLV_SPLIT_LLAMA3, CLV_SPLIT_QWEN2,
-                                            CLV_SPLIT_GPT2};
+  static const clv_token_pattern kinds[] = {CLV_TOKEN_PATTERN_GPT2, CLV_TOKEN_PATTERN_LLAMA3,
+                                            CLV_TOKEN_PATTERN_QWEN2, CLV_TOKEN_PATTERN_GPT2};
   step *s = step_of(r);
   size_t which = 0;
   CLV_TRY(must_be(r, patterns, CLV_COUNT(patterns),
@@ -406,7 +406,7 @@ static clv_code judge_steps(stepping *s, size_t at, clv_err *err) {
                          "this pre_tokenizer is not known: expected ByteLevel, or Split and then "
                          "ByteLevel with use_regex: false and add_prefix_space: false");
   t->prefix_space = alone && first->prefix_space;
-  t->pattern = alone ? CLV_SPLIT_GPT2 : (clv_split_pattern)split->pattern;
+  t->pattern = alone ? CLV_TOKEN_PATTERN_GPT2 : (clv_token_pattern)split->pattern;
   return CLV_OK;
 }
 
@@ -439,12 +439,12 @@ static clv_code take_added_keys(clv_json *j, added_token *a, clv_err *err) {
   clv_known_keys keys = {.names = names, .n_names = CLV_COUNT(names), .what = "an added token"};
   int which;
   for (;;) {
-    CLV_TRY(clv_next_key(j, &keys, &which, err));
+    CLV_TRY(clv_read_known_key(j, &keys, &which, err));
     if (which < 0) return CLV_OK;
     if (which < ADDED_FLAGS)
       CLV_TRY(clv_json_bool(j, &a->flags[which], err));
     else if (which == ID)
-      CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_NUMBER - 1, &a->id, err));
+      CLV_TRY(clv_json_integer(j, 0, CLV_TOKENS_MAX_ID - 1, &a->id, err));
     else
       CLV_TRY(which == CONTENT ? clv_json_text(j, a->content, err) : clv_json_skip(j, err));
   }
@@ -457,9 +457,9 @@ static clv_code take_added_one(reading *r, clv_err *err) {
   size_t at = r->j.at;
   r->text.len = 0;
   CLV_TRY(take_added_keys(&r->j, &a, err));
-  if (a.id < 0 || !r->text.len || r->text.len > CLV_ADDED_MOST)
+  if (a.id < 0 || !r->text.len || r->text.len > CLV_ADDED_MAX_BYTES)
     return clv_json_fail(&r->j, at, err, "an added token needs id and content, of 1 to %d bytes",
-                         CLV_ADDED_MOST);
+                         CLV_ADDED_MAX_BYTES);
   if (a.flags[SINGLE_WORD])
     return refuse(r, at, err, "single_word is not known, of the added token");
   uint8_t strip = (uint8_t)((a.flags[LSTRIP] ? CLV_ADDED_LSTRIP : 0) |
@@ -483,12 +483,14 @@ static clv_code take_added(reading *r, clv_err *err) {
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static clv_code take_post_processor(reading *r, clv_err *err) {
-  return clv_post_processor(&r->j, r->t, err);
+  return clv_read_post_processor(&r->j, r->t, err);
 }
 static clv_code take_truncation(reading *r, clv_err *err) {
-  return clv_truncation(&r->j, r->t, err);
+  return clv_read_truncation(&r->j, r->t, err);
 }
-static clv_code take_padding(reading *r, clv_err *err) { return clv_padding(&r->j, r->t, err); }
+static clv_code take_padding(reading *r, clv_err *err) {
+  return clv_read_padding(&r->j, r->t, err);
+}
 
 static clv_code take_file(stepping *s, clv_err *err) {
   static const key keys[] = {{"added_tokens", take_added},

@@ -11,38 +11,38 @@
 
 static utf8proc_category_t category(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c); }
 
-bool clv_char_space(uint32_t c) {
+bool clv_char_is_space(uint32_t c) {
   if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
   utf8proc_category_t k = category(c);
   return c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
 }
 
-bool clv_char_letter(uint32_t c) {
+bool clv_char_is_letter(uint32_t c) {
   utf8proc_category_t k = category(c);
   return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
 }
 
-bool clv_char_number(uint32_t c) {
+bool clv_char_is_number(uint32_t c) {
   utf8proc_category_t k = category(c);
   return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
 }
 
-bool clv_char_punctuation(uint32_t c) {
+bool clv_char_is_punctuation(uint32_t c) {
   utf8proc_category_t k = category(c);
   bool ascii =
       c < 0x7f && c > ' ' && !(c >= '0' && c <= '9') && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   return ascii || (k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO);
 }
 
-bool clv_char_control(uint32_t c) {
+bool clv_char_is_control(uint32_t c) {
   utf8proc_category_t k = category(c);
   if (c == '\t' || c == '\n' || c == '\r') return false;
   return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
-bool clv_char_mark(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
+bool clv_char_is_mark(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
 
-bool clv_char_cjk(uint32_t c) {
+bool clv_char_is_cjk(uint32_t c) {
   static const uint32_t ranges[][2] = {{0x4e00, 0x9fff},   {0x3400, 0x4dbf},   {0x20000, 0x2a6df},
                                        {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f}, {0x2b920, 0x2ceaf},
                                        {0xf900, 0xfaff},   {0x2f800, 0x2fa1f}};
@@ -52,7 +52,7 @@ bool clv_char_cjk(uint32_t c) {
 }
 
 /* U+0130 alone becomes two. */
-size_t clv_point_lower(uint32_t c, uint32_t ret[2]) {
+size_t clv_codepoint_lower(uint32_t c, uint32_t ret[2]) {
   ret[0] = c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
   ret[1] = 0x307;
   return c == 0x130 ? 2 : 1;
@@ -60,13 +60,13 @@ size_t clv_point_lower(uint32_t c, uint32_t ret[2]) {
 
 /* ---- lists of code points -------------------------------------------------------------------- */
 
-void clv_points_done(clv_points *p) {
+void clv_codepoints_done(clv_codepoints *p) {
   if (!p) return;
   free(p->at);
-  *p = (clv_points){0};
+  *p = (clv_codepoints){0};
 }
 
-clv_code clv_points_add(clv_points *p, uint32_t c, clv_err *err) {
+clv_code clv_codepoints_add(clv_codepoints *p, uint32_t c, clv_err *err) {
   if (p->n == p->cap) {
     size_t cap = p->cap ? 2 * p->cap : 256, bytes;
     int32_t *more = clv_mul_size(cap, sizeof *more, &bytes) ? realloc(p->at, bytes) : NULL;
@@ -78,17 +78,17 @@ clv_code clv_points_add(clv_points *p, uint32_t c, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_points_of(clv_points *p, const char *text, size_t len, clv_err *err) {
+clv_code clv_codepoints_from_utf8(clv_codepoints *p, const char *text, size_t len, clv_err *err) {
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
     if (!(n = clv_utf8(text + i, len - i, &c)))
       return clv_fail(err, CLV_INVALID, "byte %zu is not UTF-8", i);
-    CLV_TRY(clv_points_add(p, c, err));
+    CLV_TRY(clv_codepoints_add(p, c, err));
   }
   return CLV_OK;
 }
 
-void clv_point_utf8(uint32_t c, clv_bytes *out) {
+void clv_codepoint_to_utf8(uint32_t c, clv_bytes *out) {
   utf8proc_uint8_t bytes[4];
   utf8proc_ssize_t n = utf8proc_encode_char((utf8proc_int32_t)c, bytes);
   clv_bytes_add(out, bytes, (size_t)n);
@@ -99,27 +99,27 @@ void clv_point_utf8(uint32_t c, clv_bytes *out) {
 static int combining(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
 /* Where a mark stood, and its class: what a stable order needs. */
-typedef struct clv_mark {
+typedef struct clv_combining_mark {
   int32_t class, point;
   size_t place;
-} clv_mark;
+} clv_combining_mark;
 
 static int by_class(const void *a, const void *b) {
-  const clv_mark *x = a, *y = b;
+  const clv_combining_mark *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
   return x->place < y->place ? -1 : 1;
 }
 
 static clv_code sort_run(int32_t *at, size_t n, clv_err *err) {
-  CLV_AUTO(clv_freep) clv_mark *marks = NULL;
+  CLV_AUTO(clv_freep) clv_combining_mark *marks = NULL;
   CLV_TRY(clv_alloc(n, sizeof *marks, &marks, err));
-  for (size_t i = 0; i < n; i++) marks[i] = (clv_mark){combining(at[i]), at[i], i};
+  for (size_t i = 0; i < n; i++) marks[i] = (clv_combining_mark){combining(at[i]), at[i], i};
   qsort(marks, n, sizeof *marks, by_class);
   for (size_t i = 0; i < n; i++) at[i] = marks[i].point;
   return CLV_OK;
 }
 
-static clv_code sort_marks(clv_points *p, clv_err *err) {
+static clv_code sort_marks(clv_codepoints *p, clv_err *err) {
   for (size_t i = 0, n; i < p->n; i += CLV_MAX(n, (size_t)1)) {
     for (n = 0; i + n < p->n && combining(p->at[i + n]) > 0;) n++;
     if (n > 1) CLV_TRY(sort_run(p->at + i, n, err));
@@ -127,8 +127,8 @@ static clv_code sort_marks(clv_points *p, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_points_decompose(clv_points *p, clv_err *err) {
-  CLV_AUTO(clv_points_done) clv_points out = {0};
+clv_code clv_codepoints_decompose(clv_codepoints *p, clv_err *err) {
+  CLV_AUTO(clv_codepoints_done) clv_codepoints out = {0};
   utf8proc_int32_t parts[64];
   for (size_t i = 0; i < p->n; i++) {
     int last = 0;
@@ -136,17 +136,18 @@ clv_code clv_points_decompose(clv_points *p, clv_err *err) {
         utf8proc_decompose_char(p->at[i], parts, CLV_COUNT(parts), UTF8PROC_DECOMPOSE, &last);
     if (n < 0 || n > (utf8proc_ssize_t)CLV_COUNT(parts))
       return clv_fail(err, CLV_INTERNAL, "U+%04X cannot be decomposed", (unsigned)p->at[i]);
-    for (utf8proc_ssize_t k = 0; k < n; k++) CLV_TRY(clv_points_add(&out, (uint32_t)parts[k], err));
+    for (utf8proc_ssize_t k = 0; k < n; k++)
+      CLV_TRY(clv_codepoints_add(&out, (uint32_t)parts[k], err));
   }
   CLV_TRY(sort_marks(&out, err));
-  clv_points former = *p;
+  clv_codepoints former = *p;
   *p = out;
   out = former;
   return CLV_OK;
 }
 
-clv_code clv_points_compose(clv_points *p, clv_err *err) {
-  CLV_TRY(clv_points_decompose(p, err));
+clv_code clv_codepoints_compose(clv_codepoints *p, clv_err *err) {
+  CLV_TRY(clv_codepoints_decompose(p, err));
   utf8proc_ssize_t n =
       utf8proc_normalize_utf32(p->at, (utf8proc_ssize_t)p->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
   if (n < 0) return clv_fail(err, CLV_INTERNAL, "a text cannot be composed");

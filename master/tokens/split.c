@@ -22,7 +22,7 @@ static uint32_t point_at(const clv_cursor_text *c, size_t at, size_t *ret_next) 
 }
 
 static bool is_other(uint32_t c) {
-  return !clv_char_space(c) && !clv_char_letter(c) && !clv_char_number(c);
+  return !clv_char_is_space(c) && !clv_char_is_letter(c) && !clv_char_is_number(c);
 }
 
 static bool is_line_end(uint32_t c) { return c == '\r' || c == '\n'; }
@@ -58,7 +58,7 @@ static size_t contraction(const clv_cursor_text *c, size_t from, bool any_case) 
 
 /* \s+(?!\S), else \s+: the last one stays with what follows it. */
 static size_t spaces(const clv_cursor_text *c, size_t from) {
-  size_t end = run(c, from, clv_char_space, SIZE_MAX), last = from;
+  size_t end = run(c, from, clv_char_is_space, SIZE_MAX), last = from;
   for (size_t next = from; next < end;) {
     last = next;
     point_at(c, last, &next);
@@ -67,7 +67,7 @@ static size_t spaces(const clv_cursor_text *c, size_t from) {
 }
 
 static size_t gpt2(const clv_cursor_text *c, size_t from) {
-  static bool (*const kinds[])(uint32_t) = {clv_char_letter, clv_char_number, is_other};
+  static bool (*const kinds[])(uint32_t) = {clv_char_is_letter, clv_char_is_number, is_other};
   size_t end = contraction(c, from, false), at = from + (c->text[from] == ' ');
   for (size_t i = 0; !end && i < CLV_COUNT(kinds); i++) {
     size_t after = run(c, at, kinds[i], SIZE_MAX);
@@ -78,7 +78,7 @@ static size_t gpt2(const clv_cursor_text *c, size_t from) {
 
 /* \s*[\r\n]+: up to the last line end of the white space; 0 without one. */
 static size_t lines(const clv_cursor_text *c, size_t from) {
-  size_t end = run(c, from, clv_char_space, SIZE_MAX);
+  size_t end = run(c, from, clv_char_is_space, SIZE_MAX);
   while (end > from && !is_line_end((unsigned char)c->text[end - 1])) end--;
   return end > from ? end : 0;
 }
@@ -86,22 +86,22 @@ static size_t lines(const clv_cursor_text *c, size_t from) {
 static size_t words(const clv_cursor_text *c, size_t from) {
   size_t at = from;
   uint32_t first = point_at(c, from, &at);
-  if (is_line_end(first) || clv_char_number(first)) return 0;
-  if (clv_char_letter(first)) return run(c, from, clv_char_letter, SIZE_MAX);
-  size_t end = run(c, at, clv_char_letter, SIZE_MAX);
+  if (is_line_end(first) || clv_char_is_number(first)) return 0;
+  if (clv_char_is_letter(first)) return run(c, from, clv_char_is_letter, SIZE_MAX);
+  size_t end = run(c, at, clv_char_is_letter, SIZE_MAX);
   return end > at ? end : 0;
 }
 
 static size_t llama3(const clv_cursor_text *c, size_t from, size_t digits) {
   size_t end = contraction(c, from, true), at = from + (c->text[from] == ' ');
   if (end || (end = words(c, from))) return end;
-  if ((end = run(c, from, clv_char_number, digits)) > from) return end;
+  if ((end = run(c, from, clv_char_is_number, digits)) > from) return end;
   if ((end = run(c, at, is_other, SIZE_MAX)) > at) return run(c, end, is_line_end, SIZE_MAX);
   return (end = lines(c, from)) ? end : spaces(c, from);
 }
 
-size_t clv_split_end(clv_split_pattern pattern, const char *text, size_t len, size_t from) {
+size_t clv_split_piece_end(clv_token_pattern pattern, const char *text, size_t len, size_t from) {
   const clv_cursor_text c = {text, len};
-  if (pattern == CLV_SPLIT_GPT2) return gpt2(&c, from);
-  return llama3(&c, from, pattern == CLV_SPLIT_LLAMA3 ? 3 : 1);
+  if (pattern == CLV_TOKEN_PATTERN_GPT2) return gpt2(&c, from);
+  return llama3(&c, from, pattern == CLV_TOKEN_PATTERN_LLAMA3 ? 3 : 1);
 }

@@ -8,14 +8,14 @@
 #include "master/tokens/tokens_int.h"
 
 /* What cut_at does with the text between added tokens. */
-typedef clv_code (*clv_between)(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
-                                clv_err *err);
+typedef clv_code (*clv_encode_between)(const clv_tokenizer *t, const char *text, size_t len,
+                                       clv_ids *out, clv_err *err);
 
-static clv_code cut_at(const clv_tokenizer *t, const clv_vocab *added, clv_between between,
+static clv_code cut_at(const clv_tokenizer *t, const clv_vocab *added, clv_encode_between between,
                        const char *text, size_t len, clv_ids *out, clv_err *err) {
-  clv_added_hit hit;
+  clv_added_token_match hit;
   size_t from = 0;
-  for (; clv_added_find(added, text, len, from, &hit); from = hit.end) {
+  for (; clv_added_token_find(added, text, len, from, &hit); from = hit.end) {
     if (hit.start > from) CLV_TRY(between(t, text + from, hit.start - from, out, err));
     CLV_TRY(clv_ids_add(out, hit.id, err));
   }
@@ -28,10 +28,10 @@ static clv_code encode_normalised(const clv_tokenizer *t, const char *text, size
 }
 
 static clv_code composed(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
-  CLV_AUTO(clv_points_done) clv_points p = {0};
-  CLV_TRY(clv_points_of(&p, text, len, err));
-  CLV_TRY(clv_points_compose(&p, err));
-  for (size_t i = 0; i < p.n; i++) clv_point_utf8((uint32_t)p.at[i], ret);
+  CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
+  CLV_TRY(clv_codepoints_from_utf8(&p, text, len, err));
+  CLV_TRY(clv_codepoints_compose(&p, err));
+  for (size_t i = 0; i < p.n; i++) clv_codepoint_to_utf8((uint32_t)p.at[i], ret);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a text of %zu bytes", len)
                      : CLV_OK;
 }
@@ -59,7 +59,7 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
   return cut_at(t, &t->raw, encode_raw, text, len, out, err);
 }
 
-int32_t clv_tokenizer_id(const clv_tokenizer *t, const char *token) {
+int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token) {
   const clv_vocab *all[] = {&t->vocab, &t->raw, &t->normalised};
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     const clv_vocab_entry *e = clv_vocab_find(all[i], token, strlen(token));
@@ -72,7 +72,7 @@ clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t) {
   return (clv_tokenizer_ends){t->before, t->after, t->filler, t->most};
 }
 
-int32_t clv_tokenizer_rows(const clv_tokenizer *t) {
+int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t) {
   const clv_vocab *all[] = {&t->vocab, &t->raw, &t->normalised};
   int32_t most = -1;
   for (size_t i = 0; i < CLV_COUNT(all); i++)

@@ -18,9 +18,9 @@ extern "C" {
 #endif
 
 enum {
-  CLV_TOKENS_MAX_FILE = 64 << 20,  /* bytes */
-  CLV_TOKENS_MAX_TOKEN = 1024,     /* bytes */
-  CLV_TOKENS_MAX_NUMBER = 4 << 20, /* numbers are below it */
+  CLV_TOKENS_MAX_FILE = 64 << 20, /* bytes */
+  CLV_TOKENS_MAX_TOKEN = 1024,    /* bytes */
+  CLV_TOKENS_MAX_ID = 4 << 20,    /* numbers are below it */
 };
 
 typedef enum clv_accents {
@@ -65,7 +65,7 @@ clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t l
                               clv_err *err) CLV_USE_RESULT;
 
 /* The number of a token by its text; -1: it has none. */
-int32_t clv_tokenizer_id(const clv_tokenizer *t, const char *token);
+int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token);
 /* What a tokenizer.json does around a text (post_processor, padding, truncation): tokens before and
  * behind it, the one that fills, each -1 where it says nothing; and how many tokens a text has at
  * most, these included; 0: any number. */
@@ -75,7 +75,7 @@ typedef struct clv_tokenizer_ends {
 } clv_tokenizer_ends;
 clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t);
 /* One more than the largest number. */
-int32_t clv_tokenizer_rows(const clv_tokenizer *t);
+int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t);
 
 #ifdef __cplusplus
 }

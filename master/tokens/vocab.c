@@ -69,7 +69,7 @@ const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size
 
 /* ---- byte by byte ---------------------------------------------------------------------------- */
 
-clv_walk clv_walk_begin(const clv_vocab *v) { return (clv_walk){.high = v->n}; }
+clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) { return (clv_vocab_walk){.high = v->n}; }
 
 /* The byte behind the walk's, -1 of a token that ends there. */
 static int byte_at(const clv_vocab *v, size_t i, uint32_t depth) {
@@ -78,7 +78,7 @@ static int byte_at(const clv_vocab *v, size_t i, uint32_t depth) {
 }
 
 /* The first of low..high whose byte is not below `least`. */
-static size_t first_from(const clv_vocab *v, const clv_walk *w, int least) {
+static size_t first_from(const clv_vocab *v, const clv_vocab_walk *w, int least) {
   size_t low = w->low, high = w->high;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
@@ -90,12 +90,12 @@ static size_t first_from(const clv_vocab *v, const clv_walk *w, int least) {
   return low;
 }
 
-bool clv_walk_step(const clv_vocab *v, clv_walk *w, char byte) {
+bool clv_vocab_walk_step(const clv_vocab *v, clv_vocab_walk *w, char byte) {
   int b = (unsigned char)byte;
-  *w = (clv_walk){first_from(v, w, b), first_from(v, w, b + 1), w->depth + 1};
+  *w = (clv_vocab_walk){first_from(v, w, b), first_from(v, w, b + 1), w->depth + 1};
   return w->low < w->high;
 }
 
-const clv_vocab_entry *clv_walk_token(const clv_vocab *v, const clv_walk *w) {
+const clv_vocab_entry *clv_vocab_walk_token(const clv_vocab *v, const clv_vocab_walk *w) {
   return w->low < w->high && v->entries[w->low].len == w->depth ? &v->entries[w->low] : NULL;
 }

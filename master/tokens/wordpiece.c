@@ -18,9 +18,9 @@ static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const c
   if (len && line[len - 1] == '\r') len--;
   if (!len)
     return clv_fail(err, CLV_INVALID, "%s:%zu:1: an empty line is no token", label, number + 1);
-  if (len > CLV_TOKENS_MAX_TOKEN || number == CLV_TOKENS_MAX_NUMBER)
+  if (len > CLV_TOKENS_MAX_TOKEN || number == CLV_TOKENS_MAX_ID)
     return clv_fail(err, CLV_EXHAUSTED, "%s:%zu:1: at most %d tokens of at most %d bytes are read",
-                    label, number + 1, CLV_TOKENS_MAX_NUMBER, CLV_TOKENS_MAX_TOKEN);
+                    label, number + 1, CLV_TOKENS_MAX_ID, CLV_TOKENS_MAX_TOKEN);
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c;
     if (!(n = clv_utf8(line + i, len - i, &c)))
@@ -60,11 +60,11 @@ static clv_code add_special(clv_tokenizer *t, clv_err *err) {
 /* ---- a word ---------------------------------------------------------------------------------- */
 
 /* The longest piece that `word` begins with. */
-static const clv_vocab_entry *longest(const clv_tokenizer *t, clv_walk w, const char *word,
+static const clv_vocab_entry *longest(const clv_tokenizer *t, clv_vocab_walk w, const char *word,
                                       size_t len, size_t *ret_len) {
   const clv_vocab_entry *best = NULL;
-  for (size_t i = 0; i < len && clv_walk_step(&t->vocab, &w, word[i]); i++) {
-    const clv_vocab_entry *e = clv_walk_token(&t->vocab, &w);
+  for (size_t i = 0; i < len && clv_vocab_walk_step(&t->vocab, &w, word[i]); i++) {
+    const clv_vocab_entry *e = clv_vocab_walk_token(&t->vocab, &w);
     if (!e) continue;
     best = e;
     *ret_len = i + 1;
@@ -78,7 +78,7 @@ static clv_code add_word(const clv_tokenizer *t, const clv_bytes *word, size_t c
   if (!word->len) return CLV_OK;
   if (characters > MAX_WORD) return clv_ids_add(out, t->unknown, err);
   for (size_t at = 0; at < word->len; at += n) {
-    clv_walk from = at ? t->inner : clv_walk_begin(&t->vocab);
+    clv_vocab_walk from = at ? t->inner : clv_vocab_walk_begin(&t->vocab);
     const clv_vocab_entry *e = longest(t, from, word->data + at, word->len - at, &n);
     if (!e) {
       out->n = before; /* a word is known whole or not at all */
@@ -91,15 +91,15 @@ static clv_code add_word(const clv_tokenizer *t, const clv_bytes *word, size_t c
 
 /* ---- a text ---------------------------------------------------------------------------------- */
 
-static clv_code add_clean(clv_points *p, uint32_t c, clv_err *err) {
-  bool alone = clv_char_cjk(c);
-  if (c == 0 || c == 0xfffd || clv_char_control(c)) return CLV_OK;
-  if (alone) CLV_TRY(clv_points_add(p, ' ', err));
-  CLV_TRY(clv_points_add(p, clv_char_space(c) ? ' ' : c, err));
-  return alone ? clv_points_add(p, ' ', err) : CLV_OK;
+static clv_code add_clean(clv_codepoints *p, uint32_t c, clv_err *err) {
+  bool alone = clv_char_is_cjk(c);
+  if (c == 0 || c == 0xfffd || clv_char_is_control(c)) return CLV_OK;
+  if (alone) CLV_TRY(clv_codepoints_add(p, ' ', err));
+  CLV_TRY(clv_codepoints_add(p, clv_char_is_space(c) ? ' ' : c, err));
+  return alone ? clv_codepoints_add(p, ' ', err) : CLV_OK;
 }
 
-static clv_code clean(const char *text, size_t len, clv_points *p, clv_err *err) {
+static clv_code clean(const char *text, size_t len, clv_codepoints *p, clv_err *err) {
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c = 0;
     n = CLV_MAX(clv_utf8(text + i, len - i, &c), (size_t)1);
@@ -108,10 +108,10 @@ static clv_code clean(const char *text, size_t len, clv_points *p, clv_err *err)
   return CLV_OK;
 }
 
-static void strip_marks(clv_points *p) {
+static void strip_marks(clv_codepoints *p) {
   size_t n = 0;
   for (size_t i = 0; i < p->n; i++)
-    if (!clv_char_mark((uint32_t)p->at[i])) p->at[n++] = p->at[i];
+    if (!clv_char_is_mark((uint32_t)p->at[i])) p->at[n++] = p->at[i];
   p->n = n;
 }
 
@@ -130,20 +130,20 @@ static clv_code end_word(const clv_tokenizer *t, clv_word *w, clv_ids *out, clv_
 
 static clv_code take_point(const clv_tokenizer *t, clv_word *w, uint32_t c, clv_ids *out,
                            clv_err *err) {
-  bool alone = clv_char_punctuation(c), space = clv_char_space(c);
+  bool alone = clv_char_is_punctuation(c), space = clv_char_is_space(c);
   if (alone || space) CLV_TRY(end_word(t, w, out, err));
   if (!space) {
-    clv_point_utf8(c, &w->text);
+    clv_codepoint_to_utf8(c, &w->text);
     w->characters++;
   }
   return alone ? end_word(t, w, out, err) : CLV_OK;
 }
 
-static clv_code words(const clv_tokenizer *t, const clv_points *p, clv_word *w, clv_ids *out,
+static clv_code words(const clv_tokenizer *t, const clv_codepoints *p, clv_word *w, clv_ids *out,
                       clv_err *err) {
   for (size_t i = 0; i < p->n; i++) {
     uint32_t c[2] = {(uint32_t)p->at[i]};
-    size_t n = t->lower ? clv_point_lower(c[0], c) : 1;
+    size_t n = t->lower ? clv_codepoint_lower(c[0], c) : 1;
     for (size_t k = 0; k < n; k++) CLV_TRY(take_point(t, w, c[k], out, err));
   }
   return end_word(t, w, out, err);
@@ -151,11 +151,11 @@ static clv_code words(const clv_tokenizer *t, const clv_points *p, clv_word *w, 
 
 static clv_code encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                        clv_err *err) {
-  CLV_AUTO(clv_points_done) clv_points p = {0};
+  CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
   clv_word w = {0};
   CLV_TRY(clean(text, len, &p, err));
   if (t->strip) {
-    CLV_TRY(clv_points_decompose(&p, err));
+    CLV_TRY(clv_codepoints_decompose(&p, err));
     strip_marks(&p);
   }
   clv_code code = words(t, &p, &w, out, err);
@@ -166,7 +166,7 @@ static clv_code encode(const clv_tokenizer *t, const char *text, size_t len, clv
 /* Files that are no list of pieces in UTF-8. */
 static clv_code check_kind(const char *text, size_t len, const char *label, clv_err *err) {
   static const char merges[] = "#version:";
-  const char *encoding = clv_foreign_encoding(text, len);
+  const char *encoding = clv_text_utf16_or_32(text, len);
   if (encoding)
     return clv_fail(err, CLV_INVALID,
                     "%s: its text is %s, and UTF-8 is expected: convert it with iconv -f %s -t "
@@ -197,9 +197,9 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
   t->lower = !options->keep_case;
   t->strip =
       options->accents == CLV_ACCENTS_AUTO ? t->lower : options->accents == CLV_ACCENTS_STRIP;
-  t->inner = clv_walk_begin(&t->vocab);
-  clv_walk_step(&t->vocab, &t->inner, '#');
-  clv_walk_step(&t->vocab, &t->inner, '#');
+  t->inner = clv_vocab_walk_begin(&t->vocab);
+  clv_vocab_walk_step(&t->vocab, &t->inner, '#');
+  clv_vocab_walk_step(&t->vocab, &t->inner, '#');
   t->encode = encode;
   CLV_TRY(add_special(t, err));
   *ret = clv_steal(&t);

@@ -5,7 +5,7 @@
  */
 #include "master/train/train_int.h"
 
-size_t clv_largest(const float *output, size_t classes) {
+size_t clv_argmax_row(const float *output, size_t classes) {
   size_t best = 0;
   for (size_t c = 1; c < classes; c++)
     if (output[c] > output[best]) best = c;
@@ -16,8 +16,8 @@ bool clv_is_positive(clv_loss_kind loss, float output) {
   return output > (loss == CLV_LOSS_BCE_WITH_LOGITS ? 0.0f : 0.5f);
 }
 
-size_t clv_count_sides(clv_loss_kind loss, const float *output, const float *labels, size_t n,
-                       size_t width) {
+size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const float *labels,
+                                size_t n, size_t width) {
   size_t right = 0;
   for (size_t i = 0; i < n; i++) {
     size_t same = 0;
@@ -34,8 +34,8 @@ static size_t count_classes(const clv_trainer *t, const float *output, const int
                             size_t places, size_t width) {
   size_t right = 0;
   for (size_t i = 0; i < places; i++)
-    right += !clv_trainer_ignores(t, labels[i]) &&
-             (int64_t)clv_largest(output + i * width, width) == labels[i];
+    right += !clv_trainer_is_ignored(t, labels[i]) &&
+             (int64_t)clv_argmax_row(output + i * width, width) == labels[i];
   return right;
 }
 
@@ -47,6 +47,6 @@ size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *pred
     return count_classes(t, prediction->data, (const int64_t *)labels->data + start * per_row,
                          n * per_row, width / per_row);
   if (labels->n != width * (size_t)labels->shape.dim[0]) return 0; /* which the loss refuses */
-  return clv_count_sides(t->config->loss.kind, prediction->data,
-                         (const float *)labels->data + start * width, n, width);
+  return clv_count_correct_binary(t->config->loss.kind, prediction->data,
+                                  (const float *)labels->data + start * width, n, width);
 }

@@ -12,7 +12,7 @@ double clv_step_accuracy(const clv_step_result *r) {
   return r->judged ? (double)r->correct / (double)r->judged : (double)NAN;
 }
 
-bool clv_trainer_ignores(const clv_trainer *t, int64_t label) {
+bool clv_trainer_is_ignored(const clv_trainer *t, int64_t label) {
   return t->config->loss.kind == CLV_LOSS_CROSS_ENTROPY &&
          (double)label == t->config->loss.ignore_index;
 }
@@ -36,14 +36,15 @@ double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, 
   if (labels->dtype != CLV_I64) return (double)n;
   const int64_t *label = labels_from(labels, start, n, &places);
   for (size_t i = 0; i < places; i++)
-    if (!clv_trainer_ignores(t, label[i])) sum += weight_of(&t->config->loss.weight, label[i]);
+    if (!clv_trainer_is_ignored(t, label[i])) sum += weight_of(&t->config->loss.weight, label[i]);
   return sum;
 }
 
-size_t clv_trainer_judged(const clv_trainer *t, const clv_tensor *labels, size_t start, size_t n) {
+size_t clv_trainer_count_labelled(const clv_trainer *t, const clv_tensor *labels, size_t start,
+                                  size_t n) {
   size_t places, judged = 0;
   if (labels->dtype != CLV_I64) return n;
   const int64_t *label = labels_from(labels, start, n, &places);
-  for (size_t i = 0; i < places; i++) judged += !clv_trainer_ignores(t, label[i]);
+  for (size_t i = 0; i < places; i++) judged += !clv_trainer_is_ignored(t, label[i]);
   return judged;
 }

@@ -12,7 +12,7 @@
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
-static void place(const clv_trainer *t, int from, int to, clv_egress_what *ret) {
+static void place(const clv_trainer *t, int from, int to, clv_egress_key *ret) {
   const clv_remote_spec *w = &t->config->workers[to];
   snprintf(ret->from, sizeof ret->from, "%s",
            from < 0 ? CLV_EGRESS_MASTER : t->config->workers[from].name);
@@ -20,14 +20,14 @@ static void place(const clv_trainer *t, int from, int to, clv_egress_what *ret) 
   snprintf(ret->identity, sizeof ret->identity, "%s", w->identity);
 }
 
-static void name_stage(const clv_trainer *t, uint32_t stage, clv_egress_what *ret) {
+static void name_stage(const clv_trainer *t, uint32_t stage, clv_egress_key *ret) {
   snprintf(ret->stage, sizeof ret->stage, "%s",
            stage == t->b->n_stages ? CLV_LOSS_NAME : t->config->stages[stage].name);
 }
 
 /* What a sample is of it; of packed sequences a place, and a sample at most so many. */
 static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
-                        clv_egress_what *what, clv_flow *ret, clv_err *err) {
+                        clv_egress_key *what, clv_row_flow *ret, clv_err *err) {
   size_t bytes;
   what->shape.rank = CLV_MAX(batch->rank - 1, 0);
   memcpy(what->shape.dim, batch->dim + 1, (size_t)what->shape.rank * sizeof *batch->dim);
@@ -39,7 +39,7 @@ static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
 }
 
 /* For how long, and what workers see of them. */
-static void name_kept(const clv_trainer *t, const clv_egress_row *r, clv_egress_what *what) {
+static void name_kept(const clv_trainer *t, const clv_egress_row *r, clv_egress_key *what) {
   char words[CLV_FINDINGS_TEXT];
   if (r->input)
     snprintf(what->name, sizeof what->name, "numbers of records");
@@ -49,9 +49,9 @@ static void name_kept(const clv_trainer *t, const clv_egress_row *r, clv_egress_
              clv_findings_words(r->shows, words));
 }
 
-static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret, clv_err *err) {
-  clv_egress_what what = {.kind = clv_egress_record_kind(r->kind, r->shows),
-                          .random = t->egress.random};
+static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret, clv_err *err) {
+  clv_egress_key what = {.kind = clv_egress_record_kind(r->kind, r->shows),
+                         .random = t->egress.random};
   if (clv_egress_is_state(r->kind)) return CLV_OK;
   place(t, -1, r->worker, &what);
   name_stage(t, r->stage, &what);
@@ -63,13 +63,14 @@ static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret,
 }
 
 /* What a direct stage sends to the next worker; or, back, the gradient. */
-static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_flow *ret, clv_err *err) {
+static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_row_flow *ret,
+                         clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   char words[CLV_FINDINGS_TEXT];
   if (!s->direct || (back && !s[1].input_needs_grad)) return CLV_OK;
-  clv_egress_row r = clv_blueprint_hop(t->b, stage, back);
-  clv_egress_what what = {.kind = clv_egress_record_kind(r.kind, r.shows),
-                          .random = t->egress.random};
+  clv_egress_row r = clv_blueprint_hop_row(t->b, stage, back);
+  clv_egress_key what = {.kind = clv_egress_record_kind(r.kind, r.shows),
+                         .random = t->egress.random};
   place(t, s[back].worker, r.worker, &what);
   name_stage(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", clv_findings_words(r.shows, words));
@@ -78,7 +79,7 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_flow *re
 }
 
 static clv_code make_failure(clv_trainer *t, size_t worker, clv_err *err) {
-  clv_egress_what what = {.kind = CLV_EGRESS_FAILURE};
+  clv_egress_key what = {.kind = CLV_EGRESS_FAILURE};
   place(t, -1, (int)worker, &what);
   return clv_egress_flow_new(t->egress.record, &what, false, &t->egress.gate.failures[worker], err);
 }
@@ -142,21 +143,21 @@ clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv
   for (uint32_t i = 0; i < 2 * b->n_stages; i++)
     if (e->hops[i].flow && (training || i % 2 == 0))
       clv_egress_expect(e->hops[i].flow, samples * e->hops[i].sample_bytes);
-  CLV_TRY(clv_egress_ahead(e->record, err));
+  CLV_TRY(clv_egress_write_ahead(e->record, err));
   e->samples = what;
   return CLV_OK;
 }
 
-static uint64_t bytes_of(const clv_flow *f, uint64_t samples, uint64_t places) {
+static uint64_t bytes_of(const clv_row_flow *f, uint64_t samples, uint64_t places) {
   return f->place_bytes ? places * f->place_bytes : samples * f->sample_bytes;
 }
 
-clv_code clv_trainer_hop(clv_trainer *t, uint32_t stage, uint64_t samples, uint64_t places,
-                         bool training, clv_err *err) {
-  const clv_flow *there = &t->egress.hops[2 * stage], *back = there + 1;
-  if (there->flow) CLV_TRY(clv_egress_take(there->flow, bytes_of(there, samples, places), err));
+clv_code clv_trainer_charge_hop(clv_trainer *t, uint32_t stage, uint64_t samples, uint64_t places,
+                                bool training, clv_err *err) {
+  const clv_row_flow *there = &t->egress.hops[2 * stage], *back = there + 1;
+  if (there->flow) CLV_TRY(clv_egress_charge(there->flow, bytes_of(there, samples, places), err));
   if (!training || !back->flow) return CLV_OK;
-  return clv_egress_take(back->flow, bytes_of(back, samples, places), err);
+  return clv_egress_charge(back->flow, bytes_of(back, samples, places), err);
 }
 
 /* ---- what workers say ------------------------------------------------------------------------ */
@@ -176,7 +177,7 @@ static bool sends(const clv_trainer *t, const char *from, const char *to) {
 
 static void on_link(void *user, const char *worker, const char *peer, uint64_t bytes) {
   clv_trainer *t = user;
-  if (sends(t, worker, peer)) clv_egress_hop(t->egress.record, worker, peer, bytes);
+  if (sends(t, worker, peer)) clv_egress_record_hop(t->egress.record, worker, peer, bytes);
 }
 
 void clv_trainer_report_hops(clv_trainer *t) {
@@ -197,8 +198,8 @@ void clv_trainer_report_hops(clv_trainer *t) {
 static clv_code make_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                            const clv_weights_want *item, clv_state_flow *ret, clv_err *err) {
   bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;
-  clv_egress_what what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
-                          .shape = item->shape};
+  clv_egress_key what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
+                         .shape = item->shape};
   place(t, -1, t->b->stages[stage].worker, &what);
   name_stage(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", item->name);
@@ -224,5 +225,5 @@ clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_k
     g->n_states++;
     clv_egress_expect(f->flow, bytes);
   }
-  return clv_egress_ahead(t->egress.record, err);
+  return clv_egress_write_ahead(t->egress.record, err);
 }

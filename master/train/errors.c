@@ -38,13 +38,13 @@ static void put_limit(const clv_trainer *t, clv_err *err) {
 }
 
 /* A code that a worker chose does not decide how the program ends. */
-clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *err) {
+clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_err *err) {
   clv_err text;
   bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
   put_reason(why, &text);
   if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
   if (text.code == CLV_DEADLINE && !connecting && !why->reported) put_limit(t, &text);
-  if (hop_is(why, "link") && text.code != CLV_ANSWER) text.code = CLV_UNAVAILABLE;
+  if (hop_is(why, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
   if (t->doing) clv_err_prefix(&text, "%s %llu", t->doing, (unsigned long long)t->doing_step);
   if (err) *err = text;
   return text.code;

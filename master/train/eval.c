@@ -90,17 +90,17 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   cleave_reference in[CLV_MAX_INPUTS];
   for (size_t k = 0; k < t->b->inputs.n; k++) x[k] = clv_batch_input(batch, k);
   clv_sequences of;
-  CLV_TRY(clv_trainer_sequences(t, x, 0, s->n, &of, err));
+  CLV_TRY(clv_trainer_select_sequences(t, x, 0, s->n, &of, err));
   bool cached = t->cache.data && t->cache.data == e->data;
-  if (cached) CLV_TRY(clv_trainer_front(t, s->context, batch->index, x, &of, &in[0], err));
+  if (cached) CLV_TRY(clv_trainer_front_leaf(t, s->context, batch->index, x, &of, &in[0], err));
   for (uint32_t i = cached; i < last; i++) {
     CLV_TRY(clv_trainer_stage_inputs(t, s->context, i, x, &of, in, &n, err));
-    CLV_TRY(clv_trainer_hop(t, i, s->n, (uint64_t)of.rows, false, err));
-    CLV_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_WHY));
+    CLV_TRY(clv_trainer_charge_hop(t, i, s->n, (uint64_t)of.rows, false, err));
+    CLV_TRY_API(cleave_call(t->runtime, s->context, t->modules[i], in, n, &in[0], CLV_API_ERROR));
   }
   CLV_TRY(clv_trainer_stage_inputs(t, s->context, last, x, &of, in, &n, err));
-  CLV_API(
-      cleave_rpc_async(t->runtime, s->context, t->modules[last], in, n, ret, &s->output, CLV_WHY));
+  CLV_TRY_API(cleave_rpc_async(t->runtime, s->context, t->modules[last], in, n, ret, &s->output,
+                               CLV_API_ERROR));
   return CLV_OK;
 }
 
@@ -124,7 +124,7 @@ static clv_code inject(evaluation *e, clv_err *err) {
   if (t->b->lengths >= 0)
     CLV_TRY(keep(clv_batch_input(&batch, (size_t)t->b->lengths), &lengths, err));
   *s = (eval_slot){.at = e->at, .n = batch.n};
-  CLV_API(cleave_context_open(t->runtime, &o, &s->context, CLV_WHY));
+  CLV_TRY_API(cleave_context_open(t->runtime, &o, &s->context, CLV_API_ERROR));
   s->y = clv_steal(&y);
   s->lengths = clv_steal(&lengths);
   e->in_flight++;
@@ -146,7 +146,7 @@ static clv_code sequences_of(const clv_trainer *t, const clv_tensor *lengths, si
                              size_t n, clv_sequences *ret, clv_err *err) {
   clv_tensor *x[CLV_MAX_INPUTS] = {NULL};
   if (lengths) x[t->b->lengths] = (clv_tensor *)(uintptr_t)lengths;
-  return clv_trainer_sequences(t, x, start, n, ret, err);
+  return clv_trainer_select_sequences(t, x, start, n, ret, err);
 }
 
 /* Calls the loss with n rows of the answers, in a context of its own: the trainer's memory for
@@ -163,15 +163,15 @@ static clv_code loss_of(evaluation *e, size_t start, size_t n, float *ret, clv_e
   clv_sequences of;
   CLV_TRY(local_loss(t, &module, err));
   CLV_TRY(sequences_of(t, e->got.lengths, start, n, &of, err));
-  CLV_API(cleave_context_open(t->runtime, &o, &context, CLV_WHY));
-  CLV_TRY(clv_trainer_part(t, &of, e->got.outputs, packed, 0, &part, err));
-  CLV_API(cleave_leaf(t->runtime, context, &part, false, &both[0], CLV_WHY));
-  CLV_TRY(clv_trainer_targets(t, &of, e->got.y, &part, err));
-  CLV_API(cleave_leaf(t->runtime, context, &part, false, &both[1], CLV_WHY));
-  CLV_API(cleave_rpc_async(t->runtime, context, module, both, 2, NULL, &loss, CLV_WHY));
-  CLV_API(cleave_wait(t->runtime, loss, 0, &t->fetched, CLV_WHY));
+  CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
+  CLV_TRY(clv_trainer_pack_rows(t, &of, e->got.outputs, packed, 0, &part, err));
+  CLV_TRY_API(cleave_leaf(t->runtime, context, &part, false, &both[0], CLV_API_ERROR));
+  CLV_TRY(clv_trainer_pack_targets(t, &of, e->got.y, &part, err));
+  CLV_TRY_API(cleave_leaf(t->runtime, context, &part, false, &both[1], CLV_API_ERROR));
+  CLV_TRY_API(cleave_rpc_async(t->runtime, context, module, both, 2, NULL, &loss, CLV_API_ERROR));
+  CLV_TRY_API(cleave_wait(t->runtime, loss, 0, &t->fetched, CLV_API_ERROR));
   *ret = *(const float *)t->fetched.data;
-  CLV_API(cleave_context_end(t->runtime, context, CLV_WHY));
+  CLV_TRY_API(cleave_context_end(t->runtime, context, CLV_API_ERROR));
   return CLV_OK;
 }
 
@@ -201,11 +201,11 @@ static clv_code judge(evaluation *e, size_t start, size_t n, clv_step_result *re
   clv_trainer *t = e->t;
   float loss;
   CLV_TRY(loss_of(e, start, n, &loss, err));
-  const cleave_tensor outputs = clv_rows_of(e->got.outputs, start, n);
+  const cleave_tensor outputs = clv_batch_rows(e->got.outputs, start, n);
   double counted = clv_trainer_batch_weight(t, e->got.y, start, n);
   e->loss += loss * counted;
   e->counted += counted;
-  ret->judged += clv_trainer_judged(t, e->got.y, start, n);
+  ret->judged += clv_trainer_count_labelled(t, e->got.y, start, n);
   if (clv_trainer_has_accuracy(t))
     ret->correct += clv_trainer_count_correct(t, &outputs, e->got.y, start, n);
   return add_scores(e, outputs.data, start, n, err);
@@ -256,11 +256,11 @@ static void put_rows(evaluation *e, const eval_slot *s, const void *outputs) {
 
 static clv_code take_output(evaluation *e, const eval_slot *s, clv_err *err) {
   clv_trainer *t = e->t;
-  CLV_API(cleave_wait(t->runtime, s->output, 0, &t->fetched, CLV_WHY));
+  CLV_TRY_API(cleave_wait(t->runtime, s->output, 0, &t->fetched, CLV_API_ERROR));
   clv_sequences of;
   cleave_tensor output;
   CLV_TRY(sequences_of(t, s->lengths, 0, s->n, &of, err));
-  CLV_TRY(clv_trainer_padded(t, &of, &t->fetched, &output, err));
+  CLV_TRY(clv_trainer_unpack_output(t, &of, &t->fetched, &output, err));
   CLV_TRY(make_answers(e, s, err));
   put_rows(e, s, output.data);
   return CLV_OK;
@@ -272,7 +272,7 @@ static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
   eval_slot *s = &e->slots[e->first % CLV_EVAL_WINDOW];
   CLV_TRY(take_output(e, s, err));
   if (!e->collects && s->y) CLV_TRY(judge(e, 0, s->n, ret, err));
-  CLV_API(cleave_context_end(t->runtime, s->context, CLV_WHY));
+  CLV_TRY_API(cleave_context_end(t->runtime, s->context, CLV_API_ERROR));
   slot_done(s);
   e->first++;
   e->in_flight--;
@@ -308,11 +308,11 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) {
   CLV_AUTO(evaluation_done) evaluation e = {.t = t, .data = data, .rows = rows, .score = score};
-  if (score) clv_score_start(score);
+  if (score) clv_score_reset(score);
   *ret = (clv_step_result){.samples = rows->n};
-  clv_trainer_doing(t, "evaluation after step", t->committed);
+  clv_trainer_set_activity(t, "evaluation after step", t->committed);
   t->cache.use = CLV_CACHE_NONE;
-  if (t->cache.data == data) clv_trainer_look_up(t, rows->index, rows->n);
+  if (t->cache.data == data) clv_trainer_choose_cache_use(t, rows->index, rows->n);
   CLV_TRY(clv_trainer_expect(t, CLV_MIN((uint64_t)t->b->eval_size, rows->n), false, err));
   CLV_TRY(draw_order(&e, err));
   if (rows->n || predictions) CLV_TRY(make_outputs(&e, predictions != NULL, err));

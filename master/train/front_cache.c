@@ -28,7 +28,7 @@ static clv_code key_of(const clv_trainer *t, const clv_sha256 *secret, int form,
  * rows again; places in the files, where records of a class may be neighbours, do not follow. */
 static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
   static const char text[] = "cleave numbers of cached rows";
-  clv_trainer_rows *c = &t->cache;
+  clv_trainer_cache_rows *c = &t->cache;
   clv_sha256 digest;
   clv_key key;
   CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->number, &c->number, err));
@@ -45,7 +45,7 @@ static clv_code drop_by_place(clv_trainer *t, const clv_sha256 *secret, uint64_t
   enum { DROP_MS = 3000 };
   cleave_cached old = t->cache.to;
   clv_err ignored;
-  if (t->use != CLV_TRAINER_GOES_ON) return CLV_OK;
+  if (t->use != CLV_TRAINER_RESUMES) return CLV_OK;
   CLV_TRY(key_of(t, secret, BY_PLACE, &old.key, err));
   if (cleave_cache_end(&old, DROP_MS, ret_rows, &ignored) != CLV_OK) *ret_rows = 0;
   return CLV_OK;
@@ -55,19 +55,19 @@ static clv_code drop_by_place(clv_trainer *t, const clv_sha256 *secret, uint64_t
  * first epoch has left all; who asks in vain sends them, or finds the worker gone. */
 static const char *who_has_all(clv_trainer *t) {
   enum { ASK_MS = 3000 };
-  clv_trainer_rows *c = &t->cache;
+  clv_trainer_cache_rows *c = &t->cache;
   uint64_t rows;
   clv_err ignored;
-  if (t->use != CLV_TRAINER_GOES_ON) return NULL;
+  if (t->use != CLV_TRAINER_RESUMES) return NULL;
   if (cleave_cache_count(&c->to, ASK_MS, &rows, &ignored) != CLV_OK || rows != c->to.records)
     return NULL;
   memset(c->kept, true, (size_t)c->to.records * sizeof *c->kept);
   return cleave_module_node(t->modules[1]);
 }
 
-clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                           const char **ret_worker, uint64_t *ret_dropped, clv_err *err) {
-  clv_trainer_rows *c = &t->cache;
+clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
+                                 const char **ret_worker, uint64_t *ret_dropped, clv_err *err) {
+  clv_trainer_cache_rows *c = &t->cache;
   *ret_worker = NULL;
   *ret_dropped = 0;
   if (!t->b->caches) return CLV_OK;
@@ -84,7 +84,7 @@ clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sh
   clv_err why;
   cleave_error refused;
   if (cleave_cached_check(&c->to, &refused) != CLEAVE_OK) {
-    (void)clv_trainer_explain(t, &refused, &why);
+    (void)clv_trainer_convert_error(t, &refused, &why);
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", why.text);
   }
   CLV_TRY(drop_by_place(t, secret, ret_dropped, err));
@@ -110,7 +110,7 @@ static bool has_all(const clv_trainer *t, const uint32_t *index, size_t n) {
   return true;
 }
 
-void clv_trainer_look_up(clv_trainer *t, const uint32_t *index, size_t n) {
+void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t n) {
   if (!t->cache.data) return;
   t->cache.use = has_all(t, index, n) ? CLV_CACHE_NUMBERS : CLV_CACHE_ROWS;
 }
@@ -122,24 +122,25 @@ static clv_code compute(clv_trainer *t, clv_tensor *const *x, const clv_sequence
   cleave_reference in[CLV_MAX_INPUTS], out;
   cleave_context context;
   uint32_t n_in;
-  CLV_API(cleave_context_open(t->runtime, &o, &context, CLV_WHY));
+  CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
   CLV_TRY(clv_trainer_stage_inputs(t, context, 0, x, s, in, &n_in, err));
-  CLV_API(cleave_call(t->runtime, context, t->modules[0], in, n_in, &out, CLV_WHY));
-  CLV_API(cleave_to_here(t->runtime, out, 0, &t->fetched, CLV_WHY));
-  CLV_API(cleave_context_end(t->runtime, context, CLV_WHY));
+  CLV_TRY_API(cleave_call(t->runtime, context, t->modules[0], in, n_in, &out, CLV_API_ERROR));
+  CLV_TRY_API(cleave_to_here(t->runtime, out, 0, &t->fetched, CLV_API_ERROR));
+  CLV_TRY_API(cleave_context_end(t->runtime, context, CLV_API_ERROR));
   return CLV_OK;
 }
 
-clv_code clv_trainer_front(clv_trainer *t, cleave_context context, const uint32_t *index,
-                           clv_tensor *const *x, const clv_sequences *s, cleave_reference *ret,
-                           clv_err *err) {
-  clv_trainer_rows *c = &t->cache;
+clv_code clv_trainer_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
+                                clv_tensor *const *x, const clv_sequences *s, cleave_reference *ret,
+                                clv_err *err) {
+  clv_trainer_cache_rows *c = &t->cache;
   bool kept = has_all(t, index, s->n);
   for (size_t i = 0; i < s->n; i++) c->rows[i] = c->number[index[i]];
   c->to.rows = c->rows;
   c->to.n = s->n;
   if (!kept) CLV_TRY(compute(t, x, s, err));
-  CLV_API(cleave_leaf_cached(t->runtime, context, &c->to, kept ? NULL : &t->fetched, ret, CLV_WHY));
+  CLV_TRY_API(cleave_leaf_cached(t->runtime, context, &c->to, kept ? NULL : &t->fetched, ret,
+                                 CLV_API_ERROR));
   for (size_t i = 0; i < s->n; i++) c->kept[index[i]] = true;
   return CLV_OK;
 }

@@ -39,7 +39,7 @@ static clv_code add_param(note *o, const clv_trainer *t, uint32_t stage, const c
                           clv_err *err) {
   clv_sha256 of;
   if (!t->b->run) return CLV_OK;
-  CLV_TRY(clv_known_param(t->b->run, name, &of, err));
+  CLV_TRY(clv_ledger_name_of_param(t->b->run, name, &of, err));
   return add(o, t, stage, CLV_LEDGER_RUN, &of, err);
 }
 
@@ -51,7 +51,7 @@ static clv_code add_params(note *o, const clv_trainer *t, uint32_t stage, clv_er
   for (int k = 0; k < p->n; k++)
     if (p->list[k].shape.rank >= 2) CLV_TRY(add_param(o, t, stage, p->list[k].name, err));
   for (int k = 0; k < p->n_ties; k++)
-    if (clv_tie_of_stage(t->b, stage, k, &of, &weight))
+    if (clv_stage_tie_owner(t->b, stage, k, &of, &weight))
       CLV_TRY(add_param(o, t, stage, weight, err));
   return CLV_OK;
 }
@@ -61,20 +61,20 @@ static clv_code add_keys(note *o, const clv_trainer *t, uint32_t stage, clv_err 
   clv_sha256 of;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
-    CLV_TRY(clv_known_key(t->config, g, k, &of, err));
+    CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &of, err));
     CLV_TRY(add(o, t, stage, CLV_LEDGER_KEY, &of, err));
   }
   return CLV_OK;
 }
 
 static bool is_noted(const clv_trainer *t, uint32_t stage) {
-  return t->use != CLV_TRAINER_TRIES /* its seed is forgotten */ && t->b->stages[stage].worker >= 0;
+  return t->use != CLV_TRAINER_TRIAL /* its seed is forgotten */ && t->b->stages[stage].worker >= 0;
 }
 
-clv_code clv_trainer_may_note(const clv_trainer *t, clv_err *err) {
+clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) {
   bool any = false;
   for (uint32_t i = 0; i < t->b->n_stages; i++) any |= is_noted(t, i);
-  return any ? clv_ledger_ready(err) : CLV_OK;
+  return any ? clv_ledger_check_writable(err) : CLV_OK;
 }
 
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) {
@@ -87,14 +87,14 @@ clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *er
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-clv_code clv_trainer_watch(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                           const clv_weights_want *items, size_t n, clv_weights_sample **ret,
-                           clv_err *err) {
+clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                 const clv_weights_want *items, size_t n, clv_weights_sample **ret,
+                                 clv_err *err) {
   *ret = NULL;
   if (!is_noted(t, stage) || kind != CLEAVE_STATE_WEIGHTS) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof **ret, ret, err));
-  for (size_t i = 0; i < n; i++)
-    (void)clv_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape); /* no parts: not noted */
+  for (size_t i = 0; i < n; i++) /* no parts: not noted */
+    (void)clv_weights_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape);
   return CLV_OK;
 }
 
@@ -106,7 +106,7 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++) {
     if (!samples[i].parts) continue;
-    CLV_TRY(clv_sample_names(&samples[i], of, &n_of, err));
+    CLV_TRY(clv_weights_sample_names(&samples[i], of, &n_of, err));
     for (size_t k = 0; k < n_of; k++) CLV_TRY(add(&o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
   }
   return clv_ledger_add(o.items, o.n, err);

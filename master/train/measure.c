@@ -42,7 +42,7 @@ static void compare(clv_sampler *w, uint64_t committed, double seconds) {
   w->usual_s = w->usual_s > 0 ? 0.8 * w->usual_s + 0.2 * seconds : seconds;
 }
 
-void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
+void clv_trainer_set_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
   t->sampler.on_waits = fn;
   t->sampler.waits_user = user;
 }
@@ -200,7 +200,7 @@ static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
   const char *name;
   for (uint32_t node = 1; (name = cleave_node_name(t->runtime, node)) != NULL; node++) {
     cleave_link_measure m;
-    CLV_API(cleave_measure(t->runtime, node, 0, &m, CLV_WHY));
+    CLV_TRY_API(cleave_measure(t->runtime, node, 0, &m, CLV_API_ERROR));
     for (size_t i = 0; round_trip && i < t->config->n_workers; i++)
       if (strcmp(t->config->workers[i].name, name) == 0) round_trip[i] = m.round_trip_s;
   }
@@ -276,7 +276,7 @@ static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
 
 static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
   clv_waits waits;
-  clv_sampler_waits(t, l, &waits);
+  clv_sampler_sum_waits(t, l, &waits);
   t->sampler.on_waits(t->sampler.waits_user, &waits);
 }
 

@@ -26,11 +26,11 @@ static const char *place_of(const clv_trainer *t, int worker) {
 static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const clv_graph *graph,
                            cleave_module **ret, clv_err *err) {
   cleave_graph *g;
-  CLV_API(cleave_graph_of(graph, &g, CLV_WHY));
+  CLV_TRY_API(cleave_graph_of(graph, &g, CLV_API_ERROR));
   cleave_error why;
   cleave_status status = cleave_load_graph(t->runtime, o, g, ret, &why);
   cleave_graph_free(g);
-  return status == CLEAVE_OK ? CLV_OK : clv_trainer_explain(t, &why, err);
+  return status == CLEAVE_OK ? CLV_OK : clv_trainer_convert_error(t, &why, err);
 }
 
 /* Micro-batches that a stage keeps at once by the first schedule. */
@@ -47,7 +47,7 @@ static clv_code ties_of(const clv_trainer *t, uint32_t i, cleave_tie **ret, size
   *ret_n = 0;
   for (int k = 0; k < p->n_ties; k++) {
     cleave_tie tie = {.weight = p->ties[k].param.name};
-    if (!clv_tie_of_stage(t->b, i, k, &of, &tie.of_weight)) continue;
+    if (!clv_stage_tie_owner(t->b, i, k, &of, &tie.of_weight)) continue;
     tie.of = t->modules[of];
     (*ret)[(*ret_n)++] = tie;
   }
@@ -115,28 +115,28 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
 static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   const clv_optimizer_config *c = &t->config->train.optimizer;
   CLV_AUTO(clv_freep) cleave_module **learning = NULL;
-  CLV_AUTO(clv_trainer_sides_done) clv_trainer_sides sides = {0};
+  CLV_AUTO(clv_trainer_decay_lists_done) clv_trainer_decay_lists sides = {0};
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
   /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo
    * it. */
   cleave_group groups[2], g = {.modules = learning,
                                .kind = (cleave_optimizer_kind)c->kind,
-                               .schedule = clv_trainer_schedule_of(t->config, 0),
+                               .schedule = clv_trainer_make_schedule(t->config, 0),
                                .final = true};
   CLV_OPTIM_COPY(&g, c);
   for (uint32_t i = 0; i < t->b->n_stages; i++)
     if (t->b->stages[i].n_learning) learning[g.n_modules++] = t->modules[i];
   size_t n;
-  CLV_TRY(clv_trainer_groups(t->b, &g, &sides, groups, &n, err));
+  CLV_TRY(clv_trainer_make_groups(t->b, &g, &sides, groups, &n, err));
   cleave_optimizer *optimizer;
-  CLV_API(cleave_optimizer_new(t->runtime, groups, n, t->config->train.clip_grad_norm, &optimizer,
-                               CLV_WHY));
+  CLV_TRY_API(cleave_optimizer_new(t->runtime, groups, n, t->config->train.clip_grad_norm,
+                                   &optimizer, CLV_API_ERROR));
   t->optimizer = optimizer;
   return CLV_OK;
 }
 
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
-  cleave_schedule s = clv_trainer_schedule_of(t->config, steps);
+  cleave_schedule s = clv_trainer_make_schedule(t->config, steps);
   (void)cleave_optimizer_set_schedule(t->runtime, t->optimizer, &s,
                                       NULL); /* as at the beginning, checked */
 }
@@ -150,8 +150,8 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i <= b->n_stages; i++) {
     CLV_TRY(clv_interrupt_check(err));
     if (i < b->n_stages) CLV_TRY(clv_trainer_note_keys(t, i, err));
-    CLV_API(
-        cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0, CLV_WHY));
+    CLV_TRY_API(cleave_module_place(t->runtime, t->modules[i], b->stages[i].input_needs_grad, 0,
+                                    CLV_API_ERROR));
   }
   return t->use == CLV_TRAINER_BEGINS ? clv_trainer_push_files(t, err) : CLV_OK;
 }
@@ -178,14 +178,14 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
                       .user = t};
   for (size_t i = 0; i < c->n_workers; i++)
     if (t->b->worker_used[i]) names[o.n_workers++] = c->workers[i].name;
-  CLV_API(cleave_open_config(c, &o, &t->runtime, CLV_WHY));
+  CLV_TRY_API(cleave_open_config(c, &o, &t->runtime, CLV_API_ERROR));
   return CLV_OK;
 }
 
 static clv_code fill(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   const clv_placed_schedule *first;
-  t->round = clv_pipeline_round(t->config);
+  t->round = clv_pipeline_steps_in_round(t->config);
   size_t most = (size_t)b->max_micro * t->round;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
   CLV_TRY(clv_alloc(most, sizeof *t->micros, &t->micros, err));
@@ -201,7 +201,7 @@ static clv_code fill(clv_trainer *t, clv_err *err) {
                       t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
   CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
-  CLV_TRY(clv_trainer_may_note(t, err));
+  CLV_TRY(clv_trainer_check_ledger(t, err));
   CLV_TRY(connect(t, err));
   return load_modules(t, err);
 }
@@ -213,7 +213,7 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
   t->b = b;
   t->config = b->config;
   t->use = use;
-  t->egress = (clv_trainer_egress){.record = record, .random = use == CLV_TRAINER_TRIES};
+  t->egress = (clv_trainer_egress){.record = record, .random = use == CLV_TRAINER_TRIAL};
   pthread_mutex_init(&t->noting, NULL);
   clv_code code = fill(t, err);
   if (code != CLV_OK) {
@@ -231,7 +231,7 @@ void clv_trainer_close(clv_trainer *t) {
     clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
   cleave_tensor_free(&t->fetched);
   clv_trainer_drop_flows(t);
-  clv_trainer_let_go(t);
+  clv_trainer_drop_held_batches(t);
   clv_trainer_forget_schedules(t);
   clv_sampler_done(&t->sampler);
   clv_bytes_done(&t->notes);
@@ -258,29 +258,29 @@ void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
   *ret_down = c.bytes_down;
 }
 
-void clv_trainer_doing(clv_trainer *t, const char *what, uint64_t step) {
+void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step) {
   t->doing = what;
   t->doing_step = step;
 }
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
-uint32_t clv_trainer_waiting(const clv_trainer *t) { return t->n_held; }
+uint32_t clv_trainer_n_held(const clv_trainer *t) { return t->n_held; }
 
-void clv_trainer_notes(clv_trainer *t, clv_bytes *ret) {
+void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret) {
   pthread_mutex_lock(&t->noting);
   clv_bytes_add(ret, t->notes.data, t->notes.len);
   clv_bytes_done(&t->notes);
   pthread_mutex_unlock(&t->noting);
 }
 
-const char *clv_trainer_notice(clv_trainer *t) {
+const char *clv_trainer_take_notice(clv_trainer *t) {
   snprintf(t->shown, sizeof t->shown, "%s", t->notice);
   t->notice[0] = '\0';
   return t->shown[0] ? t->shown : NULL;
 }
 
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {
-  if (t->n_schedules) clv_sched_text(t->schedules[0]->sched, out);
+  if (t->n_schedules) clv_sched_format(t->schedules[0]->sched, out);
 }
 uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed; }
 

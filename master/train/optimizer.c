@@ -6,7 +6,7 @@
 
 #include "master/train/train_int.h"
 
-cleave_schedule clv_trainer_schedule_of(const clv_session_config *c, uint64_t length) {
+cleave_schedule clv_trainer_make_schedule(const clv_session_config *c, uint64_t length) {
   static const cleave_curve curves[] = {[CLV_LR_CONSTANT] = CLEAVE_CONSTANT,
                                         [CLV_LR_STEP] = CLEAVE_STEPS,
                                         [CLV_LR_COSINE] = CLEAVE_COSINE,
@@ -32,13 +32,13 @@ static bool decays(const clv_graph *g, const clv_param *p) {
   return p->shape.rank > 1 && !normalises(g->nodes[p->node].op);
 }
 
-void clv_trainer_sides_done(clv_trainer_sides *s) {
+void clv_trainer_decay_lists_done(clv_trainer_decay_lists *s) {
   if (!s) return;
   free(s->names[0]);
   free(s->names[1]);
 }
 
-static clv_code sort_sides(const clv_blueprint *b, clv_trainer_sides *ret, clv_err *err) {
+static clv_code sort_sides(const clv_blueprint *b, clv_trainer_decay_lists *ret, clv_err *err) {
   size_t all = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) all += (size_t)b->stages[i].params->n;
   for (int side = 0; side < 2; side++)
@@ -53,7 +53,7 @@ static clv_code sort_sides(const clv_blueprint *b, clv_trainer_sides *ret, clv_e
 }
 
 /* `one` as a group for each side that has parameters. */
-static size_t split_group(const cleave_group *one, const clv_trainer_sides *s,
+static size_t split_group(const cleave_group *one, const clv_trainer_decay_lists *s,
                           cleave_group ret[2]) {
   size_t n = 0;
   for (int side = 0; side < 2; side++) {
@@ -67,9 +67,9 @@ static size_t split_group(const cleave_group *one, const clv_trainer_sides *s,
   return n;
 }
 
-clv_code clv_trainer_groups(const clv_blueprint *b, const cleave_group *one,
-                            clv_trainer_sides *sides, cleave_group ret[2], size_t *ret_n,
-                            clv_err *err) {
+clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *one,
+                                 clv_trainer_decay_lists *sides, cleave_group ret[2], size_t *ret_n,
+                                 clv_err *err) {
   bool split = b->config->train.optimizer.decay == CLV_DECAYS_WEIGHTS && one->weight_decay > 0;
   ret[0] = *one;
   *ret_n = 1;

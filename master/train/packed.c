@@ -9,7 +9,7 @@
 
 #include "master/train/train_int.h"
 
-cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
+cleave_tensor clv_batch_rows(const clv_tensor *batch, size_t start, size_t n) {
   size_t row = batch->bytes / (size_t)batch->shape.dim[0];
   cleave_tensor t = {.dtype = (cleave_dtype)batch->dtype,
                      .rank = batch->shape.rank,
@@ -19,8 +19,8 @@ cleave_tensor clv_rows_of(const clv_tensor *batch, size_t start, size_t n) {
   return t;
 }
 
-clv_code clv_trainer_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start, size_t n,
-                               clv_sequences *ret, clv_err *err) {
+clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start,
+                                      size_t n, clv_sequences *ret, clv_err *err) {
   *ret = (clv_sequences){.start = start, .n = n};
   if (t->b->lengths < 0) return CLV_OK;
   const int64_t *lengths = (const int64_t *)x[t->b->lengths]->data + start;
@@ -61,9 +61,9 @@ static void move_places(const clv_trainer *t, const clv_sequences *s, char *padd
   }
 }
 
-clv_code clv_trainer_part(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
-                          bool by_place, int64_t rest, cleave_tensor *ret, clv_err *err) {
-  cleave_tensor rows = clv_rows_of(batch, s->start, s->n), part = rows;
+clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
+                               bool by_place, int64_t rest, cleave_tensor *ret, clv_err *err) {
+  cleave_tensor rows = clv_batch_rows(batch, s->start, s->n), part = rows;
   if (by_place) {
     part.rank--;
     memmove(part.shape + 1, part.shape + 2, (size_t)(part.rank - 1) * sizeof *part.shape);
@@ -76,14 +76,14 @@ clv_code clv_trainer_part(clv_trainer *t, const clv_sequences *s, const clv_tens
   return CLV_OK;
 }
 
-clv_code clv_trainer_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
-                             cleave_tensor *ret, clv_err *err) {
+clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
+                                  cleave_tensor *ret, clv_err *err) {
   bool by_place = t->b->stages[t->b->n_stages].graph->nodes[1].places;
-  return clv_trainer_part(t, s, y, by_place, (int64_t)t->config->loss.ignore_index, ret, err);
+  return clv_trainer_pack_rows(t, s, y, by_place, (int64_t)t->config->loss.ignore_index, ret, err);
 }
 
-clv_code clv_trainer_padded(clv_trainer *t, const clv_sequences *s, const cleave_tensor *output,
-                            cleave_tensor *ret, clv_err *err) {
+clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
+                                   const cleave_tensor *output, cleave_tensor *ret, clv_err *err) {
   cleave_tensor padded = *output;
   if (t->b->stages[t->b->n_stages].graph->nodes[0].places) {
     size_t width = cleave_tensor_count(output) / (size_t)output->shape[0] *

@@ -218,7 +218,7 @@ static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_
   ret->own += gap - travels - made;
 }
 
-void clv_sampler_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
+void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret) {
   clv_sampler *w = &t->sampler;
   uint64_t begin, end, last;
   *ret = (clv_waits){0};

@@ -16,8 +16,8 @@ clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32
   for (uint32_t k = 0; k < s->n_leaves; k++) {
     bool by_place = s->graph->nodes[*n].places; /* inputs come first in a graph */
     cleave_tensor leaf;
-    CLV_TRY(clv_trainer_part(t, of, x[s->leaf[k]], by_place, 0, &leaf, err));
-    CLV_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_WHY));
+    CLV_TRY(clv_trainer_pack_rows(t, of, x[s->leaf[k]], by_place, 0, &leaf, err));
+    CLV_TRY_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_API_ERROR));
   }
   return CLV_OK;
 }

@@ -35,12 +35,13 @@ static void collecting_done(collecting *s) {
 static bool is_kept(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                     const char *name) {
   const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
-  return kind != CLEAVE_STATE_WEIGHTS || !p || clv_adapters_keep(&t->config->stages[stage], p);
+  return kind != CLEAVE_STATE_WEIGHTS || !p ||
+         clv_is_param_checkpointed(&t->config->stages[stage], p);
 }
 
 static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind, collecting *s,
                            clv_err *err) {
-  CLV_API(cleave_state_list_of(t->modules[stage], kind, &s->all, CLV_WHY));
+  CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->all, CLV_API_ERROR));
   CLV_TRY(clv_alloc(s->all.n, sizeof *s->list, &s->list, err));
   CLV_TRY(clv_alloc(s->all.n, sizeof *s->items, &s->items, err));
   for (size_t i = 0; i < s->all.n; i++) {
@@ -56,7 +57,7 @@ static clv_code take_piece(void *user, size_t item, uint64_t offset, void *data,
                            clv_err *err) {
   const collecting *s = user;
   if (s->samples && s->samples[item].parts)
-    clv_sample_take(&s->samples[item], offset, data, length);
+    clv_weights_sample_add(&s->samples[item], offset, data, length);
   return clv_weights_put(s->file, item, offset, data, length, err);
 }
 
@@ -65,11 +66,11 @@ static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_check
   CLV_AUTO(collecting_done) collecting s = {0};
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
   CLV_TRY(list_state(t, i, kind, &s, err));
-  CLV_TRY(clv_trainer_watch(t, i, kind, s.items, s.n, &s.samples, err));
+  CLV_TRY(clv_trainer_new_samples(t, i, kind, s.items, s.n, &s.samples, err));
   CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.list, s.n, &s.file, err));
   if (s.n)
-    CLV_API(
-        cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, take_piece, &s, CLV_WHY));
+    CLV_TRY_API(cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, take_piece, &s,
+                                  CLV_API_ERROR));
   CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));
   return clv_checkpoint_end_part(w, clv_steal(&s.file), err);
 }
@@ -97,7 +98,7 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
   clv_sha256 digest;
   char hex[65];
-  clv_trainer_doing(t, "checkpoint of step", t->committed);
+  clv_trainer_set_activity(t, "checkpoint of step", t->committed);
   clv_code code = clv_checkpoint_begin(run_dir, t->committed, t->b->n_stages, &w, err);
   if (code == CLV_EXISTS) return CLV_OK; /* this very step is saved already */
   CLV_TRY(code);
@@ -139,8 +140,8 @@ static clv_code give_of_file(void *user, size_t item, uint64_t offset, void *dat
   clv_dtype as = s->items[item].dtype;
   size_t size = clv_dtype_size(as);
   CLV_TRY(clv_interrupt_check(err)); /* nothing has begun that could be finished */
-  return clv_weights_part_as(s->file, s->entries[item], as, (size_t)offset / size, data,
-                             length / size, err);
+  return clv_weights_read_range_as(s->file, s->entries[item], as, (size_t)offset / size, data,
+                                   length / size, err);
 }
 
 static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *data, size_t length,
@@ -149,8 +150,8 @@ static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *d
   const clv_weights_want *w = &s->items[item];
   size_t size = clv_dtype_size(w->dtype);
   CLV_TRY(clv_interrupt_check(err));
-  return clv_weights_folder_part(s->folder->folder, s->found[item], w, (size_t)offset / size,
-                                 length / size, data, err);
+  return clv_weights_folder_read_range(s->folder->folder, s->found[item], w, (size_t)offset / size,
+                                       length / size, data, err);
 }
 
 static clv_code read_given(clv_weights_sample *s, cleave_piece_move *give, putting *from,
@@ -161,7 +162,7 @@ static clv_code read_given(clv_weights_sample *s, cleave_piece_move *give, putti
   for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
     size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
     CLV_TRY(give(from, item, (uint64_t)first * size, chunk, n * size, err));
-    clv_sample_take(s, (uint64_t)first * size, chunk, n * size);
+    clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
   return CLV_OK;
 }
@@ -171,7 +172,7 @@ static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_ki
                            const clv_weights_want *items, size_t n, cleave_piece_move *give,
                            putting *s, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_sample *samples = NULL;
-  CLV_TRY(clv_trainer_watch(t, stage, kind, items, n, &samples, err));
+  CLV_TRY(clv_trainer_new_samples(t, stage, kind, items, n, &samples, err));
   for (size_t i = 0; samples && i < n; i++)
     if (samples[i].parts) CLV_TRY(read_given(&samples[i], give, s, i, err));
   return clv_trainer_note_values(t, stage, samples, n, err);
@@ -184,7 +185,8 @@ static clv_code put_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind
   if (n) CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
   CLV_TRY(note_given(t, stage, kind, items, n, give, s, err));
   if (!n) return CLV_OK;
-  CLV_API(cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_WHY));
+  CLV_TRY_API(
+      cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_API_ERROR));
   return CLV_OK;
 }
 
@@ -217,7 +219,7 @@ static clv_code put_found(clv_trainer *t, uint32_t stage, const clv_weights_file
 static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_stage_match(t->b, stage, f, 0, &found, err));
+  CLV_TRY(clv_stage_match_weights(t->b, stage, f, 0, &found, err));
   for (int k = 0; k < t->b->stages[stage].params->n; k++) /* checkpoints of earlier versions */
     if (!is_kept(t, stage, CLEAVE_STATE_WEIGHTS, t->b->stages[stage].params->list[k].name))
       found[k] = NULL;
@@ -257,17 +259,17 @@ static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_
 
 static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
-  CLV_TRY(clv_checkpoint_model_parts(c, i, &model, err));
+  CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
   CLV_TRY(put_weights(t, i, model, err));
   if (!t->b->stages[i].n_learning || !t->optimizer) return CLV_OK;
-  CLV_TRY(clv_checkpoint_optimizer_parts(c, i, &optimizer, err));
+  CLV_TRY(clv_checkpoint_open_optimizer_lazy(c, i, &optimizer, err));
   return put_optimizer(t, i, optimizer, err);
 }
 
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
                              clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  CLV_TRY(clv_checkpoint_latest(run_dir, &c, notes, err));
+  CLV_TRY(clv_checkpoint_load_latest(run_dir, &c, notes, err));
   return clv_trainer_restore_from(t, c, ret_cursor, notes, err);
 }
 
@@ -292,9 +294,10 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
     return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
                     m->stages, t->b->n_stages);
   compare_machines(s, notes);
-  clv_trainer_let_go(t); /* of batches behind the checkpoint */
+  clv_trainer_drop_held_batches(t); /* of batches behind the checkpoint */
   t->committed = m->step;
-  if (t->optimizer) CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_WHY));
+  if (t->optimizer)
+    CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (restore_stage(t, i, c, err) != CLV_OK)
       return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),

@@ -70,21 +70,21 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
   cleave_reference *refs = &t->references[k * (n + 1)], in[CLV_MAX_INPUTS];
   clv_sequences of;
   cleave_tensor y;
-  CLV_TRY(clv_trainer_sequences(t, batch->x, m->start, m->size, &of, err));
+  CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &of, err));
   for (uint32_t i = 0, n_in = 2; i <= n; i++) {
     cleave_call_options o = call_options_of(t, r->l, i, k);
     if (i == 0 && t->cache.data) {
-      CLV_TRY(
-          clv_trainer_front(t, r->context, batch->index + m->start, batch->x, &of, &refs[0], err));
+      CLV_TRY(clv_trainer_front_leaf(t, r->context, batch->index + m->start, batch->x, &of,
+                                     &refs[0], err));
       in[0] = refs[0];
       continue;
     }
     if (i < n) CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &of, in, &n_in, err));
-    if (i < n) CLV_TRY(clv_trainer_hop(t, i, m->size, (uint64_t)of.rows, true, err));
-    if (i == n) CLV_TRY(clv_trainer_targets(t, &of, batch->y, &y, err));
-    if (i == n) CLV_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_WHY));
-    CLV_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : n_in, &o,
-                             &refs[i], CLV_WHY));
+    if (i < n) CLV_TRY(clv_trainer_charge_hop(t, i, m->size, (uint64_t)of.rows, true, err));
+    if (i == n) CLV_TRY(clv_trainer_pack_targets(t, &of, batch->y, &y, err));
+    if (i == n) CLV_TRY_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_API_ERROR));
+    CLV_TRY_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : n_in, &o,
+                                 &refs[i], CLV_API_ERROR));
     in[0] = refs[i];
   }
   t->losses[k] = refs[n];
@@ -98,8 +98,8 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
     for (uint32_t i = 0; i < r->n_batches; i++) {
       uint32_t position = r->l->steps[s * r->l->n_steps + i];
       if (position)
-        CLV_API(cleave_step_at(t->runtime, t->optimizer, r->context, t->modules[s], i, position,
-                               keep, &r->results[i].lr, CLV_WHY));
+        CLV_TRY_API(cleave_step_at(t->runtime, t->optimizer, r->context, t->modules[s], i, position,
+                                   keep, &r->results[i].lr, CLV_API_ERROR));
     }
   return CLV_OK;
 }
@@ -111,16 +111,16 @@ static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
   for (uint32_t k = 0; k < r->n_micro; k++) {
     const clv_micro_batch *m = &t->micros[k];
     clv_step_result *result = &r->results[m->batch];
-    CLV_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched, CLV_WHY));
+    CLV_TRY_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched, CLV_API_ERROR));
     result->loss += *(const float *)t->fetched.data * (double)t->shares[k];
     if (!counted) continue;
-    CLV_API(
-        cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched, CLV_WHY));
+    CLV_TRY_API(cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched,
+                               CLV_API_ERROR));
     const clv_held_batch *batch = &r->batches[m->batch];
     clv_sequences of;
     cleave_tensor output;
-    CLV_TRY(clv_trainer_sequences(t, batch->x, m->start, m->size, &of, err));
-    CLV_TRY(clv_trainer_padded(t, &of, &t->fetched, &output, err));
+    CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &of, err));
+    CLV_TRY(clv_trainer_unpack_output(t, &of, &t->fetched, &output, err));
     result->correct += clv_trainer_count_correct(t, &output, batch->y, m->start, m->size);
   }
   return CLV_OK;
@@ -128,7 +128,7 @@ static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
 
 static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
   cleave_stepped stepped;
-  CLV_API(cleave_step(t->runtime, t->optimizer, r->context, 0, &stepped, CLV_WHY));
+  CLV_TRY_API(cleave_step(t->runtime, t->optimizer, r->context, 0, &stepped, CLV_API_ERROR));
   r->results[0].applied = stepped.applied;
   r->results[0].grad_norm = stepped.norm;
   r->results[0].lr = stepped.lr;
@@ -148,7 +148,8 @@ static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
   if (async) CLV_TRY(plan_steps(t, r, err));
   const cleave_backward_options o = {
       .size = sizeof o, .weights = t->shares, .deadline_ms = timeout};
-  CLV_API(cleave_backward_with(t->runtime, r->context, t->losses, r->n_micro, &o, CLV_WHY));
+  CLV_TRY_API(
+      cleave_backward_with(t->runtime, r->context, t->losses, r->n_micro, &o, CLV_API_ERROR));
   CLV_TRY(collect(t, r, err));
   return async ? CLV_OK : decide(t, r, err);
 }
@@ -156,28 +157,28 @@ static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
 static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t begin = clv_now_ns();
   cleave_counts before, after;
-  clv_trainer_doing(t, "step", t->committed + 1);
-  clv_trainer_look_up(t, r->batches[0].index, r->batches[0].n);
+  clv_trainer_set_activity(t, "step", t->committed + 1);
+  clv_trainer_choose_cache_use(t, r->batches[0].index, r->batches[0].n);
   CLV_TRY(clv_trainer_expect(t, t->config->train.batch, true, err));
   cut_all(t, r);
   for (uint32_t i = 0; i < r->n_batches; i++)
-    r->results[i] =
-        (clv_step_result){.samples = r->batches[i].n,
-                          .judged = clv_trainer_judged(t, r->batches[i].y, 0, r->batches[i].n),
-                          .applied = true};
+    r->results[i] = (clv_step_result){
+        .samples = r->batches[i].n,
+        .judged = clv_trainer_count_labelled(t, r->batches[i].y, 0, r->batches[i].n),
+        .applied = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
       .size = sizeof o, .step = t->committed + 1, .events = clv_sampler_begin(t)};
   cleave_count(t->runtime, &before);
-  CLV_API(cleave_context_open(t->runtime, &o, &r->context, CLV_WHY));
+  CLV_TRY_API(cleave_context_open(t->runtime, &o, &r->context, CLV_API_ERROR));
   CLV_TRY(in_context(t, r, err));
   if (o.events) /* whose rows come with the end */
-    CLV_API(cleave_context_close(t->runtime, r->context, 0, CLV_WHY));
+    CLV_TRY_API(cleave_context_close(t->runtime, r->context, 0, CLV_API_ERROR));
   else
-    CLV_API(cleave_context_end(t->runtime, r->context, CLV_WHY));
+    CLV_TRY_API(cleave_context_end(t->runtime, r->context, CLV_API_ERROR));
   t->committed += r->n_batches;
   if (t->round > 1)
-    CLV_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed, CLV_WHY));
+    CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed, CLV_API_ERROR));
   cleave_count(t->runtime, &after);
   uint64_t now = clv_now_ns();
   for (uint32_t i = 0; i < r->n_batches; i++) {
@@ -212,7 +213,7 @@ static clv_code hold(clv_trainer *t, const clv_batch *batch, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_trainer_let_go(clv_trainer *t) {
+void clv_trainer_drop_held_batches(clv_trainer *t) {
   while (t->n_held) drop(&t->held[--t->n_held]);
 }
 
@@ -221,7 +222,7 @@ static clv_code run_held(clv_trainer *t, uint32_t *n_done, clv_err *err) {
   if (!t->n_held) return CLV_OK;
   clv_code code = run_round(t, &r, err);
   *n_done += t->n_held;
-  clv_trainer_let_go(t);
+  clv_trainer_drop_held_batches(t);
   return code;
 }
 

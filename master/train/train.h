@@ -32,9 +32,9 @@ double clv_step_accuracy(const clv_step_result *r);
 
 typedef enum clv_trainer_use {
   CLV_TRAINER_BEGINS,    /* with the weights that the session names */
-  CLV_TRAINER_GOES_ON,   /* a checkpoint follows: no file of weights is read, or sent */
+  CLV_TRAINER_RESUMES,   /* a checkpoint follows: no file of weights is read, or sent */
   CLV_TRAINER_EVALUATES, /* the same, and nothing learns: no node has moments */
-  CLV_TRAINER_TRIES      /* what goes through the stages is made of random numbers, and the record
+  CLV_TRAINER_TRIAL      /* what goes through the stages is made of random numbers, and the record
                             says so */
 } clv_trainer_use;
 
@@ -57,9 +57,9 @@ void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
  * left the rows of all records under that key, none is sent again, and *ret_worker is who has them;
  * else NULL. *ret_dropped: rows that an attempt of version 0.7 had left, which the worker has
  * deleted. CLV_INVALID: that worker keeps none. Of other sessions nothing. */
-clv_code clv_trainer_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
-                           const char **ret_worker, uint64_t *ret_dropped,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
+                                 const char **ret_worker, uint64_t *ret_dropped,
+                                 clv_err *err) CLV_USE_RESULT;
 /* BLOCKS for one call: the worker deletes them. *ret_rows: that were there; *ret_worker: its name,
  * NULL where nothing was cached. */
 clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t *ret_rows,
@@ -71,22 +71,22 @@ clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t
  * text names worker, step and reason. */
 clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, uint32_t *ret_done,
                           const clv_step_result **ret_results, clv_err *err) CLV_USE_RESULT;
-uint32_t clv_trainer_waiting(const clv_trainer *t); /* batches that wait for their round */
+uint32_t clv_trainer_n_held(const clv_trainer *t); /* batches that wait for their round */
 
 /* What a person should be told of since the last call, a line each, added to *ret. */
-void clv_trainer_notes(clv_trainer *t, clv_bytes *ret);
+void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret);
 /* What the schedule does otherwise since the last call ("window 4: ..."), or NULL. */
-const char *clv_trainer_notice(clv_trainer *t);
+const char *clv_trainer_take_notice(clv_trainer *t);
 /* The schedule as it is run now, as text; nothing before the first step. */
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
 
 /* Of one row: the class with the largest output. */
-size_t clv_largest(const float *output, size_t classes);
+size_t clv_argmax_row(const float *output, size_t classes);
 /* On which side of the threshold an output of a binary loss is: bce's are probabilities. */
 bool clv_is_positive(clv_loss_kind loss, float output);
 /* Rows of n * width outputs that are all on the side of their labels. */
-size_t clv_count_sides(clv_loss_kind loss, const float *output, const float *labels, size_t n,
-                       size_t width);
+size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const float *labels,
+                                size_t n, size_t width);
 
 /* Mean loss and right answers over the rows. With `score` (else NULL) it is started, and every
  * answer is added to it. With `predictions`, the last stage's outputs are
@@ -136,7 +136,7 @@ typedef struct clv_waits {
 } clv_waits;
 /* It is told every sixteenth round or so, a few times a second at most; NULL: nobody is. */
 typedef void clv_waits_fn(void *user, const clv_waits *waits);
-void clv_trainer_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user);
+void clv_trainer_set_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user);
 
 /* As it is now; a window of 0: the schedule has none. */
 uint32_t clv_trainer_micro_batches(const clv_trainer *t);
@@ -151,6 +151,6 @@ cleave_runtime *clv_trainer_runtime(const clv_trainer *t);
 clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *record, bool json,
                                   clv_journal *journal, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 /* That of the run in the folder. */
-clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

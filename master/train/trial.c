@@ -60,7 +60,7 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, c
 static clv_code random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, clv_err *err) {
   const clv_node *labels = &b->stages[b->n_stages].graph->nodes[1];
   for (size_t k = 0; k < b->inputs.n; k++, ret->n_inputs++)
-    CLV_TRY(random_tensor(&b->whole->nodes[k], n, clv_graph_lengths(b->whole, (int)k),
+    CLV_TRY(random_tensor(&b->whole->nodes[k], n, clv_graph_length_limit(b->whole, (int)k),
                           &ret->inputs[k], err));
   ret->n = (size_t)n;
   return random_tensor(labels, n, 0, &ret->y, err);
@@ -103,11 +103,11 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;         /* sampled here, not by the trainer */
   if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* takes multiples of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
-  CLV_TRY(
-      clv_blueprint_over(&t->config, &b->inputs, loss->graph->nodes[1].dtype, &t->blueprint, err));
+  CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, loss->graph->nodes[1].dtype,
+                                      &t->blueprint, err));
   t->blueprint->policy = b->policy;
   CLV_TRY(random_batch(b, batch, &t->batch, err));
-  CLV_TRY(clv_trainer_open(t->blueprint, record, CLV_TRAINER_TRIES, &t->trainer, err));
+  CLV_TRY(clv_trainer_open(t->blueprint, record, CLV_TRAINER_TRIAL, &t->trainer, err));
   t->trainer->sampler.sink = on_step;
   t->trainer->sampler.sink_user = t;
   return steps(t, err);
@@ -189,7 +189,8 @@ static clv_code choose(const choice *c, const voice *v, uint64_t *ret, clv_err *
   CLV_AUTO(clv_freep) double *seconds = NULL;
   uint32_t n, i = 0;
   double best = INFINITY;
-  CLV_TRY(clv_micro_choices(c->b->config->train.batch, c->size[c->n - 1], 0, &micros, &n, err));
+  CLV_TRY(
+      clv_micro_batch_choices(c->b->config->train.batch, c->size[c->n - 1], 0, &micros, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
   for (uint32_t k = 0; k < n; k++) {
     clv_err why; /* does not fit the schedule */
@@ -212,7 +213,7 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
   for (int i = 0; i < TRIALS; i++) {
     CLV_AUTO(trial_done) trial t = {0};
     uint64_t m = trial_micros[i];
-    if (!clv_micro_fits(b->config->train.batch, m, m > 1 ? 2 : 1, sizes))
+    if (!clv_can_cut_batch(b->config->train.batch, m, m > 1 ? 2 : 1, sizes))
       break; /* batch norm needs two */
     if (run_trial(b, record, m, &t, err) != CLV_OK)
       return clv_err_prefix(err, "trial for micro_batches: auto");
@@ -227,7 +228,7 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
   return choose(&c, &(voice){json, journal}, ret, err);
 }
 
-clv_code clv_recall_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {
+clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
   clv_bytes_printf(&path, "%s/session.effective.yaml", run_dir);

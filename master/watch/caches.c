@@ -84,18 +84,18 @@ static clv_code show(const asker *a, const clv_remote_spec *w, clv_bytes *out, c
   return CLV_OK;
 }
 
-clv_exit clv_show_caches(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(asker_done) asker a = {.config = config, .o = o};
-  clv_exit result = CLV_EXIT_OK;
+  clv_exit_code result = CLV_EXIT_OK;
   clv_err err;
   if (config->n_workers && begin(&a, &err) != CLV_OK)
-    return (clv_exit)clv_exit_report(CLV_EXIT_CONNECT, &err);
+    return (clv_exit_code)clv_exit_report(CLV_EXIT_CONNECT, &err);
   for (size_t i = 0; i < config->n_workers; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     if (show(&a, &config->workers[i], &text, &err) == CLV_OK)
       fputs(text.data ? text.data : "", stdout);
     else
-      result = (clv_exit)clv_exit_report(CLV_EXIT_CONNECT, &err);
+      result = (clv_exit_code)clv_exit_report(CLV_EXIT_CONNECT, &err);
   }
   return result;
 }

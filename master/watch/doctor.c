@@ -17,14 +17,14 @@ typedef struct doctor {
   const clv_session_config *config;
   bool json;
   int findings;
-  clv_exit worst;
+  clv_exit_code worst;
 } doctor;
 
-static void report(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
-                   const char *fmt, ...) CLV_PRINTF(6, 7);
+static void report(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
+                   const char *fix, const char *fmt, ...) CLV_PRINTF(6, 7);
 
-static void report(doctor *d, bool ok, clv_exit exit_code, const char *subject, const char *fix,
-                   const char *fmt, ...) {
+static void report(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
+                   const char *fix, const char *fmt, ...) {
   char text[700];
   va_list ap;
   va_start(ap, fmt);
@@ -61,11 +61,11 @@ static void check_list(doctor *d, const clv_tls_identity *id) {
   clv_err err;
   if (!d->config->tls.crl) return;
   clv_code code = clv_tls_revocation_load(d->config->tls.crl, id, &err);
-  int64_t left = code == CLV_OK ? clv_tls_revocation_ends() - (int64_t)(clv_wall_ms() / 1000) : 0;
+  int64_t left = code == CLV_OK ? clv_tls_revocation_expiry() - (int64_t)(clv_wall_ms() / 1000) : 0;
   if (code != CLV_OK)
     report(d, false, CLV_EXIT_CONNECT, "revoked certificates", fix, "%s", err.text);
   else
-    report(d, left >= CLV_TLS_CRL_SOON_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
+    report(d, left >= CLV_TLS_CRL_WARN_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
            "the list holds for %lld more days", (long long)left / 86400);
 }
 
@@ -186,7 +186,7 @@ static void check_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const char *ours = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
   for (int i = 0; i < (int)h->n_devices; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
-    const clv_wire_kind *k = &h->kinds[i];
+    const clv_wire_device_kind *k = &h->kinds[i];
     if (!is_used(d, worker, h, i, &stages)) continue;
     if (stages.len)
       report(d, true, CLV_EXIT_OK, name, NULL, "stages on %s: %s", h->devices[i], stages.data);
@@ -232,7 +232,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
     const clv_remote_spec *w = &d->config->workers[i];
     CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
     if (!probe(d, w, id)) continue;
-    if (clv_watch_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
+    if (clv_watch_call_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
     else
       report(d, false, CLV_EXIT_CONNECT, w->name,
@@ -245,9 +245,10 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
 /* Compares a training with the policy, then its resume, which `later` names if it is refused. */
 static clv_code compare_policy(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
                                clv_err *err) {
-  const clv_sends now = clv_sends_of(data, CLV_BEGINS), then = clv_sends_of(data, CLV_RESUMES);
+  const clv_planned_sends now = clv_sends_of(data, CLV_BEGINS),
+                          then = clv_sends_of(data, CLV_RESUMES);
   clv_err why;
-  CLV_TRY(clv_blueprint_recall(b, NULL, err));
+  CLV_TRY(clv_blueprint_read_ledger(b, NULL, err));
   CLV_TRY(clv_blueprint_check_policy(b, &now, err));
   if (clv_blueprint_check_policy(b, &then, &why) != CLV_OK)
     clv_bytes_printf(later, "; train --resume will be refused: %s", why.text);
@@ -278,7 +279,7 @@ static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) 
            later.len ? later.data : "");
 }
 
-clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_options *o) {
   doctor d = {.config = config, .json = o->json};
   clv_err err;
   clv_run_data data = {0};
@@ -288,7 +289,7 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
   report(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
          code == CLV_OK ? "readable" : err.text);
   if (code == CLV_OK) {
-    code = clv_blueprint_of_data(config, data.train, &b, &err);
+    code = clv_blueprint_new_of_data(config, data.train, &b, &err);
     report(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
            code == CLV_OK ? "shapes fit" : err.text);
   }

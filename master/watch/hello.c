@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-clv_code clv_watch_hello(const clv_session_config *config, clv_rpc_runtime *runtime,
-                         const clv_remote_spec *worker, const clv_tls_identity *id,
-                         clv_wire_hello_reply *ret, clv_err *err) {
+clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime *runtime,
+                              const clv_remote_spec *worker, const clv_tls_identity *id,
+                              clv_wire_hello_reply *ret, clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   clv_rpc_channel_options o = {.target = worker->address,
@@ -34,7 +34,7 @@ clv_code clv_watch_hello(const clv_session_config *config, clv_rpc_runtime *runt
 /* A stage, and what its node says of the device. */
 typedef struct asked_stage {
   const char *stage, *node, *device;
-  clv_wire_kind kind;
+  clv_wire_device_kind kind;
 } asked_stage;
 
 static void write_text(const asked_stage *s, clv_bytes *out) {
@@ -64,7 +64,7 @@ static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
     return clv_fail(err, CLV_NOT_FOUND, "worker %s has no device '%s' for stage '%s'", node,
                     s->device, s->name);
   const asked_stage stage = {s->name, node, h->devices[at], h->kinds[at]};
-  clv_blueprint_computes_on(b, i, h->devices[at]);
+  clv_blueprint_set_device(b, i, h->devices[at]);
   (json ? write_json : write_text)(&stage, out);
   return CLV_OK;
 }
@@ -88,13 +88,13 @@ static clv_code ask_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
   const clv_session_config *c = b->config;
   const clv_backend *cpu = clv_backend_cpu();
   const char *device = cpu->device, *name = node < 0 ? "master" : c->workers[node].name;
-  clv_wire_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
+  clv_wire_device_kind kind = {cpu->name, clv_backend_isa(cpu), clv_backend_libraries(cpu)};
   CLV_AUTO(clv_wire_done)
   clv_wire_hello_reply h = {.n_devices = 1, .devices = &device, .kinds = &kind};
   bool asked = node < 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (c->stages[i].worker != node) continue;
-    if (!asked && clv_watch_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
+    if (!asked && clv_watch_call_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
       return clv_err_prefix(err, "worker %s", name);
     if (!asked && node >= 0) CLV_TRY(check_cache(c, node, &h, err));
     asked = true;
@@ -109,7 +109,7 @@ static clv_code open_identity(const clv_tls_config *t, clv_tls_identity **ret, c
   return clv_tls_revocation_load(t->crl, *ret, err);
 }
 
-clv_code clv_ask_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
+clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   CLV_AUTO(clv_rpc_runtime_freep) clv_rpc_runtime *runtime = NULL;

@@ -82,7 +82,7 @@ static void note_waits(void *user, const clv_waits *w) {
 
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps) {
   if (!m) return;
-  clv_trainer_on_waits(t, note_waits, m);
+  clv_trainer_set_on_waits(t, note_waits, m);
   pthread_mutex_lock(&m->lock);
   m->trainer = t;
   m->reported.step = (double)clv_trainer_step_count(t);
@@ -90,7 +90,7 @@ void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_
   pthread_mutex_unlock(&m->lock);
 }
 
-void clv_run_metrics_saved(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
+void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
   m->reported.checkpoints++;
@@ -340,7 +340,7 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
 void clv_run_metrics_close(clv_run_metrics *m) {
   if (!m) return;
   clv_http_close(m->http);
-  if (m->trainer) clv_trainer_on_waits(m->trainer, NULL, NULL);
+  if (m->trainer) clv_trainer_set_on_waits(m->trainer, NULL, NULL);
   pthread_mutex_destroy(&m->lock);
   free(m);
 }

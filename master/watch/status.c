@@ -182,14 +182,14 @@ static void *watch(void *user) {
 /* ---- showing --------------------------------------------------------------------------------- */
 
 /* Under the lock: texts are those of the answers. */
-static clv_code make_view(status *s, clv_status_view *l, clv_status_memory *memory, clv_err *err) {
+static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *memory, clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
     watched *w = &s->workers[i];
     clv_status_worker *to = &l->workers[i];
     *to = (clv_status_worker){.name = spec_of(w)->name, .address = spec_of(w)->address};
     if (w->n_replies)
-      CLV_TRY(clv_status_make(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
-                              &memory[i], to, err));
+      CLV_TRY(clv_status_compare(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
+                                 &memory[i], to, err));
     to->asked = w->asked;
     to->error = w->failed ? w->error : NULL;
     to->refused = w->refused;
@@ -200,7 +200,7 @@ static clv_code make_view(status *s, clv_status_view *l, clv_status_memory *memo
 
 static void show(status *s, clv_screen *screen) {
   CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
-  CLV_AUTO(clv_freep) clv_status_memory *memory = NULL;
+  CLV_AUTO(clv_freep) clv_status_buffers *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
   char clock[16];
   time_t now = time(NULL);
@@ -218,7 +218,7 @@ static void show(status *s, clv_screen *screen) {
   if (code == CLV_OK && screen) clv_status_brief(&l, clv_screen_width(screen), &brief);
   if (code == CLV_OK && !screen) clv_status_json(&l, &text);
   pthread_mutex_unlock(&s->lock);
-  for (uint32_t i = 0; memory && i < n; i++) clv_status_memory_done(&memory[i]);
+  for (uint32_t i = 0; memory && i < n; i++) clv_status_buffers_done(&memory[i]);
   if (code != CLV_OK || text.failed) return; /* no memory: the next round may have some */
   if (screen) {
     clv_screen_draw(screen, &text, &brief);
@@ -305,7 +305,7 @@ static void close_status(status *s) {
   pthread_mutex_destroy(&s->lock);
 }
 
-static clv_exit run(status *s) {
+static clv_exit_code run(status *s) {
   clv_screen *screen = NULL;
   clv_err err;
   if (!s->o->json && clv_screen_open(s->o->watch, &screen, &err) != CLV_OK) {
@@ -332,7 +332,7 @@ static void init(status *s) {
   pthread_condattr_destroy(&monotonic);
 }
 
-clv_exit clv_show_status(const clv_session_config *config, const clv_run_options *o) {
+clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o) {
   double interval = o->interval_s > 0 ? o->interval_s : 1;
   status s = {.config = config, .o = o, .interval_ns = (uint64_t)(interval * 1e9)};
   sigset_t ours, before;
@@ -352,7 +352,7 @@ clv_exit clv_show_status(const clv_session_config *config, const clv_run_options
   pthread_sigmask(SIG_BLOCK, &ours, &before);
   clv_code code = open_status(&s, &err);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  clv_exit result = CLV_EXIT_CONNECT;
+  clv_exit_code result = CLV_EXIT_CONNECT;
   if (code == CLV_OK)
     result = run(&s);
   else

@@ -7,20 +7,20 @@
 #include "master/report/report.h"
 
 /* The memory behind the sessions of a clv_status_worker. Start with {0}. */
-typedef struct clv_status_memory {
+typedef struct clv_status_buffers {
   clv_status_session *sessions;
   clv_status_module *modules;
   clv_status_link *links;
   clv_status_device *devices;
-} clv_status_memory;
+} clv_status_buffers;
 
 /* What a worker of the session file says now beside what it said before (NULL: compared with its
  * own beginning). Sessions that are new since are compared with theirs. The texts are those of
  * `now` and of the config. Fills all but error and fix. */
-clv_code clv_status_make(const clv_session_config *config, uint32_t worker,
-                         const clv_wire_status_reply *before, const clv_wire_status_reply *now,
-                         clv_status_memory *memory, clv_status_worker *ret,
-                         clv_err *err) CLV_USE_RESULT;
-void clv_status_memory_done(clv_status_memory *memory);
+clv_code clv_status_compare(const clv_session_config *config, uint32_t worker,
+                            const clv_wire_status_reply *before, const clv_wire_status_reply *now,
+                            clv_status_buffers *memory, clv_status_worker *ret,
+                            clv_err *err) CLV_USE_RESULT;
+void clv_status_buffers_done(clv_status_buffers *memory);
 
 #endif

@@ -19,7 +19,7 @@ static double part(double of, double whole) { return whole > 0 ? of / whole : 0;
 
 static double share(double of, double whole) { return CLV_MIN(part(of, whole), 1.0); }
 
-static clv_status_last_error last_error_of(const clv_wire_trouble *t) {
+static clv_status_last_error last_error_of(const clv_wire_last_error *t) {
   return (clv_status_last_error){t->text, (double)t->age_ms / 1e3};
 }
 
@@ -162,7 +162,7 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static clv_code take_memory(const clv_wire_status_reply *now, clv_status_memory *m, clv_err *err) {
+static clv_code take_memory(const clv_wire_status_reply *now, clv_status_buffers *m, clv_err *err) {
   size_t modules = 0, links = 0;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     modules += now->sessions[i].n_modules;
@@ -204,9 +204,9 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->last_error = last_error_of(&now->last_error);
 }
 
-clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
-                         const clv_wire_status_reply *before, const clv_wire_status_reply *now,
-                         clv_status_memory *m, clv_status_worker *ret, clv_err *err) {
+clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
+                            const clv_wire_status_reply *before, const clv_wire_status_reply *now,
+                            clv_status_buffers *m, clv_status_worker *ret, clv_err *err) {
   clv_status_module *modules;
   clv_status_link *links;
   CLV_TRY(take_memory(now, m, err));
@@ -237,11 +237,11 @@ clv_code clv_status_make(const clv_session_config *c, uint32_t worker,
   return CLV_OK;
 }
 
-void clv_status_memory_done(clv_status_memory *m) {
+void clv_status_buffers_done(clv_status_buffers *m) {
   if (!m) return;
   free(m->sessions);
   free(m->modules);
   free(m->links);
   free(m->devices);
-  *m = (clv_status_memory){0};
+  *m = (clv_status_buffers){0};
 }

@@ -204,7 +204,7 @@ static void run_command(process *p) {
 
 int main(int argc, char **argv) {
   static process p;
-  clv_keep_memory();
+  clv_tune_malloc();
   if (argc == 4 && strcmp(argv[1], "serve") == 0) {
     start(&p, argv[2], argv[3]);
     serve(&p);

@@ -34,14 +34,14 @@ static void fill(const clv_dataset *ds, const uint32_t *index, size_t n, clv_bat
   clv_err err;
   clv_shape y = clv_dataset_y_shape(ds, n);
   batch->n = n;
-  batch->n_inputs = clv_dataset_inputs(ds);
+  batch->n_inputs = clv_dataset_input_count(ds);
   for (size_t i = 0; i < batch->n_inputs; i++) {
     clv_data_input of = clv_dataset_input(ds, i, n);
     must(clv_tensor_new(of.dtype, &of.shape, &batch->inputs[i], &err), &err);
   }
   batch->x = batch->inputs[0];
   must(clv_tensor_new(clv_dataset_y_dtype(ds), &y, &batch->y, &err), &err);
-  must(clv_batch_draw(ds, NULL, index, n, batch->inputs, batch->y, &err), &err);
+  must(clv_batch_fill_inputs(ds, NULL, index, n, batch->inputs, batch->y, &err), &err);
 }
 
 static void prepare(bench *b) {
@@ -57,7 +57,7 @@ static void open_session(bench *b, const char *path) {
   clv_err err;
   must(clv_session_config_load(path, NULL, &b->config, &err), &err);
   must(clv_run_data_open(b->config, true, &b->data, &err), &err);
-  must(clv_blueprint_of_data(b->config, b->data.train, &b->blueprint, &err), &err);
+  must(clv_blueprint_new_of_data(b->config, b->data.train, &b->blueprint, &err), &err);
   strcpy(b->record_path, "/tmp/cleave-bench-XXXXXX");
   int fd = mkstemp(b->record_path);
   if (fd < 0) die("no file for the record");
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
   char line[128];
   unsigned n;
   if (argc != 2) die("usage: bench_train SESSION.yaml");
-  clv_keep_memory(); /* as cleave-master's main does */
+  clv_tune_malloc(); /* as cleave-master's main does */
   open_session(&b, argv[1]);
   printf("ready\n");
   fflush(stdout);

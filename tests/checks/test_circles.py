@@ -21,7 +21,7 @@ FILES = {
                          "void each(link_each_fn *fn) { fn(1); }\n",
     "common/net/link/high.c": SEEN + "int high(void) { return low() + 1; }\nint begin(void) { return 3; }\n",
     "common/net/fair/fair.c": "int fair(void) { return 1; }\n",
-    "common/engine/reference/reference.c": "int reference(void) { return 1; }\n",
+    "common/engine/reference/reference_fetch.c": "int reference(void) { return 1; }\n",
     "common/engine/engine.c": "int engine(void) { return 1; }\n",
     "master/api/core/core.c": "int core(void) { return 1; }\n",
     "master/api/extra/extra.c": "int extra(void) { return 1; }\n",

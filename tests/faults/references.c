@@ -376,7 +376,7 @@ static void do_own(void) {
   uint32_t node = living();
   object *o = new_object(node, node);
   handle *h = new_handle(o, node, node, NULL);
-  clv_rref_birth b = {o->ref, h->fork, o->key};
+  clv_rref_new_ids b = {o->ref, h->fork, o->key};
   clv_tensor *v;
   clv_shape scalar = {0};
   o->fails = false;
@@ -395,7 +395,7 @@ static void do_keep(void) {
   uint32_t node = living(), owner = (uint32_t)below(w.n_nodes);
   object *o = new_object(node, owner);
   handle *h = new_handle(o, node, node, NULL);
-  clv_rref_birth b = {o->ref, h->fork, o->key};
+  clv_rref_new_ids b = {o->ref, h->fork, o->key};
   h->state = HERE;
   trace("%u keeps %" PRIx64 " at %u, handle %" PRIx64, node, o->ref, owner, h->fork);
   if (clv_rrefs_keep(w.nodes[node], &b, owner, 1, o->ref, w.now, &err) != CLV_OK)
@@ -422,7 +422,7 @@ static void do_pass(void) {
   object *o = &w.objects[h->object];
   uint32_t to = chance(25) ? o->owner : (uint32_t)below(w.n_nodes);
   handle *child = new_handle(o, h->node, to, h);
-  clv_rref_passing what = {child->fork, to, 0, 0};
+  clv_rref_pass_args what = {child->fork, to, 0, 0};
   trace("%u passes %" PRIx64 " to %u as %" PRIx64, h->node, h->fork, to, child->fork);
   if (clv_rrefs_pass(w.nodes[h->node], h->fork, &what, w.now, &err) == CLV_OK) return;
   child->state = NEVER_CAME;
@@ -453,7 +453,7 @@ static void do_use_after(void) {
   handle *h = any_handle(RELEASED);
   if (!h) return;
   clv_rrefs *t = w.nodes[h->node];
-  clv_rref_passing what = {new_id(h->node), 0, 0, 0};
+  clv_rref_pass_args what = {new_id(h->node), 0, 0, 0};
   uint64_t how = below(3);
   clv_code code = how == 0   ? clv_rrefs_fetch(t, h->fork, w.now, &err)
                   : how == 1 ? clv_rrefs_release(t, h->fork, w.now, &err)
@@ -575,7 +575,7 @@ static void plan(void) {
 
 static void tick_later(uint32_t node) {
   if (w.dead[node]) return;
-  uint64_t due = clv_rrefs_due(w.nodes[node]);
+  uint64_t due = clv_rrefs_due_ns(w.nodes[node]);
   if (due == UINT64_MAX || due >= w.tick_at[node]) return;
   w.tick_at[node] = CLV_MAX(due, w.now);
   push(w.tick_at[node], TICK, node);
@@ -632,9 +632,9 @@ static void check_end(void) {
 static uint32_t check_cells(uint32_t *ret_all) {
   uint32_t reached = 0;
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
-    for (uint8_t s = 0; s < clv_rref_states(m); s++)
-      for (uint8_t f = 0; f < clv_rref_facts(m); f++) {
-        bool never = clv_rref_cell_of(m, s, f)->rule == RREF_NEVER, seen = w.visits.n[m][s][f];
+    for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
+      for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
+        bool never = clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE, seen = w.visits.n[m][s][f];
         if (never && seen) complain("machine %d: fact %u came in state %u", (int)m, f, s);
         *ret_all += !never;
         reached += seen;

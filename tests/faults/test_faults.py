@@ -9,7 +9,7 @@ from cluster import *
 
 ROOT = os.path.join(HERE, "../..")
 FAULTY = os.path.join(BIN, "faults")
-KEPT = os.path.join(BIN, "net", "api_kept")
+KEPT = os.path.join(BIN, "net", "api_kept_ref")
 # Seed, percent dropped, percent doubled, most milliseconds of delay.
 MILD, LATE, HARSH = "3:10:30:40", "2:10:50:150", "5:40:40:60"
 STEPS = 12

@@ -71,7 +71,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   program *g = user;
   (void)link;
-  api_event(&g->rt->peers[1], p);
+  api_on_packet(&g->rt->peers[1], p);
 }
 
 /* As the library does when a link has ended. */
@@ -151,7 +151,7 @@ static void connect_worker(program *g) {
                         .events = {.user = g, .on_packet = on_packet, .on_closed = on_closed}};
   *p = (api_peer){.runtime = g->rt, .index = 1, .name = "w1", .spec = &config->workers[0]};
   NEVER(clv_link_new(&o, &p->link, &err) != CLV_OK ||
-        clv_node_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
+        clv_node_add_peer(g->rt->node, "w1", p->link, &err) != CLV_OK);
   p->limits = clv_wire_limits_default();
   g->link = p->link;
   (void)!clv_link_ping(g->link, 0, &ns, &err); /* PING 1 may be answered */

@@ -22,7 +22,7 @@ static void check_lines(const char *text, size_t len) {
   }
 }
 
-static void check_sums(const clv_egress_book *b) {
+static void check_sums(const clv_egress_summary *b) {
   uint64_t total = 0, rows = 0;
   for (size_t i = 0; i < b->n_attempts; i++) {
     total += b->attempts[i].bytes;
@@ -35,7 +35,7 @@ static void check_sums(const clv_egress_book *b) {
 }
 
 /* No tags of others in HTML, and no character that a terminal obeys. */
-static void check_page(const clv_egress_book *b, clv_egress_form form) {
+static void check_page(const clv_egress_summary *b, clv_egress_format form) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   clv_err err;
   if (clv_egress_page(b, "runs/x", form, &page, &err) != CLV_OK) abort();
@@ -46,7 +46,7 @@ static void check_page(const clv_egress_book *b, clv_egress_form form) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err = {0};
   clv_code code = clv_egress_read_text(data, size, "fuzz", &b, &err);
   if (code != CLV_OK && !err.text[0]) abort();
@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (b.whole + b.cut != size) abort();
   check_lines((const char *)data, b.whole);
   check_sums(&b);
-  check_page(&b, CLV_EGRESS_TEXT_FORM);
+  check_page(&b, CLV_EGRESS_PLAIN_TEXT);
   check_page(&b, CLV_EGRESS_HTML);
   check_page(&b, CLV_EGRESS_JSON);
   return 0;

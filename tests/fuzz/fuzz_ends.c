@@ -47,7 +47,7 @@ static const clv_context *context_of(const play *p, uint64_t id) {
 
 static const clv_context_call *call_of(const play *p, uint64_t context, uint64_t id) {
   const clv_context *ctx = context_of(p, context);
-  const clv_value *v = ctx ? clv_context_value(p->c.node->contexts, ctx, id) : NULL;
+  const clv_value *v = ctx ? clv_context_find_value(p->c.node->contexts, ctx, id) : NULL;
   return v ? v->maker : NULL;
 }
 
@@ -56,7 +56,7 @@ static uint64_t draw_call(play *p, uint64_t context) {
   uint64_t id = draw_value(p);
   const clv_context *ctx = context_of(p, context);
   for (uint32_t i = 0; ctx && id % 2 && i < VALUES; i++, id = id % VALUES + 1)
-    if (!clv_context_value(p->c.node->contexts, ctx, id)) break;
+    if (!clv_context_find_value(p->c.node->contexts, ctx, id)) break;
   return id;
 }
 
@@ -77,7 +77,7 @@ static void add_tensor(clv_frame *f) {
 
 /* The engine is looked at, and its node works until nothing is ready. */
 static void run_node(play *p) {
-  clv_node_help(p->c.node, 0);
+  clv_node_run_until(p->c.node, 0);
   NEVER(p->c.node->contexts->mistake.code != CLV_OK);
 }
 
@@ -102,7 +102,7 @@ static void send_frame(play *p, clv_frame *f, bool by_worker) {
 static void send_state(play *p, clv_frame_kind kind) {
   clv_frame f = {.kind = kind, .message = ++p->next_message, .module = draw(p, MODULES)};
   f.generation = generation_of(p, f.module);
-  f.state.what = (clv_state_what)(CLV_STATE_WEIGHTS + draw(p, 3));
+  f.state.what = (clv_state_kind)(CLV_STATE_WEIGHTS + draw(p, 3));
   f.state.count = kind == CLV_STATE_PUT;
   bool gradients = f.state.what == CLV_STATE_GRADIENTS;
   if (gradients) f.context = draw_context(p);

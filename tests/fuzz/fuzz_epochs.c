@@ -21,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = clv_epochs_parse(e, text, "fuzz", &err);
   if (code != CLV_OK && !err.text[0]) abort();
   clv_sha256 digest = {{0}};
-  if (clv_epochs_enter(e, "spiffe://a/m", session, UINT64_MAX, &digest, &changed, &err) != CLV_OK &&
+  if (clv_epochs_register(e, "spiffe://a/m", session, UINT64_MAX, &digest, &changed, &err) !=
+          CLV_OK &&
       !strstr(err.text, "another configuration"))
     abort();
   clv_epochs_free(e);

@@ -34,7 +34,7 @@ static void build(const clv_hf_config *c, clv_hf_head head) {
     NEVER(clv_graph_add_input(g, "boxes", CLV_I64, &boxes, &in.boxes, &err) != CLV_OK);
   if (tokens)
     NEVER(clv_graph_add_input(g, "lengths", CLV_I64, &lengths, &in.lengths, &err) != CLV_OK);
-  if (clv_hf_layers(c, head, 0, &in, g, &layer, &last, &err) != CLV_OK) return;
+  if (clv_hf_add_layers(c, head, 0, &in, g, &layer, &last, &err) != CLV_OK) return;
   NEVER(!clv_hf_class(c->family, head) || !fits(c, head, g, last));
   NEVER(layer + 1 + tokens + clv_hf_takes_boxes(c) != (uint32_t)g->n_nodes);
   if (clv_params_of(g, &p, &err) == CLV_OK) NEVER(p->n_values == 0);

@@ -50,10 +50,10 @@ static void put(const char *name, const void *data, size_t len) {
 
 /* A folder with lines of numbers is always a run's. Returns whether it is over for good. */
 static bool look(void) {
-  CLV_AUTO(clv_entry_done) clv_run_entry e = {0};
-  NEVER(clv_entry_read(run, &e, NULL) != CLV_OK);
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
+  NEVER(clv_run_entry_read(run, &e, NULL) != CLV_OK);
   NEVER((e.state == CLV_STATE_DAMAGED) == (e.record.n_attempts > 0));
-  int code = clv_entry_exit(&e);
+  int code = clv_run_entry_exit_code(&e);
   NEVER(code < 0 || code > 255);
   return e.state != CLV_STATE_ELSEWHERE;
 }

@@ -15,11 +15,11 @@ enum { CROP = 8, MOST_PIXELS = 1 << 16 };
 static void show(const clv_pixels *p, const clv_image_options *o, const clv_rng_key *key) {
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
   uint16_t out[CROP * CROP * 3]; /* of 16 bits, or of 8 */
-  clv_view view;
+  clv_image_view view;
   clv_err err;
-  if (clv_view_choose(o, p->width, p->height, key, &view, &err) != CLV_OK) return;
+  if (clv_image_view_choose(o, p->width, p->height, key, &view, &err) != CLV_OK) return;
   NEVER(view.out_width != CROP || view.out_height != CROP);
-  (void)!clv_view_render(&view, p, o->max_pixels, &r, (uint8_t *)out, &err);
+  (void)!clv_image_view_render(&view, p, o->max_pixels, &r, (uint8_t *)out, &err);
 }
 
 static void show_all(const clv_pixels *p, uint8_t pick) {
@@ -32,7 +32,7 @@ static void show_all(const clv_pixels *p, uint8_t pick) {
                          .ratio_high = pick & 4 ? 2 : 4,
                          .flip = 0.5,
                          .max_pixels = MOST_PIXELS};
-  clv_rng_key key = clv_view_key_of(pick, 1, p->width);
+  clv_rng_key key = clv_image_view_key(pick, 1, p->width);
   show(p, &o, NULL);
   for (size_t i = 0; i < 2 * CLV_COUNT(kinds); i++) {
     o.train_crop = kinds[i / 2];
@@ -44,7 +44,7 @@ static void show_all(const clv_pixels *p, uint8_t pick) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0};
   uint8_t pick = size ? data[size - 1] : 0;
-  clv_encoded in = {
+  clv_encoded_image in = {
       .data = data, .len = size, .channels = pick & 1 ? 1 : 3, .max_pixels = MOST_PIXELS};
   clv_err err;
   if (clv_image_decode(&in, &p, &err) == CLV_OK) show_all(&p, pick);

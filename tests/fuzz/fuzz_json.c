@@ -19,7 +19,7 @@ static clv_code read_inside(clv_json *j, clv_json_kind kind, clv_err *err) {
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, kind, n, &more, err));
     if (!more) return CLV_OK;
-    if (kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_which(j, names, 2, &seen, &which, err));
+    if (kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_find_key(j, names, 2, &seen, &which, err));
     CLV_TRY(read_value(j, err));
   }
 }
@@ -34,7 +34,7 @@ static clv_code read_value(clv_json *j, clv_err *err) {
   if (kind == CLV_JSON_NUMERAL) return clv_json_integer(j, -1000, 1000, &whole, err);
   if (kind == CLV_JSON_BOOL) return clv_json_bool(j, &truth, err);
   if (kind == CLV_JSON_TEXT) return clv_json_text(j, &text, err);
-  return clv_json_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no value");
+  return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no value");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

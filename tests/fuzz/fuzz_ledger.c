@@ -36,14 +36,14 @@ static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, more = {0};
   clv_ledger_entry e = {0};
   bool found = false;
-  NEVER(clv_ledger_put(l, &item, 1, &lines, NULL) != CLV_OK);
+  NEVER(clv_ledger_format_new(l, &item, 1, &lines, NULL) != CLV_OK);
   text->len = whole;
   clv_bytes_add(text, lines.data, lines.len);
   CLV_AUTO(clv_ledger_freep) clv_ledger *again = parsed(text);
   NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 1);
   NEVER(clv_ledger_find(again, item.kind, &some, &e, &found, NULL) != CLV_OK || !found);
   NEVER(strcmp(e.identity, item.identity) != 0 || strlen(e.date) != 10);
-  NEVER(clv_ledger_put(again, &item, 1, &more, NULL) != CLV_OK || more.len);
+  NEVER(clv_ledger_format_new(again, &item, 1, &more, NULL) != CLV_OK || more.len);
   compact(again, &some, &e);
 }
 

@@ -47,7 +47,7 @@ clv_code __wrap_clv_link_send(clv_link *link, clv_packet *p, clv_err *ret_err) {
   if (code != CLV_OK)
     fprintf(stderr, "it sent a %s: %s\n", clv_frame_kind_name(p->frame.kind), err.text);
   NEVER(code != CLV_OK);
-  NEVER(clv_frame_fails(&p->frame) && p->frame.failure.code == CLV_INTERNAL);
+  NEVER(clv_frame_is_failure(&p->frame) && p->frame.failure.code == CLV_INTERNAL);
   clv_bytes_done(&head);
   clv_packet_free(p);
   return nothing_leaves ? clv_fail(ret_err, CLV_EXHAUSTED, "the link is full") : CLV_OK;
@@ -85,7 +85,7 @@ static clv_code add_module(conversation *c, uint32_t index, clv_err *err) {
   CLV_TRY(clv_graph_new(&g, err));
   for (int i = 0; i < n_in; i++)
     CLV_TRY(clv_graph_add_input(g, i ? "y" : "x", CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &in[i], err));
-  CLV_TRY(clv_attrs_from(op, &out, op == CLV_OP_LINEAR, &attrs, err));
+  CLV_TRY(clv_attrs_parse(op, &out, op == CLV_OP_LINEAR, &attrs, err));
   CLV_TRY(clv_graph_add(g, op, &attrs, NULL, 0, in, n_in, &g->output, err));
   clv_module_options o = {.index = index,
                           .generation = c->next_generation[index]++,
@@ -183,7 +183,7 @@ static void begin(conversation *c, clv_executor executor) {
     must(clv_link_new(&lo, &c->link[i], &err), &err);
   }
   clv_node_set_master(c->node, c->link[0]);
-  must(clv_node_peer(c->node, names[1], c->link[1], &err), &err);
+  must(clv_node_add_peer(c->node, names[1], c->link[1], &err), &err);
 }
 
 static void end(conversation *c) {

@@ -18,7 +18,7 @@ static void check_window(const clv_page_set *p, int64_t i) {
   const int32_t *ids = row_of(p->ids, i), *boxes = row_of(p->boxes, i);
   NEVER(*row_of(p->lengths, i) < 2 || *row_of(p->lengths, i) > WIDTH);
   for (int k = 0; k < WIDTH; k++) NEVER(ids[k] < 0 || ids[k] >= TOKENS);
-  for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_BOX_MOST);
+  for (int k = 0; k < 4 * WIDTH; k++) NEVER(boxes[k] < 0 || boxes[k] > CLV_BOX_MAX);
   for (int k = 0; k < WIDTH; k++)
     NEVER(boxes[4 * k] > boxes[4 * k + 2] || boxes[4 * k + 1] > boxes[4 * k + 3]);
 }
@@ -47,15 +47,15 @@ static void check_pages(const clv_page_set *p) {
 }
 
 static clv_code add_all(clv_page_rows *r, const clv_bytes *text, clv_err *err) {
-  clv_page_lines lines = {.path = "fuzz", .text = text->data, .len = text->len, .wants = r->wants};
+  clv_page_reader lines = {.path = "fuzz", .text = text->data, .len = text->len, .wants = r->wants};
   clv_labelled_page page;
   bool more = true;
   clv_code code = CLV_OK;
   while (code == CLV_OK && more) {
-    code = clv_page_lines_next(&lines, &page, &more, err);
+    code = clv_page_reader_next(&lines, &page, &more, err);
     if (code == CLV_OK && more) code = clv_page_rows_add(r, &page, err);
   }
-  clv_page_lines_done(&lines);
+  clv_page_reader_done(&lines);
   return code;
 }
 
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!size) return 0;
   clv_page_rows r = {.tokens = {.path = "fuzz"},
                      .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
-                     .wants = (clv_page_labels)(data[0] % 3),
+                     .wants = (clv_page_label_kind)(data[0] % 3),
                      .keeps = data[0] % 6 == 3,
                      .by_file = data[0] & 64,
                      .ignored = CLV_LABEL_IGNORED,

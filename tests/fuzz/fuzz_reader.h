@@ -28,7 +28,7 @@ static clv_code read_file(const uint8_t *data, size_t size, clv_tensor **ret) {
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
   NEVER(fd < 0 || write(fd, data, size) != (ssize_t)size);
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  clv_code code = clv_data_read(path, CLV_FORMAT_AUTO, MOST_BYTES, ret, NULL, &err);
+  clv_code code = clv_array_read(path, CLV_FORMAT_AUTO, MOST_BYTES, ret, NULL, &err);
   close(fd);
   return code;
 }

@@ -61,9 +61,9 @@ static void take_results(node *n) {
 /* Nothing happened that the tables say cannot. */
 static void check_visits(const clv_rref_visits *v) {
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
-    for (uint8_t s = 0; s < clv_rref_states(m); s++)
-      for (uint8_t f = 0; f < clv_rref_facts(m); f++)
-        NEVER(v->n[m][s][f] && clv_rref_cell_of(m, s, f)->rule == RREF_NEVER);
+    for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
+      for (uint8_t f = 0; f < clv_rref_n_events(m); f++)
+        NEVER(v->n[m][s][f] && clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE);
 }
 
 static void hear(node *n, input *in, uint64_t now) {
@@ -87,8 +87,8 @@ static void act(node *n, input *in, uint64_t now) {
   clv_err ignored;
   uint8_t what = next(in), to = next(in) % NODES;
   uint64_t a = next(in) % IDS, b = next(in) % IDS;
-  clv_rref_birth birth = {a, b, 1};
-  clv_rref_passing passing = {b, to, what >> 4, what >> 4};
+  clv_rref_new_ids birth = {a, b, 1};
+  clv_rref_pass_args passing = {b, to, what >> 4, what >> 4};
   switch (what % 6) {
     case 0:
       (void)!clv_rrefs_own(n->t, &birth, n->tensor, now, &ignored);

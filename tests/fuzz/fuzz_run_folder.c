@@ -14,14 +14,14 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void take_note(const char *text, size_t len) {
-  clv_moving m;
-  if (clv_moving_parse(text, len, "run.moving", &m, NULL) != CLV_OK) return;
+  clv_move_note m;
+  if (clv_move_note_parse(text, len, "run.moving", &m, NULL) != CLV_OK) return;
   if (strtoul(text, NULL, 10) != m.number || !m.number || text[len - 1] != '\n') abort();
 }
 
 static void take_best(const char *text, size_t len) {
   clv_best_checkpoint b;
-  if (clv_best_parse(text, len, "checkpoint.best", &b, NULL) != CLV_OK) return;
+  if (clv_best_checkpoint_parse(text, len, "checkpoint.best", &b, NULL) != CLV_OK) return;
   if (!isfinite(b.value) || b.step > INT64_MAX || b.metric == CLV_BEST_NONE) abort();
   if (!strstr(text, clv_best_name(b.metric))) abort();
 }
@@ -35,9 +35,9 @@ static void take_classes(const char *text, size_t len) {
 }
 
 static void take_parts(const char *text, size_t len) {
-  clv_data_parts parts;
-  if (clv_data_parts_parse(text, len, "data.digest", &parts, NULL) != CLV_OK) return;
-  if (!parts.n || parts.n > CLV_DATA_PARTS || text[len - 1] != '\n') abort();
+  clv_data_digests parts;
+  if (clv_data_digests_parse(text, len, "data.digest", &parts, NULL) != CLV_OK) return;
+  if (!parts.n || parts.n > CLV_MAX_DATA_DIGESTS || text[len - 1] != '\n') abort();
   for (size_t i = 0; i < parts.n; i++)
     if (!parts.list[i].name[0] || !strstr(text, parts.list[i].name)) abort();
 }

@@ -58,12 +58,12 @@ static void read_parts(const clv_weights_file *f, const clv_weights_file *parts)
     CLV_AUTO(clv_freep) char *read = NULL;
     NEVER(p->data || p->bytes != e->bytes || strcmp(p->name, e->name) != 0);
     if (clv_alloc(e->bytes + 1, 1, &read, &err) != CLV_OK) continue;
-    NEVER(clv_weights_part(parts, p, 0, read, p->bytes, &err) != CLV_OK);
+    NEVER(clv_weights_read_range(parts, p, 0, read, p->bytes, &err) != CLV_OK);
     NEVER(e->bytes && memcmp(read, e->data, e->bytes) != 0);
-    NEVER(clv_weights_part(parts, p, 1, read, p->bytes, &err) == CLV_OK);
+    NEVER(clv_weights_read_range(parts, p, 1, read, p->bytes, &err) == CLV_OK);
     if (e->dtype != CLV_F32 || !e->bytes) continue;
-    NEVER(clv_weights_part_as(parts, p, CLV_BF16, 0, read, e->bytes / 4, &err) != CLV_OK);
-    NEVER(clv_weights_part_as(parts, p, CLV_I64, 0, read, 1, &err) == CLV_OK);
+    NEVER(clv_weights_read_range_as(parts, p, CLV_BF16, 0, read, e->bytes / 4, &err) != CLV_OK);
+    NEVER(clv_weights_read_range_as(parts, p, CLV_I64, 0, read, 1, &err) == CLV_OK);
   }
 }
 
@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = clv_weights_open_memory(data, size, "fuzz", &f, &err);
   NEVER(open_as_file(data, size, open_whole, &g) != code);
   NEVER(open_as_file(data, size, clv_weights_open_header, &h) != code);
-  NEVER(open_as_file(data, size, clv_weights_open_parts_fd, &parts) != code);
+  NEVER(open_as_file(data, size, clv_weights_open_lazy_fd, &parts) != code);
   if (code != CLV_OK) return 0;
   NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(g), sizeof(clv_sha256)) != 0);
   NEVER(memcmp(clv_weights_digest(f), clv_weights_digest(parts), sizeof(clv_sha256)) != 0);

@@ -42,9 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_sched_report report;
   clv_err err;
   if (clv_sched_parse("fuzz", (const char *)data, size, &s, &err) != CLV_OK) return 0;
-  clv_sched_text(s, &text);
+  clv_sched_format(s, &text);
   NEVER(clv_sched_parse("again", text.data, text.len, &again, &err) != CLV_OK);
-  clv_sched_text(again, &twice);
+  clv_sched_format(again, &twice);
   NEVER(text.failed || twice.failed || strcmp(text.data, twice.data));
   /* Only large lists make the rest slow, and they reach nothing small ones don't. */
   if ((uint64_t)s->shape.n_stages * s->shape.n_micro > 1 << 16) return 0;

@@ -68,7 +68,7 @@ static void check_inputs(const clv_session_config *config, uint32_t *first, uint
     inputs.list[k].dtype = k % 2 ? CLV_F32 : CLV_I64;
     inputs.list[k].shape = k % 3 == 2 ? CLV_SHAPE(1) : CLV_SHAPE(1, 16);
   }
-  clv_code code = clv_model_graph_over(config, &inputs, &g, first, last, &err);
+  clv_code code = clv_model_graph_of_inputs(config, &inputs, &g, first, last, &err);
   NEVER((code == CLV_OK) != (g != NULL) || (code != CLV_OK && !err.text[0]));
   if (g) check_slices(config, g, first, last);
 }
@@ -90,7 +90,7 @@ static void check_model(const clv_session_config *config) {
     for (size_t s = 0; g && s < config->n_stages; s++) check_adapters(&config->stages[s].lora, g);
     CLV_AUTO(clv_graph_freep) clv_graph *part = NULL;
     NEVER(g && config->stages[0].range.given &&
-          clv_model_part(config, &samples[i], &part, &err) != CLV_OK && !err.text[0]);
+          clv_model_first_stage_graph(config, &samples[i], &part, &err) != CLV_OK && !err.text[0]);
     CLV_AUTO(clv_graph_freep) clv_graph *loss = NULL;
     NEVER(g &&
           clv_session_loss_graph(config, &g->nodes[g->output].shape, 2, &loss, &err) != CLV_OK &&

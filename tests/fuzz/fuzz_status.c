@@ -71,7 +71,7 @@ static void draw(clv_status_view *view, unsigned width) {
 
 typedef struct answers {
   clv_wire_status_reply before, now;
-  clv_status_memory memory;
+  clv_status_buffers memory;
   char error[CLV_ERR_TEXT];
 } answers;
 
@@ -91,8 +91,8 @@ static void fill(uint32_t worker, clv_piece *rest, answers *a, clv_status_worker
   if (!now.len) return;
   bool earlier = clv_wire_status_reply_decode(&before, 1, &a->before, &err) == CLV_OK;
   if (clv_wire_status_reply_decode(&now, 1, &a->now, &err) == CLV_OK &&
-      clv_status_make(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w, &err) ==
-          CLV_OK)
+      clv_status_compare(config, worker, earlier ? &a->before : NULL, &a->now, &a->memory, w,
+                         &err) == CLV_OK)
     return;
   w->asked = true;
   snprintf(a->error, sizeof a->error, "%.*s", (int)now.len, (const char *)now.data);
@@ -108,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (uint32_t i = 0; i < WORKERS; i++) fill(i, &rest, &a[i], &w[i]);
   draw(&view, 20 + (unsigned)(size * 7 % 150));
   for (uint32_t i = 0; i < WORKERS; i++) {
-    clv_status_memory_done(&a[i].memory);
+    clv_status_buffers_done(&a[i].memory);
     clv_wire_done(&a[i].before);
     clv_wire_done(&a[i].now);
   }

@@ -18,7 +18,8 @@ static void encode_text(const clv_tokenizer *t, const char *text, size_t len) {
   clv_code code = clv_tokenizer_encode(t, text, len, &ids, &err);
   NEVER(code != CLV_OK && code != CLV_INVALID);
   NEVER(code == CLV_INVALID && !strstr(err.text, "not UTF-8"));
-  for (size_t i = 0; i < ids.n; i++) NEVER(ids.at[i] < 0 || ids.at[i] >= clv_tokenizer_rows(t));
+  for (size_t i = 0; i < ids.n; i++)
+    NEVER(ids.at[i] < 0 || ids.at[i] >= clv_tokenizer_vocab_size(t));
   NEVER(ids.n > len + 1);
 }
 

@@ -75,11 +75,11 @@ static void fuzz_frame(const input *in) {
   clv_err err;
   if (clv_frame_decode_bundle(in->piece, in->n, &limits, &before, &frame, &payload, &err) != CLV_OK)
     return;
-  check(before.n <= CLV_WIRE_BEFORE && (before.n || frame.kind));
+  check(before.n <= CLV_WIRE_BUNDLED && (before.n || frame.kind));
   check((clv_frame_decode(in->piece, in->n, &limits, &one, &of_one, &err) == CLV_OK) == !before.n);
   for (uint32_t i = 0; i < before.n; i++)
-    if (clv_frame_decode_before(in->piece, in->n, &before.frame[i], &limits, &one, &of_one, &err) ==
-        CLV_OK)
+    if (clv_frame_decode_bundled(in->piece, in->n, &before.frame[i], &limits, &one, &of_one,
+                                 &err) == CLV_OK)
       encode_again(in, &one, of_one);
   if (frame.kind) encode_again(in, &frame, payload);
 }

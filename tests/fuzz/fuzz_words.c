@@ -13,8 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_word(const clv_page_word *w) {
   uint32_t c;
-  NEVER(!w->text[0] || w->x0 > w->x1 || w->y0 > w->y1 || w->x1 > CLV_BOX_MOST ||
-        w->y1 > CLV_BOX_MOST);
+  NEVER(!w->text[0] || w->x0 > w->x1 || w->y0 > w->y1 || w->x1 > CLV_BOX_MAX ||
+        w->y1 > CLV_BOX_MAX);
   for (size_t i = 0, n; w->text[i]; i += n) {
     n = clv_utf8(w->text + i, SIZE_MAX, &c);
     NEVER(!n || clv_is_control(c));
@@ -25,7 +25,7 @@ static void check_windows(const clv_tokenizer *t, const clv_page *page) {
   const clv_window_options o = {.width = 6, .stride = 2, .first = 2, .last = 3};
   clv_windows w = {0};
   clv_err err;
-  NEVER(clv_windows_of(page, NULL, t, &o, &w, &err) != CLV_OK);
+  NEVER(clv_windows_make(page, NULL, t, &o, &w, &err) != CLV_OK);
   for (size_t i = 0; i < w.n * w.width; i++)
     NEVER(w.words[i] < -1 || w.words[i] >= (int32_t)page->n);
   clv_windows_done(&w);

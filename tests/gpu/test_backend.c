@@ -321,7 +321,7 @@ static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
   clv_node_desc d = {.op = r->op, .dtype = CLV_F32, .threads = 1};
   clv_kernel *k;
   for (d.n_in = 0; d.n_in < CLV_MAX(def->n_in, def->max_in); d.n_in++) {
-    bool whole = clv_op_whole(def, d.n_in), each = whole && d.n_in;
+    bool whole = clv_op_int_input_text(def, d.n_in), each = whole && d.n_in;
     d.in[d.n_in] = each ? CLV_SHAPE(r->in.dim[0]) : r->in;
     d.in_dtype[d.n_in] = whole ? CLV_I64 : CLV_F32;
     d.offered_block[d.n_in] = 1;
@@ -358,7 +358,7 @@ static clv_code said(const clv_backend *b, const refusal *r, int64_t *ret_layer,
                        .param = {given(&e, table, 64 * sizeof *table)},
                        .key = {.layer = 9 << 4}};
   for (int i = 0; i < CLV_MAX_IN; i++)
-    a.in[i] = clv_op_whole(clv_op_def_of(r->op), i) ? wholes : reals;
+    a.in[i] = clv_op_int_input_text(clv_op_def_of(r->op), i) ? wholes : reals;
   clv_code code = k->forward(k, &a, ret);
   *ret_layer = -1;
   if (code == CLV_OK && b->memory) code = b->memory->finish(b, ret_layer, ret);

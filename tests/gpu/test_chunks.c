@@ -167,7 +167,7 @@ static void begin_link(world *w) {
   clv_send_queue_lanes(w->link->out, 1);
   w->link->out->pace.window = 64 << 20; /* nobody answers a PING */
   if (w->at.master)
-    assert_ok(clv_node_peer(w->node, "w1", w->link, &err));
+    assert_ok(clv_node_add_peer(w->node, "w1", w->link, &err));
   else
     clv_node_set_master(w->node, w->link);
 }
@@ -189,7 +189,7 @@ static clv_graph *linear_of(int64_t in, int64_t out) {
   clv_attrs attrs;
   assert_ok(clv_graph_new(&g, &err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(ROWS, in), &input, &err));
-  assert_ok(clv_attrs_from(CLV_OP_LINEAR, &width, true, &attrs, &err));
+  assert_ok(clv_attrs_parse(CLV_OP_LINEAR, &width, true, &attrs, &err));
   assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &attrs, NULL, 0, &input, 1, &g->output, &err));
   return g;
 }
@@ -240,8 +240,8 @@ static void post_call(world *w, uint32_t context, bool learns) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, learns ? COLUMNS : FEW);
   assert_ok(clv_packet_call(w->pool, context, 10, 0, learns, &p, &err));
-  assert_ok(clv_packet_arg(p, 0, learns, x, &err));
-  assert_ok(clv_packet_call_deliver(p, w->at.to, &err));
+  assert_ok(clv_packet_add_arg(p, 0, learns, x, &err));
+  assert_ok(clv_packet_add_delivery(p, w->at.to, &err));
   clv_node_post(w->node, p);
 }
 
@@ -262,8 +262,8 @@ static void post_backward(world *w, uint32_t context) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, FEW);
   assert_ok(clv_packet_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
-  assert_ok(clv_packet_need(p, 10, 1, 0, &err));
-  assert_ok(clv_packet_target(p, 0, 5, w->at.to, 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, 10, 1, 0, &err));
+  assert_ok(clv_packet_add_target(p, 0, 5, w->at.to, 0, &err));
   clv_node_post(w->node, p);
   assert_ok(clv_packet_gradient(w->pool, context, 1, 10, 0, "", dy, &p, &err));
   clv_node_post(w->node, p);

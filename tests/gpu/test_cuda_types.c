@@ -54,7 +54,7 @@ static clv_backend *opened(uint64_t seed) {
   const clv_vendor *v = clv_sim_vendor(&(clv_sim_options){.seed = seed, .no_cudnn = seed & 1});
   must(clv_cuda_open(v, 0, &b, &err), &err);
   simulated = strcmp(v->name, "cuda-sim") == 0;
-  if (tile) clv_cuda_tile(b, tile);
+  if (tile) clv_cuda_set_tile_bytes(b, tile);
   return b;
 }
 

@@ -64,7 +64,8 @@ static void on_program(void *user, clv_packet *p) {
   w->waited = clv_sim_waits_here();
   if (p->frame.kind == CLV_ENDED && p->frame.n_tensors) note_trace(w, p->tensor[0]);
   if (p->frame.kind == CLV_STATE_ITEM) w->item_sum += sum_of(p->tensor[0]);
-  if (clv_frame_fails(&p->frame)) snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
+  if (clv_frame_is_failure(&p->frame))
+    snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
   pthread_cond_broadcast(&w->changed);
   pthread_mutex_unlock(&w->lock);
   clv_packet_free(p);
@@ -100,7 +101,7 @@ static void begin_with(world *w, const clv_vendor *vendor, clv_share *share, clv
     so.backend = w->device;
     so.input_needs_grad = i > 0;
     assert_ok(clv_module_new(&so, &module, &err));
-    assert_ok(clv_module_warm(module, ROWS, &err));
+    assert_ok(clv_module_warm_up(module, ROWS, &err));
     assert_ok(clv_node_add_module(w->node, module, &err));
   }
   assert_int_equal(pthread_create(&w->thread, NULL, run_node, w->node), 0);
@@ -146,8 +147,8 @@ static void post_calls(world *w, uint32_t context) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_call(w->pool, context, called(i), i, true, &p, &err));
-    assert_ok(clv_packet_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
-    if (i == MODULES - 1) assert_ok(clv_packet_call_deliver(p, "", &err));
+    assert_ok(clv_packet_add_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
+    if (i == MODULES - 1) assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w->node, p);
   }
 }
@@ -159,8 +160,8 @@ static void post_backward(world *w, uint32_t context) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
   assert_ok(clv_packet_prepare(w->pool, context, 1, MODULES, false, true, false, &p, &err));
   for (uint32_t i = MODULES; i-- > 0;) {
-    assert_ok(clv_packet_need(p, called(i), 1, 0, &err));
-    if (i) assert_ok(clv_packet_target(p, 0, called(i - 1), "", 0, &err));
+    assert_ok(clv_packet_add_needed_call(p, called(i), 1, 0, &err));
+    if (i) assert_ok(clv_packet_add_target(p, 0, called(i - 1), "", 0, &err));
   }
   clv_node_post(w->node, p);
   assert_ok(clv_packet_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
@@ -171,7 +172,7 @@ static void post_end(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_end_context(w->pool, context, context, &p, &err));
-  clv_packet_end_commit(p, 1, 0.1f, true);
+  clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
 
@@ -242,7 +243,7 @@ static void the_thread_of_a_node_waits_for_no_device(void **state) {
 
 /* ---- what is wanted late --------------------------------------------------------------------- */
 
-static void read_state(world *w, uint32_t context, clv_state_what what) {
+static void read_state(world *w, uint32_t context, clv_state_kind what) {
   clv_err err = {0};
   clv_packet *p;
   uint32_t before = w->answers[CLV_STATE_DONE];
@@ -312,7 +313,7 @@ static void a_late_delivery_is_no_wait(void **state) {
 
 enum { WEIGHTS = COLUMNS * COLUMNS };
 
-static clv_packet *state_frame(world *w, clv_frame_kind kind, clv_state_what what,
+static clv_packet *state_frame(world *w, clv_frame_kind kind, clv_state_kind what,
                                const char *name) {
   clv_err err = {0};
   clv_packet *p;
@@ -325,7 +326,7 @@ static clv_packet *state_frame(world *w, clv_frame_kind kind, clv_state_what wha
 }
 
 /* Of module 0: n values, the first of them `first`, or at its value `at`. */
-static void put_weights(world *w, clv_state_what what, uint32_t context, float first, size_t n,
+static void put_weights(world *w, clv_state_kind what, uint32_t context, float first, size_t n,
                         size_t at) {
   clv_err err = {0};
   uint32_t before = w->answers[CLV_STATE_DONE];
@@ -344,7 +345,7 @@ static void put_weights(world *w, clv_state_what what, uint32_t context, float f
   wait_for(w, CLV_STATE_DONE, before + 1);
 }
 
-static double read_sum(world *w, uint32_t context, clv_state_what what) {
+static double read_sum(world *w, uint32_t context, clv_state_kind what) {
   w->item_sum = 0;
   read_state(w, context, what);
   return w->item_sum;
@@ -451,7 +452,7 @@ static clv_graph *images_normed(void) {
   int input, output;
   assert_ok(clv_graph_new(&g, &err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(ROWS, COLUMNS), &input, &err));
-  assert_ok(clv_attrs_from(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
+  assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
   assert_ok(clv_graph_add(g, CLV_OP_BATCHNORM, &attrs, NULL, 0, &input, 1, &output, &err));
   g->output = output;
   return g;
@@ -467,8 +468,8 @@ static void statistics_are_taken_back_as_work(void **state) {
   double before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 40);
   assert_ok(clv_packet_call(w.pool, 1, called(0), 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, LEAF, false, x, &err));
-  assert_ok(clv_packet_call_deliver(p, "", &err));
+  assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
+  assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w.node, p);
   wait_for(&w, CLV_VALUE, 1);
   assert_true(read_sum(&w, 0, CLV_STATE_WEIGHTS) != before);
@@ -597,14 +598,14 @@ static void a_trace_shows_its_devices_time(void **state) {
   begin_on(&w, &v, NULL);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
   assert_ok(clv_packet_call(w.pool, 1, called(0), 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, LEAF, false, x, &err));
-  clv_packet_call_positions(p, 1, 2, 3, false);
+  assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
+  clv_packet_set_positions(p, 1, 2, 3, false);
   p->frame.flags |= CLV_FLAG_TRACE;
   clv_node_post(w.node, p);
   assert_ok(clv_packet_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
   clv_node_post(w.node, p);
   assert_ok(clv_packet_prepare(w.pool, 1, 1, 1, false, false, false, &p, &err));
-  assert_ok(clv_packet_need(p, called(0), 1, 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, called(0), 1, 0, &err));
   clv_node_post(w.node, p);
   assert_ok(clv_packet_gradient(w.pool, 1, 1, called(0), 0, "", x, &p, &err));
   clv_node_post(w.node, p);

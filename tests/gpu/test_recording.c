@@ -34,7 +34,7 @@ static int add_attention(clv_graph *g, uint32_t layer, int at, bool drops) {
   clv_attrs attrs;
   at = add_node(g, CLV_OP_RESHAPE, layer, at, -1, &steps, 1);
   int in[] = {at, at, at}, node;
-  assert_ok(clv_attrs_from(CLV_OP_ATTENTION, values, 2, &attrs, err));
+  assert_ok(clv_attrs_parse(CLV_OP_ATTENTION, values, 2, &attrs, err));
   assert_ok(clv_graph_add(g, CLV_OP_ATTENTION, &attrs, "attention", layer + 1, in, 3, &node, err));
   return node;
 }

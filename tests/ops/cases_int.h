@@ -98,7 +98,9 @@ static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->labels; }
 static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->loss; }
 
 /* Input i holds integers: class labels, row numbers or lengths. */
-static inline bool is_whole(clv_op op, int i) { return clv_op_whole(clv_op_def_of(op), i); }
+static inline bool is_whole(clv_op op, int i) {
+  return clv_op_int_input_text(clv_op_def_of(op), i);
+}
 
 /* The least integer that input i cannot hold; lengths are of the steps of input 1,
  * of `last` of its only other one. */
@@ -256,7 +258,7 @@ static inline clv_code case_words(op_case *c, char **rest, clv_err *err) {
     else if (!case_key(c, word, equals + 1) && parse_attr(c->d.op, word, equals + 1, &values[n]))
       c->keys |= (uint64_t)1 << values[n++].key;
   }
-  CLV_TRY(clv_attrs_from(c->d.op, values, n, &c->d.attrs, err));
+  CLV_TRY(clv_attrs_parse(c->d.op, values, n, &c->d.attrs, err));
   if (c->lengths.rank > 0) c->d.in[clv_op_def_of(c->d.op)->max_in - 1] = CLV_SHAPE(c->lengths.rank);
   return case_finish(&c->d, err);
 }

@@ -38,11 +38,11 @@ static void print_value(const clv_attr_value *v) {
     print_ints(v->ints, v->n_ints);
 }
 
-/* Every attribute: clv_attrs_to has those that are not as the row has them. */
+/* Every attribute: clv_attrs_encode has those that are not as the row has them. */
 static void print_attrs(const clv_node_desc *d) {
   const clv_op_def *def = clv_op_def_of(d->op);
   clv_attr_value set[CLV_COUNT(def->attrs)];
-  int n = clv_attrs_to(d->op, &d->attrs, set, (int)CLV_COUNT(set));
+  int n = clv_attrs_encode(d->op, &d->attrs, set, (int)CLV_COUNT(set));
   printf("\"attrs\": {");
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     int at = 0;

@@ -98,7 +98,7 @@ static void check_samples(const op_case *c, const clv_op_def *def) {
   copy_given(&s, &plain);
   change_first_sample(c, &s);
   output_of(c, c->d.training, &s);
-  bool ends = def->packs == CLV_PACKS_ENDS;
+  bool ends = def->packs == CLV_PACKS_SEQUENCES;
   for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : rows_of_first(c));
        j < s.n[V_OUT]; j++)
     meet = meet || !same(s.v[V_OUT][j], plain.v[V_OUT][j]);

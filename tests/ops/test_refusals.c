@@ -50,7 +50,7 @@ static void check_attributes(clv_op op) {
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     check_range(op, row);
     if (row->required)
-      refuses(clv_attrs_from(op, NULL, 0, &attrs, &err), &err, "no required attribute", "needs '");
+      refuses(clv_attrs_parse(op, NULL, 0, &attrs, &err), &err, "no required attribute", "needs '");
   }
 }
 

@@ -75,8 +75,8 @@ static clv_code add_layers(model *m, char *const *argv, const clv_weights_file *
   CLV_TRY(add_input(m, f, clv_hf_takes_tokens(&c) ? "ids" : "pixels", &in.records, err));
   CLV_TRY(add_input(m, f, "boxes", &in.boxes, err));
   CLV_TRY(add_input(m, f, "lengths", &in.lengths, err));
-  CLV_TRY(clv_hf_layers(&c, (clv_hf_head)head, atoll(argv[3]), &in, m->graph, &layer,
-                        &m->graph->output, err));
+  CLV_TRY(clv_hf_add_layers(&c, (clv_hf_head)head, atoll(argv[3]), &in, m->graph, &layer,
+                            &m->graph->output, err));
   return clv_params_of(m->graph, &m->params, err);
 }
 

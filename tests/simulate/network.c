@@ -159,7 +159,7 @@ static bool stream_enclose(void *stream, const clv_iov *pieces, size_t n) {
   end *from = stream;
   size_t len = 0;
   for (size_t i = 0; i < n; i++) len += pieces[i].len;
-  if (from->ended || from->closing || from->n_enclosed == CLV_RPC_ENCLOSED ||
+  if (from->ended || from->closing || from->n_enclosed == CLV_RPC_COALESCED ||
       len > sizeof from->enclosed - from->enclosed_bytes)
     return false;
   from->n_enclosed++;
@@ -269,7 +269,8 @@ static void print_event(const sim_network *n, const event *e) {
   if (clv_frame_decode_bundle(&piece, 1, &limits, &before, &f, &payload, &err) != CLV_OK) return;
   if (f.kind) print_frame(n, e, &f);
   for (uint32_t i = before.n; i-- > 0;)
-    if (clv_frame_decode_before(&piece, 1, &before.frame[i], &limits, &f, &payload, &err) == CLV_OK)
+    if (clv_frame_decode_bundled(&piece, 1, &before.frame[i], &limits, &f, &payload, &err) ==
+        CLV_OK)
       print_frame(n, e, &f);
 }
 

@@ -78,9 +78,9 @@ static void show_links(sim_worker *k) {
   if (!k->node) return;
   clv_node_set_master(k->node, k->master);
   for (uint32_t i = 1; i < SIM_PLACES; i++)
-    if (k->in[i]) (void)!clv_node_peer(k->node, k->world->workers[i].name, k->in[i], &err);
+    if (k->in[i]) (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->in[i], &err);
   for (uint32_t i = 1; i < SIM_PLACES; i++)
-    if (k->out[i]) (void)!clv_node_peer(k->node, k->world->workers[i].name, k->out[i], &err);
+    if (k->out[i]) (void)!clv_node_add_peer(k->node, k->world->workers[i].name, k->out[i], &err);
 }
 
 static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
@@ -194,12 +194,12 @@ static clv_code load(sim_worker *k, const clv_wire_load_request *r, clv_wire_loa
   const clv_backend *ref = clv_backend_ref();
   const clv_backend *backend = k->world->weather.far && k->place > 1 ? far_backend(ref) : ref;
   const clv_device device = {.name = "cpu", .backend = backend};
-  CLV_TRY(clv_load_make(r, &device, k->node, k->pool, NULL, &m, err));
+  CLV_TRY(clv_load_make_module(r, &device, k->node, k->pool, NULL, &m, err));
   for (uint32_t i = 0; i < r->n_peers; i++) {
     if (dial_peer(k, r->peers[i], err) != CLV_OK)
       return clv_err_prefix(err, "peer %s at its address", r->peers[i]);
   }
-  CLV_TRY(clv_load_describe(m, NULL, out, err));
+  CLV_TRY(clv_load_describe_module(m, NULL, out, err));
   if (!k->open) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   CLV_TRY(ready_node(k, err));
   return clv_node_add_module(k->node, clv_steal(&m), err);
@@ -258,7 +258,7 @@ void sim_worker_restart(sim_worker *k) {
 
 uint64_t sim_worker_due(sim_worker *k) {
   if (!k->node || !k->open || k->dead) return UINT64_MAX;
-  uint64_t due = clv_node_due(k->node);
+  uint64_t due = clv_node_due_ns(k->node);
   return due == UINT64_MAX ? due : CLV_MAX(due, k->busy_until);
 }
 
@@ -276,7 +276,7 @@ void sim_worker_close(sim_worker *k) {
   if (k->node) {
     clv_node_stop(k->node);
     clv_node_set_master(k->node, NULL);
-    clv_node_forget_peers(k->node);
+    clv_node_remove_peers(k->node);
   }
   drop(&k->master);
   for (uint32_t i = 0; i < SIM_PLACES; i++) {

@@ -133,9 +133,9 @@ clv_code sim_world_dial(sim_world *w, uint32_t from, uint32_t to, const clv_link
   uint64_t until = sim_network_now(w->network) + timeout_ms * MS;
   CLV_AUTO(clv_link_unrefp) clv_link *l = NULL;
   CLV_TRY(clv_link_start(options, dial, &d, &l, err));
-  while (!clv_link_attached(l) && sim_network_now(w->network) < until)
+  while (!clv_link_is_attached(l) && sim_network_now(w->network) < until)
     if (!sim_world_step(w, until)) break;
-  if (!clv_link_attached(l)) {
+  if (!clv_link_is_attached(l)) {
     clv_link_close(l);
     return clv_fail(err, CLV_UNAVAILABLE, "%s did not attach the session", uris[to]);
   }
@@ -228,7 +228,7 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
   cleave_status status = read_config(error);
   if (status == CLEAVE_OK) {
     config->limits.credit_bytes = w->weather.credit;
-    status = api_open_in(&world, config, &o, ret, error);
+    status = api_open_on_platform(&world, config, &o, ret, error);
     if (status == CLEAVE_OK) {
       w->runtime = *ret;
       w->workers[0].node = (*ret)->node;
@@ -242,9 +242,9 @@ void sim_world_wait_for_notice(void *world) {
   clv_session_node *node = w->runtime->node;
   uint64_t until = sim_network_now(w->network) + (NEWS_MS + 3 * LEASE_MS) * MS;
   while (sim_network_now(w->network) < until) {
-    clv_node_unkick(node);
+    clv_node_clear_interrupt(node);
     clv_node_poll(node);
-    sim_world_step(w, CLV_MIN(until, clv_node_due(node)));
+    sim_world_step(w, CLV_MIN(until, clv_node_due_ns(node)));
   }
 }
 
@@ -273,7 +273,7 @@ static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t
   must(clv_pool_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
   for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
   must(clv_packet_call(k->pool, context, id, m->index, true, &p, &err));
-  must(clv_packet_arg(p, 0, true, x, &err));
+  must(clv_packet_add_arg(p, 0, true, x, &err));
   p->frame.generation = m->generation;
   p->frame.call.after = after;
   clv_node_post(k->node, p);
@@ -283,10 +283,10 @@ static void intruding_end(const sim_worker *k, uint64_t context, uint64_t first,
   clv_packet *p;
   clv_err err;
   must(clv_packet_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
-  must(clv_packet_need(p, first, 1, 0, &err));
+  must(clv_packet_add_needed_call(p, first, 1, 0, &err));
   clv_node_post(k->node, p);
   must(clv_packet_end_context(k->pool, context, intruders, &p, &err));
-  clv_packet_end_commit(p, 1, 0.5f, true);
+  clv_packet_set_end_commit(p, 1, 0.5f, true);
   clv_node_post(k->node, p);
 }
 
@@ -312,7 +312,7 @@ void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len) {
   clv_err err;
   clv_tensor *t;
   clv_account *a = clv_pool_account(pool);
-  clv_account_limit(a, CLV_QUOTA_BYTES, 1); /* free ones are given back for a new size */
+  clv_account_set_limit(a, CLV_QUOTA_BYTES, 1); /* free ones are given back for a new size */
   if (clv_pool_tensor(pool, CLV_F32, &CLV_SHAPE(977), &t, &err) == CLV_OK) clv_tensor_unref(t);
   if (clv_account_used(a, CLV_QUOTA_TENSORS))
     snprintf(text, len, "%llu tensors of %s are left",

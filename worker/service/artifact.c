@@ -13,7 +13,7 @@
 typedef struct filling {
   clv_session *s;
   const clv_wire_load_request *r;
-  const clv_waiter *waiter;
+  const clv_cancel_hook *waiter;
   const clv_backend *home; /* of what is lent, as in clv_base_key */
   clv_module *module;
   uint32_t n;
@@ -21,7 +21,7 @@ typedef struct filling {
   size_t *found;          /* [n] */
 } filling;
 
-enum { PART_BYTES = CLV_BASE_PART };
+enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };
 
 static const clv_param *param_of(const filling *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
@@ -55,8 +55,8 @@ static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *fr
   CLV_TRY(clv_shape_numel(&w->shape, &n, err));
   for (size_t first = 0; first < n; first += at_once) {
     size_t some = CLV_MIN(n - first, at_once);
-    CLV_TRY(clv_waiter_check(f->waiter, err));
-    CLV_TRY(clv_weights_folder_part(from, f->found[i], w, first, some, buf, err));
+    CLV_TRY(clv_cancel_hook_check(f->waiter, err));
+    CLV_TRY(clv_weights_folder_read_range(from, f->found[i], w, first, some, buf, err));
     CLV_TRY(clv_module_state_set_part(f->module, CLV_STATE_WEIGHTS, w->name, first * size,
                                       some * size, buf, err));
   }
@@ -96,7 +96,7 @@ typedef struct lending {
 static clv_code read_base(void *user, size_t first, size_t n, void *to, clv_err *err) {
   const lending *l = user;
   const filling *f = l->f;
-  return clv_weights_folder_part(l->from, f->found[l->i], &f->want[l->i], first, n, to, err);
+  return clv_weights_folder_read_range(l->from, f->found[l->i], &f->want[l->i], first, n, to, err);
 }
 
 /* Once on a device, for the identity, or for all where the operator says so. */
@@ -111,8 +111,8 @@ static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
                             .dtype = w->dtype,
                             .shape = w->shape,
                             .home = f->home};
-  CLV_TRY(clv_bases_take(f->s->service->bases, &key, f->waiter, read_base, &l, &t, err));
-  return clv_module_lend(f->module, w->name, t, err);
+  CLV_TRY(clv_bases_acquire(f->s->service->bases, &key, f->waiter, read_base, &l, &t, err));
+  return clv_module_set_shared_param(f->module, w->name, t, err);
 }
 
 static clv_code lend_tensors(const filling *f, const clv_artifact_spec *spec,
@@ -153,7 +153,7 @@ static clv_code withhold(const filling *f, const clv_artifact_spec *spec, clv_er
 }
 
 static clv_code fill(filling *f, clv_err *err) {
-  CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+  CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
   const clv_wire_load_request *r = f->r;
   CLV_TRY(clv_store_open(f->s->settings->config, r->artifact.name, &r->artifact.sha256, f->waiter,
                          &a, err));
@@ -173,7 +173,7 @@ static clv_code fill(filling *f, clv_err *err) {
 }
 
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *r,
-                                   const clv_backend *backend, const clv_waiter *waiter,
+                                   const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) {
   CLV_AUTO(filling_done)
   filling f = {

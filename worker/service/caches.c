@@ -27,7 +27,8 @@ static uint64_t quota_of(const clv_worker_settings *now, const char *uri) {
   return a && a->role == CLV_ROLE_MASTER ? a->cache_bytes : 0;
 }
 
-bool clv_service_caches_for(const clv_service *s, const clv_worker_settings *now, const char *uri) {
+bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *now,
+                                const char *uri) {
   return s->caches && quota_of(now, uri) > 0;
 }
 
@@ -62,7 +63,8 @@ static clv_code form(void *user, const clv_wire_cached *c, size_t n, clv_dtype *
   uint64_t most;
   clv_code code = settle(s, c, &cache, &most, err);
   if (code == CLV_OK)
-    code = clv_caches_form(s->service->caches, s->owner, &cache, n, ret_dtype, ret_shape, err);
+    code =
+        clv_caches_rows_shape(s->service->caches, s->owner, &cache, n, ret_dtype, ret_shape, err);
   return ended(s, "get", code, err);
 }
 
@@ -84,7 +86,7 @@ clv_row_caches clv_session_caches(clv_session *s) {
 
 static clv_code fill_reply(const clv_cache_status *list, uint32_t n, clv_bytes *reply,
                            clv_err *err) {
-  clv_wire_cache_status caches[CLV_CACHES];
+  clv_wire_cache_status caches[CLV_MAX_CACHES];
   const clv_wire_cached_reply out = {.n_caches = n, .caches = caches};
   for (uint32_t i = 0; i < n; i++)
     caches[i] = (clv_wire_cache_status){.key = list[i].key,
@@ -97,13 +99,13 @@ static clv_code fill_reply(const clv_cache_status *list, uint32_t n, clv_bytes *
   return clv_wire_cached_reply_encode(&out, reply, err);
 }
 
-_Static_assert((int)CLV_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
+_Static_assert((int)CLV_MAX_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
 
 clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
                                size_t n, clv_bytes *reply, clv_err *err) {
   clv_service *s = user;
   CLV_AUTO(clv_wire_done) clv_wire_cached_request r = {0};
-  clv_cache_status list[CLV_CACHES];
+  clv_cache_status list[CLV_MAX_CACHES];
   uint32_t count = 0;
   CLV_TRY(clv_wire_cached_request_decode((const clv_piece *)request, n, &r, err));
   if (s->caches)
@@ -119,10 +121,10 @@ clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_i
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-void clv_service_sweep_caches(clv_service *s) {
+void clv_service_evict_caches(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
   if (!s->caches || now - s->swept_ms < SWEEP_EVERY_MS) return;
   s->swept_ms = now;
-  uint32_t gone = clv_caches_sweep(s->caches, (int64_t)(clv_wall_ms() / 1000));
+  uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));
   if (gone) clv_log_event(CLV_LOG_INFO, "expired", "%u cache%s deleted", gone, CLV_S(gone));
 }

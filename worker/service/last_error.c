@@ -12,7 +12,7 @@
 /* Texts come from peers and libraries and end on somebody's terminal. */
 static void set_error(clv_last_error *t, const char *fmt, va_list ap) {
   vsnprintf(t->text, sizeof t->text, fmt, ap);
-  clv_text_clean(t->text);
+  clv_text_to_printable(t->text);
   t->at_ns = clv_now_ns();
 }
 

@@ -52,7 +52,7 @@ static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
     clv_module_free(module);
   else
     code = clv_node_add_module(s->node, module, err);
-  if (code == CLV_OK) clv_session_links(s);
+  if (code == CLV_OK) clv_session_set_node_links(s);
   pthread_mutex_unlock(&s->lock);
   return code;
 }
@@ -82,29 +82,29 @@ static clv_session_node *node_of(clv_session *s) {
 /* The node says so as well, when everything has been made. */
 static clv_code check_place(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
   clv_session_node *node = node_of(s);
-  return node ? clv_node_check_place(node, r->module, r->generation, err) : CLV_OK;
+  return node ? clv_node_check_module_slot(node, r->module, r->generation, err) : CLV_OK;
 }
 
 static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r,
-                                  const clv_backend *backend, const clv_waiter *waiter,
+                                  const clv_backend *backend, const clv_cancel_hook *waiter,
                                   clv_module *module, clv_wire_load_reply *reply, clv_err *err) {
   if (r->init == CLV_WIRE_INIT_ARTIFACT)
     CLV_TRY(clv_session_load_artifact(s, r, backend, waiter, module, err));
   for (uint32_t i = 0; i < r->n_peers; i++) CLV_TRY(clv_session_dial_peer(s, r->peers[i], err));
-  return clv_load_describe(module, waiter, reply, err);
+  return clv_load_describe_module(module, waiter, reply, err);
 }
 
 /* Once the module is added its master may unload it. */
-static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_waiter *waiter,
+static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_cancel_hook *waiter,
                      clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   clv_module *module;
   const clv_device *device;
-  CLV_TRY(clv_waiter_check(waiter, err)); /* it may have waited for another to be loaded */
+  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* it may have waited for another to be loaded */
   CLV_TRY(check_place(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
   clv_device theirs = *device;
   theirs.account = s->on_device[device - s->service->devices];
-  CLV_TRY(clv_load_make(r, &theirs, node_of(s), s->pool, waiter, &module, err));
+  CLV_TRY(clv_load_make_module(r, &theirs, node_of(s), s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, device->backend, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);
@@ -116,10 +116,10 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_w
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const bool *gone,
                           clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   load_waiter w = {s, gone};
-  const clv_waiter waiter = {is_gone, &w};
+  const clv_cancel_hook waiter = {is_gone, &w};
   pthread_mutex_lock(&s->loading);
   clv_code code = load(s, r, &waiter, reply, ret, err);
   pthread_mutex_unlock(&s->loading);
-  if (code == CLV_OK) clv_session_uses(s, CLV_MAX(r->threads, 1u));
+  if (code == CLV_OK) clv_session_note_threads(s, CLV_MAX(r->threads, 1u));
   return code;
 }

@@ -34,7 +34,7 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
     for (uint32_t j = 0; j < a->n_ints; j++) values[i].ints[j] = a->ints[j];
   }
   clv_attrs attrs;
-  CLV_TRY(clv_attrs_from((clv_op)w->op, values, (int)w->n_attrs, &attrs, err));
+  CLV_TRY(clv_attrs_parse((clv_op)w->op, values, (int)w->n_attrs, &attrs, err));
   for (uint32_t i = 0; i < w->n_inputs; i++) in[i] = (int)w->inputs[i];
   CLV_TRY(
       clv_graph_add(g, (clv_op)w->op, &attrs, w->name, w->layer, in, (int)w->n_inputs, &node, err));
@@ -94,7 +94,7 @@ static clv_code too_many_params(clv_err *err) {
 static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   uint32_t n = 0; /* CLV_WIRE_NODES of at most CLV_MAX_PARAMS each */
   for (uint32_t i = 0; i < g->n_nodes; i++)
-    n += (uint32_t)clv_op_most_params((clv_op)g->nodes[i].op);
+    n += (uint32_t)clv_op_max_params((clv_op)g->nodes[i].op);
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
@@ -155,9 +155,9 @@ static void put_groups(const clv_wire_load_request *r, clv_module_group *groups)
                                    r->groups[i].n_params};
 }
 
-clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
-                       clv_session_node *node, clv_pool *pool, const clv_waiter *waiter,
-                       clv_module **ret, clv_err *err) {
+clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *device,
+                              clv_session_node *node, clv_pool *pool, const clv_cancel_hook *waiter,
+                              clv_module **ret, clv_err *err) {
   CLV_AUTO(owners_done) owners ties = {0};
   CLV_AUTO(clv_graph_freep) clv_graph *graph = NULL;
   CLV_AUTO(clv_freep) const char **lent = NULL;
@@ -201,19 +201,19 @@ clv_code clv_load_make(const clv_wire_load_request *r, const clv_device *device,
   return clv_module_new(&o, ret, err);
 }
 
-static clv_code digest_of(const clv_state_item *item, const clv_waiter *waiter, clv_sha256 *ret,
-                          clv_err *err) {
+static clv_code digest_of(const clv_state_item *item, const clv_cancel_hook *waiter,
+                          clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_freep) void *copy = NULL;
-  CLV_TRY(clv_waiter_check(waiter, err));
+  CLV_TRY(clv_cancel_hook_check(waiter, err));
   if (!item->backend || !item->backend->memory)
-    return clv_sha256_while(waiter, item->data, item->bytes, ret, err);
+    return clv_sha256_cancellable(waiter, item->data, item->bytes, ret, err);
   CLV_TRY(clv_alloc(item->bytes, 1, &copy, err));
   CLV_TRY(clv_state_item_get(item, copy, err));
-  return clv_sha256_while(waiter, copy, item->bytes, ret, err);
+  return clv_sha256_cancellable(waiter, copy, item->bytes, ret, err);
 }
 
 /* The list of what the module has, with digests. */
-static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
+static clv_code describe_params(clv_module *module, const clv_cancel_hook *waiter,
                                 clv_wire_load_reply *reply, clv_err *err) {
   const clv_params *params = clv_module_params(module);
   reply->n_params = (uint32_t)params->n;
@@ -227,8 +227,8 @@ static clv_code describe_params(clv_module *module, const clv_waiter *waiter,
   return CLV_OK;
 }
 
-clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
-                           clv_err *err) {
+clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *waiter,
+                                  clv_wire_load_reply *reply, clv_err *err) {
   if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return too_many_params(err);
   const clv_graph *g = clv_module_graph(module);
   reply->memory_bytes = clv_module_bytes(module);

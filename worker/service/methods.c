@@ -34,7 +34,7 @@ static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings
   ret[n++] = CLV_CAPABILITY_TIES;
   ret[n++] = CLV_CAPABILITY_FROZEN_BF16;
   if (v->states) ret[n++] = CLV_CAPABILITY_STATE_FILES;
-  if (clv_service_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
+  if (clv_service_has_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
   return n;
 }
 
@@ -77,14 +77,14 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   clv_service_set_credit(v, peer->uri, r.about.limits.credit_bytes);
   const char *capabilities[CAPABILITIES], *devices[MAX_DEVICES];
-  clv_wire_kind kinds[MAX_DEVICES];
+  clv_wire_device_kind kinds[MAX_DEVICES];
   clv_wire_library libraries[MAX_DEVICES];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
   CLV_TRY(artifacts_of(now->config, artifacts, err));
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_backend *b = v->devices[i].backend;
     devices[i] = v->devices[i].name;
-    kinds[i] = (clv_wire_kind){b->name, clv_backend_isa(b), clv_backend_libraries(b)};
+    kinds[i] = (clv_wire_device_kind){b->name, clv_backend_isa(b), clv_backend_libraries(b)};
   }
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   clv_wire_hello_reply out = {
@@ -119,7 +119,7 @@ static clv_code on_close(void *user, const clv_rpc_peer *peer, const clv_iov *re
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &r.session, r.epoch, peer->uri, &s, err));
   clv_wire_close_reply out;
-  clv_session_counts(s, &out);
+  clv_session_get_counts(s, &out);
   clv_session_close(s, "closed by its master");
   return clv_wire_close_reply_encode(&out, reply, err);
 }

@@ -91,7 +91,7 @@ static void add_session(worker_numbers *n, const clv_wire_session_status *s, hol
   h->memory_bytes += (double)s->memory_bytes;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_wire_link_status *k = &s->links[i];
-    load *l = &n->loads[clv_edge_of(n->config, k->peer)];
+    load *l = &n->loads[clv_edge_index(n->config, k->peer)];
     l->frames_in += (double)k->frames_in;
     l->frames_out += (double)k->frames_out;
     l->bytes_in += (double)k->missing_bytes_in;
@@ -222,7 +222,7 @@ static void put_memory_limit(clv_metrics_out *out, const void *numbers_of) {
 }
 
 static void put_list_end(clv_metrics_out *out, const void *numbers_of) {
-  int64_t ends = clv_tls_revocation_ends();
+  int64_t ends = clv_tls_revocation_expiry();
   (void)numbers_of;
   if (ends) clv_metric_sample(out, (double)ends, NULL, 0);
 }
@@ -447,7 +447,7 @@ void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
 
 /* ---- readiness ------------------------------------------------------------------------------- */
 
-bool clv_service_ready(clv_service *s, clv_bytes *ret) {
+bool clv_service_is_ready(clv_service *s, clv_bytes *ret) {
   pthread_mutex_lock(&s->lock);
   bool draining = s->draining;
   uint32_t open = s->n_sessions;

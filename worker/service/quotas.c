@@ -34,16 +34,16 @@ clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret, clv
 static void set_quotas_of(clv_service *s, const clv_allow_spec *a) {
   const clv_member *m = clv_service_member(s, a->identity);
   uint64_t sessions = a->sessions ? a->sessions : s->settings->limits.sessions;
-  clv_account_limit(m->account, CLV_QUOTA_SESSIONS, sessions);
-  clv_account_limit(m->account, CLV_QUOTA_BYTES, a->bytes);
-  clv_account_limit(m->account, CLV_QUOTA_TENSORS, a->tensors);
-  clv_account_limit(m->account, CLV_QUOTA_CALLS, a->calls);
-  clv_fair_scheduler_weigh(s->scheduler, m->tenant, a->weight);
+  clv_account_set_limit(m->account, CLV_QUOTA_SESSIONS, sessions);
+  clv_account_set_limit(m->account, CLV_QUOTA_BYTES, a->bytes);
+  clv_account_set_limit(m->account, CLV_QUOTA_TENSORS, a->tensors);
+  clv_account_set_limit(m->account, CLV_QUOTA_CALLS, a->calls);
+  clv_fair_scheduler_set_weight(s->scheduler, m->tenant, a->weight);
 }
 
 void clv_service_set_quotas(clv_service *s) {
   const clv_worker_config *c = s->settings->config;
-  clv_account_limit(s->total, CLV_QUOTA_BYTES, clv_settings_memory(s->settings));
+  clv_account_set_limit(s->total, CLV_QUOTA_BYTES, clv_settings_memory(s->settings));
   for (size_t i = 0; i < c->n_allow; i++) set_quotas_of(s, &c->allow[i]);
 }
 

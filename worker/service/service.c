@@ -191,12 +191,12 @@ void clv_service_tick(clv_service *s) {
   const char *why;
   audit_nameless(s);
   clv_log_limited_tick();
-  clv_service_see_off(s);
+  clv_service_evict(s);
   for (clv_session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
   }
-  clv_service_sweep_caches(s);
+  clv_service_evict_caches(s);
   give_back_memory(s);
 }
 

@@ -46,7 +46,7 @@ clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
 void clv_service_reload_failed(clv_service *s);
 
 /* Whether it takes new sessions; why not is appended to *ret, as a line. Any thread. */
-bool clv_service_ready(clv_service *s, clv_bytes *ret);
+bool clv_service_is_ready(clv_service *s, clv_bytes *ret);
 /* Numbers as text for Prometheus, appended. shed: connections that were turned away for want of
  * descriptors. Any thread. */
 void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret);

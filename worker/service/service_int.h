@@ -178,9 +178,9 @@ clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
 void clv_settings_swap(clv_service *v, clv_worker_settings *next); /* takes the reference */
 void clv_settings_done(clv_service *s);
 
-/* leaving.c */
+/* eviction.c */
 /* Sessions in which somebody is not allowed any more end at a step boundary, or in a minute. */
-void clv_service_see_off(clv_service *s);
+void clv_service_evict(clv_service *s);
 
 /* devices.c */
 clv_code clv_service_open_devices(clv_service *s, clv_err *err) CLV_USE_RESULT;
@@ -213,9 +213,9 @@ clv_code clv_session_find(clv_service *s, const clv_wire_id *id, uint64_t epoch,
 clv_session *clv_session_ref(clv_session *s);
 void clv_session_unref(clv_session *s);
 void clv_session_unrefp(clv_session **s);
-void clv_session_counts(clv_session *s, clv_wire_close_reply *ret);
+void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret);
 /* A module of so many threads has been loaded. */
-void clv_session_uses(clv_session *s, unsigned threads);
+void clv_session_note_threads(clv_session *s, unsigned threads);
 /* Out of the table, threads joined, links closed; one audit line. BLOCKS. */
 void clv_session_close(clv_session *s, const char *reason);
 
@@ -225,7 +225,7 @@ void clv_session_abort(clv_session *s, clv_code code, const char *why, const cha
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
 /* The node learns of all links known so far. Under s->lock. */
-void clv_session_links(clv_session *s);
+void clv_session_set_node_links(clv_session *s);
 clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c */
@@ -239,7 +239,7 @@ void clv_session_keep_last_error(clv_session *s, const char *reason);
 /* Where an array of edges, [CLV_EDGES], has the links with a peer: 0 for the master's (""), 1.. as
  * this worker.yaml lists them, and last those that it does not list any more. */
 #define CLV_EDGES(config) (2 + (config)->n_peers)
-size_t clv_edge_of(const clv_worker_config *c, const char *peer);
+size_t clv_edge_index(const clv_worker_config *c, const char *peer);
 clv_refusal clv_refusal_of(clv_code code);
 clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) CLV_USE_RESULT;
 /* Under the service's lock: the totals know all that the session has done so far. */
@@ -251,18 +251,18 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
 /* artifact.c: the module that was made of the message begins with its artifact. backend: the
  * device's, of which the module's is a branch. */
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
-                                   const clv_backend *backend, const clv_waiter *waiter,
+                                   const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) CLV_USE_RESULT;
 
 /* load_module.c */
 /* The module of the message, charged to the pool; the message may go before it. node: where modules
  * are that it may be tied to; NULL: there is none yet. */
-clv_code clv_load_make(const clv_wire_load_request *request, const clv_device *device,
-                       clv_session_node *node, clv_pool *pool, const clv_waiter *waiter,
-                       clv_module **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_load_make_module(const clv_wire_load_request *request, const clv_device *device,
+                              clv_session_node *node, clv_pool *pool, const clv_cancel_hook *waiter,
+                              clv_module **ret, clv_err *err) CLV_USE_RESULT;
 /* Fills *reply, whose names are views into the module. */
-clv_code clv_load_describe(clv_module *module, const clv_waiter *waiter, clv_wire_load_reply *reply,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *waiter,
+                                  clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
 /* states.c: what the node of the session keeps files with; zeroed without a state_dir. */
 clv_state_files clv_session_files(clv_session *s);
@@ -272,8 +272,9 @@ clv_row_caches clv_session_caches(clv_session *s);
 /* The method Cached; whether it has caches for this identity; and what has expired goes. */
 clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
                                size_t n, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
-bool clv_service_caches_for(const clv_service *s, const clv_worker_settings *now, const char *uri);
-void clv_service_sweep_caches(clv_service *s);
+bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *now,
+                                const char *uri);
+void clv_service_evict_caches(clv_service *s);
 
 /* load.c */
 /* gone: atomic, true when the caller has left. *ret: the reply as encoded; of *reply the names are

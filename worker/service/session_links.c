@@ -100,12 +100,12 @@ static void name_peers(clv_session *s) {
   const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
   for (uint32_t i = 0; i < s->n_in + s->n_out; i++) {
     const clv_peer_link *l = i < s->n_in ? &s->in[i] : &s->out[i - s->n_in];
-    if (clv_node_peer(s->node, l->name, l->link, &err) != CLV_OK)
+    if (clv_node_add_peer(s->node, l->name, l->link, &err) != CLV_OK)
       clv_log_limited(CLV_LOG_WARN, "log", &source, "session %s: %s", s->name, err.text);
   }
 }
 
-void clv_session_links(clv_session *s) {
+void clv_session_set_node_links(clv_session *s) {
   if (!s->node) return;
   clv_node_set_master(s->node, s->master);
   name_peers(s);
@@ -119,7 +119,7 @@ static clv_code master_link(clv_session *s, clv_link **ret, clv_err *err) {
   clv_link_options o = link_options(s, "the master", s->send_credit, master_closed);
   CLV_TRY(clv_link_new(&o, &s->master, err));
   clv_session_ref(s);
-  clv_session_links(s);
+  clv_session_set_node_links(s);
   *ret = clv_link_ref(s->master);
   return CLV_OK;
 }
@@ -138,7 +138,7 @@ static clv_code peer_in_link(clv_session *s, const char *uri, uint64_t credit, c
     clv_session_ref(s);
     snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
     s->in[s->n_in++].link = link;
-    clv_session_links(s);
+    clv_session_set_node_links(s);
   }
   *ret = clv_link_ref(link);
   return CLV_OK;
@@ -234,7 +234,7 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
   pthread_mutex_lock(&s->lock);
   snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);
   s->out[s->n_out++].link = link;
-  clv_session_links(s);
+  clv_session_set_node_links(s);
   pthread_mutex_unlock(&s->lock);
   return CLV_OK;
 }

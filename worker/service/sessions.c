@@ -41,7 +41,7 @@ static void add_counts(clv_link *link, clv_wire_close_reply *ret) {
   ret->bytes_out += c.bytes_out;
 }
 
-void clv_session_counts(clv_session *s, clv_wire_close_reply *ret) {
+void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret) {
   *ret = (clv_wire_close_reply){0};
   pthread_mutex_lock(&s->lock);
   add_counts(s->master, ret);
@@ -65,7 +65,7 @@ static void drop_links(clv_session *s) {
   s->n_out = s->n_in = 0;
   if (s->node) {
     clv_node_set_master(s->node, NULL);
-    clv_node_forget_peers(s->node);
+    clv_node_remove_peers(s->node);
   }
   pthread_mutex_unlock(&s->lock);
   for (uint32_t i = 0; i < n; i++) {
@@ -83,7 +83,7 @@ static void set_spin(clv_service *v) {
   clv_rpc_runtime_set_spin(v->runtime, threads ? clv_spin_us(threads) : 0);
 }
 
-void clv_session_uses(clv_session *s, unsigned threads) {
+void clv_session_note_threads(clv_session *s, unsigned threads) {
   pthread_mutex_lock(&s->service->lock);
   s->threads = CLV_MAX(s->threads, threads);
   set_spin(s->service);
@@ -109,7 +109,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   s->gone = true; /* a LoadModule that is at work starts no thread any more, nobody attaches */
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
-  clv_session_counts(s, &c);
+  clv_session_get_counts(s, &c);
   clv_session_keep_last_error(s, reason);
   if (s->node) clv_node_stop(s->node);
   if (s->computing) pthread_join(s->compute, NULL);
@@ -183,7 +183,7 @@ static clv_code open_account(clv_session *s, clv_err *err) {
   CLV_AUTO(clv_account_unrefp) clv_account *account = NULL;
   clv_service *v = s->service;
   CLV_TRY(clv_service_new_session_account(s, &account, err));
-  CLV_TRY(clv_pool_new_of(account, &s->pool, err));
+  CLV_TRY(clv_pool_new_for_account(account, &s->pool, err));
   CLV_TRY(clv_service_new_device_accounts(s, err));
   return clv_share_new(v->scheduler, s->member->tenant, &s->share, err);
 }
@@ -237,8 +237,8 @@ static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_op
                               bool *ret_changed, clv_err *err) {
   *ret_changed = false;
   if (!r->single)
-    CLV_TRY(clv_epochs_enter(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
-                             ret_changed, err));
+    CLV_TRY(clv_epochs_register(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
+                                ret_changed, err));
   end_earlier(v, uri, r);
   return CLV_OK;
 }

@@ -2,7 +2,7 @@
  *
  * What a reload may change: who may call, peers, limits, artifacts. It is one counted snapshot that
  * calls take, and a reload swaps it whole. A session keeps the one it was opened under, but who may
- * speak in it is asked of the newest (leaving.c).
+ * speak in it is asked of the newest (eviction.c).
  *
  * What outlives a snapshot is kept by name: of each identity that was ever allowed its account, its
  * shares and its counts, and of each peer the bytes. So a reload neither loses nor mixes up what
@@ -79,7 +79,7 @@ static void member_free(clv_member *m) {
 static clv_code fill_member(clv_service *v, const clv_allow_spec *a, clv_member *m, clv_err *err) {
   CLV_TRY(clv_strdup(a->identity, &m->identity, err));
   CLV_TRY(clv_service_new_identity_account(v, &m->account, err));
-  return clv_fair_scheduler_add(v->scheduler, a->weight, &m->tenant, err);
+  return clv_fair_scheduler_add_tenant(v->scheduler, a->weight, &m->tenant, err);
 }
 
 static clv_code add_member(clv_service *v, const clv_allow_spec *a, clv_err *err) {

@@ -32,9 +32,10 @@ typedef struct clv_snapshot_memory {
 
 /* ---- what went wrong ------------------------------------------------------------------------- */
 
-static clv_wire_trouble wire_error_of(const clv_last_error *e, uint64_t now) {
-  if (!e->at_ns) return (clv_wire_trouble){.text = ""};
-  return (clv_wire_trouble){.text = e->text, .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
+static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now) {
+  if (!e->at_ns) return (clv_wire_last_error){.text = ""};
+  return (clv_wire_last_error){.text = e->text,
+                               .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
 }
 
 /* The later one of what the session and its node had to say. */
@@ -99,7 +100,7 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
   r->awaited_ns += c.awaited_ns;
   s->bytes_in += c.bytes_in;
   s->bytes_out += c.bytes_out;
-  clv_link_ask(h->link);
+  clv_link_ping_async(h->link);
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -109,7 +110,7 @@ static void fill_modules(clv_session_node *node, module_texts *texts,
                          clv_wire_session_status *out) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     clv_module_counts k;
-    if (!clv_node_look(node, i, &k, texts[i].name, texts[i].device)) continue;
+    if (!clv_node_module_info(node, i, &k, texts[i].name, texts[i].device)) continue;
     out->modules[out->n_modules++] = (clv_wire_module_status){.module = i,
                                                               .steps = k.steps,
                                                               .forwards = k.forwards,
@@ -249,7 +250,7 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
                                  d->backend->name,
                                  clv_backend_isa(d->backend),
                                  used,
-                                 clv_account_most(d->account, CLV_QUOTA_BYTES),
+                                 clv_account_own_limit(d->account, CLV_QUOTA_BYTES),
                                  d->total};
   }
 }

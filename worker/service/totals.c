@@ -9,7 +9,7 @@
 
 #include "worker/service/service_int.h"
 
-size_t clv_edge_of(const clv_worker_config *c, const char *peer) {
+size_t clv_edge_index(const clv_worker_config *c, const char *peer) {
   size_t i = 0;
   while (i < c->n_peers && strcmp(c->peers[i].name, peer) != 0) i++;
   return *peer ? 1 + i : 0;
@@ -44,9 +44,9 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
   pthread_mutex_lock(&s->lock);
   add_link(s->master, &edges[0]);
   for (uint32_t i = 0; i < s->n_out; i++)
-    add_link(s->out[i].link, &edges[clv_edge_of(c, s->out[i].name)]);
+    add_link(s->out[i].link, &edges[clv_edge_index(c, s->out[i].name)]);
   for (uint32_t i = 0; i < s->n_in; i++)
-    add_link(s->in[i].link, &edges[clv_edge_of(c, s->in[i].name)]);
+    add_link(s->in[i].link, &edges[clv_edge_index(c, s->in[i].name)]);
   if (s->node) {
     add_modules(s->node, w);
     clv_node_times t;

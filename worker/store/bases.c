@@ -180,16 +180,16 @@ static clv_code put_part(const base *x, void *to, const void *part, size_t bytes
   return code;
 }
 
-static clv_code fill_parts(const base *x, const clv_waiter *waiter, clv_base_fill *fill, void *user,
-                           clv_err *err) {
+static clv_code fill_parts(const base *x, const clv_cancel_hook *waiter, clv_base_fill *fill,
+                           void *user, clv_err *err) {
   CLV_AUTO(clv_freep) void *part = NULL;
-  size_t size = clv_dtype_size(x->dtype), at_once = CLV_BASE_PART / size, n;
+  size_t size = clv_dtype_size(x->dtype), at_once = CLV_BASE_CHUNK_BYTES / size, n;
   CLV_TRY(clv_shape_numel(&x->shape, &n, err));
-  if (x->home) CLV_TRY(clv_alloc_aligned(CLV_BASE_PART, &part, err));
+  if (x->home) CLV_TRY(clv_alloc_aligned(CLV_BASE_CHUNK_BYTES, &part, err));
   for (size_t first = 0; first < n; first += at_once) {
     size_t some = CLV_MIN(n - first, at_once);
     char *to = (char *)x->at + first * size;
-    CLV_TRY(clv_waiter_check(waiter, err));
+    CLV_TRY(clv_cancel_hook_check(waiter, err));
     CLV_TRY(fill(user, first, some, part ? part : to, err));
     if (part) CLV_TRY(put_part(x, to, part, some * size, err));
   }
@@ -197,14 +197,14 @@ static clv_code fill_parts(const base *x, const clv_waiter *waiter, clv_base_fil
 }
 
 /* Without the lock, by one at a time. */
-static clv_code fill_memory(const base *x, const clv_waiter *waiter, clv_base_fill *fill,
+static clv_code fill_memory(const base *x, const clv_cancel_hook *waiter, clv_base_fill *fill,
                             void *user, clv_err *err) {
   CLV_TRY(fill_parts(x, waiter, fill, user, err));
   if (x->home || mprotect(x->at, x->bytes, PROT_READ) == 0) return CLV_OK;
   return clv_fail(err, CLV_INTERNAL, "memory cannot be made read-only");
 }
 
-static clv_code fill_it(base *x, const clv_waiter *waiter, clv_base_fill *fill, void *user,
+static clv_code fill_it(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,
                         clv_err *err) {
   clv_bases *b = x->of;
   x->state = FILLING;
@@ -216,10 +216,10 @@ static clv_code fill_it(base *x, const clv_waiter *waiter, clv_base_fill *fill, 
   return code;
 }
 
-static clv_code make_full(base *x, const clv_waiter *waiter, clv_base_fill *fill, void *user,
+static clv_code make_full(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,
                           clv_err *err) {
   while (x->state == FILLING) {
-    CLV_TRY(clv_waiter_check(waiter, err));
+    CLV_TRY(clv_cancel_hook_check(waiter, err));
     wait_a_while(x->of);
   }
   return x->state == FULL ? CLV_OK : fill_it(x, waiter, fill, user, err);
@@ -240,8 +240,8 @@ static clv_code wrap(base *x, clv_tensor **ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_bases_take(clv_bases *b, const clv_base_key *key, const clv_waiter *waiter,
-                        clv_base_fill *fill, void *user, clv_tensor **ret, clv_err *err) {
+clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_cancel_hook *waiter,
+                           clv_base_fill *fill, void *user, clv_tensor **ret, clv_err *err) {
   base *x = NULL;
   pthread_mutex_lock(&b->lock);
   clv_code code = enter(b, key, &x, err);

@@ -26,7 +26,7 @@ struct clv_caches {
 typedef struct file {
   int fd;
   clv_bytes path;
-  clv_cache_head head;
+  clv_cache_header head;
   int64_t used_s; /* seconds since 1970 */
 } file;
 
@@ -62,7 +62,7 @@ static clv_code read_at(const file *f, uint64_t at, void *data, size_t len, clv_
   for (size_t got = 0; got < len;) {
     ssize_t n = pread(f->fd, (char *)data + got, len - got, (off_t)(at + got));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_disk_failed(f->path.data, err);
+    if (n < 0) return clv_fail_errno(f->path.data, err);
     if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "a cache that has been cut short");
     got += (size_t)n;
   }
@@ -73,20 +73,20 @@ static clv_code write_at(const file *f, uint64_t at, const void *data, size_t le
   for (size_t put = 0; put < len;) {
     ssize_t n = pwrite(f->fd, (const char *)data + put, len - put, (off_t)(at + put));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_disk_failed(f->path.data, err);
+    if (n < 0) return clv_fail_errno(f->path.data, err);
     put += (size_t)n;
   }
   return CLV_OK;
 }
 
 static clv_code open_path(file *f, clv_err *err) {
-  uint8_t head[CLV_CACHE_HEAD];
+  uint8_t head[CLV_CACHE_HEADER_BYTES];
   struct stat at;
   f->fd = open(f->path.data, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (f->fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "no such cache");
-  if (f->fd < 0 || fstat(f->fd, &at) != 0) return clv_disk_failed(f->path.data, err);
+  if (f->fd < 0 || fstat(f->fd, &at) != 0) return clv_fail_errno(f->path.data, err);
   CLV_TRY(read_at(f, 0, head, sizeof head, err));
-  CLV_TRY(clv_cache_head_parse(head, sizeof head, &f->head, err));
+  CLV_TRY(clv_cache_header_parse(head, sizeof head, &f->head, err));
   if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)
     return clv_fail(err, CLV_DATA_LOSS, "a cache of another length than its head says");
   f->used_s = at.st_mtim.tv_sec;
@@ -109,7 +109,7 @@ static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, fil
 }
 
 static clv_code touch(const file *f, clv_err *err) {
-  return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_disk_failed(f->path.data, err);
+  return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_fail_errno(f->path.data, err);
 }
 
 /* ---- what an identity has -------------------------------------------------------------------- */
@@ -135,9 +135,9 @@ static usage usage_of(const char *dir) {
 static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t most,
                             clv_err *err) {
   usage u = usage_of(o->dir.data);
-  if (u.n >= CLV_CACHES)
+  if (u.n >= CLV_MAX_CACHES)
     return clv_fail(err, CLV_EXHAUSTED, "this identity has %u caches already; at most %d", u.n,
-                    CLV_CACHES);
+                    CLV_MAX_CACHES);
   if (u.bytes <= most && bytes <= most - u.bytes) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "%llu bytes more exceed the quota of caches of this identity: %llu in use, the "
@@ -151,28 +151,28 @@ static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t 
  * a row is kept. */
 static clv_code reserve(const file *f, clv_err *err) {
   if (fallocate(f->fd, 0, 0, (off_t)f->head.file_bytes) == 0) return CLV_OK;
-  if (errno != EOPNOTSUPP && errno != ENOSYS) return clv_disk_failed(f->path.data, err);
+  if (errno != EOPNOTSUPP && errno != ENOSYS) return clv_fail_errno(f->path.data, err);
   return ftruncate(f->fd, (off_t)f->head.file_bytes) == 0 ? CLV_OK
-                                                          : clv_disk_failed(f->path.data, err);
+                                                          : clv_fail_errno(f->path.data, err);
 }
 
 static clv_code fill_new(const file *f, const char *path, clv_err *err) {
-  uint8_t head[CLV_CACHE_HEAD];
-  clv_cache_head_write(&f->head, head);
+  uint8_t head[CLV_CACHE_HEADER_BYTES];
+  clv_cache_header_write(&f->head, head);
   CLV_TRY(reserve(f, err));
   CLV_TRY(write_at(f, 0, head, sizeof head, err));
-  return rename(f->path.data, path) == 0 ? CLV_OK : clv_disk_failed(path, err);
+  return rename(f->path.data, path) == 0 ? CLV_OK : clv_fail_errno(path, err);
 }
 
 static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(path_of(o, &f->head.key, &path, err));
-  if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return clv_disk_failed(o->dir.data, err);
+  if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return clv_fail_errno(o->dir.data, err);
   clv_bytes_done(&f->path);
   clv_bytes_printf(&f->path, "%s.tmp", path.data);
   if (f->path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (f->fd < 0) return clv_disk_failed(f->path.data, err);
+  if (f->fd < 0) return clv_fail_errno(f->path.data, err);
   clv_code code = fill_new(f, path.data, err);
   if (code == CLV_OK) return CLV_OK;
   unlink(f->path.data);
@@ -181,25 +181,25 @@ static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
 }
 
 static clv_code head_of(const clv_state_folder *o, const clv_cache *c, const clv_tensor *values,
-                        clv_cache_head *ret, clv_err *err) {
-  *ret = (clv_cache_head){.key = c->key,
-                          .owner = o->identity,
-                          .records = c->records,
-                          .keep_s = c->keep_s,
-                          .dtype = values->dtype,
-                          .row.rank = values->shape.rank - 1};
+                        clv_cache_header *ret, clv_err *err) {
+  *ret = (clv_cache_header){.key = c->key,
+                            .owner = o->identity,
+                            .records = c->records,
+                            .keep_s = c->keep_s,
+                            .dtype = values->dtype,
+                            .row.rank = values->shape.rank - 1};
   for (int i = 0; i < ret->row.rank; i++) ret->row.dim[i] = values->shape.dim[i + 1];
-  return clv_cache_head_measure(ret, err);
+  return clv_cache_header_derive(ret, err);
 }
 
-static bool same_form(const clv_cache_head *a, const clv_cache_head *b) {
+static bool same_form(const clv_cache_header *a, const clv_cache_header *b) {
   return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
 }
 
 /* That of the key, made if there is none. */
 static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint64_t most,
                              const clv_tensor *values, file *f, clv_err *err) {
-  clv_cache_head want;
+  clv_cache_header want;
   clv_err why;
   CLV_TRY(head_of(o, c, values, &want, err));
   clv_code code = open_cache(o, &c->key, f, &why);
@@ -218,7 +218,7 @@ typedef struct mark {
   uint32_t there, crc32c;
 } mark;
 
-_Static_assert(sizeof(mark) == CLV_CACHE_MARK, "as it lies in the file");
+_Static_assert(sizeof(mark) == CLV_CACHE_MARK_BYTES, "as it lies in the file");
 
 static mark mark_of(const file *f, int64_t row, const void *data) {
   uint32_t crc = clv_crc32c(0, &row, sizeof row);
@@ -226,7 +226,7 @@ static mark mark_of(const file *f, int64_t row, const void *data) {
 }
 
 static uint64_t mark_at(const file *f, int64_t row) {
-  return f->head.marks_at + CLV_CACHE_MARK * (uint64_t)row;
+  return f->head.marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
 }
 
 static uint64_t row_at(const file *f, int64_t row) {
@@ -279,8 +279,8 @@ clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, cons
   return touch(&f, err);
 }
 
-clv_code clv_caches_form(clv_caches *c, const char *identity, const clv_cache *cache, size_t n,
-                         clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) {
+clv_code clv_caches_rows_shape(clv_caches *c, const char *identity, const clv_cache *cache,
+                               size_t n, clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
@@ -295,7 +295,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
                         const int64_t *rows, clv_tensor *values, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
-  clv_cache_head want;
+  clv_cache_header want;
   CLV_TRY(check_rows(cache, rows, (size_t)values->shape.dim[0], err));
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(head_of(&o, cache, values, &want, err));
@@ -332,7 +332,7 @@ static void list_one(listing *l, const char *path, const char *name) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
-  if (!clv_name_ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_CACHES) return;
+  if (!clv_name_ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
   clv_code code = open_path(&f, &err);
   bool named = code == CLV_OK && (!l->key || memcmp(&f.head.key, l->key, sizeof *l->key) == 0);
   if (l->remove && (named || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
@@ -348,7 +348,7 @@ static void list_one(listing *l, const char *path, const char *name) {
 }
 
 clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,
-                         clv_cache_status ret[CLV_CACHES], uint32_t *ret_n, clv_err *err) {
+                         clv_cache_status ret[CLV_MAX_CACHES], uint32_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   listing l = {.key = key, .remove = remove, .list = ret};
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
@@ -380,7 +380,7 @@ static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
   return removed;
 }
 
-uint32_t clv_caches_sweep(clv_caches *c, int64_t at_s) {
+uint32_t clv_caches_evict_expired(clv_caches *c, int64_t at_s) {
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(c->folders.dir);
   uint32_t removed = 0;
   while (clv_folder_files_next(&f)) removed += sweep_folder(c, f.name, at_s);
@@ -391,7 +391,7 @@ clv_code clv_caches_open(const char *state_dir, clv_caches **ret, clv_err *err) 
   CLV_AUTO(clv_freep) clv_caches *c = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   CLV_TRY(clv_state_folders_open(state_dir, "cached", &c->folders, err));
-  (void)clv_caches_sweep(c, now_s());
+  (void)clv_caches_evict_expired(c, now_s());
   *ret = clv_steal(&c);
   return CLV_OK;
 }

@@ -180,9 +180,9 @@ static clv_code enter(clv_epochs *e, const epoch_entry *x, bool *ret_changed, cl
   return CLV_OK;
 }
 
-clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t session[16],
-                          uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
-                          clv_err *err) {
+clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t session[16],
+                             uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
+                             clv_err *err) {
   epoch_entry x = {.epoch = epoch, .digest = *digest, .identity = (char *)(uintptr_t)identity};
   memcpy(x.session, session, sizeof x.session);
   *ret_changed = false;

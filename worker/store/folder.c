@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-clv_code clv_disk_failed(const char *path, clv_err *err) {
+clv_code clv_fail_errno(const char *path, clv_err *err) {
   if (errno == ENOSPC || errno == EDQUOT)
     return clv_fail(err, CLV_EXHAUSTED, "the worker's disk is full");
   return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path, strerror(errno));
@@ -43,7 +43,7 @@ clv_code clv_state_folders_open(const char *state_dir, const char *kind, clv_sta
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", state_dir, kind);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (mkdir(path.data, 0700) != 0 && errno != EEXIST) return clv_disk_failed(path.data, err);
+  if (mkdir(path.data, 0700) != 0 && errno != EEXIST) return clv_fail_errno(path.data, err);
   for (size_t i = 0; i < CLV_STATE_FOLDER_LOCKS; i++) pthread_mutex_init(&ret->locks[i], NULL);
   ret->dir = path.data;
   path = (clv_bytes){0};

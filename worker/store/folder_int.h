@@ -53,6 +53,6 @@ void clv_folder_files_done(clv_folder_files *f);
 bool clv_name_ends_with(const char *name, const char *end);
 
 /* errno as an error: a full disk is CLV_EXHAUSTED, all else CLV_UNAVAILABLE. */
-clv_code clv_disk_failed(const char *path, clv_err *err);
+clv_code clv_fail_errno(const char *path, clv_err *err);
 
 #endif

@@ -74,7 +74,7 @@ static clv_code check_quota(const clv_state_folder *o, const char *path, uint64_
 static clv_code make_folder(const clv_state_folder *o, const char *identity, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, line = {0};
   if (mkdir(o->dir.data, 0700) != 0)
-    return errno == EEXIST ? CLV_OK : clv_disk_failed(o->dir.data, err);
+    return errno == EEXIST ? CLV_OK : clv_fail_errno(o->dir.data, err);
   clv_bytes_printf(&path, "%s/identity", o->dir.data);
   clv_bytes_printf(&line, "%s\n", identity);
   if (path.failed || line.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -121,7 +121,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
   CLV_TRY(path_of(o.dir.data, name, &path, err));
   if (unlink(path.data) == 0) return clv_file_sync_folder(path.data, err);
   if (errno == ENOENT || errno == ENOTDIR) return no_file(name, err);
-  return clv_disk_failed(path.data, err);
+  return clv_fail_errno(path.data, err);
 }
 
 /* What a process that died was writing. */

@@ -67,7 +67,7 @@ static void remember(const known_file *k) {
   pthread_mutex_unlock(&known_lock);
 }
 
-static clv_code digest_of(int fd, const clv_waiter *waiter, const char *label, clv_sha256 *ret,
+static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *label, clv_sha256 *ret,
                           uint64_t *ret_bytes, clv_err *err) {
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s: cannot be read", label);
@@ -84,34 +84,34 @@ static clv_code digest_of(int fd, const clv_waiter *waiter, const char *label, c
 
 /* ---- artifacts ------------------------------------------------------------------------------- */
 
-struct clv_stored {
+struct clv_stored_artifact {
   const clv_artifact_spec *spec;
   clv_sha256 stated;
   clv_manifest manifest; /* of a folder */
-  const clv_waiter *waiter;
+  const clv_cancel_hook *waiter;
   char label[160];
   clv_weights_folder *folder;
 };
 
-void clv_stored_close(clv_stored *a) {
+void clv_stored_close(clv_stored_artifact *a) {
   if (!a) return;
   clv_weights_folder_close(a->folder);
   clv_manifest_done(&a->manifest);
   free(a);
 }
 
-void clv_stored_closep(clv_stored **a) {
+void clv_stored_closep(clv_stored_artifact **a) {
   clv_stored_close(*a);
   *a = NULL;
 }
 
-clv_weights_folder *clv_stored_weights(const clv_stored *a) { return a->folder; }
-const clv_artifact_spec *clv_stored_spec(const clv_stored *a) { return a->spec; }
+clv_weights_folder *clv_stored_weights(const clv_stored_artifact *a) { return a->folder; }
+const clv_artifact_spec *clv_stored_spec(const clv_stored_artifact *a) { return a->spec; }
 
 /* Each file of a folder has what its manifest says, a file that stands alone what worker.yaml
  * says. */
 static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
-  const clv_stored *a = user;
+  const clv_stored_artifact *a = user;
   clv_sha256 found;
   uint64_t bytes;
   char hex[65];
@@ -127,7 +127,7 @@ static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
 
 /* What is listed is there, as long as it should be; files of tensors are read when they are
  * wanted. */
-static clv_code check_listed(const clv_stored *a, clv_err *err) {
+static clv_code check_listed(const clv_stored_artifact *a, clv_err *err) {
   for (size_t i = 0; i < a->manifest.n_files; i++) {
     const clv_manifest_file *f = &a->manifest.files[i];
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -140,7 +140,7 @@ static clv_code check_listed(const clv_stored *a, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code open_folder(clv_stored *a, clv_err *err) {
+static clv_code open_folder(clv_stored_artifact *a, clv_err *err) {
   clv_sha256 found;
   char hex[65];
   CLV_TRY(clv_artifact_read(a->spec->folder, a->label, &a->manifest, &found, err));
@@ -152,8 +152,8 @@ static clv_code open_folder(clv_stored *a, clv_err *err) {
 }
 
 static clv_code open_spec(const clv_worker_config *config, const clv_artifact_spec *spec,
-                          const clv_waiter *waiter, clv_stored **ret, clv_err *err) {
-  CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+                          const clv_cancel_hook *waiter, clv_stored_artifact **ret, clv_err *err) {
+  CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
   clv_err why;
   CLV_TRY(clv_alloc(1, sizeof *a, &a, err));
   a->spec = spec;
@@ -176,16 +176,16 @@ static clv_code open_spec(const clv_worker_config *config, const clv_artifact_sp
 
 clv_code clv_store_check(const clv_worker_config *config, clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts; i++) {
-    CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+    CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
     CLV_TRY(open_spec(config, &config->artifacts[i], NULL, &a, err));
   }
   return CLV_OK;
 }
 
 clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
-                        const clv_waiter *waiter, clv_stored **ret, clv_err *err) {
+                        const clv_cancel_hook *waiter, clv_stored_artifact **ret, clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts; i++) {
-    CLV_AUTO(clv_stored_closep) clv_stored *a = NULL;
+    CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
     clv_err why;
     if (strcmp(config->artifacts[i].name, name) != 0) continue;
     clv_code code = open_spec(config, &config->artifacts[i], waiter, &a, &why);

@@ -21,19 +21,20 @@ clv_code clv_store_check(const clv_worker_config *config, clv_err *err) CLV_USE_
 /* An artifact that is open. A file of it is hashed when the first of its tensors is read, unless
  * the process knows the digest of a file with this inode, length and times: the descriptor that was
  * hashed is the one that is read. */
-typedef struct clv_stored clv_stored;
+typedef struct clv_stored_artifact clv_stored_artifact;
 
 /* Open an artifact by name. CLV_NOT_FOUND: not in worker.yaml; CLV_DATA_LOSS: the file, or the
  * folder's list, does not have the digest that the master, or worker.yaml, states. `config` and
  * `waiter` (NULL: nobody leaves) outlive it. */
 clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
-                        const clv_waiter *waiter, clv_stored **ret, clv_err *err) CLV_USE_RESULT;
-void clv_stored_close(clv_stored *a); /* NULL is allowed */
-void clv_stored_closep(clv_stored **a);
-clv_weights_folder *clv_stored_weights(const clv_stored *a); /* borrowed */
+                        const clv_cancel_hook *waiter, clv_stored_artifact **ret,
+                        clv_err *err) CLV_USE_RESULT;
+void clv_stored_close(clv_stored_artifact *a); /* NULL is allowed */
+void clv_stored_closep(clv_stored_artifact **a);
+clv_weights_folder *clv_stored_weights(const clv_stored_artifact *a); /* borrowed */
 
 /* What worker.yaml says of it; borrowed. */
-const clv_artifact_spec *clv_stored_spec(const clv_stored *a);
+const clv_artifact_spec *clv_stored_spec(const clv_stored_artifact *a);
 
 /* Tensors of artifacts in memory, each once for all who take it: in pages of the host's that nobody
  * can write, or in memory of a device, which is zeroed before it is given back. */
@@ -52,7 +53,7 @@ typedef struct clv_base_key {
 } clv_base_key;
 
 /* The most that is asked for at once, in bytes, and for a device held in between. */
-enum { CLV_BASE_PART = 1 << 20 };
+enum { CLV_BASE_CHUNK_BYTES = 1 << 20 };
 
 /* Writes n elements of the tensor, from the one with number `first`, to `to`. BLOCKS. */
 typedef clv_code clv_base_fill(void *user, size_t first, size_t n, void *to, clv_err *err);
@@ -63,9 +64,9 @@ void clv_bases_free(clv_bases *b); /* after all that was taken; NULL is allowed 
  * before that goes. `fill` is called if nobody has it; who comes meanwhile waits for that, and
  * fills it if the first has failed. CLV_CANCELLED: `waiter` (NULL: nobody) has left;
  * CLV_EXHAUSTED: there is no memory for it. */
-clv_code clv_bases_take(clv_bases *b, const clv_base_key *key, const clv_waiter *waiter,
-                        clv_base_fill *fill, void *user, clv_tensor **ret,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_cancel_hook *waiter,
+                           clv_base_fill *fill, void *user, clv_tensor **ret,
+                           clv_err *err) CLV_USE_RESULT;
 /* What it holds, each tensor once. */
 size_t clv_bases_bytes(clv_bases *b);
 
@@ -83,9 +84,9 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label,
 /* A session is about to be opened. CLV_PRECONDITION: a higher epoch of it has been here. Epoch 0 is
  * of a session that has no other attempt: it is not kept. ret_changed: the configuration is not
  * that of the attempt before. */
-clv_code clv_epochs_enter(clv_epochs *e, const char *identity, const uint8_t session[16],
-                          uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t session[16],
+                             uint64_t epoch, const clv_sha256 *digest, bool *ret_changed,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* Files of state in STATE_DIR/states, of each identity its own: nobody reads, replaces or removes
  * another's, or learns of it. What is not clv_is_file_name is CLV_INVALID. CLV_UNAVAILABLE is what
@@ -115,7 +116,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
  * CLV_EXHAUSTED is a full disk as well. */
 typedef struct clv_caches clv_caches;
 
-enum { CLV_CACHES = 64 }; /* of one identity */
+enum { CLV_MAX_CACHES = 64 }; /* of one identity */
 
 typedef struct clv_cache {
   clv_sha256 key;
@@ -138,17 +139,18 @@ void clv_caches_free(clv_caches *c); /* NULL is allowed */
 clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, const clv_cache *cache,
                         const int64_t *rows, const clv_tensor *values, clv_err *err) CLV_USE_RESULT;
 /* Of n rows of it. CLV_NOT_FOUND: there is none. */
-clv_code clv_caches_form(clv_caches *c, const char *identity, const clv_cache *cache, size_t n,
-                         clv_dtype *ret_dtype, clv_shape *ret_shape, clv_err *err) CLV_USE_RESULT;
+clv_code clv_caches_rows_shape(clv_caches *c, const char *identity, const clv_cache *cache,
+                               size_t n, clv_dtype *ret_dtype, clv_shape *ret_shape,
+                               clv_err *err) CLV_USE_RESULT;
 /* Fills values, [n, ...], with those of records rows[n]. CLV_NOT_FOUND: one is not there;
  * CLV_DATA_LOSS: one has other bytes than were kept; from then on it is not there. */
 clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *cache,
                         const int64_t *rows, clv_tensor *values, clv_err *err) CLV_USE_RESULT;
 /* key NULL: all of the identity. remove: those that were listed are gone. */
 clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,
-                         clv_cache_status ret[CLV_CACHES], uint32_t *ret_n,
+                         clv_cache_status ret[CLV_MAX_CACHES], uint32_t *ret_n,
                          clv_err *err) CLV_USE_RESULT;
 /* Deletes what has expired at that time, seconds since 1970; how many. */
-uint32_t clv_caches_sweep(clv_caches *c, int64_t at_s);
+uint32_t clv_caches_evict_expired(clv_caches *c, int64_t at_s);
 
 #endif

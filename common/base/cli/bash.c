@@ -81,14 +81,14 @@ static void add_functions(const clv_cli *cli, clv_bytes *out) {
 /* 'files.yaml', 'folders', 'words bash zsh', 'keys a= b=c', '' */
 static void add_offer(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, "'");
-  if (arg->offer == CLV_OFFER_FILES) clv_bytes_printf(out, "files%s", arg->suffix);
-  if (arg->offer == CLV_OFFER_FOLDERS) clv_bytes_puts(out, "folders");
-  if (arg->offer == CLV_OFFER_WORDS) clv_bytes_puts(out, "words ");
-  if (arg->offer == CLV_OFFER_KEYS) {
+  if (arg->offer == CLV_COMPLETE_FILES) clv_bytes_printf(out, "files%s", arg->suffix);
+  if (arg->offer == CLV_COMPLETE_FOLDERS) clv_bytes_puts(out, "folders");
+  if (arg->offer == CLV_COMPLETE_WORDS) clv_bytes_puts(out, "words ");
+  if (arg->offer == CLV_COMPLETE_KEYS) {
     clv_bytes_puts(out, "keys");
     arg->keys(out);
   }
-  for (const char *p = arg->name; arg->offer == CLV_OFFER_WORDS && *p; p++)
+  for (const char *p = arg->name; arg->offer == CLV_COMPLETE_WORDS && *p; p++)
     clv_bytes_printf(out, "%c", *p == '|' ? ' ' : *p);
   clv_bytes_puts(out, "'");
 }
@@ -115,7 +115,7 @@ static void add_options(const clv_cli *cli, const clv_cli_command *c, clv_bytes 
   clv_bytes_puts(out, " options='");
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (clv_cli_belongs(o, c)) clv_bytes_printf(out, " --%s", o->name);
+    if (clv_cli_option_applies(o, c)) clv_bytes_printf(out, " --%s", o->name);
   }
   clv_bytes_puts(out, "'");
 }

@@ -22,7 +22,7 @@ extern "C" {
 /* ---- exit codes ------------------------------------------------------------------------------ */
 
 /* EXIT-CODES.md has a section for each. */
-typedef enum clv_exit {
+typedef enum clv_exit_code {
   CLV_EXIT_OK = 0,
   CLV_EXIT_FAILED = 1,
   CLV_EXIT_USAGE = 2,
@@ -33,13 +33,13 @@ typedef enum clv_exit {
   CLV_EXIT_DATA = 7,
   CLV_EXIT_CHECKPOINT = 8,
   CLV_EXIT_DIVERGED = 9,
-  CLV_EXIT_ANSWER = 11,
+  CLV_EXIT_BAD_ANSWER = 11,
   CLV_EXIT_INTERNAL = 70,
   CLV_EXIT_INTERRUPTED = 130,
-} clv_exit;
+} clv_exit_code;
 
 typedef struct clv_exit_row {
-  clv_exit code;
+  clv_exit_code code;
   bool points;     /* a message that ends a program with it names the section of EXIT-CODES.md */
   bool worker;     /* cleave-worker may end with it too */
   const char *doc; /* a few words */
@@ -50,7 +50,7 @@ extern const size_t clv_exit_n_rows;
 
 /* Say on standard error why the program ends (clv_notice, event "failed"), with where to read on
  * about the code. Returns the code. */
-int clv_exit_report(clv_exit code, const clv_err *err);
+int clv_exit_report(clv_exit_code code, const clv_err *err);
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
@@ -147,7 +147,7 @@ int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args);
 int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* --log-format beats the file's log.json. */
-bool clv_cli_json(const clv_cli_line *line, bool in_file);
+bool clv_cli_is_log_json(const clv_cli_line *line, bool in_file);
 
 /* What --help prints of the line's command, its group or the program, appended to *out. */
 void clv_cli_help(const clv_cli_line *line, clv_bytes *out);

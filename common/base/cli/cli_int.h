@@ -13,7 +13,7 @@ size_t clv_cli_n_commands(const clv_cli *cli);
 const clv_cli_command *clv_cli_command_at(const clv_cli *cli, size_t i);
 
 /* Whether it is taken there; command NULL: everywhere. */
-bool clv_cli_belongs(const clv_cli_option *option, const clv_cli_command *command);
+bool clv_cli_option_applies(const clv_cli_option *option, const clv_cli_command *command);
 
 /* Length of the first word of a command's name; whether there is a second one; whether it is
  * `word`. */
@@ -26,18 +26,18 @@ bool clv_cli_starts_group(const clv_cli *cli, size_t i);
 
 /* ---- argument synopses ----------------------------------------------------------------------- */
 
-typedef enum clv_cli_offer {
-  CLV_OFFER_NOTHING,
-  CLV_OFFER_FILES, /* whose names end in `suffix` */
-  CLV_OFFER_FOLDERS,
-  CLV_OFFER_WORDS, /* those of `name`, separated by '|' */
-  CLV_OFFER_KEYS,  /* those of `keys` */
-} clv_cli_offer;
+typedef enum clv_cli_completion {
+  CLV_COMPLETE_NOTHING,
+  CLV_COMPLETE_FILES, /* whose names end in `suffix` */
+  CLV_COMPLETE_FOLDERS,
+  CLV_COMPLETE_WORDS, /* those of `name`, separated by '|' */
+  CLV_COMPLETE_KEYS,  /* those of `keys` */
+} clv_cli_completion;
 
 typedef struct clv_cli_arg {
   char name[CLV_CLI_NAME];
   bool optional, repeated;
-  clv_cli_offer offer;
+  clv_cli_completion offer;
   const char *suffix; /* ".yaml"; "" = any */
   void (*keys)(clv_bytes *out);
 } clv_cli_arg;
@@ -52,7 +52,7 @@ void clv_cli_value_of(const clv_cli_option *option, clv_cli_arg *ret);
 void clv_cli_option_forms(const clv_cli_option *option, clv_bytes *out);
 
 /* "Takes it." of "takes it". */
-void clv_cli_sentence(const char *text, clv_bytes *out);
+void clv_cli_capitalize(const char *text, clv_bytes *out);
 
 /* The paragraphs of a text one by one: false at the end. */
 bool clv_cli_paragraph(const char **at, clv_bytes *ret);

@@ -18,7 +18,7 @@ const clv_exit_row clv_exit_rows[] = {
     {.code = CLV_EXIT_CHECKPOINT, .points = true, .doc = "no usable checkpoint"},
     {.code = CLV_EXIT_DIVERGED, .points = true,
      .doc = "diverged: 20 steps in a row, or all of a run, were not finite"},
-    {.code = CLV_EXIT_ANSWER, .points = true,
+    {.code = CLV_EXIT_BAD_ANSWER, .points = true,
      .doc = "a worker's answer makes no sense: it is broken, or hostile"},
     {.code = CLV_EXIT_INTERNAL, .points = true, .doc = "internal error"},
     {.code = CLV_EXIT_INTERRUPTED, .doc = "interrupted or stopped, after a checkpoint"},
@@ -26,7 +26,7 @@ const clv_exit_row clv_exit_rows[] = {
 /* clang-format on */
 const size_t clv_exit_n_rows = CLV_COUNT(clv_exit_rows);
 
-int clv_exit_report(clv_exit code, const clv_err *err) {
+int clv_exit_report(clv_exit_code code, const clv_err *err) {
   bool points = false;
   for (size_t i = 0; i < clv_exit_n_rows; i++)
     if (clv_exit_rows[i].code == code) points = clv_exit_rows[i].points;

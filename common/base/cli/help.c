@@ -59,7 +59,7 @@ static void option_rows(const clv_cli *cli, const clv_cli_command *command, clv_
   bool any = false;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if ((command && !o->commands) || !clv_cli_belongs(o, command)) continue;
+    if ((command && !o->commands) || !clv_cli_option_applies(o, command)) continue;
     if (!any) clv_bytes_puts(out, command ? "Options:\n" : "Options of every command:\n");
     any = true;
     option_row(out, o);
@@ -76,7 +76,7 @@ static void command_help(const clv_cli *cli, const clv_cli_command *c, clv_bytes
   clv_bytes_puts(out, "Usage: ");
   synopsis(cli, c, out);
   clv_bytes_puts(out, "\n");
-  clv_cli_sentence(c->doc, out);
+  clv_cli_capitalize(c->doc, out);
   clv_bytes_puts(out, "\n\n");
   paragraphs(out, c->more);
   option_rows(cli, c, out);

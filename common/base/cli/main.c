@@ -12,7 +12,7 @@
 
 #include "common/base/cli/cli_int.h"
 
-bool clv_cli_json(const clv_cli_line *line, bool in_file) {
+bool clv_cli_is_log_json(const clv_cli_line *line, bool in_file) {
   return line->log_format ? line->log_format == CLV_LOG_AS_JSON : in_file;
 }
 
@@ -84,9 +84,9 @@ int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args) {
   clv_err err;
   forbid_core_dumps();
   fill_standard_streams();
-  clv_log_name(cli->name);
+  clv_log_set_program(cli->name);
   clv_code code = clv_cli_parse(cli, argc, argv, args, &err);
-  clv_log_set(line->verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_json(line, false));
+  clv_log_set(line->verbose ? CLV_LOG_DEBUG : CLV_LOG_WARN, clv_cli_is_log_json(line, false));
   if (code != CLV_OK) return report_usage(line, err.text);
   if (line->help || line->version) return answer(line);
   return check_stdout_written(line->command->run(args));

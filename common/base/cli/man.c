@@ -22,7 +22,7 @@ static void text_line(clv_bytes *out, const char *text) {
 
 static void sentence(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes one = {0};
-  clv_cli_sentence(text, &one);
+  clv_cli_capitalize(text, &one);
   if (!one.failed) text_line(out, one.data);
 }
 
@@ -54,7 +54,7 @@ static void option(const clv_cli_option *o, clv_bytes *out) {
 static void options(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if ((!command || o->commands) && clv_cli_belongs(o, command)) option(o, out);
+    if ((!command || o->commands) && clv_cli_option_applies(o, command)) option(o, out);
   }
 }
 

@@ -107,7 +107,7 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
   const char *near = clv_did_you_mean(name, names, n);
   char shown[128];
   return clv_fail(err, CLV_INVALID, "there is no option --%s%s%s%s",
-                  clv_text_fit(name, shown, sizeof shown), near ? "; did you mean --" : "",
+                  clv_text_truncate(name, shown, sizeof shown), near ? "; did you mean --" : "",
                   near ? near : "", near ? "?" : "");
 }
 
@@ -118,7 +118,7 @@ static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const c
   size_t count = 0;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (strncmp(o->name, name, n) != 0 || (of && !clv_cli_belongs(o, of))) continue;
+    if (strncmp(o->name, name, n) != 0 || (of && !clv_cli_option_applies(o, of))) continue;
     if (o->name[n] == '\0') {
       found[0] = i;
       return 1;
@@ -281,7 +281,7 @@ static clv_code check_options(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;
   for (size_t i = 0; i < clv_cli_n_options(p->cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(p->cli, i);
-    bool belongs = clv_cli_belongs(o, c);
+    bool belongs = clv_cli_option_applies(o, c);
     if (p->seen[i] && !belongs)
       return clv_fail(err, CLV_INVALID, "--%s does not belong to %s but to %s", o->name, c->name,
                       o->commands);
@@ -316,7 +316,7 @@ static clv_code check_choices(const parser *p, clv_err *err) {
   clv_cli_arg arg;
   for (size_t i = 0; i < p->line->n_words && clv_cli_next_arg(&at, &arg); i++) {
     const char *word = p->line->words[i], *found = NULL;
-    if (arg.offer != CLV_OFFER_WORDS) continue;
+    if (arg.offer != CLV_COMPLETE_WORDS) continue;
     for (const char *one = arg.name; *one && !found; one += strspn(one, "|")) {
       size_t n = strcspn(one, "|");
       if (strlen(word) == n && strncmp(word, one, n) == 0) found = one;

@@ -65,7 +65,7 @@ bool clv_cli_starts_group(const clv_cli *cli, size_t i) {
   return true;
 }
 
-bool clv_cli_belongs(const clv_cli_option *option, const clv_cli_command *command) {
+bool clv_cli_option_applies(const clv_cli_option *option, const clv_cli_command *command) {
   if (!option->commands) return true;
   if (!command) return false;
   for (const char *at = option->commands; *at;) {
@@ -82,20 +82,20 @@ bool clv_cli_belongs(const clv_cli_option *option, const clv_cli_command *comman
 
 static const struct {
   const char *ending;
-  clv_cli_offer offer;
+  clv_cli_completion offer;
   const char *suffix;
 } offers[] = {
-    {.ending = ".yaml", .offer = CLV_OFFER_FILES, .suffix = ".yaml"},
-    {.ending = ".pem", .offer = CLV_OFFER_FILES, .suffix = ".pem"},
-    {.ending = "FILE", .offer = CLV_OFFER_FILES, .suffix = ""},
-    {.ending = "PATH", .offer = CLV_OFFER_FILES, .suffix = ""},
-    {.ending = "DIR", .offer = CLV_OFFER_FOLDERS, .suffix = ""},
-    {.ending = "RUN", .offer = CLV_OFFER_FOLDERS, .suffix = ""},
+    {.ending = ".yaml", .offer = CLV_COMPLETE_FILES, .suffix = ".yaml"},
+    {.ending = ".pem", .offer = CLV_COMPLETE_FILES, .suffix = ".pem"},
+    {.ending = "FILE", .offer = CLV_COMPLETE_FILES, .suffix = ""},
+    {.ending = "PATH", .offer = CLV_COMPLETE_FILES, .suffix = ""},
+    {.ending = "DIR", .offer = CLV_COMPLETE_FOLDERS, .suffix = ""},
+    {.ending = "RUN", .offer = CLV_COMPLETE_FOLDERS, .suffix = ""},
 };
 
 static void find_offer(clv_cli_arg *arg) {
   size_t len = strlen(arg->name);
-  arg->offer = strchr(arg->name, '|') ? CLV_OFFER_WORDS : CLV_OFFER_NOTHING;
+  arg->offer = strchr(arg->name, '|') ? CLV_COMPLETE_WORDS : CLV_COMPLETE_NOTHING;
   arg->suffix = "";
   for (size_t i = 0; i < CLV_COUNT(offers); i++) {
     size_t n = strlen(offers[i].ending);
@@ -130,13 +130,13 @@ void clv_cli_value_of(const clv_cli_option *option, clv_cli_arg *ret) {
     used += strlen(*choices);
   }
   if (used) {
-    ret->offer = CLV_OFFER_WORDS;
+    ret->offer = CLV_COMPLETE_WORDS;
     return;
   }
   strncpy(ret->name, option->arg ? option->arg : "", sizeof ret->name - 1);
   find_offer(ret);
   ret->keys = option->keys;
-  if (ret->keys) ret->offer = CLV_OFFER_KEYS;
+  if (ret->keys) ret->offer = CLV_COMPLETE_KEYS;
 }
 
 void clv_cli_option_forms(const clv_cli_option *option, clv_bytes *out) {
@@ -145,7 +145,7 @@ void clv_cli_option_forms(const clv_cli_option *option, clv_bytes *out) {
   if (option->arg) clv_bytes_printf(out, "=%s", option->arg);
 }
 
-void clv_cli_sentence(const char *text, clv_bytes *out) {
+void clv_cli_capitalize(const char *text, clv_bytes *out) {
   clv_bytes_printf(out, "%c%s.", toupper((unsigned char)text[0]), text[0] ? text + 1 : "");
 }
 

@@ -23,17 +23,17 @@ static void add_action(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, ":");
   quoted(out, arg->name);
   clv_bytes_puts(out, ":");
-  if (arg->offer == CLV_OFFER_FILES && *arg->suffix)
+  if (arg->offer == CLV_COMPLETE_FILES && *arg->suffix)
     clv_bytes_printf(out, "_files -g \"*%s\"", arg->suffix);
-  else if (arg->offer == CLV_OFFER_FILES)
+  else if (arg->offer == CLV_COMPLETE_FILES)
     clv_bytes_puts(out, "_files");
-  else if (arg->offer == CLV_OFFER_FOLDERS)
+  else if (arg->offer == CLV_COMPLETE_FOLDERS)
     clv_bytes_puts(out, "_files -/");
-  if (arg->offer == CLV_OFFER_KEYS) {
+  if (arg->offer == CLV_COMPLETE_KEYS) {
     clv_bytes_puts(out, "compadd -S \"\" --");
     arg->keys(out);
   }
-  if (arg->offer != CLV_OFFER_WORDS) return;
+  if (arg->offer != CLV_COMPLETE_WORDS) return;
   clv_bytes_puts(out, "(");
   for (const char *p = arg->name; *p; p++) clv_bytes_printf(out, "%c", *p == '|' ? ' ' : *p);
   clv_bytes_puts(out, ")");
@@ -67,7 +67,7 @@ static void add_option(const clv_cli_option *o, clv_bytes *out) {
 static void add_options(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
-    if (clv_cli_belongs(o, c)) add_option(o, out);
+    if (clv_cli_option_applies(o, c)) add_option(o, out);
   }
 }
 

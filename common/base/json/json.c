@@ -54,7 +54,7 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
   } begins[] = {{'n', CLV_JSON_NULL}, {'t', CLV_JSON_BOOL}, {'f', CLV_JSON_BOOL},
                 {'"', CLV_JSON_TEXT}, {'[', CLV_JSON_LIST}, {'{', CLV_JSON_OBJECT}};
   int c = next_byte(j);
-  const char *encoding = j->depth ? NULL : clv_foreign_encoding(j->text, j->len);
+  const char *encoding = j->depth ? NULL : clv_text_utf16_or_32(j->text, j->len);
   if (encoding) return clv_json_fail(j, 0, err, "its text is %s, and UTF-8 is expected", encoding);
   if (c < 0) return clv_json_fail(j, j->at, err, "the text ends where a value should be");
   *ret = CLV_JSON_NUMERAL;
@@ -224,7 +224,7 @@ clv_code clv_json_bool(clv_json *j, bool *ret, clv_err *err) {
   return clv_json_fail(j, j->at, err, "neither true nor false");
 }
 
-bool clv_json_null(clv_json *j) { return take_word(j, "null"); }
+bool clv_json_skip_null(clv_json *j) { return take_word(j, "null"); }
 
 /* ---- lists and objects ----------------------------------------------------------------------- */
 
@@ -259,8 +259,8 @@ clv_code clv_json_key(clv_json *j, clv_bytes *ret, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_json_which(clv_json *j, const char *const *names, size_t n, uint32_t *seen, int *ret,
-                        clv_err *err) {
+clv_code clv_json_find_key(clv_json *j, const char *const *names, size_t n, uint32_t *seen,
+                           int *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   skip_space(j);
   size_t from = j->at;
@@ -283,7 +283,7 @@ static clv_code skip_scalar(clv_json *j, clv_json_kind kind, clv_err *err) {
   if (kind == CLV_JSON_TEXT) return clv_json_text(j, &text, err);
   if (kind == CLV_JSON_NUMERAL) return clv_json_real(j, &number, err);
   if (kind == CLV_JSON_BOOL) return clv_json_bool(j, &truth, err);
-  return clv_json_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no JSON value begins here");
+  return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no JSON value begins here");
 }
 
 /* As deep as CLV_JSON_DEPTH at most. */

@@ -49,7 +49,7 @@ clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret,
 clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_bool(clv_json *j, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Steps over null; false and nothing else where another value is. */
-bool clv_json_null(clv_json *j);
+bool clv_json_skip_null(clv_json *j);
 /* Steps over any value, which is checked. */
 clv_code clv_json_skip(clv_json *j, clv_err *err) CLV_USE_RESULT;
 
@@ -65,8 +65,8 @@ clv_code clv_json_end(clv_json *j, clv_err *err) CLV_USE_RESULT;
 
 /* Which of n names a key is; CLV_INVALID where `seen`, a set of them, has it already. -1 is none of
  * them. */
-clv_code clv_json_which(clv_json *j, const char *const *names, size_t n, uint32_t *seen, int *ret,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_json_find_key(clv_json *j, const char *const *names, size_t n, uint32_t *seen,
+                           int *ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -75,7 +75,7 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
 
 /* ---- what follows from them ------------------------------------------------------------------ */
 
-void clv_optim_fill(clv_optim_config *c) {
+void clv_optim_set_defaults(clv_optim_config *c) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
   if (!row) return;
   const clv_optim_config *defaults = &row->defaults;

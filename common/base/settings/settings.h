@@ -96,7 +96,7 @@ double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting sett
 clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) CLV_USE_RESULT;
 
 /* When all settings are 0 that have a default other than 0, each gets its default. */
-void clv_optim_fill(clv_optim_config *c);
+void clv_optim_set_defaults(clv_optim_config *c);
 
 /* Which moments these settings have: bit i for moments[i] of the kind's row. Those of an optimiser
  * are all that any of its groups has (|). */

@@ -34,7 +34,7 @@
 #include "common/net/fair/fair.h"
 #include "common/net/wire/wire.h"
 
-#define RREF_NOBODY UINT32_MAX
+#define RREF_NO_NODE UINT32_MAX
 
 typedef enum clv_rref_kind {
   CLV_RREF_ACK,    /* of message `number` */
@@ -117,33 +117,33 @@ bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret);
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* A reference with its first handle. The ids are new ones. */
-typedef struct clv_rref_birth {
+typedef struct clv_rref_new_ids {
   uint64_t ref, fork, key;
-} clv_rref_birth;
+} clv_rref_new_ids;
 
 /* Of this value, here. CLV_EXISTS: an id is 0 or taken; CLV_EXHAUSTED: too many, or no memory. The
  * result is JOINED. */
-clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, uint64_t now_ns,
+clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) CLV_USE_RESULT;
 /* Of a value of a context at its owner, which may be this node. JOINED comes of it. Errors as
  * above. */
-clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner, uint64_t context,
+clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner, uint64_t context,
                         uint64_t value, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 /* The value of an entry is there, or (tensor NULL) never will be, and why; a reference is taken, or
  * a copy. What is settled or gone stays as it is. */
 void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
                       uint64_t now_ns);
 /* A handle of its own for a node, which may be any; child: its fork. */
-typedef struct clv_rref_passing {
+typedef struct clv_rref_pass_args {
   uint64_t child;
   uint32_t to;
   uint64_t context, value; /* what it is for */
-} clv_rref_passing;
+} clv_rref_pass_args;
 
 /* Passes a handle on. CLV_NOT_FOUND: there is no handle `fork`, or it was released; or what made it
  * fail. So it is with the next two. */
-clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_passing *what, uint64_t now_ns,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
+                        uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 /* FETCHED comes of it, once, unless the handle is released before. */
 clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
@@ -153,7 +153,7 @@ clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
 void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns);
 
 /* When clv_rrefs_tick wants to be called; UINT64_MAX: not before something else happens. */
-uint64_t clv_rrefs_due(const clv_rrefs *t);
+uint64_t clv_rrefs_due_ns(const clv_rrefs *t);
 void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns);
 
 typedef struct clv_rref_counts {

@@ -13,10 +13,10 @@ enum { RENEWALS = 3, CHECKS = 6 /* parts of a lease */ };
 
 static void init_peer(clv_rref_peer *p, uint32_t node) {
   p->node = node;
-  clv_rref_ring_init(&p->outbox);
-  clv_rref_ring_init(&p->forks);
-  clv_rref_ring_init(&p->handles);
-  clv_rref_ring_init(&p->children);
+  clv_rref_list_init(&p->outbox);
+  clv_rref_list_init(&p->forks);
+  clv_rref_list_init(&p->handles);
+  clv_rref_list_init(&p->children);
 }
 
 static void init_table(clv_rrefs *t, const clv_rrefs_options *o) {
@@ -28,10 +28,10 @@ static void init_table(clv_rrefs *t, const clv_rrefs_options *o) {
   t->child_slab = clv_slab_of(sizeof(clv_rref_child), CLV_WIRE_REFS, "references being passed on");
   t->parked_slab = clv_slab_of(sizeof(clv_rref_parked), CLV_WIRE_REF_PARKED,
                                "messages about unknown references");
-  clv_rref_ring_init(&t->fetching);
-  clv_rref_ring_init(&t->parked);
-  clv_rref_ring_init(&t->results);
-  clv_rref_ring_init(&t->to_self);
+  clv_rref_list_init(&t->fetching);
+  clv_rref_list_init(&t->parked);
+  clv_rref_list_init(&t->results);
+  clv_rref_list_init(&t->to_self);
 }
 
 clv_code clv_rrefs_new(const clv_rrefs_options *options, clv_rrefs **ret, clv_err *err) {
@@ -51,10 +51,10 @@ clv_code clv_rrefs_new(const clv_rrefs_options *options, clv_rrefs **ret, clv_er
 static void forget_values(clv_rrefs *t) {
   for (uint32_t i = 0; i < t->entries.cap; i++)
     for (clv_rref_record *r = t->entries.buckets[i]; r; r = r->next)
-      clv_rref_entry_forget((clv_rref_entry *)(void *)r);
+      clv_rref_entry_clear((clv_rref_entry *)(void *)r);
   for (uint32_t i = 0; i < t->handles.cap; i++)
     for (clv_rref_record *r = t->handles.buckets[i]; r; r = r->next)
-      clv_rref_handle_forget((clv_rref_handle *)(void *)r);
+      clv_rref_handle_clear((clv_rref_handle *)(void *)r);
   clv_tensor_unref(t->taken);
   clv_rref_failure_free(t->taken_why);
 }
@@ -80,7 +80,7 @@ void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret) {
                            .unacknowledged = t->n_posts};
 }
 
-uint64_t clv_rrefs_due(const clv_rrefs *t) { return t->due; }
+uint64_t clv_rrefs_due_ns(const clv_rrefs *t) { return t->due; }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -89,9 +89,9 @@ static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
   clv_code code = m->failure ? m->failure->code : CLV_OK;
   if (!post) return;
   if (post != &p->renew)
-    clv_rref_answered(t, post, code);
+    clv_rref_on_ack(t, post, code);
   else if (code != CLV_OK) /* the owner had given up on this node */
-    clv_rref_handles_forget(t, p, p->renewed_ns);
+    clv_rref_handles_fail_unknown(t, p, p->renewed_ns);
 }
 
 typedef int numbered_handler(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
@@ -110,7 +110,7 @@ static void handle(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
     clv_rref_on_value(t, p->node, m);
   } else if (m->kind < CLV_RREF_KINDS && clv_rref_is_new(t, p, m->number)) {
     int answer = numbered[m->kind](t, p->node, m);
-    if (answer != RREF_PARKED) clv_rref_answer(t, p->node, m->number, (clv_code)answer);
+    if (answer != RREF_PARKED) clv_rref_queue_ack(t, p->node, m->number, (clv_code)answer);
   }
 }
 
@@ -133,7 +133,7 @@ void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, u
 
 /* All at once instead of by a KEEP to this node itself, which may come after: the value has its
  * place. */
-static clv_code own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, clv_err *err) {
+static clv_code own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, clv_err *err) {
   clv_rref_fork *f = NULL;
   CLV_TRY(clv_rref_entry_own(t, b, tensor, &f, err));
   clv_code code = clv_rref_handle_own(t, b, err);
@@ -141,7 +141,7 @@ static clv_code own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, c
   return code;
 }
 
-clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor, uint64_t now_ns,
+clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) {
   begin(t, now_ns);
   clv_code code = own(t, b, tensor, err);
@@ -149,7 +149,7 @@ clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor
   return code;
 }
 
-clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner, uint64_t context,
+clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner, uint64_t context,
                         uint64_t value, uint64_t now_ns, clv_err *err) {
   begin(t, now_ns);
   clv_code code = clv_rref_handle_keep(t, b, owner, context, value, err);
@@ -164,16 +164,16 @@ void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_
   end(t);
 }
 
-static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_fact fact,
-                      const clv_rref_passing *what, uint64_t now_ns, clv_err *err) {
+static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event fact,
+                      const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
   begin(t, now_ns);
   clv_code code = clv_rref_handle_input(t, fork, fact, what, err);
   end(t);
   return code;
 }
 
-clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_passing *what, uint64_t now_ns,
-                        clv_err *err) {
+clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
+                        uint64_t now_ns, clv_err *err) {
   return input(t, fork, RREF_PASS, what, now_ns, err);
 }
 
@@ -190,19 +190,20 @@ clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err
 /* Nothing was heard of it for a lease: whatever waited for it need not, and what is its own is
  * freed. */
 static void give_up(clv_rrefs *t, clv_rref_peer *p) {
-  clv_rref_handles_lose(t, p);
+  clv_rref_handles_fail_lost(t, p);
   clv_rref_parked_drop(t, p->node);
-  clv_rref_forks_lose(t, p);
-  while (!clv_rref_ring_empty(&p->outbox)) { /* what is left is for its sake: ACCEPT, RENEW */
+  clv_rref_forks_drop_lost(t, p);
+  while (!clv_rref_list_is_empty(&p->outbox)) { /* what is left is for its sake: ACCEPT, RENEW */
     clv_rref_post *post = RREF_OF(clv_rref_post, at, p->outbox.next);
     clv_rref_post_cancel(t, post);
-    if (post != &p->renew) clv_rref_answered(t, post, CLV_UNAVAILABLE);
+    if (post != &p->renew) clv_rref_on_ack(t, post, CLV_UNAVAILABLE);
   }
 }
 
 static void renew(clv_rrefs *t, clv_rref_peer *p) {
-  bool owes = !clv_rref_ring_empty(&p->handles) || !clv_rref_ring_empty(&p->children);
-  if (!owes || clv_rref_posted(&p->renew) || t->now < p->renewed_ns + t->o.lease_ns / RENEWALS)
+  bool owes = !clv_rref_list_is_empty(&p->handles) || !clv_rref_list_is_empty(&p->children);
+  if (!owes || clv_rref_post_is_active(&p->renew) ||
+      t->now < p->renewed_ns + t->o.lease_ns / RENEWALS)
     return;
   p->renewed_ns = t->now;
   clv_rref_post_new(t, &p->renew, CLV_RREF_RENEW, p->node);
@@ -210,15 +211,15 @@ static void renew(clv_rrefs *t, clv_rref_peer *p) {
 
 /* overdue_ns: by so much the tick itself comes after it was due. */
 static void tick_peer(clv_rrefs *t, clv_rref_peer *p, uint64_t overdue_ns) {
-  if (!clv_rref_tied(p)) return;
+  if (!clv_rref_peer_has_lease(p)) return;
   if (p->node != t->o.self) {
     /* What came while this node was busy may wait to be handled. */
     p->heard_ns = CLV_MIN(t->now, p->heard_ns + overdue_ns);
     if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);
     renew(t, p);
   }
-  clv_rref_posts_due(t, p);
-  if (clv_rref_tied(p)) clv_rref_wake_by(t, t->now + t->o.lease_ns / CHECKS);
+  clv_rref_posts_resend(t, p);
+  if (clv_rref_peer_has_lease(p)) clv_rref_tick_by(t, t->now + t->o.lease_ns / CHECKS);
 }
 
 void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns) {
@@ -226,7 +227,7 @@ void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns) {
   uint64_t overdue_ns = t->now - CLV_MIN(t->due, t->now);
   t->due = UINT64_MAX;
   for (uint32_t i = 0; i < t->o.n_nodes; i++) tick_peer(t, &t->peers[i], overdue_ns);
-  clv_rref_fetch_again(t);
+  clv_rref_fetches_resend(t);
   clv_rref_parked_expire(t);
   end(t);
 }

@@ -4,68 +4,68 @@
  */
 #include "common/engine/reference/rref_int.h"
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_fact fact,
-                           clv_rref_given *given);
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_fact fact,
-                          clv_rref_given *given);
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event fact,
+                           clv_rref_event_args *given);
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+                          clv_rref_event_args *given);
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-void clv_rref_entry_forget(clv_rref_entry *e) {
+void clv_rref_entry_clear(clv_rref_entry *e) {
   clv_tensor_unref(e->tensor);
   clv_rref_failure_free(e->failed);
   e->tensor = NULL;
   e->failed = NULL;
 }
 
-static clv_code free_entry(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code free_entry(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
-  clv_rref_entry_forget(e);
-  clv_rref_drop(&t->entry_slab, &t->entries, e);
+  clv_rref_entry_clear(e);
+  clv_rref_record_drop(&t->entry_slab, &t->entries, e);
   return CLV_OK;
 }
 
 static clv_code entry_new(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_entry **ret,
                           clv_err *err) {
-  CLV_TRY(clv_rref_make(t, &t->entry_slab, &t->entries, ref, ret, err));
+  CLV_TRY(clv_rref_record_new(t, &t->entry_slab, &t->entries, ref, ret, err));
   (*ret)->key = key;
-  clv_rref_ring_init(&(*ret)->forks);
+  clv_rref_list_init(&(*ret)->forks);
   return CLV_OK;
 }
 
 /* Its first fact is the caller's to state. */
 static clv_code fork_new(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t node,
                          clv_rref_fork **ret, clv_err *err) {
-  CLV_TRY(clv_rref_make(t, &t->fork_slab, &t->forks, id, ret, err));
+  CLV_TRY(clv_rref_record_new(t, &t->fork_slab, &t->forks, id, ret, err));
   clv_rref_fork *f = *ret;
   f->entry = e;
   f->node = node;
   f->use.of_fork = true;
-  clv_rref_tie(t, &t->peers[node]);
-  clv_rref_ring_add(&e->forks, &f->of_entry);
-  clv_rref_ring_add(&t->peers[node].forks, &f->of_peer);
+  clv_rref_peer_start_lease(t, &t->peers[node]);
+  clv_rref_list_add(&e->forks, &f->of_entry);
+  clv_rref_list_add(&t->peers[node].forks, &f->of_peer);
   return CLV_OK;
 }
 
 static void drop_fork(clv_rrefs *t, clv_rref_fork *f) {
   clv_rref_post_cancel(t, &f->use);
-  clv_rref_ring_remove(&f->answer.at);
-  clv_rref_ring_remove(&f->of_entry);
-  clv_rref_ring_remove(&f->of_peer);
-  clv_rref_drop(&t->fork_slab, &t->forks, f);
+  clv_rref_list_remove(&f->answer.at);
+  clv_rref_list_remove(&f->of_entry);
+  clv_rref_list_remove(&f->of_peer);
+  clv_rref_record_drop(&t->fork_slab, &t->forks, f);
 }
 
-static clv_code free_fork(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code free_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   clv_rref_entry *e = f->entry;
   drop_fork(t, f);
-  return clv_rref_ring_empty(&e->forks) ? step_entry(t, e, RREF_ENTRY_LEFT, given) : CLV_OK;
+  return clv_rref_list_is_empty(&e->forks) ? step_entry(t, e, RREF_ENTRY_UNUSED, given) : CLV_OK;
 }
 
 /* The fork that a node shows, if it is its own. */
 static clv_rref_fork *fork_of(const clv_rrefs *t, uint32_t node, uint64_t ref, uint64_t id) {
-  clv_rref_fork *f = clv_rref_find(&t->forks, id);
+  clv_rref_fork *f = clv_rref_record_find(&t->forks, id);
   return f && f->node == node && f->entry->record.id == ref ? f : NULL;
 }
 
@@ -74,7 +74,7 @@ static bool is_settled(const clv_rref_entry *e) { return e->tensor || e->failed;
 /* ---- what comes too early -------------------------------------------------------------------- */
 
 static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  for (const clv_rref_ring *r = t->parked.next; r != &t->parked; r = r->next) {
+  for (const clv_rref_list *r = t->parked.next; r != &t->parked; r = r->next) {
     const clv_rref_parked *k = RREF_OF(const clv_rref_parked, at, r);
     if (k->from == from && k->number == m->number) return true;
   }
@@ -82,14 +82,14 @@ static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message 
 }
 
 /* What finds no place is sent again. */
-static clv_code park(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code park(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   const clv_rref_message *m = given->message;
   clv_rref_parked *k;
   clv_err ignored;
   (void)record;
   given->parked = true;
   if (is_parked(t, given->from, m)) return CLV_OK;
-  if (clv_slab_take_from(t->o.pool, &t->parked_slab, &k, &ignored) != CLV_OK) return CLV_OK;
+  if (clv_slab_alloc(t->o.pool, &t->parked_slab, &k, &ignored) != CLV_OK) return CLV_OK;
   *k = (clv_rref_parked){.kind = m->kind,
                          .from = given->from,
                          .number = m->number,
@@ -97,32 +97,32 @@ static clv_code park(clv_rrefs *t, void *record, clv_rref_given *given) {
                          .fork = m->fork,
                          .key = m->key,
                          .until_ns = t->now + t->o.lease_ns};
-  clv_rref_ring_add(&t->parked, &k->at);
-  clv_rref_wake_by(t, k->until_ns);
+  clv_rref_list_add(&t->parked, &k->at);
+  clv_rref_tick_by(t, k->until_ns);
   return CLV_OK;
 }
 
 static clv_rref_parked unpark(clv_rrefs *t, clv_rref_parked *k) {
   clv_rref_parked copy = *k;
-  clv_rref_ring_remove(&k->at);
-  clv_slab_give(&t->parked_slab, k);
+  clv_rref_list_remove(&k->at);
+  clv_slab_recycle(&t->parked_slab, k);
   return copy;
 }
 
 static void fetch_by(clv_rrefs *t, clv_rref_fork *f) {
-  clv_rref_given none = {0};
-  (void)step_fork(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_ASK, &none);
+  clv_rref_event_args none = {0};
+  (void)step_fork(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_FETCH_PENDING, &none);
 }
 
 /* A FETCH of a fork that is known now. */
-static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   (void)given;
-  for (clv_rref_ring *r = t->parked.next; r != &t->parked; r = r->next) {
+  for (clv_rref_list *r = t->parked.next; r != &t->parked; r = r->next) {
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
     bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
     if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
-    clv_rref_answer(t, f->node, unpark(t, k).number, CLV_OK);
+    clv_rref_queue_ack(t, f->node, unpark(t, k).number, CLV_OK);
     fetch_by(t, f);
     break;
   }
@@ -130,40 +130,40 @@ static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_given *given) 
 }
 
 static clv_code fork_answer(clv_rrefs *t, clv_rref_entry *e, uint32_t from, uint64_t id) {
-  clv_rref_given given = {.from = from};
+  clv_rref_event_args given = {.from = from};
   clv_rref_message m = {.fork = id};
   given.message = &m;
   return step_entry(t, e, RREF_ENTRY_FORKED, &given);
 }
 
-static clv_code unpark_forks(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code unpark_forks(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
-  for (clv_rref_ring *r = t->parked.next; r != &t->parked;) {
+  for (clv_rref_list *r = t->parked.next; r != &t->parked;) {
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
     r = r->next;
     if (k->kind != CLV_RREF_FORK || k->ref != e->record.id || k->key != e->key) continue;
     clv_rref_parked was = unpark(t, k);
-    clv_rref_answer(t, was.from, was.number, fork_answer(t, e, was.from, was.fork));
+    clv_rref_queue_ack(t, was.from, was.number, fork_answer(t, e, was.from, was.fork));
     r = t->parked.next; /* its FETCH may have gone, too */
   }
   return CLV_OK;
 }
 
 void clv_rref_parked_expire(clv_rrefs *t) {
-  while (!clv_rref_ring_empty(&t->parked)) {
+  while (!clv_rref_list_is_empty(&t->parked)) {
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, t->parked.next);
     if (k->until_ns > t->now) {
-      clv_rref_wake_by(t, k->until_ns);
+      clv_rref_tick_by(t, k->until_ns);
       return;
     }
     clv_rref_parked was = unpark(t, k);
-    clv_rref_answer(t, was.from, was.number, CLV_NOT_FOUND);
+    clv_rref_queue_ack(t, was.from, was.number, CLV_NOT_FOUND);
   }
 }
 
 void clv_rref_parked_drop(clv_rrefs *t, uint32_t node) {
-  for (clv_rref_ring *r = t->parked.next, *next; r != &t->parked; r = next) {
+  for (clv_rref_list *r = t->parked.next, *next; r != &t->parked; r = next) {
     next = r->next;
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
     if (k->from == node) (void)unpark(t, k);
@@ -173,8 +173,8 @@ void clv_rref_parked_drop(clv_rrefs *t, uint32_t node) {
 /* ---- entries --------------------------------------------------------------------------------- */
 
 /* An id that is taken is not the sender's: as if there were none. */
-static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_given *given) {
-  clv_rref_fork *f = clv_rref_find(&t->forks, given->message->fork);
+static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+  clv_rref_fork *f = clv_rref_record_find(&t->forks, given->message->fork);
   clv_err why;
   if (f && step_fork(t, f, RREF_FORK_ADDED, given) != CLV_OK) return CLV_NOT_FOUND;
   clv_code code = fork_new(t, record, given->message->fork, given->from, &f, &why);
@@ -182,33 +182,33 @@ static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_given *given) {
   return step_fork(t, f, RREF_FORK_ADDED, given);
 }
 
-static clv_code store_value(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code store_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   (void)t;
   ((clv_rref_entry *)record)->tensor = clv_tensor_ref(given->tensor);
   return CLV_OK;
 }
 
-static clv_code store_failure(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code store_failure(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   (void)t;
   ((clv_rref_entry *)record)->failed = clv_rref_failure_copy(given->failure);
   return CLV_OK;
 }
 
-static clv_code serve_forks(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code serve_forks(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
-  for (clv_rref_ring *r = e->forks.next; r != &e->forks; r = r->next)
+  for (clv_rref_list *r = e->forks.next; r != &e->forks; r = r->next)
     (void)step_fork(t, RREF_OF(clv_rref_fork, of_entry, r), RREF_FORK_SETTLED, given);
   return CLV_OK;
 }
 
-static clv_code report_create(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code report_create(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
   clv_rref_queue_report(t, &e->create, RREF_CREATE, &e->record);
   return CLV_OK;
 }
 
-static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
   clv_rref_unqueue_report(&e->create, &e->record); /* nobody wants it any more */
@@ -216,7 +216,7 @@ static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_given *given) 
   return CLV_OK;
 }
 
-static clv_rref_doer *const entry_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const entry_doers[RREF_ACTIONS] = {
     [RREF_PARK] = park,
     [RREF_ADD_FORK] = add_fork,
     [RREF_STORE_VALUE] = store_value,
@@ -228,24 +228,25 @@ static clv_rref_doer *const entry_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_entry,
 };
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_fact fact,
-                           clv_rref_given *given) {
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event fact,
+                           clv_rref_event_args *given) {
   uint8_t none = RREF_ENTRY_NONE;
-  return clv_rref_step(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, fact, given);
+  return clv_rref_on_event(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, fact,
+                           given);
 }
 
 void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
                            const clv_rref_failure *why) {
-  clv_rref_given given = {.tensor = tensor, .failure = why};
-  (void)step_entry(t, clv_rref_find(&t->entries, ref),
+  clv_rref_event_args given = {.tensor = tensor, .failure = why};
+  (void)step_entry(t, clv_rref_record_find(&t->entries, ref),
                    tensor ? RREF_ENTRY_SETTLED : RREF_ENTRY_FAILED, &given);
 }
 
 /* An entry and its first fork, by KEEP or by this node itself. */
-static clv_code begin_entry(clv_rrefs *t, const clv_rref_birth *b, uint32_t node,
-                            clv_rref_entry_fact fact, clv_rref_given *given, clv_rref_fork **ret,
-                            clv_err *err) {
-  clv_rref_entry *e = clv_rref_find(&t->entries, b->ref);
+static clv_code begin_entry(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t node,
+                            clv_rref_entry_event fact, clv_rref_event_args *given,
+                            clv_rref_fork **ret, clv_err *err) {
+  clv_rref_entry *e = clv_rref_record_find(&t->entries, b->ref);
   if (e && step_entry(t, e, fact, given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
   CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
@@ -258,14 +259,14 @@ static clv_code begin_entry(clv_rrefs *t, const clv_rref_birth *b, uint32_t node
   return step_entry(t, e, fact, given);
 }
 
-clv_code clv_rref_entry_own(clv_rrefs *t, const clv_rref_birth *b, clv_tensor *tensor,
+clv_code clv_rref_entry_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
                             clv_rref_fork **ret, clv_err *err) {
-  clv_rref_given given = {.tensor = tensor};
+  clv_rref_event_args given = {.tensor = tensor};
   return begin_entry(t, b, t->o.self, RREF_ENTRY_OWNED, &given, ret, err);
 }
 
 void clv_rref_entry_undo(clv_rrefs *t, clv_rref_fork *f) {
-  clv_rref_given none = {0};
+  clv_rref_event_args none = {0};
   clv_rref_entry *e = f->entry;
   drop_fork(t, f);
   (void)free_entry(t, e, &none);
@@ -273,28 +274,28 @@ void clv_rref_entry_undo(clv_rrefs *t, clv_rref_fork *f) {
 
 /* ---- forks ----------------------------------------------------------------------------------- */
 
-static clv_code send_value(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   (void)given;
   clv_rref_queue_message(t, &f->answer, RREF_FROM_FORK, f->node);
   return CLV_OK;
 }
 
-static clv_code send_use(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_use(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   (void)given;
   clv_rref_post_new(t, &f->use, CLV_RREF_USE, f->node);
   return CLV_OK;
 }
 
-static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   f->unused.code = given->code;
   clv_rref_queue_report(t, &f->unused, RREF_FORK_UNUSED, &f->record);
   return CLV_OK;
 }
 
-static clv_rref_doer *const fork_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const fork_doers[RREF_ACTIONS] = {
     [RREF_PARK] = park,
     [RREF_UNPARK_FETCH] = unpark_fetch,
     [RREF_SEND_VALUE] = send_value,
@@ -303,22 +304,23 @@ static clv_rref_doer *const fork_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_fork,
 };
 
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_fact fact,
-                          clv_rref_given *given) {
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+                          clv_rref_event_args *given) {
   uint8_t none = RREF_FORK_NONE;
-  return clv_rref_step(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, fact, given);
+  return clv_rref_on_event(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, fact, given);
 }
 
-void clv_rref_fork_step(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_fact fact, clv_code code) {
-  clv_rref_given given = {.code = code};
+void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+                            clv_code code) {
+  clv_rref_event_args given = {.code = code};
   (void)step_fork(t, f, fact, &given);
 }
 
-clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_passing *what,
+clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args *what,
                             clv_err *err) {
-  clv_rref_given given = {0};
-  clv_rref_fork *f = clv_rref_find(&t->forks, what->child);
-  clv_rref_entry *e = clv_rref_find(&t->entries, ref);
+  clv_rref_event_args given = {0};
+  clv_rref_fork *f = clv_rref_record_find(&t->forks, what->child);
+  clv_rref_entry *e = clv_rref_record_find(&t->entries, ref);
   if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llu is gone", (unsigned long long)ref);
   if (f && step_fork(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
@@ -328,17 +330,17 @@ clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_passing *
   return step_fork(t, f, RREF_FORK_PASSED, &given);
 }
 
-void clv_rref_forks_lose(clv_rrefs *t, clv_rref_peer *p) {
-  while (!clv_rref_ring_empty(&p->forks))
-    clv_rref_fork_step(t, RREF_OF(clv_rref_fork, of_peer, p->forks.next), RREF_FORK_LOST,
-                       CLV_UNAVAILABLE);
+void clv_rref_forks_drop_lost(clv_rrefs *t, clv_rref_peer *p) {
+  while (!clv_rref_list_is_empty(&p->forks))
+    clv_rref_fork_on_event(t, RREF_OF(clv_rref_fork, of_peer, p->forks.next), RREF_FORK_LOST,
+                           CLV_UNAVAILABLE);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
 int clv_rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_given given = {.from = from, .message = m};
-  clv_rref_birth b = {m->ref, m->fork, m->key};
+  clv_rref_event_args given = {.from = from, .message = m};
+  clv_rref_new_ids b = {m->ref, m->fork, m->key};
   clv_rref_fork *f;
   clv_err why;
   clv_code code = begin_entry(t, &b, from, RREF_ENTRY_KEPT, &given, &f, &why);
@@ -349,30 +351,30 @@ int clv_rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 }
 
 int clv_rref_on_fork(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_given given = {.from = from, .message = m};
-  clv_rref_entry *e = clv_rref_find(&t->entries, m->ref);
+  clv_rref_event_args given = {.from = from, .message = m};
+  clv_rref_entry *e = clv_rref_record_find(&t->entries, m->ref);
   bool wrong = e && e->key != m->key;
-  clv_code code = step_entry(t, e, wrong ? RREF_ENTRY_KEYLESS : RREF_ENTRY_FORKED, &given);
+  clv_code code = step_entry(t, e, wrong ? RREF_ENTRY_WRONG_KEY : RREF_ENTRY_FORKED, &given);
   return given.parked ? RREF_PARKED : (int)code;
 }
 
 int clv_rref_on_delete(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_fork_step(t, fork_of(t, from, m->ref, m->fork), RREF_FORK_DELETED, CLV_OK);
+  clv_rref_fork_on_event(t, fork_of(t, from, m->ref, m->fork), RREF_FORK_DELETED, CLV_OK);
   return CLV_OK;
 }
 
 /* A node that has nothing here any more learns it. */
 int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   (void)m;
-  return clv_rref_ring_empty(&t->peers[from].forks) ? CLV_NOT_FOUND : CLV_OK;
+  return clv_rref_list_is_empty(&t->peers[from].forks) ? CLV_NOT_FOUND : CLV_OK;
 }
 
 int clv_rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_given given = {.from = from, .message = m};
+  clv_rref_event_args given = {.from = from, .message = m};
   clv_rref_fork *f = fork_of(t, from, m->ref, m->fork);
-  clv_rref_fork_fact fact = f && !is_settled(f->entry) ? RREF_FORK_ASK
-                            : !f && m->early           ? RREF_FORK_EARLY
-                                                       : RREF_FORK_FETCH;
+  clv_rref_fork_event fact = f && !is_settled(f->entry) ? RREF_FORK_FETCH_PENDING
+                             : !f && m->early           ? RREF_FORK_FETCH_EARLY
+                                                        : RREF_FORK_FETCH;
   clv_code code = step_fork(t, f, fact, &given);
   return given.parked ? RREF_PARKED : (int)code;
 }

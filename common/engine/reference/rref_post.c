@@ -11,16 +11,16 @@ enum { CHECKS = 6, LONGEST_WAIT = 60 /* parts of a lease */, ACK_OWED = 0x80 };
 
 /* ---- who is there ---------------------------------------------------------------------------- */
 
-bool clv_rref_tied(const clv_rref_peer *p) {
-  return !clv_rref_ring_empty(&p->outbox) || !clv_rref_ring_empty(&p->forks) ||
-         !clv_rref_ring_empty(&p->handles) || !clv_rref_ring_empty(&p->children);
+bool clv_rref_peer_has_lease(const clv_rref_peer *p) {
+  return !clv_rref_list_is_empty(&p->outbox) || !clv_rref_list_is_empty(&p->forks) ||
+         !clv_rref_list_is_empty(&p->handles) || !clv_rref_list_is_empty(&p->children);
 }
 
-void clv_rref_tie(clv_rrefs *t, clv_rref_peer *p) {
-  if (clv_rref_tied(p)) return;
+void clv_rref_peer_start_lease(clv_rrefs *t, clv_rref_peer *p) {
+  if (clv_rref_peer_has_lease(p)) return;
   p->heard_ns = t->now;
   p->renewed_ns = t->now;
-  if (p->node != t->o.self) clv_rref_wake_by(t, t->now + t->o.lease_ns / CHECKS);
+  if (p->node != t->o.self) clv_rref_tick_by(t, t->now + t->o.lease_ns / CHECKS);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -29,33 +29,33 @@ static uint64_t longest_wait(const clv_rrefs *t) {
   return CLV_MAX(t->o.retry_ns, t->o.lease_ns / LONGEST_WAIT);
 }
 
-bool clv_rref_posted(const clv_rref_post *post) { return post->state != RREF_POST_NONE; }
+bool clv_rref_post_is_active(const clv_rref_post *post) { return post->state != RREF_POST_NONE; }
 
-static clv_code transmit(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code transmit(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_post *post = record;
   (void)given;
   post->due_ns = t->now + post->wait_ns;
   post->wait_ns = CLV_MIN(2 * post->wait_ns, longest_wait(t));
-  clv_rref_wake_by(t, post->due_ns);
+  clv_rref_tick_by(t, post->due_ns);
   clv_rref_queue_message(t, &post->out, RREF_FROM_POST, post->to);
   return CLV_OK;
 }
 
-static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_post *post = record;
   (void)given;
-  clv_rref_ring_remove(&post->at);
-  clv_rref_ring_remove(&post->out.at);
+  clv_rref_list_remove(&post->at);
+  clv_rref_list_remove(&post->out.at);
   t->n_posts--;
   return CLV_OK;
 }
 
-static clv_rref_doer *const doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const doers[RREF_ACTIONS] = {
     [RREF_TRANSMIT] = transmit, [RREF_UNLINK] = unlink_post};
 
-static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_fact fact) {
-  clv_rref_given none = {0};
-  (void)clv_rref_step(t, RREF_POSTS, doers, post, &post->state, fact, &none);
+static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event fact) {
+  clv_rref_event_args none = {0};
+  (void)clv_rref_on_event(t, RREF_POSTS, doers, post, &post->state, fact, &none);
 }
 
 static uint64_t oldest_of(const clv_rref_peer *p) {
@@ -64,38 +64,38 @@ static uint64_t oldest_of(const clv_rref_peer *p) {
 
 /* Within the window, what has not been sent or (due) was not acknowledged in time. */
 static void send_window(clv_rrefs *t, clv_rref_peer *p, bool due) {
-  if (clv_rref_ring_empty(&p->outbox)) return;
+  if (clv_rref_list_is_empty(&p->outbox)) return;
   uint64_t first = oldest_of(p);
-  for (clv_rref_ring *r = p->outbox.next; r != &p->outbox; r = r->next) {
+  for (clv_rref_list *r = p->outbox.next; r != &p->outbox; r = r->next) {
     clv_rref_post *post = RREF_OF(clv_rref_post, at, r);
     if (post->number >= first + CLV_WIRE_REF_WINDOW) return;
     if (post->state == RREF_POST_BEHIND)
-      step(t, post, RREF_POST_ROOM);
+      step(t, post, RREF_POST_IN_WINDOW);
     else if (due && post->due_ns <= t->now)
       step(t, post, RREF_POST_DUE);
-    clv_rref_wake_by(t, post->due_ns);
+    clv_rref_tick_by(t, post->due_ns);
   }
 }
 
-void clv_rref_posts_due(clv_rrefs *t, clv_rref_peer *p) { send_window(t, p, true); }
+void clv_rref_posts_resend(clv_rrefs *t, clv_rref_peer *p) { send_window(t, p, true); }
 
 void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, uint32_t to) {
   clv_rref_peer *p = &t->peers[to];
-  clv_rref_tie(t, p);
+  clv_rref_peer_start_lease(t, p);
   bool of_fork = post->of_fork;
   *post = (clv_rref_post){.kind = kind,
                           .to = to,
                           .of_fork = of_fork,
                           .number = ++p->last_number,
                           .wait_ns = t->o.retry_ns};
-  clv_rref_ring_add(&p->outbox, &post->at);
+  clv_rref_list_add(&p->outbox, &post->at);
   t->n_posts++;
   bool room = post->number < oldest_of(p) + CLV_WIRE_REF_WINDOW;
-  step(t, post, room ? RREF_POST_POSTED : RREF_POST_BEYOND);
+  step(t, post, room ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
 }
 
 /* Where it was the oldest there is room for others. */
-static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_fact how) {
+static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event how) {
   clv_rref_peer *p = &t->peers[post->to];
   bool oldest = p->outbox.next == &post->at;
   step(t, post, how);
@@ -107,7 +107,7 @@ void clv_rref_post_cancel(clv_rrefs *t, clv_rref_post *post) {
 }
 
 clv_rref_post *clv_rref_post_acked(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
-  clv_rref_ring *r = p->outbox.next;
+  clv_rref_list *r = p->outbox.next;
   while (r != &p->outbox && RREF_OF(clv_rref_post, at, r)->number < number) r = r->next;
   if (r == &p->outbox) return NULL;
   clv_rref_post *post = RREF_OF(clv_rref_post, at, r);
@@ -136,7 +136,7 @@ static bool has_left_window(const clv_rref_peer *p, uint64_t number) {
   return number < p->highest && p->highest - number >= CLV_WIRE_REF_WINDOW;
 }
 
-void clv_rref_answer(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
+void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
   if (has_left_window(&t->peers[to], number)) return; /* its sender has given it up */
   *answer_to(&t->peers[to], number) = (uint8_t)(1 + code);
   acknowledge(t, &t->peers[to], number);

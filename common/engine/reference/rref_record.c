@@ -12,18 +12,18 @@ enum { FEW_BUCKETS = 64 };
 
 /* ---- rings and maps -------------------------------------------------------------------------- */
 
-void clv_rref_ring_init(clv_rref_ring *r) { r->prev = r->next = r; }
+void clv_rref_list_init(clv_rref_list *r) { r->prev = r->next = r; }
 
-bool clv_rref_ring_empty(const clv_rref_ring *r) { return r->next == r; }
+bool clv_rref_list_is_empty(const clv_rref_list *r) { return r->next == r; }
 
-void clv_rref_ring_add(clv_rref_ring *r, clv_rref_ring *place) {
+void clv_rref_list_add(clv_rref_list *r, clv_rref_list *place) {
   place->prev = r->prev;
   place->next = r;
   r->prev->next = place;
   r->prev = place;
 }
 
-void clv_rref_ring_remove(clv_rref_ring *place) {
+void clv_rref_list_remove(clv_rref_list *place) {
   if (!place->next) return;
   place->prev->next = place->next;
   place->next->prev = place->prev;
@@ -34,7 +34,7 @@ static clv_rref_record **bucket_of(const clv_rref_map *map, uint64_t id) {
   return &map->buckets[(uint32_t)((id * 0x9e3779b97f4a7c15u) >> 32) & (map->cap - 1)];
 }
 
-void *clv_rref_find(const clv_rref_map *map, uint64_t id) {
+void *clv_rref_record_find(const clv_rref_map *map, uint64_t id) {
   clv_rref_record *r = map->cap ? *bucket_of(map, id) : NULL;
   while (r && r->id != id) r = r->next;
   return r;
@@ -57,14 +57,14 @@ static clv_code widen(clv_rref_map *map, clv_err *err) {
   return CLV_OK;
 }
 
-clv_code clv_rref_make(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint64_t id, void *ret_pp,
-                       clv_err *err) {
+clv_code clv_rref_record_new(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint64_t id,
+                             void *ret_pp, clv_err *err) {
   clv_rref_record *r;
   clv_err ignored;
-  if (!id || clv_rref_find(map, id))
+  if (!id || clv_rref_record_find(map, id))
     return clv_fail(err, CLV_EXISTS, "id %llu is 0 or taken", (unsigned long long)id);
   if (!map->cap) CLV_TRY(widen(map, err));
-  CLV_TRY(clv_slab_take_from(t->o.pool, s, &r, err));
+  CLV_TRY(clv_slab_alloc(t->o.pool, s, &r, err));
   if (map->n >= map->cap) (void)!widen(map, &ignored);
   clv_rref_record **bucket = bucket_of(map, id);
   r->id = id;
@@ -75,47 +75,48 @@ clv_code clv_rref_make(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint64_t id
   return CLV_OK;
 }
 
-void clv_rref_drop(clv_slab *s, clv_rref_map *map, void *record) {
+void clv_rref_record_drop(clv_slab *s, clv_rref_map *map, void *record) {
   clv_rref_record *r = record, **at = bucket_of(map, r->id);
   while (*at != r) at = &(*at)->next;
   *at = r->next;
   map->n--;
   r->gone = true;
-  if (!r->results) clv_slab_give(s, r);
+  if (!r->results) clv_slab_recycle(s, r);
 }
 
 /* ---- the queue of results -------------------------------------------------------------------- */
 
-static bool queued(const clv_rref_out *out) { return out->at.next != NULL; }
+static bool queued(const clv_rref_queue_entry *out) { return out->at.next != NULL; }
 
-void clv_rref_queue_message(clv_rrefs *t, clv_rref_out *out, clv_rref_source source, uint32_t to) {
+void clv_rref_queue_message(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
+                            uint32_t to) {
   if (queued(out)) return;
   out->source = source;
-  clv_rref_ring_add(to == t->o.self ? &t->to_self : &t->results, &out->at);
+  clv_rref_list_add(to == t->o.self ? &t->to_self : &t->results, &out->at);
 }
 
-void clv_rref_queue_report(clv_rrefs *t, clv_rref_out *out, clv_rref_source source,
+void clv_rref_queue_report(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
                            clv_rref_record *of) {
   if (queued(out)) return;
   out->source = source;
-  clv_rref_ring_add(&t->results, &out->at);
+  clv_rref_list_add(&t->results, &out->at);
   of->results++;
 }
 
-void clv_rref_unqueue_report(clv_rref_out *out, clv_rref_record *of) {
+void clv_rref_unqueue_report(clv_rref_queue_entry *out, clv_rref_record *of) {
   if (!queued(out)) return;
-  clv_rref_ring_remove(&out->at);
+  clv_rref_list_remove(&out->at);
   of->results--;
 }
 
-void clv_rref_taken(clv_slab *s, void *record) {
+void clv_rref_record_result_taken(clv_slab *s, void *record) {
   clv_rref_record *r = record;
-  if (!--r->results && r->gone) clv_slab_give(s, r);
+  if (!--r->results && r->gone) clv_slab_recycle(s, r);
 }
 
 /* ---- time and failures ----------------------------------------------------------------------- */
 
-void clv_rref_wake_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
+void clv_rref_tick_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
 
 static const clv_rref_failure no_memory = {
     CLV_EXHAUSTED, "no memory left in the session for the text of an error", "", false};

@@ -74,7 +74,8 @@ static bool fill_ack(clv_rrefs *t, clv_rref_peer *p, clv_rref_message *ret) {
   return true;
 }
 
-static bool fill_message(clv_rrefs *t, clv_rref_out *out, uint32_t *ret_to, clv_rref_message *ret) {
+static bool fill_message(clv_rrefs *t, clv_rref_queue_entry *out, uint32_t *ret_to,
+                         clv_rref_message *ret) {
   *ret = (clv_rref_message){0};
   if (out->source == RREF_FROM_PEER) {
     clv_rref_peer *p = RREF_OF(clv_rref_peer, ack, out);
@@ -93,16 +94,16 @@ static bool fill_message(clv_rrefs *t, clv_rref_out *out, uint32_t *ret_to, clv_
   return true;
 }
 
-static clv_rref_out *take(clv_rref_ring *queue) {
-  if (clv_rref_ring_empty(queue)) return NULL;
-  clv_rref_out *out = RREF_OF(clv_rref_out, at, queue->next);
-  clv_rref_ring_remove(&out->at);
+static clv_rref_queue_entry *take(clv_rref_list *queue) {
+  if (clv_rref_list_is_empty(queue)) return NULL;
+  clv_rref_queue_entry *out = RREF_OF(clv_rref_queue_entry, at, queue->next);
+  clv_rref_list_remove(&out->at);
   return out;
 }
 
 bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret) {
   uint32_t self;
-  for (clv_rref_out *out; (out = take(&t->to_self)) != NULL;)
+  for (clv_rref_queue_entry *out; (out = take(&t->to_self)) != NULL;)
     if (fill_message(t, out, &self, ret)) return true;
   return false;
 }
@@ -118,37 +119,37 @@ static clv_rref_use use_of(const clv_rrefs *t, const clv_rref_handle *h) {
   return u;
 }
 
-static void report_create(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static void report_create(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_entry *e = RREF_OF(clv_rref_entry, create, out);
   ret->kind = CLV_RREF_RESULT_CREATE;
   ret->handle = (clv_rref_use){.ref = e->record.id, .context = e->context, .value = e->value};
-  clv_rref_taken(&t->entry_slab, e);
+  clv_rref_record_result_taken(&t->entry_slab, e);
 }
 
-static void report_freed(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static void report_freed(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_entry *e = RREF_OF(clv_rref_entry, freed, out);
   ret->kind = CLV_RREF_RESULT_FREED;
   ret->handle = (clv_rref_use){.ref = e->record.id};
-  clv_rref_taken(&t->entry_slab, e);
+  clv_rref_record_result_taken(&t->entry_slab, e);
 }
 
-static void report_used(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static void report_used(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, report, out);
   ret->kind = CLV_RREF_RESULT_USED;
   ret->handle = use_of(t, h);
-  clv_rref_taken(&t->handle_slab, h);
+  clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
-static void report_joined(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static void report_joined(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, report, out);
   ret->kind = CLV_RREF_RESULT_JOINED;
   ret->handle = use_of(t, h);
   if (out->code != CLV_OK) ret->failure = clv_rref_refusal(out->code);
-  clv_rref_taken(&t->handle_slab, h);
+  clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
 /* What was fetched is kept here, as long as it is lent. */
-static void report_fetched(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static void report_fetched(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, fetched, out);
   ret->kind = CLV_RREF_RESULT_FETCHED;
   ret->handle = use_of(t, h);
@@ -156,38 +157,38 @@ static void report_fetched(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret
   ret->failure = t->taken_why = h->why;
   h->tensor = NULL;
   h->why = NULL;
-  clv_rref_taken(&t->handle_slab, h);
+  clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
-static void report_fork_unused(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static void report_fork_unused(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_fork *f = RREF_OF(clv_rref_fork, unused, out);
   ret->kind = CLV_RREF_RESULT_UNUSED;
   ret->handle =
       (clv_rref_use){f->entry->record.id, f->record.id, t->o.self, f->node, f->context, f->value};
   ret->failure = clv_rref_refusal(out->code);
-  clv_rref_taken(&t->fork_slab, f);
+  clv_rref_record_result_taken(&t->fork_slab, f);
 }
 
-static void report_child_unused(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static void report_child_unused(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_child *c = RREF_OF(clv_rref_child, unused, out);
   ret->kind = CLV_RREF_RESULT_UNUSED;
   ret->handle = (clv_rref_use){c->ref, c->record.id, c->owner, c->use.to, c->context, c->value};
   ret->failure = clv_rref_refusal(out->code);
-  clv_rref_taken(&t->child_slab, c);
+  clv_rref_record_result_taken(&t->child_slab, c);
 }
 
-typedef void reporter(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret);
+typedef void reporter(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret);
 static reporter *const reporters[] = {
     [RREF_CREATE] = report_create,
     [RREF_FREED] = report_freed,
     [RREF_USED] = report_used,
-    [RREF_JOINED_OR_NOT] = report_joined,
+    [RREF_JOIN_RESULT] = report_joined,
     [RREF_FETCHED] = report_fetched,
     [RREF_FORK_UNUSED] = report_fork_unused,
     [RREF_CHILD_UNUSED] = report_child_unused,
 };
 
-static bool make_result(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
+static bool make_result(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   *ret = (clv_rref_result){.kind = CLV_RREF_RESULT_SEND};
   if (!reporters[out->source]) return fill_message(t, out, &ret->to, &ret->message);
   reporters[out->source](t, out, ret);
@@ -198,7 +199,7 @@ static bool make_result(clv_rrefs *t, clv_rref_out *out, clv_rref_result *ret) {
 bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret) {
   clv_tensor_unref(clv_steal(&t->taken));
   clv_rref_failure_free(clv_steal(&t->taken_why));
-  for (clv_rref_out *out; (out = take(&t->results)) != NULL;)
+  for (clv_rref_queue_entry *out; (out = take(&t->results)) != NULL;)
     if (make_result(t, out, ret)) return true;
   return false;
 }

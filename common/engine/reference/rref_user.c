@@ -6,128 +6,128 @@
 
 enum { ASKS = 6 }; /* in a lease, for a value that the owner has promised */
 
-static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_fact fact,
-                            clv_rref_given *given);
-static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_fact fact,
-                           clv_rref_given *given);
+static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event fact,
+                            clv_rref_event_args *given);
+static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event fact,
+                           clv_rref_event_args *given);
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
-void clv_rref_handle_forget(clv_rref_handle *h) {
+void clv_rref_handle_clear(clv_rref_handle *h) {
   clv_tensor_unref(h->tensor);
   clv_rref_failure_free(h->why);
   h->tensor = NULL;
   h->why = NULL;
 }
 
-static clv_code send_keep(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_keep(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   clv_rref_post_new(t, &h->join, CLV_RREF_KEEP, h->owner);
   return CLV_OK;
 }
 
-static clv_code send_fork(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   clv_rref_post_new(t, &h->join, CLV_RREF_FORK, h->owner);
   return CLV_OK;
 }
 
-static clv_code send_delete(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_delete(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   clv_rref_post_new(t, &h->leave, CLV_RREF_DELETE, h->owner);
   return CLV_OK;
 }
 
-static clv_code send_fetch(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   if (h->wants) return CLV_OK;
   h->wants = true;
-  clv_rref_ring_add(&t->fetching, &h->fetching);
+  clv_rref_list_add(&t->fetching, &h->fetching);
   clv_rref_post_new(t, &h->fetch, CLV_RREF_FETCH, h->owner);
   return CLV_OK;
 }
 
-static clv_code send_accept(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_accept(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  if (h->parent == RREF_NOBODY) return CLV_OK;
+  if (h->parent == RREF_NO_NODE) return CLV_OK;
   clv_rref_post_new(t, &h->accept, CLV_RREF_ACCEPT, h->parent);
-  h->parent = RREF_NOBODY;
+  h->parent = RREF_NO_NODE;
   return CLV_OK;
 }
 
-static clv_code note_joined(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code note_joined(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   (void)given;
   ((clv_rref_handle *)record)->joined_ns = t->now;
   return CLV_OK;
 }
 
 /* Its owner does not know it, or not any more, and why. */
-static clv_code cut_owner(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code cut_owner(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   h->failed = clv_rref_refusal(given->code);
   clv_rref_post_cancel(t, &h->join);
   clv_rref_post_cancel(t, &h->fetch);
   clv_rref_post_cancel(t, &h->leave);
-  clv_rref_ring_remove(&h->of_peer);
+  clv_rref_list_remove(&h->of_peer);
   return CLV_OK;
 }
 
 static void want_no_more(clv_rrefs *t, clv_rref_handle *h) {
   h->wants = false;
-  clv_rref_ring_remove(&h->fetching);
+  clv_rref_list_remove(&h->fetching);
   clv_rref_post_cancel(t, &h->fetch);
 }
 
-static clv_code cut_fetch(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code cut_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   want_no_more(t, h);
   clv_rref_unqueue_report(&h->fetched, &h->record);
-  clv_rref_handle_forget(h);
+  clv_rref_handle_clear(h);
   return CLV_OK;
 }
 
-static clv_code ask_soon(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code ask_soon(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   h->fetch_ns = t->now + t->o.retry_ns;
-  clv_rref_wake_by(t, h->fetch_ns);
+  clv_rref_tick_by(t, h->fetch_ns);
   return CLV_OK;
 }
 
-static clv_code ask_later(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code ask_later(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   h->fetch_ns = t->now + t->o.lease_ns / ASKS;
-  clv_rref_wake_by(t, h->fetch_ns);
+  clv_rref_tick_by(t, h->fetch_ns);
   return CLV_OK;
 }
 
-static clv_code report_used(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code report_used(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   clv_rref_queue_report(t, &h->report, RREF_USED, &h->record);
   return CLV_OK;
 }
 
-static clv_code report_joined(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code report_joined(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   if (!h->made_here) return CLV_OK;
   h->report.code = given->code;
-  clv_rref_queue_report(t, &h->report, RREF_JOINED_OR_NOT, &h->record);
+  clv_rref_queue_report(t, &h->report, RREF_JOIN_RESULT, &h->record);
   return CLV_OK;
 }
 
 /* What was fetched and not taken yet makes room for it: it was the same. */
-static clv_code report_value(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code report_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   want_no_more(t, h);
-  clv_rref_handle_forget(h);
+  clv_rref_handle_clear(h);
   if (given->tensor)
     h->tensor = clv_tensor_ref(given->tensor);
   else
@@ -136,50 +136,51 @@ static clv_code report_value(clv_rrefs *t, void *record, clv_rref_given *given) 
   return CLV_OK;
 }
 
-static clv_code report_failure(clv_rrefs *t, void *record, clv_rref_given *given) {
-  clv_rref_given why = {.failure = clv_rref_refusal(given->code)};
+static clv_code report_failure(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+  clv_rref_event_args why = {.failure = clv_rref_refusal(given->code)};
   return ((clv_rref_handle *)record)->wants ? report_value(t, record, &why) : CLV_OK;
 }
 
-static clv_code check_handle(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code check_handle(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
-  if (!clv_rref_ring_empty(&h->children)) return CLV_OK;
-  return step_handle(t, h, clv_rref_posted(&h->accept) ? RREF_CHILDLESS : RREF_QUIET, given);
+  if (!clv_rref_list_is_empty(&h->children)) return CLV_OK;
+  return step_handle(t, h, clv_rref_post_is_active(&h->accept) ? RREF_CHILDLESS : RREF_NO_WAITERS,
+                     given);
 }
 
-static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  clv_rref_ring_remove(&h->of_peer);
-  clv_rref_drop(&t->handle_slab, &t->handles, h);
+  clv_rref_list_remove(&h->of_peer);
+  clv_rref_record_drop(&t->handle_slab, &t->handles, h);
   return CLV_OK;
 }
 
 /* ---- handles that are passed on -------------------------------------------------------------- */
 
-static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_passing *what,
+static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_args *what,
                           clv_rref_child **ret, clv_err *err) {
   clv_rref_child *c;
-  CLV_TRY(clv_rref_make(t, &t->child_slab, &t->children, what->child, &c, err));
+  CLV_TRY(clv_rref_record_new(t, &t->child_slab, &t->children, what->child, &c, err));
   c->parent = h;
   c->ref = h->ref;
   c->owner = h->owner;
   c->context = what->context;
   c->value = what->value;
   c->use.to = what->to;
-  clv_rref_tie(t, &t->peers[what->to]);
-  clv_rref_ring_add(&h->children, &c->of_parent);
-  clv_rref_ring_add(&t->peers[what->to].children, &c->of_peer);
+  clv_rref_peer_start_lease(t, &t->peers[what->to]);
+  clv_rref_list_add(&h->children, &c->of_parent);
+  clv_rref_list_add(&t->peers[what->to].children, &c->of_peer);
   *ret = c;
   return CLV_OK;
 }
 
 /* The owner itself adds the fork at once: nobody need ask it. */
-static clv_code add_child(clv_rrefs *t, void *record, clv_rref_given *given) {
-  const clv_rref_passing *what = given->passing;
+static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+  const clv_rref_pass_args *what = given->passing;
   const clv_rref_handle *h = record;
-  clv_rref_given none = {0};
-  clv_rref_child *c = clv_rref_find(&t->children, what->child);
+  clv_rref_event_args none = {0};
+  clv_rref_child *c = clv_rref_record_find(&t->children, what->child);
   if (h->owner == t->o.self && h->record.state == RREF_JOINED)
     return clv_rref_fork_pass(t, h->ref, what, given->err);
   if (c && step_child(t, c, RREF_CHILD_PASSED, &none) != CLV_OK)
@@ -188,33 +189,33 @@ static clv_code add_child(clv_rrefs *t, void *record, clv_rref_given *given) {
   return step_child(t, c, RREF_CHILD_PASSED, &none);
 }
 
-static clv_code send_use(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code send_use(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_child *c = record;
   (void)given;
   clv_rref_post_new(t, &c->use, CLV_RREF_USE, c->use.to);
   return CLV_OK;
 }
 
-static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_child *c = record;
   c->unused.code = given->code;
   clv_rref_queue_report(t, &c->unused, RREF_CHILD_UNUSED, &c->record);
   return CLV_OK;
 }
 
-static clv_code free_child(clv_rrefs *t, void *record, clv_rref_given *given) {
+static clv_code free_child(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_child *c = record;
   clv_rref_handle *h = c->parent;
   clv_rref_post_cancel(t, &c->use);
-  clv_rref_ring_remove(&c->of_parent);
-  clv_rref_ring_remove(&c->of_peer);
-  clv_rref_drop(&t->child_slab, &t->children, c);
+  clv_rref_list_remove(&c->of_parent);
+  clv_rref_list_remove(&c->of_peer);
+  clv_rref_record_drop(&t->child_slab, &t->children, c);
   return check_handle(t, h, given);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static clv_rref_doer *const handle_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
     [RREF_SEND_KEEP] = send_keep,
     [RREF_SEND_FORK] = send_fork,
     [RREF_SEND_FETCH] = send_fetch,
@@ -222,10 +223,10 @@ static clv_rref_doer *const handle_doers[RREF_ACTIONS] = {
     [RREF_SEND_DELETE] = send_delete,
     [RREF_ADD_CHILD] = add_child,
     [RREF_NOTE_JOINED] = note_joined,
-    [RREF_CUT_OWNER] = cut_owner,
-    [RREF_CUT_FETCH] = cut_fetch,
-    [RREF_ASK_SOON] = ask_soon,
-    [RREF_ASK_LATER] = ask_later,
+    [RREF_CANCEL_OWNER_POSTS] = cut_owner,
+    [RREF_CANCEL_FETCH] = cut_fetch,
+    [RREF_REFETCH_SOON] = ask_soon,
+    [RREF_REFETCH_LATER] = ask_later,
     [RREF_REPORT_USED] = report_used,
     [RREF_REPORT_JOINED] = report_joined,
     [RREF_REPORT_FAILURE] = report_failure,
@@ -234,29 +235,31 @@ static clv_rref_doer *const handle_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_handle,
 };
 
-static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_fact fact,
-                            clv_rref_given *given) {
+static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event fact,
+                            clv_rref_event_args *given) {
   uint8_t none = RREF_NONE;
-  return clv_rref_step(t, RREF_HANDLES, handle_doers, h, h ? &h->record.state : &none, fact, given);
+  return clv_rref_on_event(t, RREF_HANDLES, handle_doers, h, h ? &h->record.state : &none, fact,
+                           given);
 }
 
-static clv_rref_doer *const child_doers[RREF_ACTIONS] = {
+static clv_rref_action_fn *const child_doers[RREF_ACTIONS] = {
     [RREF_SEND_USE] = send_use, [RREF_REPORT_UNUSED] = report_unused, [RREF_FREE] = free_child};
 
-static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_fact fact,
-                           clv_rref_given *given) {
+static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event fact,
+                           clv_rref_event_args *given) {
   uint8_t none = RREF_CHILD_NONE;
-  return clv_rref_step(t, RREF_CHILDREN, child_doers, c, c ? &c->record.state : &none, fact, given);
+  return clv_rref_on_event(t, RREF_CHILDREN, child_doers, c, c ? &c->record.state : &none, fact,
+                           given);
 }
 
-static void handle_fact(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_fact fact,
+static void handle_fact(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event fact,
                         clv_code code) {
-  clv_rref_given given = {.code = code};
+  clv_rref_event_args given = {.code = code};
   (void)step_handle(t, h, fact, &given);
 }
 
-static void child_fact(clv_rrefs *t, clv_rref_child *c, clv_rref_child_fact fact, clv_code code) {
-  clv_rref_given given = {.code = code};
+static void child_fact(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event fact, clv_code code) {
+  clv_rref_event_args given = {.code = code};
   (void)step_child(t, c, fact, &given);
 }
 
@@ -264,12 +267,12 @@ static void child_fact(clv_rrefs *t, clv_rref_child *c, clv_rref_child_fact fact
 
 /* What the message says of it, and the fact that it begins with. */
 static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t parent,
-                           clv_rref_handle_fact fact, clv_err *err) {
-  clv_rref_given given = {0};
-  clv_rref_handle *h = clv_rref_find(&t->handles, m->fork);
+                           clv_rref_handle_event fact, clv_err *err) {
+  clv_rref_event_args given = {0};
+  clv_rref_handle *h = clv_rref_record_find(&t->handles, m->fork);
   if (h && step_handle(t, h, fact, &given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)m->fork);
-  CLV_TRY(clv_rref_make(t, &t->handle_slab, &t->handles, m->fork, &h, err));
+  CLV_TRY(clv_rref_record_new(t, &t->handle_slab, &t->handles, m->fork, &h, err));
   h->ref = m->ref;
   h->key = m->key;
   h->owner = m->owner;
@@ -277,18 +280,18 @@ static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t par
   h->context = m->context;
   h->value = m->value;
   h->made_here = fact == RREF_KEPT || fact == RREF_OWNED;
-  clv_rref_ring_init(&h->children);
-  clv_rref_tie(t, &t->peers[h->owner]);
-  clv_rref_ring_add(&t->peers[h->owner].handles, &h->of_peer);
+  clv_rref_list_init(&h->children);
+  clv_rref_peer_start_lease(t, &t->peers[h->owner]);
+  clv_rref_list_add(&t->peers[h->owner].handles, &h->of_peer);
   return step_handle(t, h, fact, &given);
 }
 
-clv_code clv_rref_handle_own(clv_rrefs *t, const clv_rref_birth *b, clv_err *err) {
+clv_code clv_rref_handle_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_err *err) {
   clv_rref_message m = {.ref = b->ref, .fork = b->fork, .key = b->key, .owner = t->o.self};
-  return handle_new(t, &m, RREF_NOBODY, RREF_OWNED, err);
+  return handle_new(t, &m, RREF_NO_NODE, RREF_OWNED, err);
 }
 
-clv_code clv_rref_handle_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t owner,
+clv_code clv_rref_handle_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
                               uint64_t context, uint64_t value, clv_err *err) {
   clv_rref_message m = {.ref = b->ref,
                         .fork = b->fork,
@@ -296,40 +299,40 @@ clv_code clv_rref_handle_keep(clv_rrefs *t, const clv_rref_birth *b, uint32_t ow
                         .owner = owner,
                         .context = context,
                         .value = value};
-  return handle_new(t, &m, RREF_NOBODY, RREF_KEPT, err);
+  return handle_new(t, &m, RREF_NO_NODE, RREF_KEPT, err);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void join_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   handle_fact(t, RREF_OF(clv_rref_handle, join, post),
-              code == CLV_OK ? RREF_ANSWERED : RREF_REFUSED, code);
+              code == CLV_OK ? RREF_JOIN_ACKED : RREF_JOIN_REFUSED, code);
 }
 
 static void accept_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  clv_rref_given given = {.code = code};
+  clv_rref_event_args given = {.code = code};
   (void)check_handle(t, RREF_OF(clv_rref_handle, accept, post), &given);
 }
 
 static void leave_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  handle_fact(t, RREF_OF(clv_rref_handle, leave, post), RREF_LEFT, code);
+  handle_fact(t, RREF_OF(clv_rref_handle, leave, post), RREF_DELETE_ACKED, code);
 }
 
 static void fetch_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   handle_fact(t, RREF_OF(clv_rref_handle, fetch, post),
-              code == CLV_OK ? RREF_ASKED : RREF_NOT_ASKED, code);
+              code == CLV_OK ? RREF_FETCH_ACKED : RREF_FETCH_REFUSED, code);
 }
 
 static void use_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   if (post->of_fork)
-    clv_rref_fork_step(t, RREF_OF(clv_rref_fork, use, post),
-                       code == CLV_OK ? RREF_FORK_TAKEN : RREF_FORK_REFUSED, code);
+    clv_rref_fork_on_event(t, RREF_OF(clv_rref_fork, use, post),
+                           code == CLV_OK ? RREF_FORK_USE_ACKED : RREF_FORK_USE_REFUSED, code);
   else
     child_fact(t, RREF_OF(clv_rref_child, use, post),
-               code == CLV_OK ? RREF_CHILD_USE_TAKEN : RREF_CHILD_USE_REFUSED, code);
+               code == CLV_OK ? RREF_CHILD_USE_ACKED : RREF_CHILD_USE_REFUSED, code);
 }
 
-void clv_rref_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
+void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   static void (*const answered[CLV_RREF_KINDS])(clv_rrefs *, clv_rref_post *, clv_code) = {
       [CLV_RREF_KEEP] = join_answered,     [CLV_RREF_FORK] = join_answered,
       [CLV_RREF_ACCEPT] = accept_answered, [CLV_RREF_DELETE] = leave_answered,
@@ -344,61 +347,61 @@ int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_err why;
   if (m->owner >= t->o.n_nodes) return CLV_NOT_FOUND;
   bool of_owner = m->owner == from && !m->early;
-  return handle_new(t, m, of_owner ? RREF_NOBODY : from, of_owner ? RREF_GIVEN_KNOWN : RREF_GIVEN,
-                    &why);
+  return handle_new(t, m, of_owner ? RREF_NO_NODE : from,
+                    of_owner ? RREF_RECEIVED_FROM_OWNER : RREF_RECEIVED, &why);
 }
 
 int clv_rref_on_accept(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_child *c = clv_rref_find(&t->children, m->fork);
+  clv_rref_child *c = clv_rref_record_find(&t->children, m->fork);
   bool theirs = c && c->use.to == from && c->ref == m->ref;
   child_fact(t, theirs ? c : NULL, RREF_CHILD_ACCEPTED, CLV_OK);
   return CLV_OK;
 }
 
 void clv_rref_on_value(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_handle *h = clv_rref_find(&t->handles, m->fork);
-  clv_rref_given given = {.tensor = m->tensor, .failure = m->failure};
+  clv_rref_handle *h = clv_rref_record_find(&t->handles, m->fork);
+  clv_rref_event_args given = {.tensor = m->tensor, .failure = m->failure};
   if (!h || h->owner != from || h->ref != m->ref || !h->wants || !m->tensor == !m->failure) return;
   (void)step_handle(t, h, RREF_VALUE_CAME, &given);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-void clv_rref_fetch_again(clv_rrefs *t) {
-  for (clv_rref_ring *r = t->fetching.next; r != &t->fetching; r = r->next) {
+void clv_rref_fetches_resend(clv_rrefs *t) {
+  for (clv_rref_list *r = t->fetching.next; r != &t->fetching; r = r->next) {
     clv_rref_handle *h = RREF_OF(clv_rref_handle, fetching, r);
-    if (clv_rref_posted(&h->fetch)) continue;
+    if (clv_rref_post_is_active(&h->fetch)) continue;
     if (h->fetch_ns <= t->now)
       clv_rref_post_new(t, &h->fetch, CLV_RREF_FETCH, h->owner);
     else
-      clv_rref_wake_by(t, h->fetch_ns);
+      clv_rref_tick_by(t, h->fetch_ns);
   }
 }
 
-void clv_rref_handles_forget(clv_rrefs *t, clv_rref_peer *p, uint64_t before_ns) {
-  for (clv_rref_ring *r = p->handles.next, *next; r != &p->handles; r = next) {
+void clv_rref_handles_fail_unknown(clv_rrefs *t, clv_rref_peer *p, uint64_t before_ns) {
+  for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
     clv_rref_handle *h = RREF_OF(clv_rref_handle, of_peer, r);
     if (h->joined_ns < before_ns) handle_fact(t, h, RREF_OWNER_FORGOT, CLV_NOT_FOUND);
   }
 }
 
-void clv_rref_handles_lose(clv_rrefs *t, clv_rref_peer *p) {
-  for (clv_rref_ring *r = p->handles.next, *next; r != &p->handles; r = next) {
+void clv_rref_handles_fail_lost(clv_rrefs *t, clv_rref_peer *p) {
+  for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
     handle_fact(t, RREF_OF(clv_rref_handle, of_peer, r), RREF_OWNER_LOST, CLV_UNAVAILABLE);
   }
-  while (!clv_rref_ring_empty(&p->children))
+  while (!clv_rref_list_is_empty(&p->children))
     child_fact(t, RREF_OF(clv_rref_child, of_peer, p->children.next), RREF_CHILD_LOST,
                CLV_UNAVAILABLE);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_fact fact,
-                               const clv_rref_passing *what, clv_err *err) {
-  clv_rref_given given = {.passing = what, .err = err};
-  clv_rref_handle *h = clv_rref_find(&t->handles, fork);
+clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event fact,
+                               const clv_rref_pass_args *what, clv_err *err) {
+  clv_rref_event_args given = {.passing = what, .err = err};
+  clv_rref_handle *h = clv_rref_record_find(&t->handles, fork);
   bool failed = h && h->record.state == RREF_FAILED;
   clv_code code = step_handle(t, h, fact, &given);
   if (!given.refused) return code;

@@ -10,12 +10,12 @@
 
 static clv_code bad_value(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                           clv_err *err) {
-  char cut[CLV_SHOWN_MAX];
+  char cut[CLV_MESSAGE_TEXT_MAX];
   if (node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(node))
     return clv_yaml_source_fail(
         b->source, node->pos, err,
         "'%s%s' starts like a number but is none: '%s' (quote it if it is a text)", shown,
-        node->key, clv_shown(node->text, cut));
+        node->key, clv_text_for_message(node->text, cut));
   return clv_yaml_source_fail(
       b->source, node->pos, err,
       "'%s%s' must be a number, a text, true, false or a list of whole numbers", shown, node->key);
@@ -71,15 +71,15 @@ static clv_code read_ints(const clv_binder *b, const clv_yaml_node *node, const 
 
 static clv_code read_attr(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                           clv_attr_spec *attr, clv_err *err) {
-  char cut[CLV_SHOWN_MAX];
+  char cut[CLV_MESSAGE_TEXT_MAX];
   if (strchr(node->key, ' '))
     return clv_yaml_source_fail(b->source, node->key_pos, err,
                                 "'%s%s' is no attribute: is a ':' missing behind its name?", shown,
-                                clv_shown(node->key, cut));
-  if (!clv_format_ok(CLV_FORMAT_WORD, node->key))
-    return clv_yaml_source_fail(b->source, node->key_pos, err,
-                                "'%s%s' is no attribute: a name is %s", shown,
-                                clv_shown(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
+                                clv_text_for_message(node->key, cut));
+  if (!clv_format_matches(CLV_FORMAT_WORD, node->key))
+    return clv_yaml_source_fail(
+        b->source, node->key_pos, err, "'%s%s' is no attribute: a name is %s", shown,
+        clv_text_for_message(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
   attr->pos = node->key_pos;
   CLV_TRY(clv_strdup(node->key, &attr->key, err));
   if (node->kind == CLV_YAML_SCALAR) return read_scalar(b, node, shown, attr, err);

@@ -24,14 +24,14 @@ static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const ch
 static void *member(const binding *s, size_t offset) { return s->base + offset; }
 
 static clv_code mismatch(const clv_binder *b, const binding *s, clv_err *err) {
-  char expected[256], shown[CLV_SHOWN_MAX], got[CLV_SHOWN_MAX + 4];
+  char expected[256], shown[CLV_MESSAGE_TEXT_MAX], got[CLV_MESSAGE_TEXT_MAX + 4];
   bool list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
-  clv_row_expects(s->row, expected, sizeof expected);
+  clv_row_describe_expected(s->row, expected, sizeof expected);
   if (clv_yaml_node_is_null(s->node))
     snprintf(got, sizeof got, "nothing");
   else if (s->node->kind == CLV_YAML_SCALAR)
     snprintf(got, sizeof got, s->node->plain ? "'%s'" : "the text '%s'",
-             clv_shown(s->node->text, shown));
+             clv_text_for_message(s->node->text, shown));
   else
     snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
   return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s%s%s, got %s", s->shown,
@@ -112,19 +112,19 @@ static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_e
     *ret = (int)n;
     return CLV_OK;
   }
-  char shown[CLV_SHOWN_MAX], expected[256];
+  char shown[CLV_MESSAGE_TEXT_MAX], expected[256];
   const char *near = clv_did_you_mean(s->node->text, names, n);
   if (!near) near = begins_alike(s->node->text, names, n);
-  clv_row_expects(s->row, expected, sizeof expected);
+  clv_row_describe_expected(s->row, expected, sizeof expected);
   bool none = !near || !*near;
   if (none && s->row->instead && s->node->text[0])
     return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
-                                s->shown, expected, clv_shown(s->node->text, shown),
+                                s->shown, expected, clv_text_for_message(s->node->text, shown),
                                 s->row->instead);
   if (none) return mismatch(b, s, err);
   return clv_yaml_source_fail(b->source, s->node->pos, err,
                               "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
-                              clv_shown(s->node->text, shown), near);
+                              clv_text_for_message(s->node->text, shown), near);
 }
 
 static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
@@ -132,7 +132,7 @@ static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
 }
 
 static clv_code bind_text(const clv_binder *b, const binding *s, clv_err *err) {
-  if (!is_text(s) || !clv_format_ok(s->row->format, s->node->text)) return mismatch(b, s, err);
+  if (!is_text(s) || !clv_format_matches(s->row->format, s->node->text)) return mismatch(b, s, err);
   return clv_strdup(s->node->text, (char **)(void *)s->at, err);
 }
 
@@ -156,7 +156,7 @@ static clv_code bind_path(const clv_binder *b, const binding *s, clv_err *err) {
           "systemd sets it for units with LoadCredential=",
           s->shown);
   }
-  if (!clv_path_fits(folder, text))
+  if (!clv_path_can_join(folder, text))
     return clv_yaml_source_fail(b->source, s->node->pos, err,
                                 "'%s' makes a path of more than %d bytes", s->shown,
                                 CLV_CONFIG_MAX_TEXT);
@@ -172,7 +172,7 @@ static bool range_end(const char *text, size_t len, uint64_t *number, char *name
   if (strspn(end, "0123456789") == len)
     return clv_text_to_u64(end, number) && *number < CLV_CONFIG_MAX_ENTRIES;
   memcpy(name, end, len + 1);
-  return clv_format_ok(CLV_FORMAT_RUN, end) && end[len - 1] != '.';
+  return clv_format_matches(CLV_FORMAT_RUN, end) && end[len - 1] != '.';
 }
 
 bool clv_layer_range_read(const char *text, clv_layer_range *ret) {
@@ -201,7 +201,7 @@ static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err)
   if (wrong) return mismatch(b, s, err);
   if (n >= s->row->min && (!s->row->max || n <= s->row->max)) return CLV_OK;
   char expected[128];
-  clv_row_expects(s->row, expected, sizeof expected);
+  clv_row_describe_expected(s->row, expected, sizeof expected);
   return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %zu", s->shown,
                               expected, n);
 }
@@ -214,7 +214,7 @@ static clv_code check_item(const clv_binder *b, const binding *item, clv_err *er
   each.kind = each.names ? CLV_ROW_ENUM : CLV_ROW_TEXT;
   if (each.names || each.format != CLV_FORMAT_ANY) alone.row = &each;
   if (each.names) return pick_name(b, &alone, &index, err);
-  bool ok = is_text(&alone) && clv_format_ok(each.format, alone.node->text);
+  bool ok = is_text(&alone) && clv_format_matches(each.format, alone.node->text);
   return ok ? CLV_OK : mismatch(b, &alone, err);
 }
 
@@ -247,7 +247,7 @@ static clv_code bind_numbers(const clv_binder *b, const binding *s, clv_err *err
 static clv_code bind_section(const clv_binder *b, const binding *s, clv_err *err) {
   char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX];
   if (s->node && s->node->kind != CLV_YAML_MAP) return mismatch(b, s, err);
-  clv_row_inner(s->row, inner);
+  clv_row_inner_prefix(s->row, inner);
   snprintf(shown, sizeof shown, "%s.", s->shown);
   return bind_map(b, s->node, inner, shown, s->base, err);
 }
@@ -264,13 +264,14 @@ static clv_code no_mapping(const clv_binder *b, const binding *s, const clv_yaml
 /* LIST and MAP entries; both start with their place, those of a map go on with their name. */
 static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
                            clv_err *err) {
-  char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_SHOWN_MAX];
+  char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];
   const clv_yaml_node *node = s->node->items[i];
   *(clv_config_pos *)(void *)entry = node->key ? node->key_pos : node->pos;
   if (s->row->kind == CLV_ROW_MAP) {
-    if (!clv_format_ok(s->row->format, node->key))
+    if (!clv_format_matches(s->row->format, node->key))
       return clv_yaml_source_fail(b->source, node->key_pos, err, "'%s.%s' must have %s", s->shown,
-                                  clv_shown(node->key, key), clv_format_noun(s->row->format));
+                                  clv_text_for_message(node->key, key),
+                                  clv_format_noun(s->row->format));
     CLV_TRY(clv_strdup(node->key, (char **)(void *)(entry + sizeof(clv_config_pos)), err));
     snprintf(shown, sizeof shown, "%s.%s", s->shown, node->key);
   } else {
@@ -279,7 +280,7 @@ static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char
   if (node->kind != CLV_YAML_MAP) return no_mapping(b, s, node, shown, err);
   size_t n = strlen(shown);
   snprintf(shown + n, sizeof shown - n, ".");
-  clv_row_inner(s->row, inner);
+  clv_row_inner_prefix(s->row, inner);
   return bind_map(b, node, inner, shown, entry, err);
 }
 
@@ -336,7 +337,7 @@ static const char *other_file(const clv_schema *schema, const char *key) {
 static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, const char *prefix,
                             const char *shown, clv_err *err) {
   const char *keys[64], *key;
-  char cut[CLV_SHOWN_MAX], known[256] = "";
+  char cut[CLV_MESSAGE_TEXT_MAX], known[256] = "";
   size_t n = 0;
   for (size_t i = 0; i < b->schema->n_rows && n < CLV_COUNT(keys); i++)
     if ((key = clv_row_key(&b->schema->rows[i], prefix))) keys[n++] = key;
@@ -347,7 +348,7 @@ static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, con
                                 "unknown key '%s', which is one of %s; is this the right file?",
                                 entry->key, other);
   if (!near) near = elsewhere(b->schema, prefix, entry->key);
-  clv_shown(entry->key, cut);
+  clv_text_for_message(entry->key, cut);
   if (near)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
                                 "unknown key '%s%s', did you mean '%s'?", shown, cut, near);
@@ -373,7 +374,7 @@ static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const 
 }
 
 static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
   const char *initial = s->row->initial;
   if (s->row->kind == CLV_ROW_SECTION) return bind_section(b, s, err);
   if (!initial) return CLV_OK;
@@ -456,7 +457,7 @@ static void free_entries(const clv_schema *schema, const clv_row *row, char *bas
   char inner[CLV_PATH_MAX];
   char *entries = *(char **)(void *)(base + row->offset);
   size_t n = *(size_t *)(void *)(base + row->count);
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   for (size_t i = 0; i < n; i++) {
     char *entry = entries + i * row->entry_bytes;
     if (row->kind == CLV_ROW_MAP) free(*(char **)(void *)(entry + sizeof(clv_config_pos)));
@@ -475,7 +476,7 @@ static void free_row(const clv_schema *schema, const clv_row *row, char *base) {
   if (row->kind == CLV_ROW_ATTRS)
     clv_attrs_free(*(clv_attr_spec **)at, *(size_t *)(void *)(base + row->count));
   if (row->kind == CLV_ROW_SECTION) {
-    clv_row_inner(row, inner);
+    clv_row_inner_prefix(row, inner);
     free_map(schema, inner, base);
   }
 }

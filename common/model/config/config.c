@@ -22,7 +22,7 @@ static const char *credentials_of(const clv_config_overrides *over) {
 clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *source, const char *text,
                           size_t len, const clv_config_overrides *over, clv_text_list *applied,
                           void *config, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *root = NULL;
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *root = NULL;
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_TRY(clv_path_folder(source->file, &folder, err));
   CLV_TRY(clv_yaml_read(source, text, len, 0, &root, err));

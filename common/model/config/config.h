@@ -117,7 +117,7 @@ typedef enum clv_objective_choice {
   CLV_LABELS_CAUSAL,
   CLV_LABELS_MASKED
 } clv_objective_choice;
-typedef enum clv_labels_of { CLV_LABELS_OF_WORDS, CLV_LABELS_OF_PAGES } clv_labels_of;
+typedef enum clv_label_unit { CLV_LABEL_PER_WORD, CLV_LABEL_PER_PAGE } clv_label_unit;
 /* Treatment of accents in text. AUTO strips them if the tokenizer makes text lower-case. */
 typedef enum clv_accent_choice {
   CLV_ACCENT_AUTO,
@@ -178,7 +178,7 @@ typedef enum clv_best_metric {
   CLV_BEST_LOSS,     /* validation.loss */
   CLV_BEST_ACCURACY, /* validation.accuracy */
 } clv_best_metric;
-typedef enum clv_best_mode { CLV_BEST_FITTING, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
+typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
 
 typedef struct clv_tls_config {
   clv_config_pos pos;
@@ -231,12 +231,12 @@ typedef struct clv_stage_spec {
   uint64_t cache_ttl_ms;
   clv_lora_config lora;
   bool recompute;                 /* all of it */
-  clv_text_list recompute_blocks; /* parts of it: see clv_model_graph_over */
+  clv_text_list recompute_blocks; /* parts of it: see clv_model_graph_of_inputs */
   clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
 } clv_stage_spec;
 
 /* Whether the master has the stage's first weights, and sends them to wherever it is. */
-static inline bool clv_stage_pushes(const clv_stage_spec *s) {
+static inline bool clv_stage_has_master_weights(const clv_stage_spec *s) {
   return s->weights_file || s->weights_folder;
 }
 
@@ -273,7 +273,7 @@ typedef struct clv_data_config {
   } text;
   struct {
     clv_config_pos pos;
-    clv_labels_of labels_of;
+    clv_label_unit labels_of;
     clv_text_list labels; /* names of classes in their order; n = 0: all, sorted */
     uint64_t max_tokens, stride, seconds, memory_mib;
   } documents;

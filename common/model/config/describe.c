@@ -36,7 +36,7 @@ static void comment(example *x, const char *text) {
 static void example_doc(example *x, const clv_row *row) {
   char text[600], expected[256];
   bool bare = row->kind == CLV_ROW_SECTION || row->kind == CLV_ROW_MAP || row->kind == CLV_ROW_LIST;
-  clv_row_expects(row, expected, sizeof expected);
+  clv_row_describe_expected(row, expected, sizeof expected);
   if (bare)
     snprintf(text, sizeof text, "%s", row->doc);
   else
@@ -49,7 +49,7 @@ static void example_doc(example *x, const clv_row *row) {
 void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *out) {
   char inner[CLV_PATH_MAX];
   const char *comma = "";
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   clv_bytes_puts(out, "{");
   for (size_t i = 0; i < schema->n_rows; i++) {
     if (!schema->rows[i].required || !clv_row_key(&schema->rows[i], inner)) continue;
@@ -83,7 +83,7 @@ static void example_inner(example *x, const clv_row *row) {
   char inner[CLV_PATH_MAX];
   int indent = x->indent;
   bool entries = row->kind == CLV_ROW_LIST && row->sample && !x->commented;
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   x->commented |= entries;
   if (row->kind != CLV_ROW_SECTION) {
     x->indent += 2;
@@ -174,7 +174,7 @@ static void json_enum(const json *j, const clv_row *row) {
 
 static void json_nested(const json *j, const clv_row *row) {
   char inner[CLV_PATH_MAX];
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   if (row->kind == CLV_ROW_SECTION) {
     json_map(j, inner);
     return;

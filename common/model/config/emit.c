@@ -249,7 +249,7 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
 /* A section with nothing given inside is taken back. */
 static void write_section(writer *w, const clv_row *row, const char *base) {
   char inner[CLV_PATH_MAX];
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   clv_bytes_puts(w->out, "\n");
   size_t after = w->out->len;
   w->indent += 2;
@@ -282,7 +282,7 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
   char inner[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count);
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   clv_bytes_puts(w->out, "\n");
   for (size_t i = 0; i < n; i++) {
     const char *entry = entries + i * row->entry_bytes;
@@ -306,7 +306,7 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
 static bool is_absent(const writer *w, const clv_row *row, const char *base) {
   char inner[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *in = &w->schema->rows[i];
     if (!clv_row_key(in, inner) || !in->required || in->kind != CLV_ROW_TEXTS) continue;
@@ -374,7 +374,7 @@ static void list_entries(writer *w, const clv_row *row, const char *shown, const
   char inner[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count);
-  clv_row_inner(row, inner);
+  clv_row_inner_prefix(row, inner);
   for (size_t i = 0; i < n; i++) {
     const char *entry = entries + i * row->entry_bytes;
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -394,7 +394,7 @@ static void list_row(writer *w, const clv_row *row, const char *shown, const cha
   if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
     list_entries(w, row, shown, base);
   } else if (row->kind == CLV_ROW_SECTION) {
-    clv_row_inner(row, inner);
+    clv_row_inner_prefix(row, inner);
     list_map(w, inner, shown, base);
   } else {
     clv_bytes_printf(w->out, "%s: ", shown);

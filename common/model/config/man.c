@@ -43,7 +43,7 @@ static void key(const clv_row *row, clv_bytes *out) {
   clv_bytes_roff(out, path.data);
   clv_bytes_puts(out, row->required ? "\\fR (required)\n" : "\\fR\n");
   sentence(out, row->doc);
-  clv_row_expects(row, expected, sizeof expected);
+  clv_row_describe_expected(row, expected, sizeof expected);
   if (!nested) sentence(out, expected);
   if (!row->initial) return;
   clv_bytes_puts(out, "Default:\n\\fB");

@@ -60,11 +60,11 @@ static clv_yaml_node **find_entry(const override *o, clv_yaml_node *map, size_t 
 
 static clv_code add_entry(const override *o, clv_yaml_node *map, size_t at, size_t len,
                           clv_yaml_node ***ret, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
   if (map->n >= CLV_CONFIG_MAX_ENTRIES)
     return clv_yaml_source_fail(o->source, o->pos, err, "more than %d entries in one mapping",
                                 CLV_CONFIG_MAX_ENTRIES);
-  CLV_TRY(clv_tree_new(CLV_YAML_MAP, o->pos, &node, err));
+  CLV_TRY(clv_yaml_node_new(CLV_YAML_MAP, o->pos, &node, err));
   CLV_TRY(clv_alloc(len + 1, 1, &node->key, err));
   for (size_t i = 0; i < len; i++)
     node->key[i] = o->fold ? (char)tolower((unsigned char)o->path[at + i]) : o->path[at + i];
@@ -75,7 +75,7 @@ static clv_code add_entry(const override *o, clv_yaml_node *map, size_t at, size
 
 static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, size_t len,
                           clv_yaml_node ***ret, clv_err *err) {
-  char above[CLV_SHOWN_MAX], part[CLV_SHOWN_MAX];
+  char above[CLV_MESSAGE_TEXT_MAX], part[CLV_MESSAGE_TEXT_MAX];
   size_t index = 0;
   bool ok = len > 0 && len <= 6;
   for (size_t i = 0; i < len && ok; i++) {
@@ -96,7 +96,7 @@ static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, siz
 /* One part of the path: the place of the node below `node`. */
 static clv_code step(const override *o, clv_yaml_node *node, size_t at, size_t *ret_len,
                      clv_yaml_node ***ret, clv_err *err) {
-  char above[CLV_SHOWN_MAX];
+  char above[CLV_MESSAGE_TEXT_MAX];
   size_t len = part_len(o, at);
   if (len == 0) return clv_yaml_source_fail(o->source, o->pos, err, "a name is empty in the path");
   *ret_len = len;
@@ -116,7 +116,7 @@ static clv_code step(const override *o, clv_yaml_node *node, size_t at, size_t *
 /* Put `value` where the path leads; it is the tree's afterwards, or freed on failure. */
 static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_node *value_taken,
                             clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *value = value_taken;
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *value = value_taken;
   clv_yaml_node *node = root, **slot = NULL;
   unsigned depth = 0;
   for (size_t at = 0, len = 0;; at += len + strlen(o->separator)) {
@@ -128,7 +128,7 @@ static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_nod
     if (at + len >= o->path_len) break;
   }
   value->key = clv_steal(&node->key);
-  clv_tree_free(node);
+  clv_yaml_node_free(node);
   *slot = clv_steal(&value);
   return CLV_OK;
 }
@@ -153,9 +153,9 @@ static clv_code read_value(const override *o, const char *text, clv_yaml_node **
 
 static clv_code apply(override *o, const char *label, const char *value, clv_text_list *applied,
                       clv_yaml_node *root, clv_err *err) {
-  char shown[CLV_SHOWN_MAX];
+  char shown[CLV_MESSAGE_TEXT_MAX];
   clv_yaml_node *node = NULL;
-  CLV_TRY(clv_text_list_add(applied, clv_shown(label, shown), err));
+  CLV_TRY(clv_text_list_add(applied, clv_text_for_message(label, shown), err));
   o->pos = (clv_config_pos){0, (uint32_t)applied->n};
   if (!value || o->path_len == 0)
     return clv_yaml_source_fail(o->source, o->pos, err,

@@ -16,7 +16,7 @@ const char *clv_row_key(const clv_row *row, const char *prefix) {
   return strchr(key, '.') ? NULL : key;
 }
 
-void clv_row_inner(const clv_row *row, char inner[CLV_PATH_MAX]) {
+void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]) {
   const char *mark = row->kind == CLV_ROW_LIST ? "[]." : row->kind == CLV_ROW_MAP ? "{}." : ".";
   snprintf(inner, CLV_PATH_MAX, "%s%s", row->path, mark);
 }
@@ -29,7 +29,7 @@ bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char
   return false;
 }
 
-bool clv_path_fits(const char *folder, const char *path) {
+bool clv_path_can_join(const char *folder, const char *path) {
   size_t before = path[0] == '/' ? 0 : strlen(folder) + 1;
   return before + strlen(path) <= CLV_CONFIG_MAX_TEXT;
 }

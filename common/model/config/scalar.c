@@ -240,14 +240,17 @@ static const struct {
                                "cpu, cpu:0 to cpu:7, cuda, cuda:0 to cuda:63, or auto, which is "
                                "what its node computes on",
                            .pattern = "^(cpu(:[0-7])?|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
-    [CLV_FORMAT_COMPUTER] = {.ok = is_computer,
-                             .noun = "cpu, cuda, cuda:0 to cuda:63, or auto, which is cuda where "
-                                     "there is one, else cpu",
-                             .pattern = "^(cpu|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
+    [CLV_FORMAT_WORKER_DEVICE] = {.ok = is_computer,
+                                  .noun =
+                                      "cpu, cuda, cuda:0 to cuda:63, or auto, which is cuda where "
+                                      "there is one, else cpu",
+                                  .pattern = "^(cpu|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
     [CLV_FORMAT_FOLDER] = {.ok = is_any, .noun = "a folder, true or false"},
 };
 
-bool clv_format_ok(clv_text_format format, const char *text) { return formats[format].ok(text); }
+bool clv_format_matches(clv_text_format format, const char *text) {
+  return formats[format].ok(text);
+}
 const char *clv_format_noun(clv_text_format format) { return formats[format].noun; }
 const char *clv_format_pattern(clv_text_format format) { return formats[format].pattern; }
 
@@ -324,7 +327,7 @@ static void expect_list(const clv_row *row, char *buf, size_t len) {
     snprintf(buf, len, "a list of %s", of);
 }
 
-void clv_row_expects(const clv_row *row, char *buf, size_t len) {
+void clv_row_describe_expected(const clv_row *row, char *buf, size_t len) {
   static void (*const by_kind[CLV_ROW_KINDS])(const clv_row *, char *, size_t) = {
       [CLV_ROW_INT] = expect_int,       [CLV_ROW_NUMBER] = expect_number,
       [CLV_ROW_SIZE] = expect_quantity, [CLV_ROW_DURATION] = expect_quantity,

@@ -43,9 +43,9 @@ typedef enum clv_text_format {
   CLV_FORMAT_LISTEN,  /* host:port, port 0 allowed */
   CLV_FORMAT_URI,     /* scheme://authority... */
   CLV_FORMAT_SHA256,
-  CLV_FORMAT_DEVICE,   /* of a stage */
-  CLV_FORMAT_COMPUTER, /* device of a worker */
-  CLV_FORMAT_FOLDER,   /* not empty; true and false have a meaning of their own */
+  CLV_FORMAT_DEVICE,        /* of a stage */
+  CLV_FORMAT_WORKER_DEVICE, /* device of a worker */
+  CLV_FORMAT_FOLDER,        /* not empty; true and false have a meaning of their own */
 } clv_text_format;
 
 typedef struct clv_row {
@@ -96,7 +96,7 @@ enum { CLV_PATH_MAX = 160 }; /* of row paths and of the paths in messages (cut b
 const char *clv_row_key(const clv_row *row, const char *prefix);
 
 /* prefix + key + ("." | "[]." | "{}.") of the mappings inside a section, list or map. */
-void clv_row_inner(const clv_row *row, char inner[CLV_PATH_MAX]);
+void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
 
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
 
@@ -111,7 +111,7 @@ void clv_double_to_text(double value, char text[32]);
 void clv_size_to_text(uint64_t bytes, char text[32]);
 void clv_duration_to_text(uint64_t ms, char text[32]);
 
-bool clv_format_ok(clv_text_format format, const char *text);
+bool clv_format_matches(clv_text_format format, const char *text);
 
 /* Whether two texts of CLV_FORMAT_LISTEN, by what they say, take the same port of the same address
  * (listen.c). Names other than localhost are not looked up: they are the same if they read the
@@ -125,7 +125,7 @@ const char *clv_row_word(const clv_row *row, uint64_t value);
 bool clv_row_has_words(const clv_row *row);
 
 /* "a whole number from 1 to 256": what the value of a row must be, for messages and docs. */
-void clv_row_expects(const clv_row *row, char *buf, size_t len);
+void clv_row_describe_expected(const clv_row *row, char *buf, size_t len);
 
 /* "optimizer: {kind: adam, lr: 0.001}", with all that is required, for a message (describe.c). */
 void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
@@ -178,7 +178,7 @@ clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *sourc
                           void *config, clv_err *err) CLV_USE_RESULT;
 
 /* Whether what clv_path_join makes may be a text of a config again. */
-bool clv_path_fits(const char *folder, const char *path);
+bool clv_path_can_join(const char *folder, const char *path);
 /* folder + "/" + path, or a copy of an absolute path. */
 clv_code clv_path_join(const char *folder, const char *path, char **ret,
                        clv_err *err) CLV_USE_RESULT;

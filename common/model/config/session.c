@@ -328,7 +328,7 @@ static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, cl
                             clv_err *err) {
   for (size_t i = 0; i < list->n; i++) {
     char *path = NULL;
-    if (!clv_path_fits(c->data.root, list->items[i]))
+    if (!clv_path_can_join(c->data.root, list->items[i]))
       return fail_at(c, pos, err, "data.root and a file name make a path of more than %d bytes",
                      CLV_CONFIG_MAX_TEXT);
     CLV_TRY(clv_path_join(c->data.root, list->items[i], &path, err));
@@ -475,7 +475,7 @@ static clv_code check_groups(clv_session_config *c, clv_err *err) {
     return fail_at(c, d->group_pos, err,
                    "data.validation.by: group needs data.validation.group, %s", f->group);
   if (!f->has_arrays || !d->validation_group) return CLV_OK;
-  if (!clv_path_fits(d->root, d->validation_group))
+  if (!clv_path_can_join(d->root, d->validation_group))
     return fail_at(c, d->group_pos, err,
                    "data.root and data.validation.group make a path of more than %d bytes",
                    CLV_CONFIG_MAX_TEXT);
@@ -552,7 +552,7 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
 
 static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
   if (c->checkpoint.dir) return CLV_OK;
-  if (!clv_path_fits(c->run.dir, c->name))
+  if (!clv_path_can_join(c->run.dir, c->name))
     return clv_fail(err, CLV_INVALID,
                     "%s: run.dir and the run's name make a path of more than %d bytes", c->file,
                     CLV_CONFIG_MAX_TEXT);
@@ -569,7 +569,7 @@ static clv_code check_best(clv_session_config *c, clv_err *err) {
                    "checkpoint.best needs validations: set data.validation.fraction, as in 0.1");
   if (accuracy && c->loss.kind == CLV_LOSS_MSE)
     return fail_at(c, pos, err, "mse has no accuracy: set checkpoint.best: validation.loss");
-  if (c->checkpoint.mode != CLV_BEST_FITTING && c->checkpoint.mode != fitting)
+  if (c->checkpoint.mode != CLV_BEST_AUTO && c->checkpoint.mode != fitting)
     return fail_at(c, pos, err, "the best %s is the %s: set checkpoint.mode: %s, or leave it out",
                    clv_best_name(c->checkpoint.best), accuracy ? "largest" : "smallest",
                    accuracy ? "max" : "min");

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *clv_shown(const char *text, char buf[CLV_SHOWN_MAX]) {
+const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX]) {
   size_t i = 0;
-  for (; text[i] && i + 4 < CLV_SHOWN_MAX; i++)
+  for (; text[i] && i + 4 < CLV_MESSAGE_TEXT_MAX; i++)
     buf[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i];
   buf[i] = '\0';
   if (text[i]) memcpy(buf + i, "...", sizeof "...");
@@ -43,8 +43,8 @@ clv_code clv_yaml_source_fail(const clv_yaml_source *source, clv_config_pos pos,
   return code;
 }
 
-clv_code clv_tree_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node **ret,
-                      clv_err *err) {
+clv_code clv_yaml_node_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node **ret,
+                           clv_err *err) {
   clv_yaml_node *node = NULL;
   CLV_TRY(clv_alloc(1, sizeof *node, &node, err));
   node->kind = kind;
@@ -55,8 +55,8 @@ clv_code clv_tree_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node
 
 clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos pos,
                                   clv_yaml_node **ret, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
-  CLV_TRY(clv_tree_new(CLV_YAML_SCALAR, pos, &node, err));
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
+  CLV_TRY(clv_yaml_node_new(CLV_YAML_SCALAR, pos, &node, err));
   node->plain = plain;
   CLV_TRY(clv_strdup(text, &node->text, err));
   *ret = clv_steal(&node);
@@ -64,23 +64,23 @@ clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos p
 }
 
 /* Recursion is bounded: readers and overrides keep trees within CLV_CONFIG_MAX_DEPTH levels. */
-void clv_tree_free(clv_yaml_node *node) {
+void clv_yaml_node_free(clv_yaml_node *node) {
   if (!node) return;
-  for (size_t i = 0; i < node->n; i++) clv_tree_free(node->items[i]);
+  for (size_t i = 0; i < node->n; i++) clv_yaml_node_free(node->items[i]);
   free(node->items);
   free(node->key);
   free(node->text);
   free(node);
 }
 
-void clv_tree_freep(clv_yaml_node **node) { clv_tree_free(*node); }
+void clv_yaml_node_freep(clv_yaml_node **node) { clv_yaml_node_free(*node); }
 
 clv_code clv_yaml_node_add(clv_yaml_node *parent, clv_yaml_node *child, clv_err *err) {
   if (parent->n == parent->cap) {
     size_t cap = parent->cap ? 2 * parent->cap : 8;
     clv_yaml_node **items = realloc(parent->items, cap * sizeof(clv_yaml_node *));
     if (!items) {
-      clv_tree_free(child);
+      clv_yaml_node_free(child);
       return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of %zu entries", cap);
     }
     parent->items = items;

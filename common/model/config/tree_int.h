@@ -39,17 +39,17 @@ clv_code clv_yaml_source_fail(const clv_yaml_source *source, clv_config_pos pos,
 clv_code clv_yaml_source_vfail(const clv_yaml_source *source, clv_config_pos pos, clv_err *err,
                                const char *fmt, va_list ap);
 
-enum { CLV_SHOWN_MAX = 96 };
+enum { CLV_MESSAGE_TEXT_MAX = 96 };
 
 /* `text` for a message: control bytes become '?', long texts are cut with "...". Returns buf. */
-const char *clv_shown(const char *text, char buf[CLV_SHOWN_MAX]);
+const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX]);
 
-clv_code clv_tree_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node **ret,
-                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_yaml_node_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node **ret,
+                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos pos,
                                   clv_yaml_node **ret, clv_err *err) CLV_USE_RESULT;
-void clv_tree_free(clv_yaml_node *node);
-void clv_tree_freep(clv_yaml_node **node);
+void clv_yaml_node_free(clv_yaml_node *node);
+void clv_yaml_node_freep(clv_yaml_node **node);
 
 /* Append `child` to a list or mapping; it is the parent's afterwards, also on failure. */
 clv_code clv_yaml_node_add(clv_yaml_node *parent, clv_yaml_node *child,

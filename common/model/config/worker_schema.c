@@ -130,7 +130,7 @@ static const clv_row rows[] = {
      .offset = AT(limits.handshake_timeout_ms), .min = 100, .max = 10 * MINUTE_MS, .initial = "3s",
      .doc = "Time for a new connection to finish TLS."},
 
-    {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_COMPUTER,
+    {.path = "device", .kind = CLV_ROW_TEXT, .offset = AT(device), .format = CLV_FORMAT_WORKER_DEVICE,
      .initial = "cpu", .doc = "Device that stages compute on. `cleave-worker devices` lists what there is."},
     {.path = "cuda", .kind = CLV_ROW_SECTION, .commented = true,
      .doc = "NVIDIA's devices: where their files are, if not where they usually are, and how they are used."},

@@ -78,7 +78,7 @@ static bool indenting_tab(const reader *r, int line, int *ret_line, int *ret_col
 /* The first message is the reason, later ones are its consequences. */
 static clv_code syntax_error(reader *r, clv_err *err) {
   void *iter = NULL;
-  char shown[CLV_SHOWN_MAX];
+  char shown[CLV_MESSAGE_TEXT_MAX];
   int line, column;
   const struct fy_diag_error *e = fy_diag_errors_iterate(r->diag, &iter);
   if (indenting_tab(r, e ? e->line : 0, &line, &column))
@@ -86,7 +86,7 @@ static clv_code syntax_error(reader *r, clv_err *err) {
                                 "a tab in the indentation: YAML wants spaces there");
   if (!e || !e->msg) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
   return clv_yaml_source_fail(r->source, place(r, e->line - 1, e->column - 1), err,
-                              "not valid YAML: %s", clv_shown(e->msg, shown));
+                              "not valid YAML: %s", clv_text_for_message(e->msg, shown));
 }
 
 static clv_code next_event(reader *r, held_event *ret, clv_err *err) {
@@ -122,7 +122,7 @@ clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, si
   int line = 0, column = 0, quotes = 0;
   size_t line_start = 0;
   uint32_t point;
-  const char *encoding = clv_foreign_encoding(text, len);
+  const char *encoding = clv_text_utf16_or_32(text, len);
   if (encoding)
     return clv_yaml_source_fail(source, place(&r, 0, 0), err,
                                 "its text is %s, and UTF-8 is expected", encoding);
@@ -179,7 +179,7 @@ static clv_code check_growth(reader *r, const clv_yaml_node *node, struct fy_eve
 
 static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_node *key,
                           clv_err *err) {
-  char shown[CLV_SHOWN_MAX];
+  char shown[CLV_MESSAGE_TEXT_MAX];
   if (key->kind != CLV_YAML_SCALAR)
     return clv_yaml_source_fail(r->source, key->pos, err, "a key must be a single word");
   if (key->plain && strcmp(key->text, "<<") == 0)
@@ -189,15 +189,15 @@ static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_no
   if (!first) return CLV_OK;
   if (!first->key_pos.line)
     return clv_yaml_source_fail(r->source, key->pos, err, "duplicate key '%s'",
-                                clv_shown(key->text, shown));
+                                clv_text_for_message(key->text, shown));
   return clv_yaml_source_fail(r->source, key->pos, err,
                               "duplicate key '%s', first given at line %u",
-                              clv_shown(key->text, shown), first->key_pos.line);
+                              clv_text_for_message(key->text, shown), first->key_pos.line);
 }
 
 static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth,
                            clv_yaml_node *map, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *key = NULL;
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *key = NULL;
   CLV_TRY(read_node(r, key_event, depth, &key, err));
   CLV_TRY(check_key(r, map, key, err));
   CLV_AUTO(held_event_done) held_event held = {0};
@@ -239,9 +239,9 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
   if (depth >= CLV_CONFIG_MAX_DEPTH)
     return clv_yaml_source_fail(r->source, event_pos(r, e), err, "nested more than %d levels deep",
                                 CLV_CONFIG_MAX_DEPTH);
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *node = NULL;
-  CLV_TRY(clv_tree_new(e->type == FYET_MAPPING_START ? CLV_YAML_MAP : CLV_YAML_LIST,
-                       event_pos(r, e), &node, err));
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
+  CLV_TRY(clv_yaml_node_new(e->type == FYET_MAPPING_START ? CLV_YAML_MAP : CLV_YAML_LIST,
+                            event_pos(r, e), &node, err));
   CLV_TRY(read_items(r, depth + 1, node, err));
   *ret = clv_steal(&node);
   return CLV_OK;
@@ -249,7 +249,7 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
 
 /* Stream start, one document, stream end: a second document would be silently lost otherwise. */
 static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
-  CLV_AUTO(clv_tree_freep) clv_yaml_node *root = NULL;
+  CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *root = NULL;
   for (;;) {
     CLV_AUTO(held_event_done) held_event held = {0};
     CLV_TRY(next_event(r, &held, err));

@@ -250,8 +250,8 @@ clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err)
   return set_one(def, value, &unused, err);
 }
 
-clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
-                        clv_err *err) {
+clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
+                         clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
   clv_attrs attrs = {0};
   uint64_t seen = 0;
@@ -312,7 +312,7 @@ static bool same_value(const clv_attr_value *a, const clv_attr_value *b) {
           memcmp(a->numbers, b->numbers, (size_t)a->n_numbers * sizeof a->numbers[0]) == 0);
 }
 
-int clv_attrs_to(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max) {
+int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max) {
   const clv_op_def *def = clv_op_def_of(op);
   int n = 0;
   if (!def) return 0;
@@ -345,5 +345,5 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
                       keys[row->key].name, rank, CLV_MAX_RANK - 1);
     values[n++] = value_of(attrs, row->key);
   }
-  return clv_attrs_from(op, values, n, &checked, err);
+  return clv_attrs_parse(op, values, n, &checked, err);
 }

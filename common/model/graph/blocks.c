@@ -14,7 +14,8 @@ static const char *name_of(const clv_graph *g, int node) {
   return prefix && strncmp(name, g->prefix, prefix) == 0 ? name + prefix : name;
 }
 
-clv_code clv_graph_block(clv_graph *g, int first, int last, uint32_t number, clv_err *err) {
+clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t number,
+                                  clv_err *err) {
   for (int i = first; i <= last; i++) {
     if (g->nodes[i].op == CLV_OP_INPUT) continue;
     if (g->nodes[i].recompute)
@@ -52,14 +53,14 @@ static int end_of(const clv_graph *g, size_t name, int at, int last) {
   return at;
 }
 
-clv_code clv_graph_blocks(clv_graph *g, const char *name, int first, int last, uint32_t *n_blocks,
-                          clv_err *err) {
+clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int first, int last,
+                                         uint32_t *n_blocks, clv_err *err) {
   size_t prefix = strlen(g->prefix), len = strlen(name);
   if (prefix && strncmp(name, g->prefix, prefix) == 0) len -= prefix;
   bool numbered = is_numbered(g, len, first, last);
   for (int i = first, end; i <= last; i = end + 1) {
     end = numbered ? end_of(g, len, i, last) : last;
-    CLV_TRY(clv_graph_block(g, i, end, ++*n_blocks, err));
+    CLV_TRY(clv_graph_mark_recompute(g, i, end, ++*n_blocks, err));
   }
   return CLV_OK;
 }

@@ -48,16 +48,16 @@ int clv_node_slots(const clv_graph *g, const clv_node *node, clv_slot ret[CLV_MA
   return def->slots(&site, ret);
 }
 
-int64_t clv_node_mixed(const clv_graph *g, const clv_node *node) {
+int64_t clv_node_fan_in(const clv_graph *g, const clv_node *node) {
   clv_op_site site;
   if (node->op == CLV_OP_INPUT) return 0;
   clv_node_site(g, node, &site);
-  return clv_op_mixed(node->op, &site);
+  return clv_op_fan_in(node->op, &site);
 }
 
 static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_err *err) {
   for (int i = 0; i < s->n_in; i++) {
-    const char *whole = clv_op_whole(def, i);
+    const char *whole = clv_op_int_input_text(def, i);
     if (whole ? s->in_dtype[i] != CLV_I64 : !is_float(s->in_dtype[i]))
       return clv_fail(
           err, CLV_INVALID, "%s needs %s as input %d, got %s%s", def->name,

@@ -44,14 +44,14 @@ const char *clv_attr_type(clv_attr_key key); /* "integer", "number"...; "" outsi
 
 /* Defaults, then the n values in turn, each checked (key legal for op, arity, range); a missing
  * required one is an error. stride defaults to kernel for pools and to 1 for conv2d. */
-clv_code clv_attrs_from(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
+                         clv_err *err) CLV_USE_RESULT;
 
 /* Key, type and range of one value alone, so that an error can point at it. */
 clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err) CLV_USE_RESULT;
 
 /* The attributes that differ from the defaults, for the wire: at most CLV_MAX_RANK + 2 of them. */
-int clv_attrs_to(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max);
+int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max);
 
 /* ---- graph ----------------------------------------------------------------------------------- */
 
@@ -135,12 +135,12 @@ clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last
 
 /* Nodes first..last, but for inputs, are the block of this number (clv_node.recompute). CLV_EXISTS:
  * one is in another block. */
-clv_code clv_graph_block(clv_graph *g, int first, int last, uint32_t number,
-                         clv_err *err) CLV_USE_RESULT;
+clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t number,
+                                  clv_err *err) CLV_USE_RESULT;
 /* Nodes first..last, which are called `name`, or so with a dot and more behind it, are the next
  * block; where all go on with a number, each number is one. *n_blocks: how many there are. */
-clv_code clv_graph_blocks(clv_graph *g, const char *name, int first, int last, uint32_t *n_blocks,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int first, int last,
+                                         uint32_t *n_blocks, clv_err *err) CLV_USE_RESULT;
 
 /* ---- low-rank adapters (lora.c) -------------------------------------------------------------- */
 
@@ -170,13 +170,13 @@ bool clv_lora_is_adapter(const char *name);
  * somewhere among those of `name`? peft's modules_to_save. */
 bool clv_lora_is_inside(const char *name, const char *path);
 /* The nodes whose values cross behind a layer, ascending, in ret_nodes [g->n_nodes]; how many. */
-int clv_graph_crossing(const clv_graph *g, uint32_t layer, int *ret_nodes);
+int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes);
 /* Whether g can be cut behind that layer; CLV_INVALID: which value cannot go with the others. */
 clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) CLV_USE_RESULT;
 
 /* How many steps the readers of input `node` have at least, if each takes it as the lengths of
  * sequences and no more than that; 0: it is no such input. */
-int64_t clv_graph_lengths(const clv_graph *g, int node);
+int64_t clv_graph_length_limit(const clv_graph *g, int node);
 
 /* ---- packed sequences (pack.c) --------------------------------------------------------------- */
 
@@ -188,7 +188,7 @@ int64_t clv_graph_lengths(const clv_graph *g, int node);
  * CLV_INVALID: g reads no lengths, or an op does not take packed sequences; it is named. */
 clv_code clv_graph_pack(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- tensor parallelism (divide.c) ----------------------------------------------------------- */
+/* ---- tensor parallelism (tensor_parallel.c) -------------------------------------------------- */
 
 /* How a linear layer is divided: each part has some of its outputs, or reads some of its inputs. */
 typedef enum clv_parallel {
@@ -200,39 +200,39 @@ typedef enum clv_parallel {
 /* Layers of a chain that one value, or one of each part, goes through. spread: graph[k] is that of
  * part k, all over the value before; else graph[0] alone, over the value before it, or over the
  * values of the parts in their order, which it begins with joining. */
-typedef struct clv_stretch {
+typedef struct clv_division_segment {
   bool spread;
   clv_graph *graph[CLV_MAX_IN];
-} clv_stretch;
+} clv_division_segment;
 
 /* The last stretch is not spread. Parameters are called as in the chain. */
 typedef struct clv_division {
   uint32_t n_parts, n_stretches;
-  clv_stretch *stretches;
+  clv_division_segment *stretches;
 } clv_division;
 
 /* Whether that node of a chain can be divided so; CLV_INVALID: it is no linear, or its extent is
  * not a multiple. */
-clv_code clv_divide_check(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* how: [chain->n_nodes]. Layers without a parameter that take value by value stay with the parts
  * behind columns; whatever else follows is whole. 2 to CLV_MAX_IN parts. */
-clv_code clv_divide(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
-                    clv_division **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
+                          clv_division **ret, clv_err *err) CLV_USE_RESULT;
 void clv_division_free(clv_division *d); /* takes NULL */
 void clv_division_freep(clv_division **d);
 
 /* One part of a row-major tensor: of shape `shape`, the index-th of `of` along the one dimension in
  * which they differ; where they are equal, the whole. */
-typedef struct clv_part {
+typedef struct clv_tensor_part {
   clv_shape of, shape;
   uint32_t index;
   size_t element; /* bytes */
-} clv_part;
+} clv_tensor_part;
 
 /* From the whole to the part, or back. */
-void clv_part_copy(const clv_part *p, void *whole, void *part, bool into_whole);
+void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
@@ -280,20 +280,20 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_U
 /* The first parameter of the node called so; NULL: there is none, or it is another's. */
 const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node);
 /* Ties learn and are fixed as their owners in the same list are; behind every change of that. */
-void clv_params_follow(clv_params *p);
+void clv_params_update_ties(clv_params *p);
 
 /* The most values that one of the node's outputs is a sum of, weighted by its parameters; 0 where
  * it mixes none (clv_mixing of its row). */
-int64_t clv_node_mixed(const clv_graph *g, const clv_node *node);
+int64_t clv_node_fan_in(const clv_graph *g, const clv_node *node);
 /* Fixes those that are frozen: they move behind the others, and gradients and moments need no room
  * for them. Those of them that are marked as lent leave the block. Before any is laid out by p. */
-void clv_params_fix(clv_params *p);
+void clv_params_fix_frozen(clv_params *p);
 clv_params *clv_params_free(clv_params *p);
 void clv_params_freep(clv_params **p);
 /* Before that: those that are frozen, of the weights of linear layers in f32 that no other node
  * has, become bf16. Kernels read them so; what they are multiplied with is what it is without
  * that. */
-void clv_params_narrow(const clv_graph *g, clv_params *p);
+void clv_params_frozen_to_bf16(const clv_graph *g, clv_params *p);
 const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */
 
 /* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
@@ -304,8 +304,8 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
  * total_bytes, padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
 /* The same while somebody waits for it; else CLV_CANCELLED. */
-clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, const clv_params *p,
-                               void *block, clv_err *err) CLV_USE_RESULT;
+clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
+                                     const clv_params *p, void *block, clv_err *err) CLV_USE_RESULT;
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
@@ -375,7 +375,7 @@ const clv_shape *clv_plan_output(const clv_plan *p); /* with its N */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
 
 /* Whether node i of the graph computes with a kernel of ref, because the backend has none. */
-bool clv_plan_falls_back(const clv_plan *p, int node);
+bool clv_plan_uses_ref(const clv_plan *p, int node);
 
 /* Seconds that a layer's steps took, by what they are for. */
 typedef struct clv_plan_times {
@@ -384,15 +384,16 @@ typedef struct clv_plan_times {
 
 /* From now on every step adds what it takes to times[node of the graph]; NULL: no more. What one
  * kernel does for several layers counts for the one that it is of. */
-void clv_plan_time(clv_plan *p, clv_plan_times *times);
+void clv_plan_set_times(clv_plan *p, clv_plan_times *times);
 
 /* Calls come from the plan's pool: after warm-up no memory is taken. */
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
 /* Parameters and their gradients are in the backend's memory, and whatever else is the caller's is
- * in the host's or where clv_plan_call_homes says: a backend with memory of its own gets copies,
- * and each function waits for it. What its kernels have refused meanwhile is the function's error.
+ * in the host's or where clv_plan_call_set_memories says: a backend with memory of its own gets
+ * copies, and each function waits for it. What its kernels have refused meanwhile is the function's
+ * error.
  *
  * What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to
  * it itself; before a backward only where the parameters are not those of the plan's last
@@ -404,10 +405,10 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
  * NULL: of inputs and of the output's gradient a backend that the plan's reaches, of the output and
  * the inputs' gradients the plan's own. It holds until it is said again, or the call is put back;
  * the functions copy, and wait as ever. */
-typedef struct clv_plan_homes {
+typedef struct clv_plan_memories {
   const clv_backend *in[CLV_MAX_INPUTS], *out, *dout, *din[CLV_MAX_INPUTS];
-} clv_plan_homes;
-void clv_plan_call_homes(clv_call *c, const clv_plan_homes *homes);
+} clv_plan_memories;
+void clv_plan_call_set_memories(clv_call *c, const clv_plan_memories *homes);
 
 /* key: step and micro-batch of dropout; the rest is the nodes' own. NULL: zeros.
  * in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.

@@ -9,7 +9,7 @@
 
 clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Attributes that did not come through clv_attrs_from: every value in its range. */
+/* Attributes that did not come through clv_attrs_parse: every value in its range. */
 clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) CLV_USE_RESULT;
 
 /* The slots of a node of an inferred graph; 0 for inputs. */

@@ -124,7 +124,7 @@ static clv_code beside(rewrite *w, const clv_node *n, clv_op op, const char *suf
   char name[2 * CLV_NAME_MAX];
   clv_attrs attrs;
   snprintf(name, sizeof name, "%s.%s", n->name, suffix);
-  CLV_TRY(clv_attrs_from(op, values, n_values, &attrs, err));
+  CLV_TRY(clv_attrs_parse(op, values, n_values, &attrs, err));
   CLV_TRY(clv_graph_add(w->to, op, &attrs, name, n->layer, at, 1, at, err));
   w->to->nodes[*at].recompute = n->recompute;
   return CLV_OK;

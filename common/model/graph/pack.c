@@ -23,7 +23,7 @@ static const clv_shape *shape_of(const packer *p, int node) { return &p->from->n
 static clv_code find_lengths(packer *p, clv_err *err) {
   p->lengths = -1;
   for (int i = 0; i < p->from->n_nodes; i++) {
-    int64_t steps = p->from->nodes[i].op == CLV_OP_INPUT ? clv_graph_lengths(p->from, i) : 0;
+    int64_t steps = p->from->nodes[i].op == CLV_OP_INPUT ? clv_graph_length_limit(p->from, i) : 0;
     if (!steps) continue;
     if (p->lengths >= 0)
       return clv_fail(err, CLV_INVALID, "'%s' and '%s' are both lengths of sequences",
@@ -106,11 +106,11 @@ static clv_code give_lengths(const packer *p, const clv_node *n, clv_attrs *attr
 static clv_code pack_node(const packer *p, const clv_node *n, clv_attrs *attrs, int in[CLV_MAX_IN],
                           int *n_in, clv_err *err) {
   switch (clv_op_def_of(n->op)->packs) {
-    case CLV_PACKS_PLACES:
+    case CLV_PACKS_POSITIONS:
       CLV_TRY(check_all_packed(p, n, n->n_in, err));
       return move_dims(p, n, attrs, err);
     case CLV_PACKS_LENGTHS:
-    case CLV_PACKS_ENDS:
+    case CLV_PACKS_SEQUENCES:
       return give_lengths(p, n, attrs, in, n_in, err);
     default:
       return refuse(n, "it does not tell one sequence from the next", err);
@@ -153,7 +153,7 @@ static clv_code add_node(packer *p, int i, clv_err *err) {
   made->recompute = n->recompute;
   memcpy(made->tied, n->tied, sizeof made->tied);
   made->tied_outside = n->tied_outside;
-  made->places = any && clv_op_def_of(n->op)->packs != CLV_PACKS_ENDS ? p->steps : 0;
+  made->places = any && clv_op_def_of(n->op)->packs != CLV_PACKS_SEQUENCES ? p->steps : 0;
   return CLV_OK;
 }
 

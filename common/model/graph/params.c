@@ -61,7 +61,7 @@ static clv_code place(clv_params *p, bool trainable, size_t *end, clv_err *err) 
   return CLV_OK;
 }
 
-void clv_params_follow(clv_params *p) {
+void clv_params_update_ties(clv_params *p) {
   p->gradient_bytes = p->trainable_bytes;
   for (int i = 0; i < p->n_ties; i++) {
     clv_param *q = &p->ties[i].param;
@@ -106,7 +106,7 @@ static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
       return clv_fail(err, CLV_INVALID, "'%s' and '%s' are one parameter of two shapes",
                       t->param.name, owner->name);
   }
-  clv_params_follow(p);
+  clv_params_update_ties(p);
   return clv_add_size(p->gradient_bytes, p->total_bytes, &all) && all <= SIZE_MAX / 4
              ? CLV_OK
              : clv_fail(err, CLV_EXHAUSTED, "the parameters overflow");
@@ -141,7 +141,7 @@ static void put(clv_params *p, bool trainable, bool fixed, size_t *end) {
   }
 }
 
-void clv_params_fix(clv_params *p) {
+void clv_params_fix_frozen(clv_params *p) {
   size_t at = 0;
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
@@ -155,7 +155,7 @@ void clv_params_fix(clv_params *p) {
   p->buffer_offset = at;
   put(p, false, false, &at);
   p->total_bytes = at;
-  clv_params_follow(p);
+  clv_params_update_ties(p);
 }
 
 const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node) {
@@ -170,7 +170,7 @@ static bool has_tie(const clv_params *p, int index) {
   return false;
 }
 
-void clv_params_narrow(const clv_graph *g, clv_params *p) {
+void clv_params_frozen_to_bf16(const clv_graph *g, clv_params *p) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
     bool weight = g->nodes[q->node].op == CLV_OP_LINEAR && q->slot == CLV_SLOT_WEIGHT;
@@ -228,7 +228,7 @@ static float fan_out_deviation(const clv_shape *weight) {
 enum { DRAW_AT_ONCE = 4 << 20 }; /* numbers, a twentieth of a second of them */
 
 typedef struct drawing {
-  const clv_waiter *waiter;
+  const clv_cancel_hook *waiter;
   clv_rng_key key;
   bool normal;
   float spread; /* the deviation, or the bound on both sides of 0 */
@@ -237,7 +237,7 @@ typedef struct drawing {
 static clv_code draw(const drawing *d, float *dst, size_t n, clv_err *err) {
   for (size_t at = 0; at < n; at += DRAW_AT_ONCE) {
     size_t some = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
-    CLV_TRY(clv_waiter_check(d->waiter, err));
+    CLV_TRY(clv_cancel_hook_check(d->waiter, err));
     if (d->normal)
       clv_rng_normal_from(&d->key, at, 0, d->spread, dst + at, some);
     else
@@ -262,7 +262,7 @@ static clv_code draw_narrow(const drawing *d, uint16_t *dst, size_t n, clv_err *
   float some[4096];
   for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
     size_t count = CLV_MIN(n - at, CLV_COUNT(some));
-    if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_waiter_check(d->waiter, err));
+    if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_cancel_hook_check(d->waiter, err));
     if (d->normal)
       clv_rng_normal_from(&d->key, at, 0, d->spread, some, count);
     else
@@ -278,7 +278,7 @@ static void zero_row(const clv_param *q, const clv_slot *s, float *dst) {
   if (row) memset(dst + (size_t)(s->zero_row - 1) * row, 0, row * sizeof *dst);
 }
 
-static clv_code init_one(const clv_waiter *waiter, const clv_param *q, const clv_slot *slots,
+static clv_code init_one(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
                          clv_rng_key key, char *dst, clv_err *err) {
   drawing d = {.waiter = waiter, .key = key};
   if (slots[q->slot].init == CLV_INIT_ONE) ones(q, dst);
@@ -299,9 +299,9 @@ static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
   return key;
 }
 
-clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, const clv_params *p,
-                               void *block, clv_err *err) {
-  CLV_TRY(clv_zero_while(waiter, block, p->total_bytes, err));
+clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
+                                     const clv_params *p, void *block, clv_err *err) {
+  CLV_TRY(clv_zero_cancellable(waiter, block, p->total_bytes, err));
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
     const clv_node *node = &g->nodes[q->node];
@@ -316,5 +316,6 @@ clv_code clv_params_init_while(const clv_waiter *waiter, const clv_graph *g, con
 
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block) {
   clv_err never;
-  if (clv_params_init_while(NULL, g, p, block, &never) != CLV_OK) memset(block, 0, p->total_bytes);
+  if (clv_params_init_cancellable(NULL, g, p, block, &never) != CLV_OK)
+    memset(block, 0, p->total_bytes);
 }

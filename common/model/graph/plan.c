@@ -30,11 +30,11 @@ clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret, clv_er
   return CLV_OK;
 }
 
-void clv_plan_use(clv_plan *p, int buf) {
+void clv_plan_extend_lifetime(clv_plan *p, int buf) {
   if (buf >= 0) p->bufs[buf].last = CLV_MAX(p->bufs[buf].last, p->n_steps);
 }
 
-clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) {
+clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err) {
   CLV_TRY(grow(&p->steps, p->n_steps, &p->cap_steps, sizeof *p->steps, err));
   p->steps[p->n_steps++] = *step;
   return CLV_OK;
@@ -48,13 +48,13 @@ clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node
   return s;
 }
 
-clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+clv_code clv_plan_add_scratch(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
   size_t bytes = p->nodes[node].kernel->scratch_bytes;
   if (bytes) CLV_TRY(clv_plan_buf_new(p, bytes, SPACE_SCRATCH, &step->scratch, err));
   return CLV_OK;
 }
 
-clv_code clv_plan_cache_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+clv_code clv_plan_add_cache(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
   const clv_kernel *k = p->nodes[node].kernel;
   if (!p->options.transient_weights || !k->refresh || !k->cache_bytes) return CLV_OK;
   return clv_plan_buf_new(p, k->cache_bytes, SPACE_SCRATCH, &step->cache, err);
@@ -76,11 +76,12 @@ static bool between(int from, int to, int *ret_block) {
          clv_layout_block(from) != clv_layout_block(to);
 }
 
-clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to, clv_err *err) {
-  clv_plan_rep way;
+clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
+                                 clv_plan_layout_buf to, clv_err *err) {
+  clv_plan_layout_buf way;
   if (between(from.block, to.block, &way.block)) {
     CLV_TRY(clv_plan_value_buf(p, node, way.block, &way.buf, err));
-    CLV_TRY(clv_plan_move(p, node, from, way, err));
+    CLV_TRY(clv_plan_convert_layout(p, node, from, way, err));
     from = way;
   }
   bool copy = from.block == to.block;
@@ -91,9 +92,9 @@ clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to
   s.src_block = from.block;
   s.dst_block = to.block;
   s.n = p->bufs[from.buf].bytes;
-  clv_plan_use(p, from.buf);
-  clv_plan_use(p, to.buf);
-  return clv_plan_push(p, &s, err);
+  clv_plan_extend_lifetime(p, from.buf);
+  clv_plan_extend_lifetime(p, to.buf);
+  return clv_plan_add_step(p, &s, err);
 }
 
 /* ---- what the graph needs -------------------------------------------------------------------- */
@@ -296,11 +297,11 @@ static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params,
   if (is_empty(p)) return build_empty(p, err);
   CLV_TRY(analyse(p, err));
   clv_plan_fuse(p);
-  clv_plan_chain(p);
+  clv_plan_fuse_chains(p);
   clv_plan_fuse_forward(p);
   CLV_TRY(clv_plan_write_forward(p, err));
   CLV_TRY(clv_plan_write_backward(p, err));
-  CLV_TRY(clv_plan_place(p, err));
+  CLV_TRY(clv_plan_place_bufs(p, err));
   drop_elided(p);
   CLV_TRY(find_unwritten(p, err));
   count(p);

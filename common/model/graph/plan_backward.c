@@ -22,13 +22,14 @@ int clv_plan_din_block(const clv_plan *p, int node, int i) {
 /* The layout in which gradients of node's value come together: sums are taken in f32. */
 static int sum_block(const clv_plan *p, int node) {
   int block = clv_plan_grad_block(p, node);
-  return clv_plan_one_reader(p, node) ? block : clv_layout_f32(block);
+  return clv_plan_has_one_reader(p, node) ? block : clv_layout_f32(block);
 }
 
-static clv_code move_to_new(clv_plan *p, int node, clv_plan_rep *rep, int block, clv_err *err) {
-  clv_plan_rep to = {.block = block};
+static clv_code move_to_new(clv_plan *p, int node, clv_plan_layout_buf *rep, int block,
+                            clv_err *err) {
+  clv_plan_layout_buf to = {.block = block};
   CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
-  CLV_TRY(clv_plan_move(p, node, *rep, to, err));
+  CLV_TRY(clv_plan_convert_layout(p, node, *rep, to, err));
   *rep = to;
   return CLV_OK;
 }
@@ -36,12 +37,12 @@ static clv_code move_to_new(clv_plan *p, int node, clv_plan_rep *rep, int block,
 /* A sum of two in bf16 may be taken in bf16: in f32 it would be rounded once as well. */
 static bool adds_in_bf16(const clv_plan *p, int node, int block) {
   return clv_layout_is_last(block) && clv_layout_is_bf16(block) &&
-         block == clv_plan_grad_block(p, node) && clv_plan_readers(p, node) == 2;
+         block == clv_plan_grad_block(p, node) && clv_plan_n_readers(p, node) == 2;
 }
 
 /* One more gradient of node's value. */
-static clv_code contribute(clv_plan *p, int node, clv_plan_rep rep, clv_err *err) {
-  clv_plan_rep *sum = &p->nodes[node].grad;
+static clv_code contribute(clv_plan *p, int node, clv_plan_layout_buf rep, clv_err *err) {
+  clv_plan_layout_buf *sum = &p->nodes[node].grad;
   int block = sum_block(p, node);
   if (adds_in_bf16(p, node, rep.block) && (sum->buf < 0 || sum->block == rep.block))
     block = rep.block;
@@ -58,9 +59,9 @@ static clv_code contribute(clv_plan *p, int node, clv_plan_rep rep, clv_err *err
   s.dst = sum->buf;
   s.src_block = s.dst_block = block;
   s.n = clv_layout_numel(&p->graph->nodes[node].shape, block);
-  clv_plan_use(p, s.src);
-  clv_plan_use(p, s.dst);
-  return clv_plan_push(p, &s, err);
+  clv_plan_extend_lifetime(p, s.src);
+  clv_plan_extend_lifetime(p, s.dst);
+  return clv_plan_add_step(p, &s, err);
 }
 
 /* Somewhere for a kernel to write gradients that a frozen parameter does not want. */
@@ -77,20 +78,20 @@ static clv_code spare_gradients(clv_plan *p, int node, clv_plan_step *s, clv_err
 /* in[0] of node is cheaper to make once more than to keep, and nobody else kept it. */
 static bool can_recompute(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
-  if (clv_plan_recomputes(p, node) || clv_plan_recomputes(p, q->src[0])) return false;
+  if (clv_plan_is_recomputed(p, node) || clv_plan_is_recomputed(p, q->src[0])) return false;
   return from->kernel && from->kernel->recompute && q->in[0] == from->reps[0].buf &&
-         clv_plan_one_reader(p, q->src[0]);
+         clv_plan_has_one_reader(p, q->src[0]);
 }
 
 static clv_code write_recompute(clv_plan *p, int node, int *ret_buf, clv_err *err) {
   int from = p->nodes[node].src[0];
   clv_plan_step s = clv_plan_step_of(clv_plan_run_recompute, "again", from);
   CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].reps[0].block, &s.dst, err));
-  clv_plan_bind(p, &s);
-  clv_plan_use(p, p->nodes[from].in[0]);
-  clv_plan_use(p, p->nodes[from].saved);
+  clv_plan_bind_step(p, &s);
+  clv_plan_extend_lifetime(p, p->nodes[from].in[0]);
+  clv_plan_extend_lifetime(p, p->nodes[from].saved);
   *ret_buf = s.dst;
-  return clv_plan_push(p, &s, err);
+  return clv_plan_add_step(p, &s, err);
 }
 
 /* Everything a backward function may read stays alive until step s, which is written next, or is
@@ -99,21 +100,21 @@ static clv_code use_saved(clv_plan *p, int node, clv_plan_step *s, unsigned save
   const clv_plan_node *q = &p->nodes[node];
   bool recompute = saves & CLV_SAVE_IN0 && can_recompute(p, node);
   if (recompute) CLV_TRY(write_recompute(p, node, &s->recompute, err));
-  if (saves & CLV_SAVE_IN0 && !recompute) clv_plan_use(p, q->in[0]);
+  if (saves & CLV_SAVE_IN0 && !recompute) clv_plan_extend_lifetime(p, q->in[0]);
   for (int i = 1; i < q->n_src; i++)
-    if (saves & clv_save_in(i)) clv_plan_use(p, q->in[i]);
-  if (saves & CLV_SAVE_OUT) clv_plan_use(p, q->reps[0].buf);
-  clv_plan_use(p, s->recompute);
-  clv_plan_use(p, q->saved);
-  clv_plan_use(p, q->grad.buf);
-  clv_plan_bind(p, s);
+    if (saves & clv_save_in(i)) clv_plan_extend_lifetime(p, q->in[i]);
+  if (saves & CLV_SAVE_OUT) clv_plan_extend_lifetime(p, q->reps[0].buf);
+  clv_plan_extend_lifetime(p, s->recompute);
+  clv_plan_extend_lifetime(p, q->saved);
+  clv_plan_extend_lifetime(p, q->grad.buf);
+  clv_plan_bind_step(p, s);
   return CLV_OK;
 }
 
 static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_plan_step s = clv_plan_step_of(clv_plan_run_backward_input, "backward_input", node);
-  clv_plan_rep dx[CLV_MAX_IN];
+  clv_plan_layout_buf dx[CLV_MAX_IN];
   if (!clv_plan_has_dx(p, node)) return CLV_OK;
   CLV_TRY(use_saved(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
   for (int i = 0; i < q->n_src; i++) {
@@ -123,9 +124,9 @@ static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
     s.din[i] = dx[i].buf;
   }
   if (q->kernel->fused_grads && q->learns) CLV_TRY(spare_gradients(p, node, &s, err));
-  CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
-  CLV_TRY(clv_plan_cache_of(p, node, &s, err));
-  CLV_TRY(clv_plan_push(p, &s, err));
+  CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
+  CLV_TRY(clv_plan_add_cache(p, node, &s, err));
+  CLV_TRY(clv_plan_add_step(p, &s, err));
   for (int i = q->n_src - 1; i >= 0; i--)
     if (s.din[i] >= 0) CLV_TRY(contribute(p, q->src[i], dx[i], err));
   return CLV_OK;
@@ -135,26 +136,26 @@ static clv_code write_dw(clv_plan *p, int node, clv_err *err) {
   clv_plan_step s = clv_plan_step_of(clv_plan_run_backward_weight, "backward_weight", node);
   CLV_TRY(use_saved(p, node, &s, p->nodes[node].kernel->saves, err));
   CLV_TRY(spare_gradients(p, node, &s, err));
-  CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
-  return clv_plan_push(p, &s, err);
+  CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
+  return clv_plan_add_step(p, &s, err);
 }
 
 static clv_code write_din(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
-  clv_plan_rep din = {.block = 1};
+  clv_plan_layout_buf din = {.block = 1};
   CLV_TRY(clv_plan_value_buf(p, node, 1, &din.buf, err));
   p->bufs[din.buf].space = SPACE_DIN + q->input;
-  if (q->grad.buf >= 0) return clv_plan_move(p, node, q->grad, din, err);
+  if (q->grad.buf >= 0) return clv_plan_convert_layout(p, node, q->grad, din, err);
   clv_plan_step s =
       clv_plan_step_of(clv_plan_run_zero, "zero", node); /* the output ignores this input */
   s.dst = din.buf;
   s.n = p->input_bytes[q->input];
-  return clv_plan_push(p, &s, err);
+  return clv_plan_add_step(p, &s, err);
 }
 
 /* What is computed again does not stay until the last phase. */
 static bool has_late_dw(const clv_plan *p, int node) {
-  return p->options.split_backward && !clv_plan_recomputes(p, node) && clv_plan_has_dw(p, node);
+  return p->options.split_backward && !clv_plan_is_recomputed(p, node) && clv_plan_has_dw(p, node);
 }
 
 /* Forward's step of the node, or where it is not wanted, what its backward reads of others. */
@@ -170,11 +171,11 @@ static clv_code write_one_again(clv_plan *p, int node, bool wanted, clv_err *err
 static clv_code write_again(clv_plan *p, int node, clv_err *err) {
   CLV_AUTO(clv_freep) bool *wanted = NULL;
   uint32_t number = p->graph->nodes[node].recompute;
-  if (!clv_plan_recomputes(p, node) || p->nodes[node].again) return CLV_OK;
+  if (!clv_plan_is_recomputed(p, node) || p->nodes[node].again) return CLV_OK;
   CLV_TRY(clv_alloc((size_t)p->graph->n_nodes, sizeof *wanted, &wanted, err));
-  clv_plan_find_wanted(p, node, wanted);
+  clv_plan_find_recomputed(p, node, wanted);
   for (int i = 0; i <= node; i++)
-    if (clv_plan_in_block(p, i, number)) CLV_TRY(write_one_again(p, i, wanted[i], err));
+    if (clv_plan_is_in_block(p, i, number)) CLV_TRY(write_one_again(p, i, wanted[i], err));
   return CLV_OK;
 }
 
@@ -199,7 +200,7 @@ static clv_code write_node(clv_plan *p, int node, clv_err *err) {
 
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) {
   int output = p->graph->output;
-  clv_plan_rep dout = {.block = 1};
+  clv_plan_layout_buf dout = {.block = 1};
   if (p->nodes[output].needs_grad) {
     CLV_TRY(clv_plan_value_buf(p, output, 1, &dout.buf, err));
     p->bufs[dout.buf].space = SPACE_DOUT;

@@ -13,7 +13,7 @@ typedef struct plan_chain {
   int add, other; /* the sum among them, and what is added there; -1: none */
 } plan_chain;
 
-clv_chain_link clv_plan_link(const clv_plan *p, int node) {
+clv_chain_link clv_plan_chain_link(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
   return (clv_chain_link){n->op, n->op == CLV_OP_DROPOUT ? n->attrs.p : n->attrs.factor};
 }
@@ -21,23 +21,23 @@ clv_chain_link clv_plan_link(const clv_plan *p, int node) {
 static bool can_be(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
   const clv_op_def *def = clv_op_def_of(p->graph->nodes[node].op);
-  return def && def->elementwise && clv_plan_one_shape(p, node) && q->live && !q->alias &&
+  return def && def->elementwise && clv_plan_has_one_shape(p, node) && q->live && !q->alias &&
          !q->absorbed && !q->n_joined;
 }
 
 /* The only node that reads the value of `node`; -1: there are more, or it is the output. */
 static int reader_of(const clv_plan *p, int node) {
   const clv_graph *g = p->graph;
-  if (g->output == node || !clv_plan_one_reader(p, node)) return -1;
+  if (g->output == node || !clv_plan_has_one_reader(p, node)) return -1;
   int i = node + 1;
-  while (!clv_plan_readers_in(p, node, i - 1, i + 1)) i++;
+  while (!clv_plan_n_readers_between(p, node, i - 1, i + 1)) i++;
   return i;
 }
 
 static bool keeps_order(const clv_plan *p, const plan_chain *c, int last) {
   const int first = p->graph->nodes[c->node[0]].in[0];
-  return !clv_plan_readers_in(p, first, c->node[0], last) &&
-         (c->add < 0 || !clv_plan_readers_in(p, c->other, c->add, last));
+  return !clv_plan_n_readers_between(p, first, c->node[0], last) &&
+         (c->add < 0 || !clv_plan_n_readers_between(p, c->other, c->add, last));
 }
 
 /* c with the node behind it; false: it ends here. */
@@ -52,7 +52,7 @@ static bool extend(const clv_plan *p, plan_chain *c) {
     more.other = in[in[0] == last];
   }
   more.node[more.n] = next;
-  more.link[more.n++] = clv_plan_link(p, next);
+  more.link[more.n++] = clv_plan_chain_link(p, next);
   if (!keeps_order(p, &more, next) || !p->backend->chains(more.link, more.n)) return false;
   *c = more;
   return true;
@@ -60,7 +60,7 @@ static bool extend(const clv_plan *p, plan_chain *c) {
 
 static void join(clv_plan *p, const plan_chain *c) {
   clv_plan_node *q = &p->nodes[c->node[c->n - 1]];
-  clv_plan_join(p, c->node, c->n);
+  clv_plan_fuse_nodes(p, c->node, c->n);
   q->src[0] = p->graph->nodes[c->node[0]].in[0];
   q->n_src = c->add < 0 ? 1 : 2;
   if (c->add >= 0) q->src[1] = c->other;
@@ -68,11 +68,11 @@ static void join(clv_plan *p, const plan_chain *c) {
     if (c->link[i].op == CLV_OP_DROPOUT) q->key_node = c->node[i];
 }
 
-void clv_plan_chain(clv_plan *p) {
+void clv_plan_fuse_chains(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes && p->backend->chains; i++) {
     plan_chain c = {.n = 1, .node = {i}, .add = -1};
     if (!can_be(p, i)) continue;
-    c.link[0] = clv_plan_link(p, i);
+    c.link[0] = clv_plan_chain_link(p, i);
     if (p->graph->nodes[i].op == CLV_OP_ADD) {
       c.add = i;
       c.other = p->graph->nodes[i].in[1];

@@ -58,7 +58,7 @@ static void describe_move(const clv_plan *p, const clv_plan_step *s, clv_bytes *
   clv_bytes_printf(out, " to %s\n", space_name(p->bufs[s->dst].space, where, sizeof where));
 }
 
-bool clv_plan_falls_back(const clv_plan *p, int node) {
+bool clv_plan_uses_ref(const clv_plan *p, int node) {
   const clv_kernel *k = p->nodes[node].kernel;
   return k && p->backend != clv_backend_ref() && k->impl && strcmp(k->impl, "ref") == 0;
 }

@@ -51,7 +51,7 @@ static bool is_empty(const clv_shape *s) {
   return false;
 }
 
-bool clv_plan_reads_nothing(const clv_node_desc *d) {
+bool clv_plan_has_empty_input(const clv_node_desc *d) {
   if (d->op == CLV_OP_CONCAT) return is_empty(&d->out); /* one of its inputs may have values */
   for (int i = 0; i < d->n_in; i++)
     if (is_empty(&d->in[i])) return true;

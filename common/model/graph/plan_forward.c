@@ -11,21 +11,22 @@
  * itself makes. */
 static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
-  clv_plan_rep to = {.block = block};
+  clv_plan_layout_buf to = {.block = block};
   for (int i = 0; i < q->n_reps; i++)
     if (q->reps[i].block == block) {
       *ret_buf = q->reps[i].buf;
       return CLV_OK;
     }
   CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
-  CLV_TRY(clv_plan_move(p, node, q->reps[0], to, err));
-  if (q->n_reps < PLAN_MAX_REPS) q->reps[q->n_reps++] = to;
+  CLV_TRY(clv_plan_convert_layout(p, node, q->reps[0], to, err));
+  if (q->n_reps < PLAN_MAX_LAYOUT_BUFS) q->reps[q->n_reps++] = to;
   *ret_buf = to.buf;
   return CLV_OK;
 }
 
 static int wanted_din(const clv_plan *p, int node) {
-  return p->nodes[node].kernel && clv_plan_one_reader(p, node) ? clv_plan_grad_block(p, node) : 0;
+  return p->nodes[node].kernel && clv_plan_has_one_reader(p, node) ? clv_plan_grad_block(p, node)
+                                                                   : 0;
 }
 
 static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
@@ -44,7 +45,7 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
                        .tf32 = p->options.tf32};
   if (q->n_joined && !q->fused_after)
     for (; d->n_links < q->n_joined; d->n_links++)
-      d->link[d->n_links] = clv_plan_link(p, q->joined[d->n_links]);
+      d->link[d->n_links] = clv_plan_chain_link(p, q->joined[d->n_links]);
   for (int i = 0; i < q->n_src; i++) {
     d->in[i] = nodes[q->src[i]].shape;
     d->in_dtype[i] = nodes[q->src[i]].dtype;
@@ -80,11 +81,11 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   if (q->kernel) return CLV_OK; /* a node before it asked */
   describe_node(p, node, &d);
   if (d.bf16 && clv_op_def_of(d.op)->bf16_out) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
-  bool empty = clv_plan_reads_nothing(&d);
+  bool empty = clv_plan_has_empty_input(&d);
   clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
                         : p->backend->prepare(p->backend, &d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail & CLV_TAIL_RELU_FORWARD) {
-    clv_plan_unforward(p, node);
+    clv_plan_unfuse_relu(p, node);
     return prepare(p, node, err);
   }
   if (code == CLV_UNIMPLEMENTED && q->n_joined) return code;
@@ -120,7 +121,7 @@ static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_plan_bind(const clv_plan *p, clv_plan_step *step) {
+void clv_plan_bind_step(const clv_plan *p, clv_plan_step *step) {
   const clv_plan_node *q = &p->nodes[step->node];
   for (int i = 0; i < q->n_src; i++) step->in[i] = q->in[i];
   step->out = q->reps[0].buf;
@@ -145,9 +146,9 @@ static clv_code spare_statistics(clv_plan *p, int node, clv_plan_step *step, clv
     zero.n = q->bytes;
     CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->spare[i], err));
     zero.dst = step->spare[i];
-    CLV_TRY(clv_plan_push(p, &zero, err));
+    CLV_TRY(clv_plan_add_step(p, &zero, err));
   }
-  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_use(p, step->spare[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_extend_lifetime(p, step->spare[i]);
   return CLV_OK;
 }
 
@@ -159,17 +160,17 @@ static clv_code write_step(clv_plan *p, int node, bool again, clv_err *err) {
   CLV_TRY(clv_plan_bind_inputs(p, node, err));
   if (again) CLV_TRY(spare_statistics(p, node, &s, err));
   /* Inputs count as used from here on: a reorder for the second one must not end the first. */
-  for (int i = 0; i < q->n_src; i++) clv_plan_use(p, q->in[i]);
-  clv_plan_rep out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
+  for (int i = 0; i < q->n_src; i++) clv_plan_extend_lifetime(p, q->in[i]);
+  clv_plan_layout_buf out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
   CLV_TRY(clv_plan_value_buf(p, node, out.block, &out.buf, err));
   q->reps[0] = out;
   q->n_reps = 1;
   if (q->kernel->saved_bytes)
     CLV_TRY(clv_plan_buf_new(p, q->kernel->saved_bytes, SPACE_SCRATCH, &q->saved, err));
-  CLV_TRY(clv_plan_scratch_of(p, node, &s, err));
-  CLV_TRY(clv_plan_cache_of(p, node, &s, err));
-  clv_plan_bind(p, &s);
-  return clv_plan_push(p, &s, err);
+  CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
+  CLV_TRY(clv_plan_add_cache(p, node, &s, err));
+  clv_plan_bind_step(p, &s);
+  return clv_plan_add_step(p, &s, err);
 }
 
 /* The value is there; backward has a step. */
@@ -207,7 +208,7 @@ static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
 static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
-  clv_plan_rep rep = p->nodes[n->in[0]].reps[0];
+  clv_plan_layout_buf rep = p->nodes[n->in[0]].reps[0];
   if (clv_op_def_of(n->op)->alias) rep.block = 1;
   CLV_TRY(get_rep(p, n->in[0], rep.block, &rep.buf, err));
   q->reps[0] = rep;
@@ -230,7 +231,7 @@ clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) {
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
   int output = p->graph->output;
-  clv_plan_rep out = {.block = 1};
+  clv_plan_layout_buf out = {.block = 1};
   for (int i = 0; i < p->graph->n_nodes; i++) {
     if (!p->nodes[i].live) continue;
     if (p->nodes[i].input >= 0)
@@ -238,13 +239,13 @@ clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
     else
       CLV_TRY(clv_plan_write_value(p, i, false, err));
   }
-  clv_plan_rep from = p->nodes[output].reps[0];
+  clv_plan_layout_buf from = p->nodes[output].reps[0];
   CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));
   p->bufs[out.buf].space = SPACE_OUT;
   p->out_bytes = p->bufs[out.buf].bytes;
   for (int i = 0; i < p->nodes[output].n_reps; i++)
     if (p->nodes[output].reps[i].block == 1) from = p->nodes[output].reps[i];
-  CLV_TRY(clv_plan_move(p, output, from, out, err));
+  CLV_TRY(clv_plan_convert_layout(p, output, from, out, err));
   p->phase_end[PHASE_FORWARD] = p->n_steps;
   return CLV_OK;
 }

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-int clv_plan_readers_in(const clv_plan *p, int node, int from, int to) {
+int clv_plan_n_readers_between(const clv_plan *p, int node, int from, int to) {
   const clv_graph *g = p->graph;
   int n = g->output == node && to > g->output;
   for (int i = from + 1; i < to && i < g->n_nodes; i++)
@@ -21,13 +21,15 @@ int clv_plan_readers_in(const clv_plan *p, int node, int from, int to) {
   return n;
 }
 
-int clv_plan_readers(const clv_plan *p, int node) {
-  return clv_plan_readers_in(p, node, node, p->graph->n_nodes);
+int clv_plan_n_readers(const clv_plan *p, int node) {
+  return clv_plan_n_readers_between(p, node, node, p->graph->n_nodes);
 }
 
-bool clv_plan_one_reader(const clv_plan *p, int node) { return clv_plan_readers(p, node) == 1; }
+bool clv_plan_has_one_reader(const clv_plan *p, int node) {
+  return clv_plan_n_readers(p, node) == 1;
+}
 
-bool clv_plan_one_shape(const clv_plan *p, int node) {
+bool clv_plan_has_one_shape(const clv_plan *p, int node) {
   const clv_node *all = p->graph->nodes, *n = &all[node];
   for (int i = 0; i < n->n_in; i++)
     if (!clv_shape_equal(&all[n->in[i]].shape, &n->shape)) return false;
@@ -37,11 +39,11 @@ bool clv_plan_one_shape(const clv_plan *p, int node) {
 static bool is_norm(const clv_plan *p, int node) {
   const clv_node *n = &p->graph->nodes[node];
   const clv_op_def *def = clv_op_def_of(n->op);
-  return def && def->takes_tails && clv_plan_one_reader(p, node) &&
-         clv_plan_one_reader(p, n->in[0]);
+  return def && def->takes_tails && clv_plan_has_one_reader(p, node) &&
+         clv_plan_has_one_reader(p, n->in[0]);
 }
 
-void clv_plan_join(clv_plan *p, const int *nodes, int n) {
+void clv_plan_fuse_nodes(clv_plan *p, const int *nodes, int n) {
   clv_plan_node *q = &p->nodes[nodes[n - 1]];
   q->fused_from = nodes[0];
   q->n_joined = n;
@@ -55,7 +57,7 @@ void clv_plan_join(clv_plan *p, const int *nodes, int n) {
 static void join(clv_plan *p, int relu, int add, int norm, int other) {
   clv_plan_node *q = &p->nodes[relu], *from = &p->nodes[norm];
   const int nodes[] = {norm, add < 0 ? relu : add, relu};
-  clv_plan_join(p, nodes, add < 0 ? 2 : 3);
+  clv_plan_fuse_nodes(p, nodes, add < 0 ? 2 : 3);
   memcpy(q->param, from->param, sizeof q->param);
   q->learns = from->learns;
   q->src[0] = p->graph->nodes[norm].in[0];
@@ -69,15 +71,15 @@ static void join(clv_plan *p, int relu, int add, int norm, int other) {
 static void try_relu(clv_plan *p, int relu) {
   const clv_node *nodes = p->graph->nodes;
   int x = nodes[relu].in[0];
-  if (!clv_plan_one_reader(p, x)) return;
+  if (!clv_plan_has_one_reader(p, x)) return;
   if (is_norm(p, x)) {
     join(p, relu, -1, x, -1);
     return;
   }
-  if (nodes[x].op != CLV_OP_ADD || !clv_plan_one_shape(p, x)) return;
+  if (nodes[x].op != CLV_OP_ADD || !clv_plan_has_one_shape(p, x)) return;
   for (int i = 0; i < 2; i++) {
     int norm = nodes[x].in[i], other = nodes[x].in[1 - i];
-    if (!is_norm(p, norm) || clv_plan_readers_in(p, other, x, relu)) continue;
+    if (!is_norm(p, norm) || clv_plan_n_readers_between(p, other, x, relu)) continue;
     join(p, relu, x, norm, other);
     return;
   }
@@ -88,14 +90,14 @@ static void try_forward(clv_plan *p, int relu) {
   clv_plan_node *from = &p->nodes[x];
   bool wide = p->options.bf16 && p->graph->nodes[relu].shape.rank == 4; /* may be in bf16 */
   if (wide || p->nodes[relu].fused_from != relu || p->nodes[relu].absorbed || from->absorbed ||
-      from->alias || from->fused_after || !clv_plan_one_reader(p, x) ||
+      from->alias || from->fused_after || !clv_plan_has_one_reader(p, x) ||
       !(p->backend->tails(p->graph->nodes[x].op) & CLV_TAIL_RELU_FORWARD))
     return;
   from->fused_after = CLV_TAIL_RELU_FORWARD;
   p->nodes[relu].forwarded = true;
 }
 
-void clv_plan_unforward(clv_plan *p, int node) {
+void clv_plan_unfuse_relu(clv_plan *p, int node) {
   p->nodes[node].fused_after = 0;
   for (int i = node + 1; i < p->graph->n_nodes; i++)
     if (p->nodes[i].forwarded && p->graph->nodes[i].in[0] == node) p->nodes[i].forwarded = false;

@@ -11,9 +11,9 @@
  * copies behind the scratch, since what the caller lends is the host's.
  *
  * plan.c makes and frees a plan, plan_fuse.c and plan_chain.c find ops for one kernel,
- * plan_forward.c and plan_backward.c write the steps, plan_again.c says which of forward backward
- * repeats, plan_memory.c merges and places the buffers, plan_run.c executes, plan_describe.c
- * prints.
+ * plan_forward.c and plan_backward.c write the steps, plan_recompute.c says which of forward
+ * backward repeats, plan_memory.c merges and places the buffers, plan_run.c executes,
+ * plan_describe.c prints.
  */
 #ifndef CLEAVE_GRAPH_PLAN_INT_H
 #define CLEAVE_GRAPH_PLAN_INT_H
@@ -38,11 +38,11 @@ typedef struct clv_plan_buf {
 } clv_plan_buf;
 
 /* A value, or a gradient, in one layout. */
-typedef struct clv_plan_rep {
+typedef struct clv_plan_layout_buf {
   int block, buf;
-} clv_plan_rep;
+} clv_plan_layout_buf;
 
-enum { PLAN_MAX_REPS = 4 };
+enum { PLAN_MAX_LAYOUT_BUFS = 4 };
 
 /* What libraries of devices want of the memory that they are lent. */
 enum { DEVICE_ALIGN = 256 };
@@ -66,9 +66,9 @@ typedef struct clv_plan_node {
   bool again; /* forward's steps have been written for the second time */
   /* Buffers, -1 = none: those of the step of forward that was written last, and reps, too. */
   int in[CLV_MAX_IN], saved;
-  clv_plan_rep reps[PLAN_MAX_REPS]; /* reps[0] is what the node itself makes */
+  clv_plan_layout_buf reps[PLAN_MAX_LAYOUT_BUFS]; /* reps[0] is what the node itself makes */
   int n_reps;
-  clv_plan_rep grad; /* sum of the gradients that have come so far; buf -1 = none yet */
+  clv_plan_layout_buf grad; /* sum of the gradients that have come so far; buf -1 = none yet */
   const clv_param *param[CLV_MAX_PARAMS];
   size_t cache_offset;
 } clv_plan_node;
@@ -146,7 +146,7 @@ struct clv_call {
   char *block;
   clv_plan_call_state state;
   const void *in[CLV_MAX_INPUTS];
-  clv_plan_homes homes;
+  clv_plan_memories homes;
   clv_rng_key key;
 };
 
@@ -156,17 +156,17 @@ typedef struct clv_plan_frame {
   char *params, *grads;
   bool accumulate;
   clv_rng_key key;
-  const clv_occasion *occasion; /* as the kernels get it */
+  const clv_rng_position *occasion; /* as the kernels get it */
 } clv_plan_frame;
 
-/* ---- what backward makes again (plan_again.c) ------------------------------------------------ */
+/* ---- what backward makes again (plan_recompute.c) -------------------------------------------- */
 
 /* Whether backward has values of `node` made again, and not kept; and in the block of a number. */
-bool clv_plan_recomputes(const clv_plan *p, int node);
-bool clv_plan_in_block(const clv_plan *p, int node, uint32_t number);
+bool clv_plan_is_recomputed(const clv_plan *p, int node);
+bool clv_plan_is_in_block(const clv_plan *p, int node, uint32_t number);
 /* Of the block of node `top` up to it, those whose value, or state, must be made again: in wanted
  * [n_nodes], which is false before. */
-void clv_plan_find_wanted(const clv_plan *p, int top, bool *wanted);
+void clv_plan_find_recomputed(const clv_plan *p, int top, bool *wanted);
 /* Whether backward has such a step of `node`, and CLV_SAVE_*: what these read. */
 bool clv_plan_has_dx(const clv_plan *p, int node);
 bool clv_plan_has_dw(const clv_plan *p, int node);
@@ -176,50 +176,51 @@ unsigned clv_plan_reads_saved(const clv_plan *p, int node);
 
 clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret,
                           clv_err *err) CLV_USE_RESULT;
-void clv_plan_use(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
-clv_code clv_plan_push(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
+void clv_plan_extend_lifetime(clv_plan *p, int buf); /* by the step written next; -1 is ignored */
+clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node);
 /* plan_empty.c: of a node that has nothing to read: some extent of an input is 0. CLV_UNIMPLEMENTED
  * with a tail. */
-bool clv_plan_reads_nothing(const clv_node_desc *d);
+bool clv_plan_has_empty_input(const clv_node_desc *d);
 clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backend, clv_kernel **ret,
                                clv_err *err) CLV_USE_RESULT;
 
-clv_code clv_plan_scratch_of(clv_plan *p, int node, clv_plan_step *step,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_add_scratch(clv_plan *p, int node, clv_plan_step *step,
+                              clv_err *err) CLV_USE_RESULT;
 /* Room for the weights a forward or backward_input step makes itself, if it does. */
-clv_code clv_plan_cache_of(clv_plan *p, int node, clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_add_cache(clv_plan *p, int node, clv_plan_step *step,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* A buffer for node's value, or its gradient, in a layout. */
 clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* From one buffer of node's value (or gradient) to another: a reorder, or a copy where the layouts
  * are the same. */
-clv_code clv_plan_move(clv_plan *p, int node, clv_plan_rep from, clv_plan_rep to,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
+                                 clv_plan_layout_buf to, clv_err *err) CLV_USE_RESULT;
 int clv_plan_block(const clv_shape *shape, int block);      /* 1 unless the rank is 4 */
 int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node wants its gradient */
 int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it makes that of input i */
 
 /* (plan_fuse.c, plan_chain.c) One after the other: what goes both ways, then forward alone. */
 void clv_plan_fuse(clv_plan *p);
-void clv_plan_chain(clv_plan *p);
+void clv_plan_fuse_chains(clv_plan *p);
 void clv_plan_fuse_forward(clv_plan *p);
-int clv_plan_readers(const clv_plan *p, int node); /* live nodes that read it, and the caller */
-bool clv_plan_one_reader(const clv_plan *p, int node);
+int clv_plan_n_readers(const clv_plan *p, int node); /* live nodes that read it, and the caller */
+bool clv_plan_has_one_reader(const clv_plan *p, int node);
 /* Whether the node has the shape of each of its inputs: values of none stand for several. */
-bool clv_plan_one_shape(const clv_plan *p, int node);
+bool clv_plan_has_one_shape(const clv_plan *p, int node);
 /* Live nodes with index in (from, to) that read node's value; the output counts as a reader. */
-int clv_plan_readers_in(const clv_plan *p, int node, int from, int to);
+int clv_plan_n_readers_between(const clv_plan *p, int node, int from, int to);
 /* node's kernel does the n ops of these nodes, of which it is the last. */
-void clv_plan_join(clv_plan *p, const int *nodes, int n);
-clv_chain_link clv_plan_link(const clv_plan *p, int node);
+void clv_plan_fuse_nodes(clv_plan *p, const int *nodes, int n);
+clv_chain_link clv_plan_chain_link(const clv_plan *p, int node);
 /* The ops of node's kernel are taken apart again; the relu behind it has its own step again. */
 void clv_plan_unfuse(clv_plan *p, int node);
-void clv_plan_unforward(clv_plan *p, int node);
+void clv_plan_unfuse_relu(clv_plan *p, int node);
 
 /* (plan_forward.c) The step reads and writes its node's buffers. */
-void clv_plan_bind(const clv_plan *p, clv_plan_step *step);
+void clv_plan_bind_step(const clv_plan *p, clv_plan_step *step);
 /* The buffers that node's kernel reads, in its layouts. */
 clv_code clv_plan_bind_inputs(clv_plan *p, int node, clv_err *err) CLV_USE_RESULT;
 /* The steps that make node's value. */
@@ -227,7 +228,7 @@ clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) C
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) CLV_USE_RESULT;
-clv_code clv_plan_place(clv_plan *p, clv_err *err) CLV_USE_RESULT;
+clv_code clv_plan_place_bufs(clv_plan *p, clv_err *err) CLV_USE_RESULT;
 
 /* ---- running steps (plan_run.c) -------------------------------------------------------------- */
 

@@ -145,10 +145,10 @@ static void place_copies(clv_plan *p) {
   for (int i = 0; i < p->graph->n_nodes; i++)
     p->draws |= p->nodes[i].kernel && p->nodes[i].kernel->reads_occasion;
   p->occasion = CLV_MAX(end[0], end[1]);
-  p->info.scratch_bytes = p->occasion + (p->draws ? clv_align_up(sizeof(clv_occasion), 64) : 0);
+  p->info.scratch_bytes = p->occasion + (p->draws ? clv_align_up(sizeof(clv_rng_position), 64) : 0);
 }
 
-clv_code clv_plan_place(clv_plan *p, clv_err *err) {
+clv_code clv_plan_place_bufs(clv_plan *p, clv_err *err) {
   CLV_TRY(keep_inputs(p, err));
   for (int i = 0; i < p->n_steps; i++)
     if (p->steps[i].run == clv_plan_run_forward) merge_in_place(p, i);

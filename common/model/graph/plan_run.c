@@ -137,7 +137,7 @@ clv_code clv_plan_run_zero(clv_plan *p, const clv_plan_frame *f, const clv_plan_
   return clv_backend_fill(p->backend, at(p, f, s->dst), 0, s->n, err);
 }
 
-void clv_plan_time(clv_plan *p, clv_plan_times *times) { p->times = times; }
+void clv_plan_set_times(clv_plan *p, clv_plan_times *times) { p->times = times; }
 
 static clv_code run_timed(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s, int phase,
                           clv_err *err) {
@@ -247,11 +247,11 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_plan_call_homes(clv_call *c, const clv_plan_homes *homes) { c->homes = *homes; }
+void clv_plan_call_set_memories(clv_call *c, const clv_plan_memories *homes) { c->homes = *homes; }
 
 void clv_plan_call_put(clv_plan *p, clv_call *c) {
   if (!c) return;
-  c->homes = (clv_plan_homes){0};
+  c->homes = (clv_plan_memories){0};
   c->state = PLAN_CALL_EMPTY;
   c->next_idle = p->idle;
   p->idle = c;
@@ -335,7 +335,7 @@ static clv_code put_nan(const clv_plan *p, const clv_backend *home, void *out, c
 
 /* The numbers that are drawn are those of this occasion, whoever asks the kernels for them. */
 static clv_code put_occasion(const clv_plan *p, clv_plan_frame *f, clv_err *err) {
-  const clv_occasion occasion = {.step = f->key.step, .micro_batch = f->key.micro_batch};
+  const clv_rng_position occasion = {.step = f->key.step, .micro_batch = f->key.micro_batch};
   if (!p->draws || !p->options.records) return CLV_OK;
   void *at = p->scratch + p->occasion;
   f->occasion = at;

@@ -81,7 +81,7 @@ static bool takes_lengths(const clv_node *n, int slot) {
   return def->lengths && slot == def->max_in - 1;
 }
 
-int64_t clv_graph_lengths(const clv_graph *g, int node) {
+int64_t clv_graph_length_limit(const clv_graph *g, int node) {
   int64_t steps = 0;
   for (int i = node + 1; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {

@@ -46,7 +46,7 @@ static int find_crossing(const clv_graph *g, uint32_t layers, int *ret_nodes) {
   return n;
 }
 
-int clv_graph_crossing(const clv_graph *g, uint32_t layer, int *ret_nodes) {
+int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes) {
   return find_crossing(g, layer + 1, ret_nodes);
 }
 
@@ -75,7 +75,7 @@ static clv_code check_joined(const clv_graph *g, const int *nodes, int n, clv_er
 
 clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) {
   int nodes[CLV_MAX_NODES] = {0};
-  return check_joined(g, nodes, clv_graph_crossing(g, layer, nodes), err);
+  return check_joined(g, nodes, clv_graph_crossing_nodes(g, layer, nodes), err);
 }
 
 /* ---- glue ------------------------------------------------------------------------------------ */

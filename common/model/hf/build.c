@@ -8,45 +8,48 @@
 
 #include "common/model/hf/hf_int.h"
 
-void clv_hf_at(hf_builder *b, const char *prefix, ...) {
+void clv_hf_set_prefix(hf_builder *b, const char *prefix, ...) {
   va_list args;
   va_start(args, prefix);
   vsnprintf(b->at, sizeof b->at, prefix, args);
   va_end(args);
 }
 
-clv_attr_value clv_hf_whole(clv_attr_key key, int64_t v) {
+clv_attr_value clv_hf_int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
-clv_attr_value clv_hf_real(clv_attr_key key, double v) {
+clv_attr_value clv_hf_float_attr(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
-clv_code clv_hf_nodes(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
-                      int n, const int *in, int n_in, int *ret, clv_err *err) {
+clv_code clv_hf_add_node_over(hf_builder *b, clv_op op, const char *name,
+                              const clv_attr_value *values, int n, const int *in, int n_in,
+                              int *ret, clv_err *err) {
   clv_attrs attrs;
   char full[2 * CLV_NAME_MAX];
   snprintf(full, sizeof full, "%s%s", b->at, name);
-  CLV_TRY(clv_attrs_from(op, values, n, &attrs, err));
+  CLV_TRY(clv_attrs_parse(op, values, n, &attrs, err));
   return clv_graph_add(b->g, op, &attrs, full, (*b->layer)++, in, n_in, ret, err);
 }
 
-clv_code clv_hf_node(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
-                     int n, int *x, clv_err *err) {
-  return clv_hf_nodes(b, op, name, values, n, x, 1, x, err);
+clv_code clv_hf_add_node(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
+                         int n, int *x, clv_err *err) {
+  return clv_hf_add_node_over(b, op, name, values, n, x, 1, x, err);
 }
 
-clv_code clv_hf_join(hf_builder *b, clv_op op, const char *name, int *x, int other, clv_err *err) {
+clv_code clv_hf_add_binary(hf_builder *b, clv_op op, const char *name, int *x, int other,
+                           clv_err *err) {
   int in[] = {*x, other};
-  return clv_hf_nodes(b, op, name, NULL, 0, in, 2, x, err);
+  return clv_hf_add_node_over(b, op, name, NULL, 0, in, 2, x, err);
 }
 
 clv_code clv_hf_linear(hf_builder *b, const char *name, const hf_linear *l, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_OUT, l->out), clv_hf_whole(CLV_ATTR_BIAS, l->bias),
-                        clv_hf_whole(CLV_ATTR_TRANSPOSED, l->transposed),
-                        clv_hf_real(CLV_ATTR_INIT_STD, l->deviation)};
-  return clv_hf_node(b, CLV_OP_LINEAR, name, v, CLV_COUNT(v), x, err);
+  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_OUT, l->out),
+                        clv_hf_int_attr(CLV_ATTR_BIAS, l->bias),
+                        clv_hf_int_attr(CLV_ATTR_TRANSPOSED, l->transposed),
+                        clv_hf_float_attr(CLV_ATTR_INIT_STD, l->deviation)};
+  return clv_hf_add_node(b, CLV_OP_LINEAR, name, v, CLV_COUNT(v), x, err);
 }
 
 clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
@@ -61,72 +64,75 @@ clv_code clv_hf_embed(hf_builder *b, const char *name, int64_t rows, int *x, clv
 
 clv_code clv_hf_embed_column(hf_builder *b, const char *name, int64_t rows, int64_t column,
                              int64_t minus, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, rows), clv_hf_whole(CLV_ATTR_OUT, b->c->hidden),
-                        clv_hf_whole(CLV_ATTR_COLUMN, column), clv_hf_whole(CLV_ATTR_MINUS, minus),
-                        clv_hf_real(CLV_ATTR_INIT_STD, b->c->deviation)};
-  return clv_hf_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err);
+  clv_attr_value v[] = {
+      clv_hf_int_attr(CLV_ATTR_ROWS, rows), clv_hf_int_attr(CLV_ATTR_OUT, b->c->hidden),
+      clv_hf_int_attr(CLV_ATTR_COLUMN, column), clv_hf_int_attr(CLV_ATTR_MINUS, minus),
+      clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
+  return clv_hf_add_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err);
 }
 
 clv_code clv_hf_positions(hf_builder *b, const char *name, const hf_positions *p, int *x,
                           clv_err *err) {
-  clv_attr_value v[] = {
-      clv_hf_whole(CLV_ATTR_ROWS, p->rows), clv_hf_whole(CLV_ATTR_OFFSET, p->first),
-      clv_hf_whole(CLV_ATTR_BARE, p->bare), clv_hf_real(CLV_ATTR_INIT_STD, b->c->deviation)};
-  return clv_hf_node(b, CLV_OP_POSITIONS, name, v, CLV_COUNT(v), x, err);
+  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_ROWS, p->rows),
+                        clv_hf_int_attr(CLV_ATTR_OFFSET, p->first),
+                        clv_hf_int_attr(CLV_ATTR_BARE, p->bare),
+                        clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
+  return clv_hf_add_node(b, CLV_OP_POSITIONS, name, v, CLV_COUNT(v), x, err);
 }
 
 clv_code clv_hf_norm(hf_builder *b, clv_op op, const char *name, int *x, clv_err *err) {
-  clv_attr_value v = clv_hf_real(CLV_ATTR_EPS, b->c->eps);
-  return clv_hf_node(b, op, name, &v, 1, x, err);
+  clv_attr_value v = clv_hf_float_attr(CLV_ATTR_EPS, b->c->eps);
+  return clv_hf_add_node(b, op, name, &v, 1, x, err);
 }
 
 clv_code clv_hf_dropout(hf_builder *b, const char *name, double p, int *x, clv_err *err) {
-  clv_attr_value v = clv_hf_real(CLV_ATTR_P, p);
-  return p > 0 ? clv_hf_node(b, CLV_OP_DROPOUT, name, &v, 1, x, err) : CLV_OK;
+  clv_attr_value v = clv_hf_float_attr(CLV_ATTR_P, p);
+  return p > 0 ? clv_hf_add_node(b, CLV_OP_DROPOUT, name, &v, 1, x, err) : CLV_OK;
 }
 
 clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key, int value, int *x,
                           clv_err *err) {
   const clv_hf_config *c = b->c;
   int in[] = {*x, key, value, b->in.lengths};
-  clv_attr_value v[] = {
-      clv_hf_whole(CLV_ATTR_HEADS, c->heads), clv_hf_whole(CLV_ATTR_KV_HEADS, c->kv_heads),
-      clv_hf_whole(CLV_ATTR_CAUSAL, causal), clv_hf_real(CLV_ATTR_P, c->attention_dropout)};
-  return clv_hf_nodes(b, CLV_OP_ATTENTION, name, v, CLV_COUNT(v), in, b->in.lengths < 0 ? 3 : 4, x,
-                      err);
+  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_HEADS, c->heads),
+                        clv_hf_int_attr(CLV_ATTR_KV_HEADS, c->kv_heads),
+                        clv_hf_int_attr(CLV_ATTR_CAUSAL, causal),
+                        clv_hf_float_attr(CLV_ATTR_P, c->attention_dropout)};
+  return clv_hf_add_node_over(b, CLV_OP_ATTENTION, name, v, CLV_COUNT(v), in,
+                              b->in.lengths < 0 ? 3 : 4, x, err);
 }
 
 /* One place along dimension 1, and that dimension left out. */
 static clv_code take_place(hf_builder *b, const char *name, int64_t start, int64_t stop, int *x,
                            clv_err *err) {
   char flat[CLV_NAME_MAX];
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_DIM, 1), clv_hf_whole(CLV_ATTR_START, start),
-                        clv_hf_whole(CLV_ATTR_STOP, stop)};
+  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_DIM, 1), clv_hf_int_attr(CLV_ATTR_START, start),
+                        clv_hf_int_attr(CLV_ATTR_STOP, stop)};
   snprintf(flat, sizeof flat, "%s.flatten", name);
-  CLV_TRY(clv_hf_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err));
-  return clv_hf_node(b, CLV_OP_FLATTEN, flat, NULL, 0, x, err);
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err));
+  return clv_hf_add_node(b, CLV_OP_FLATTEN, flat, NULL, 0, x, err);
 }
 
-clv_code clv_hf_first_place(hf_builder *b, const char *name, int *x, clv_err *err) {
+clv_code clv_hf_first_token(hf_builder *b, const char *name, int *x, clv_err *err) {
   return take_place(b, name, 0, 1, x, err);
 }
 
-clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err) {
-  if (b->in.lengths >= 0) return clv_hf_join(b, CLV_OP_LAST, name, x, b->in.lengths, err);
+clv_code clv_hf_last_token(hf_builder *b, const char *name, int *x, clv_err *err) {
+  if (b->in.lengths >= 0) return clv_hf_add_binary(b, CLV_OP_LAST, name, x, b->in.lengths, err);
   return take_place(b, name, -1, CLV_TO_END, x, err);
 }
 
-clv_code clv_hf_words(hf_builder *b, const char *name, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_ROWS, b->c->vocabulary),
-                        clv_hf_whole(CLV_ATTR_OUT, b->c->hidden),
-                        clv_hf_whole(CLV_ATTR_PADDING_IDX, b->c->padding_row),
-                        clv_hf_real(CLV_ATTR_INIT_STD, b->c->deviation)};
-  CLV_TRY(clv_hf_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err));
+clv_code clv_hf_token_embedding(hf_builder *b, const char *name, int *x, clv_err *err) {
+  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_ROWS, b->c->vocabulary),
+                        clv_hf_int_attr(CLV_ATTR_OUT, b->c->hidden),
+                        clv_hf_int_attr(CLV_ATTR_PADDING_IDX, b->c->padding_row),
+                        clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err));
   b->words = *x;
   return CLV_OK;
 }
 
-clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x, clv_err *err) {
+clv_code clv_hf_lm_head(hf_builder *b, const char *name, bool bias, int *x, clv_err *err) {
   CLV_TRY(clv_hf_dense(b, name, b->c->vocabulary, bias, x, err));
   return b->c->tied ? clv_graph_tie(b->g, *x, b->g->nodes[b->words].name, false, err) : CLV_OK;
 }

@@ -78,13 +78,13 @@ static clv_code read_whole(hf_text *r, const row *at, clv_err *err) {
 
 /* null: it is not given, and keeps its fallback. */
 static clv_code read_whole_or_null(hf_text *r, const row *at, clv_err *err) {
-  return clv_json_null(&r->j) ? CLV_OK : read_whole(r, at, err);
+  return clv_json_skip_null(&r->j) ? CLV_OK : read_whole(r, at, err);
 }
 
 /* A number below 0 is none of a text, but still a row of the table, which counts from its end. */
 static clv_code read_padding(hf_text *r, const row *at, clv_err *err) {
   int64_t *to = field(r, at);
-  if (clv_json_null(&r->j)) {
+  if (clv_json_skip_null(&r->j)) {
     *to = -1;
     return CLV_OK;
   }
@@ -97,7 +97,7 @@ static clv_code read_num_labels(hf_text *r, const row *at, clv_err *err) {
   row into = *at;
   void *before = r->into;
   into.offset = offsetof(hf_text, num_labels);
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   r->into = r;
   clv_code code = read_whole(r, &into, err);
   r->into = before;
@@ -113,7 +113,7 @@ static clv_code read_real(hf_text *r, const row *at, clv_err *err) {
 }
 
 static clv_code read_real_or_null(hf_text *r, const row *at, clv_err *err) {
-  return clv_json_null(&r->j) ? CLV_OK : read_real(r, at, err);
+  return clv_json_skip_null(&r->j) ? CLV_OK : read_real(r, at, err);
 }
 
 static clv_code read_truth(hf_text *r, const row *at, clv_err *err) {
@@ -155,7 +155,7 @@ static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   size_t from = here(r);
   int64_t n = 0;
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (bool more = true; more; n += more) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, (size_t)n, &more, err));
@@ -190,14 +190,14 @@ static clv_code want_true(hf_text *r, const row *at, clv_err *err) {
 
 static clv_code want_null(hf_text *r, const row *at, clv_err *err) {
   size_t from = here(r);
-  return clv_json_null(&r->j) ? CLV_OK : refuse(r, from, at, "given", err);
+  return clv_json_skip_null(&r->j) ? CLV_OK : refuse(r, from, at, "given", err);
 }
 
 /* null, or nothing in braces. */
 static clv_code want_empty(hf_text *r, const row *at, clv_err *err) {
   size_t from = here(r);
   bool more;
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, 0, &more, err));
   return more ? refuse(r, from, at, "not empty", err) : CLV_OK;
@@ -207,7 +207,7 @@ static clv_code want_empty(hf_text *r, const row *at, clv_err *err) {
 static clv_code want_word(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t from = here(r), len = strcspn(at->why, " ");
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_text(&r->j, &text, err));
   if (text.len == len && memcmp(text.data, at->why, len) == 0) return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s '%.40s': only %s", r->key, text.len ? text.data : "",
@@ -217,7 +217,7 @@ static clv_code want_word(hf_text *r, const row *at, clv_err *err) {
 /* A list of such texts. */
 static clv_code want_words(hf_text *r, const row *at, clv_err *err) {
   bool more = true;
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_LIST, err));
   for (size_t n = 0; more; n++) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_LIST, n, &more, err));
@@ -230,7 +230,7 @@ static clv_code want_words(hf_text *r, const row *at, clv_err *err) {
 static clv_code want_one(hf_text *r, const row *at, clv_err *err) {
   size_t from = here(r);
   double found = 1;
-  if (!clv_json_null(&r->j)) CLV_TRY(clv_json_real(&r->j, &found, err));
+  if (!clv_json_skip_null(&r->j)) CLV_TRY(clv_json_real(&r->j, &found, err));
   return found == 1 ? CLV_OK : refuse(r, from, at, "not 1", err);
 }
 
@@ -386,7 +386,7 @@ static clv_code read_rope(hf_text *r, const row *at, clv_err *err) {
   bool seen[MAX_ROWS] = {0};
   hf_rope *rope = (hf_rope *)(void *)((char *)r + at->offset);
   void *before = r->into;
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   r->into = rope;
   clv_code code = read_object(r, rope_rows, CLV_COUNT(rope_rows), 0, seen, err);
   r->into = before;

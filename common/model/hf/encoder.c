@@ -27,14 +27,14 @@ static long_name name_after(const char *table, const char *what, int64_t column)
 /* Of rows [N, S, 4, hidden] those of a column. */
 static clv_code add_column(hf_builder *b, const char *table, int64_t column, int rows, int *x,
                            clv_err *err) {
-  clv_attr_value one[] = {clv_hf_whole(CLV_ATTR_DIM, 2), clv_hf_whole(CLV_ATTR_START, column),
-                          clv_hf_whole(CLV_ATTR_STOP, column + 1)};
+  clv_attr_value one[] = {clv_hf_int_attr(CLV_ATTR_DIM, 2), clv_hf_int_attr(CLV_ATTR_START, column),
+                          clv_hf_int_attr(CLV_ATTR_STOP, column + 1)};
   clv_attr_value flat = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {-1, b->c->hidden}};
-  CLV_TRY(clv_hf_node(b, CLV_OP_SLICE, name_after(table, "column", column).text, one,
-                      CLV_COUNT(one), &rows, err));
-  CLV_TRY(
-      clv_hf_node(b, CLV_OP_RESHAPE, name_after(table, "rows", column).text, &flat, 1, &rows, err));
-  return clv_hf_join(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_SLICE, name_after(table, "column", column).text, one,
+                          CLV_COUNT(one), &rows, err));
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_RESHAPE, name_after(table, "rows", column).text, &flat, 1,
+                          &rows, err));
+  return clv_hf_add_binary(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
 }
 
 /* Columns first and second of the boxes in one table: all four are looked up, and two are taken. */
@@ -51,7 +51,7 @@ static clv_code difference(hf_builder *b, const char *table, int64_t column, int
                            clv_err *err) {
   int rows = b->in.boxes;
   CLV_TRY(clv_hf_embed_column(b, table, b->c->boxes, column, minus, &rows, err));
-  return clv_hf_join(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
+  return clv_hf_add_binary(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
 }
 
 /* What transformers adds, table by table. */
@@ -67,15 +67,15 @@ static clv_code boxes(hf_builder *b, int *x, clv_err *err) {
 static clv_code first_type(hf_builder *b, int *x, clv_err *err) {
   int rows = b->in.records;
   CLV_TRY(clv_hf_embed_column(b, "token_type_embeddings", b->c->types, -1, 0, &rows, err));
-  return clv_hf_join(b, CLV_OP_ADD, "token_type_embeddings.add", x, rows, err);
+  return clv_hf_add_binary(b, CLV_OP_ADD, "token_type_embeddings.add", x, rows, err);
 }
 
 static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   hf_positions places = {.rows = c->positions,
                          .first = c->family == CLV_HF_ROBERTA ? c->padding + 1 : 0};
-  clv_hf_at(b, "%sembeddings.", clv_hf_prefix(c, b->head));
-  CLV_TRY(clv_hf_words(b, "word_embeddings", x, err));
+  clv_hf_set_prefix(b, "%sembeddings.", clv_hf_prefix(c, b->head));
+  CLV_TRY(clv_hf_token_embedding(b, "word_embeddings", x, err));
   CLV_TRY(clv_hf_positions(b, "position_embeddings", &places, x, err));
   if (c->family == CLV_HF_LAYOUTLM) CLV_TRY(boxes(b, x, err));
   CLV_TRY(first_type(b, x, err));
@@ -99,23 +99,23 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
 static clv_code half_end(hf_builder *b, const char *at, int before, int *x, clv_err *err) {
   char outer[CLV_NAME_MAX];
   memcpy(outer, b->at, sizeof outer);
-  clv_hf_at(b, "%s%s", outer, at);
+  clv_hf_set_prefix(b, "%s%s", outer, at);
   CLV_TRY(clv_hf_dense(b, "dense", b->c->hidden, true, x, err));
   CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));
-  CLV_TRY(clv_hf_join(b, CLV_OP_ADD, "add", x, before, err));
+  CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "add", x, before, err));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "LayerNorm", x, err));
-  clv_hf_at(b, "%s", outer);
+  clv_hf_set_prefix(b, "%s", outer);
   return CLV_OK;
 }
 
 static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
-  clv_hf_at(b, "%sencoder.layer.%d.", clv_hf_prefix(b->c, b->head), (int)number);
+  clv_hf_set_prefix(b, "%sencoder.layer.%d.", clv_hf_prefix(b->c, b->head), (int)number);
   CLV_TRY(attend(b, x, err));
   CLV_TRY(half_end(b, "attention.output.", before, x, err));
   before = *x;
   CLV_TRY(clv_hf_dense(b, "intermediate.dense", b->c->inner, true, x, err));
-  CLV_TRY(clv_hf_node(b, b->c->activation, "intermediate.activation", NULL, 0, x, err));
+  CLV_TRY(clv_hf_add_node(b, b->c->activation, "intermediate.activation", NULL, 0, x, err));
   return half_end(b, "output.", before, x, err);
 }
 
@@ -123,27 +123,27 @@ static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
 
 /* RoBERTa's own: dropout, dense, tanh, dropout, out_proj on the first place. */
 static clv_code roberta_sequence(hf_builder *b, int *x, clv_err *err) {
-  clv_hf_at(b, "classifier.");
-  CLV_TRY(clv_hf_first_place(b, "first", x, err));
+  clv_hf_set_prefix(b, "classifier.");
+  CLV_TRY(clv_hf_first_token(b, "first", x, err));
   CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
   CLV_TRY(clv_hf_dense(b, "dense", b->c->hidden, true, x, err));
-  CLV_TRY(clv_hf_node(b, CLV_OP_TANH, "activation", NULL, 0, x, err));
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_TANH, "activation", NULL, 0, x, err));
   CLV_TRY(clv_hf_dropout(b, "dropout2", b->c->head_dropout, x, err));
   return clv_hf_dense(b, "out_proj", b->labels, true, x, err);
 }
 
 static clv_code token(hf_builder *b, int *x, clv_err *err) {
-  clv_hf_at(b, "%s", "");
+  clv_hf_set_prefix(b, "%s", "");
   CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
   return clv_hf_dense(b, "classifier", b->labels, true, x, err);
 }
 
 static clv_code sequence(hf_builder *b, int *x, clv_err *err) {
   if (b->c->family == CLV_HF_ROBERTA) return roberta_sequence(b, x, err);
-  clv_hf_at(b, "%spooler.", clv_hf_prefix(b->c, b->head));
-  CLV_TRY(clv_hf_first_place(b, "first", x, err));
+  clv_hf_set_prefix(b, "%spooler.", clv_hf_prefix(b->c, b->head));
+  CLV_TRY(clv_hf_first_token(b, "first", x, err));
   CLV_TRY(clv_hf_dense(b, "dense", b->c->hidden, true, x, err));
-  CLV_TRY(clv_hf_node(b, CLV_OP_TANH, "activation", NULL, 0, x, err));
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_TANH, "activation", NULL, 0, x, err));
   return token(b, x, err);
 }
 
@@ -152,12 +152,12 @@ static clv_code sequence(hf_builder *b, int *x, clv_err *err) {
 static clv_code masked(hf_builder *b, int *x, clv_err *err) {
   bool roberta = b->c->family == CLV_HF_ROBERTA;
   clv_op act = roberta ? CLV_OP_GELU : b->c->activation;
-  clv_hf_at(b, roberta ? "lm_head." : "cls.predictions.transform.");
+  clv_hf_set_prefix(b, roberta ? "lm_head." : "cls.predictions.transform.");
   CLV_TRY(clv_hf_dense(b, "dense", b->c->hidden, true, x, err));
-  CLV_TRY(clv_hf_node(b, act, "activation", NULL, 0, x, err));
+  CLV_TRY(clv_hf_add_node(b, act, "activation", NULL, 0, x, err));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, roberta ? "layer_norm" : "LayerNorm", x, err));
-  clv_hf_at(b, roberta ? "lm_head." : "cls.predictions.");
-  return clv_hf_decode(b, "decoder", true, x, err);
+  clv_hf_set_prefix(b, roberta ? "lm_head." : "cls.predictions.");
+  return clv_hf_lm_head(b, "decoder", true, x, err);
 }
 
 clv_code clv_hf_encoder(hf_builder *b, int *x, clv_err *err) {

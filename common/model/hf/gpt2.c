@@ -24,9 +24,10 @@ static clv_code project(hf_builder *b, const char *name, int64_t out, bool ends,
 /* The third number `at` of the columns. */
 static clv_code third(hf_builder *b, const char *name, int64_t at, int *x, clv_err *err) {
   int64_t width = b->c->hidden;
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_DIM, -1), clv_hf_whole(CLV_ATTR_START, at * width),
-                        clv_hf_whole(CLV_ATTR_STOP, (at + 1) * width)};
-  return clv_hf_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err);
+  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_DIM, -1),
+                        clv_hf_int_attr(CLV_ATTR_START, at * width),
+                        clv_hf_int_attr(CLV_ATTR_STOP, (at + 1) * width)};
+  return clv_hf_add_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err);
 }
 
 static clv_code attend(hf_builder *b, int *x, clv_err *err) {
@@ -44,32 +45,32 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
 static clv_code feed(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_2", x, err));
   CLV_TRY(project(b, "mlp.c_fc", b->c->inner, false, x, err));
-  CLV_TRY(clv_hf_node(b, b->c->activation, "mlp.act", NULL, 0, x, err));
+  CLV_TRY(clv_hf_add_node(b, b->c->activation, "mlp.act", NULL, 0, x, err));
   CLV_TRY(project(b, "mlp.c_proj", b->c->hidden, true, x, err));
   return clv_hf_dropout(b, "mlp.dropout", b->c->hidden_dropout, x, err);
 }
 
 static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
-  clv_hf_at(b, "%sh.%d.", clv_hf_prefix(b->c, b->head), (int)number);
+  clv_hf_set_prefix(b, "%sh.%d.", clv_hf_prefix(b->c, b->head), (int)number);
   CLV_TRY(attend(b, x, err));
-  CLV_TRY(clv_hf_join(b, CLV_OP_ADD, "attn.add", x, before, err));
+  CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "attn.add", x, before, err));
   before = *x;
   CLV_TRY(feed(b, x, err));
-  return clv_hf_join(b, CLV_OP_ADD, "mlp.add", x, before, err);
+  return clv_hf_add_binary(b, CLV_OP_ADD, "mlp.add", x, before, err);
 }
 
 static clv_code head(hf_builder *b, int *x, clv_err *err) {
-  clv_hf_at(b, "%s", "");
+  clv_hf_set_prefix(b, "%s", "");
   switch (b->head) {
     case CLV_HF_SEQUENCE:
-      CLV_TRY(clv_hf_last_place(b, "last", x, err));
+      CLV_TRY(clv_hf_last_token(b, "last", x, err));
       return clv_hf_dense(b, "score", b->labels, false, x, err);
     case CLV_HF_TOKEN:
       CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
       return clv_hf_dense(b, "classifier", b->labels, true, x, err);
     case CLV_HF_CAUSAL:
-      return clv_hf_decode(b, "lm_head", false, x, err);
+      return clv_hf_lm_head(b, "lm_head", false, x, err);
     default:
       return CLV_OK;
   }
@@ -78,12 +79,12 @@ static clv_code head(hf_builder *b, int *x, clv_err *err) {
 clv_code clv_hf_gpt2(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   hf_positions places = {.rows = c->positions};
-  clv_hf_at(b, "%s", clv_hf_prefix(c, b->head));
-  CLV_TRY(clv_hf_words(b, "wte", x, err));
+  clv_hf_set_prefix(b, "%s", clv_hf_prefix(c, b->head));
+  CLV_TRY(clv_hf_token_embedding(b, "wte", x, err));
   CLV_TRY(clv_hf_positions(b, "wpe", &places, x, err));
   CLV_TRY(clv_hf_dropout(b, "drop", c->embedding_dropout, x, err));
   for (int64_t i = 0; i < c->layers; i++) CLV_TRY(block(b, i, x, err));
-  clv_hf_at(b, "%s", clv_hf_prefix(c, b->head));
+  clv_hf_set_prefix(b, "%s", clv_hf_prefix(c, b->head));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_f", x, err));
   return head(b, x, err);
 }

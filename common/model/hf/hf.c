@@ -43,9 +43,9 @@ static clv_code check_records(const clv_hf_config *c, const clv_graph *g, int no
                   clv_dtype_name(g->nodes[node].dtype), text);
 }
 
-clv_code clv_hf_layers(const clv_hf_config *c, clv_hf_head head, int64_t labels,
-                       const clv_hf_inputs *inputs, clv_graph *g, uint32_t *layer, int *last,
-                       clv_err *err) {
+clv_code clv_hf_add_layers(const clv_hf_config *c, clv_hf_head head, int64_t labels,
+                           const clv_hf_inputs *inputs, clv_graph *g, uint32_t *layer, int *last,
+                           clv_err *err) {
   hf_builder b = {.c = c,
                   .head = head,
                   .labels = labels ? labels : c->labels,

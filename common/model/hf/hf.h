@@ -111,9 +111,9 @@ typedef struct clv_hf_inputs {
 
 /* Appends all layers; *layer counts them, *last is the node with the output. labels 0: as many as
  * the config names. CLV_INVALID: the family has no such head, or shapes do not fit. */
-clv_code clv_hf_layers(const clv_hf_config *c, clv_hf_head head, int64_t labels,
-                       const clv_hf_inputs *inputs, clv_graph *g, uint32_t *layer, int *last,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_add_layers(const clv_hf_config *c, clv_hf_head head, int64_t labels,
+                           const clv_hf_inputs *inputs, clv_graph *g, uint32_t *layer, int *last,
+                           clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

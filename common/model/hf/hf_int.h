@@ -20,20 +20,21 @@ typedef struct hf_builder {
 } hf_builder;
 
 /* Names of nodes go on behind this from now on; `prefix` as printf. */
-void clv_hf_at(hf_builder *b, const char *prefix, ...) CLV_PRINTF(2, 3);
+void clv_hf_set_prefix(hf_builder *b, const char *prefix, ...) CLV_PRINTF(2, 3);
 
-clv_attr_value clv_hf_whole(clv_attr_key key, int64_t v);
-clv_attr_value clv_hf_real(clv_attr_key key, double v);
+clv_attr_value clv_hf_int_attr(clv_attr_key key, int64_t v);
+clv_attr_value clv_hf_float_attr(clv_attr_key key, double v);
 
 /* One node over several. */
-clv_code clv_hf_nodes(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
-                      int n, const int *in, int n_in, int *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_add_node_over(hf_builder *b, clv_op op, const char *name,
+                              const clv_attr_value *values, int n, const int *in, int n_in,
+                              int *ret, clv_err *err) CLV_USE_RESULT;
 /* One node; *x is its input, and then it. */
-clv_code clv_hf_node(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
-                     int n, int *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_add_node(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
+                         int n, int *x, clv_err *err) CLV_USE_RESULT;
 /* The same over two inputs, and then *x is it. */
-clv_code clv_hf_join(hf_builder *b, clv_op op, const char *name, int *x, int other,
-                     clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_add_binary(hf_builder *b, clv_op op, const char *name, int *x, int other,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* A projection of [.., in] to [.., out]. transposed: its weight is kept as [in, out]. */
 typedef struct hf_linear {
@@ -71,8 +72,8 @@ clv_code clv_hf_dropout(hf_builder *b, const char *name, double p, int *x,
 clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key, int value, int *x,
                           clv_err *err) CLV_USE_RESULT;
 /* [N, S, hidden] to [N, hidden]: the first place; the last real one. */
-clv_code clv_hf_first_place(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
-clv_code clv_hf_last_place(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_first_token(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_last_token(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 
 /* Outputs of queries; keys and values. */
 static inline int64_t clv_hf_head_width(const clv_hf_config *c) {
@@ -80,10 +81,11 @@ static inline int64_t clv_hf_head_width(const clv_hf_config *c) {
 }
 
 /* The table of tokens, whose row of pads learns nothing. */
-clv_code clv_hf_words(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_token_embedding(hf_builder *b, const char *name, int *x,
+                                clv_err *err) CLV_USE_RESULT;
 /* Tokens of each place; tied, by the table that they came from. */
-clv_code clv_hf_decode(hf_builder *b, const char *name, bool bias, int *x,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_hf_lm_head(hf_builder *b, const char *name, bool bias, int *x,
+                        clv_err *err) CLV_USE_RESULT;
 
 /* From the inputs to the head's output. */
 clv_code clv_hf_encoder(hf_builder *b, int *x, clv_err *err) CLV_USE_RESULT;

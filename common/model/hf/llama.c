@@ -9,9 +9,9 @@
 #include "common/model/hf/hf_int.h"
 
 static clv_code rotate(hf_builder *b, const char *name, int64_t heads, int *x, clv_err *err) {
-  clv_attr_value v[] = {clv_hf_whole(CLV_ATTR_HEADS, heads),
-                        clv_hf_real(CLV_ATTR_BASE, b->c->base)};
-  return clv_hf_node(b, CLV_OP_ROTARY, name, v, CLV_COUNT(v), x, err);
+  clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_HEADS, heads),
+                        clv_hf_float_attr(CLV_ATTR_BASE, b->c->base)};
+  return clv_hf_add_node(b, CLV_OP_ROTARY, name, v, CLV_COUNT(v), x, err);
 }
 
 static clv_code attend(hf_builder *b, int *x, clv_err *err) {
@@ -34,27 +34,27 @@ static clv_code feed(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "post_attention_layernorm", x, err));
   int up = *x;
   CLV_TRY(clv_hf_dense(b, "mlp.gate_proj", c->inner, c->inner_bias, x, err));
-  CLV_TRY(clv_hf_node(b, c->activation, "mlp.act_fn", NULL, 0, x, err));
+  CLV_TRY(clv_hf_add_node(b, c->activation, "mlp.act_fn", NULL, 0, x, err));
   CLV_TRY(clv_hf_dense(b, "mlp.up_proj", c->inner, c->inner_bias, &up, err));
-  CLV_TRY(clv_hf_join(b, CLV_OP_MUL, "mlp.mul", x, up, err));
+  CLV_TRY(clv_hf_add_binary(b, CLV_OP_MUL, "mlp.mul", x, up, err));
   return clv_hf_dense(b, "mlp.down_proj", c->hidden, c->inner_bias, x, err);
 }
 
 static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
-  clv_hf_at(b, "%slayers.%d.", clv_hf_prefix(b->c, b->head), (int)number);
+  clv_hf_set_prefix(b, "%slayers.%d.", clv_hf_prefix(b->c, b->head), (int)number);
   CLV_TRY(attend(b, x, err));
-  CLV_TRY(clv_hf_join(b, CLV_OP_ADD, "self_attn.add", x, before, err));
+  CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "self_attn.add", x, before, err));
   before = *x;
   CLV_TRY(feed(b, x, err));
-  return clv_hf_join(b, CLV_OP_ADD, "mlp.add", x, before, err);
+  return clv_hf_add_binary(b, CLV_OP_ADD, "mlp.add", x, before, err);
 }
 
 /* Classes are scored without a bias of the last place, with one of every place. */
 static clv_code head(hf_builder *b, int *x, clv_err *err) {
-  clv_hf_at(b, "%s", "");
-  if (b->head == CLV_HF_CAUSAL) return clv_hf_decode(b, "lm_head", false, x, err);
-  if (b->head == CLV_HF_SEQUENCE) CLV_TRY(clv_hf_last_place(b, "last", x, err));
+  clv_hf_set_prefix(b, "%s", "");
+  if (b->head == CLV_HF_CAUSAL) return clv_hf_lm_head(b, "lm_head", false, x, err);
+  if (b->head == CLV_HF_SEQUENCE) CLV_TRY(clv_hf_last_token(b, "last", x, err));
   if (b->head == CLV_HF_TOKEN) CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
   return b->head == CLV_HF_NO_HEAD
              ? CLV_OK
@@ -62,10 +62,10 @@ static clv_code head(hf_builder *b, int *x, clv_err *err) {
 }
 
 clv_code clv_hf_llama(hf_builder *b, int *x, clv_err *err) {
-  clv_hf_at(b, "%s", clv_hf_prefix(b->c, b->head));
-  CLV_TRY(clv_hf_words(b, "embed_tokens", x, err));
+  clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
+  CLV_TRY(clv_hf_token_embedding(b, "embed_tokens", x, err));
   for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(block(b, i, x, err));
-  clv_hf_at(b, "%s", clv_hf_prefix(b->c, b->head));
+  clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
   CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "norm", x, err));
   return head(b, x, err);
 }

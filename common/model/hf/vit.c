@@ -10,25 +10,25 @@
 static clv_code patches(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int64_t side = c->image / c->patch;
-  clv_attr_value conv[] = {clv_hf_whole(CLV_ATTR_OUT, c->hidden),
-                           clv_hf_whole(CLV_ATTR_KERNEL, c->patch),
-                           clv_hf_whole(CLV_ATTR_STRIDE, c->patch)};
+  clv_attr_value conv[] = {clv_hf_int_attr(CLV_ATTR_OUT, c->hidden),
+                           clv_hf_int_attr(CLV_ATTR_KERNEL, c->patch),
+                           clv_hf_int_attr(CLV_ATTR_STRIDE, c->patch)};
   clv_attr_value rows = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {c->hidden, side * side}};
   clv_attr_value order = {.key = CLV_ATTR_ORDER, .n_ints = 2, .ints = {2, 1}};
-  CLV_TRY(
-      clv_hf_node(b, CLV_OP_CONV2D, "patch_embeddings.projection", conv, CLV_COUNT(conv), x, err));
-  CLV_TRY(clv_hf_node(b, CLV_OP_RESHAPE, "patch_embeddings.flatten", &rows, 1, x, err));
-  return clv_hf_node(b, CLV_OP_PERMUTE, "patch_embeddings.transpose", &order, 1, x, err);
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_CONV2D, "patch_embeddings.projection", conv, CLV_COUNT(conv), x,
+                          err));
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_RESHAPE, "patch_embeddings.flatten", &rows, 1, x, err));
+  return clv_hf_add_node(b, CLV_OP_PERMUTE, "patch_embeddings.transpose", &order, 1, x, err);
 }
 
 static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int64_t side = c->image / c->patch;
   hf_positions places = {.rows = side * side + 1, .bare = true};
-  clv_attr_value deviation = clv_hf_real(CLV_ATTR_INIT_STD, c->deviation);
-  clv_hf_at(b, "%sembeddings.", clv_hf_prefix(c, b->head));
+  clv_attr_value deviation = clv_hf_float_attr(CLV_ATTR_INIT_STD, c->deviation);
+  clv_hf_set_prefix(b, "%sembeddings.", clv_hf_prefix(c, b->head));
   CLV_TRY(patches(b, x, err));
-  CLV_TRY(clv_hf_node(b, CLV_OP_PREPEND, "cls_token", &deviation, 1, x, err));
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_PREPEND, "cls_token", &deviation, 1, x, err));
   CLV_TRY(clv_hf_positions(b, "position_embeddings", &places, x, err));
   return clv_hf_dropout(b, "dropout", c->embedding_dropout, x, err);
 }
@@ -49,28 +49,28 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
 static clv_code feed(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "layernorm_after", x, err));
   CLV_TRY(clv_hf_dense(b, "intermediate.dense", b->c->inner, true, x, err));
-  CLV_TRY(clv_hf_node(b, b->c->activation, "intermediate.activation", NULL, 0, x, err));
+  CLV_TRY(clv_hf_add_node(b, b->c->activation, "intermediate.activation", NULL, 0, x, err));
   CLV_TRY(clv_hf_dense(b, "output.dense", b->c->hidden, true, x, err));
   return clv_hf_dropout(b, "output.dropout", b->c->hidden_dropout, x, err);
 }
 
 static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
-  clv_hf_at(b, "%sencoder.layer.%d.", clv_hf_prefix(b->c, b->head), (int)number);
+  clv_hf_set_prefix(b, "%sencoder.layer.%d.", clv_hf_prefix(b->c, b->head), (int)number);
   CLV_TRY(attend(b, x, err));
-  CLV_TRY(clv_hf_join(b, CLV_OP_ADD, "attention.output.add", x, before, err));
+  CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "attention.output.add", x, before, err));
   before = *x;
   CLV_TRY(feed(b, x, err));
-  return clv_hf_join(b, CLV_OP_ADD, "output.add", x, before, err);
+  return clv_hf_add_binary(b, CLV_OP_ADD, "output.add", x, before, err);
 }
 
 clv_code clv_hf_vit(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(embeddings(b, x, err));
   for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(block(b, i, x, err));
-  clv_hf_at(b, "%s", clv_hf_prefix(b->c, b->head));
+  clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "layernorm", x, err));
   if (b->head == CLV_HF_NO_HEAD) return CLV_OK;
-  clv_hf_at(b, "%s", "");
-  CLV_TRY(clv_hf_first_place(b, "first", x, err));
+  clv_hf_set_prefix(b, "%s", "");
+  CLV_TRY(clv_hf_first_token(b, "first", x, err));
   return clv_hf_dense(b, "classifier", b->labels, true, x, err);
 }

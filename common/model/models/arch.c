@@ -14,19 +14,19 @@ static clv_code add(clv_arch_builder *b, clv_op op, const clv_attr_value *values
 }
 
 static clv_code linear(clv_arch_builder *b, int64_t out, clv_err *err) {
-  clv_attr_value v = clv_arch_number(CLV_ATTR_OUT, out);
+  clv_attr_value v = clv_arch_int_attr(CLV_ATTR_OUT, out);
   return add(b, CLV_OP_LINEAR, &v, 1, err);
 }
 
 static clv_code conv(clv_arch_builder *b, int64_t out, int64_t kernel, int64_t pad, clv_err *err) {
-  clv_attr_value v[] = {clv_arch_number(CLV_ATTR_OUT, out),
-                        clv_arch_number(CLV_ATTR_KERNEL, kernel),
-                        clv_arch_number(CLV_ATTR_PAD, pad)};
+  clv_attr_value v[] = {clv_arch_int_attr(CLV_ATTR_OUT, out),
+                        clv_arch_int_attr(CLV_ATTR_KERNEL, kernel),
+                        clv_arch_int_attr(CLV_ATTR_PAD, pad)};
   return add(b, CLV_OP_CONV2D, v, 3, err);
 }
 
 static clv_code maxpool(clv_arch_builder *b, clv_err *err) {
-  clv_attr_value v = clv_arch_number(CLV_ATTR_KERNEL, 2);
+  clv_attr_value v = clv_arch_int_attr(CLV_ATTR_KERNEL, 2);
   return add(b, CLV_OP_MAXPOOL, &v, 1, err);
 }
 

@@ -7,10 +7,10 @@
 clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
                        const clv_attr_value *values, int n, const int *in, int n_in, clv_err *err) {
   clv_attrs attrs;
-  CLV_TRY(clv_attrs_from(op, values, n, &attrs, err));
+  CLV_TRY(clv_attrs_parse(op, values, n, &attrs, err));
   return clv_graph_add(b->g, op, &attrs, name, (*b->layer)++, in, n_in, b->last, err);
 }
 
-clv_attr_value clv_arch_number(clv_attr_key key, int64_t v) {
+clv_attr_value clv_arch_int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }

@@ -20,8 +20,9 @@ static clv_code mark(marker *m, const char *entry, bool range, uint32_t first, u
                      clv_err *err) {
   int at = (int)clv_model_n_inputs(m->g), begin = (int)first + at, end = (int)last + at;
   clv_err why;
-  clv_code code = range ? clv_graph_block(m->g, begin, end, ++m->n_blocks, &why)
-                        : clv_graph_blocks(m->g, entry, begin, end, &m->n_blocks, &why);
+  clv_code code =
+      range ? clv_graph_mark_recompute(m->g, begin, end, ++m->n_blocks, &why)
+            : clv_graph_mark_recompute_blocks(m->g, entry, begin, end, &m->n_blocks, &why);
   if (code == CLV_OK) return CLV_OK;
   return clv_session_fail_at(m->c, m->stage->recompute_blocks_pos, err,
                              "stage '%s': recompute_blocks: '%s': %s", m->stage->name, entry,
@@ -45,8 +46,8 @@ static clv_code mark_entry(marker *m, const char *entry, clv_err *err) {
                                "stage '%s': recompute_blocks: '%s' is neither a layer or block nor "
                                "a range such as 0..3",
                                m->stage->name, entry);
-  CLV_TRY(clv_stage_find(m->c, m->g, m->stage, m->stage->recompute_blocks_pos, &range, &first,
-                         &last, err));
+  CLV_TRY(clv_stage_find_range(m->c, m->g, m->stage, m->stage->recompute_blocks_pos, &range, &first,
+                               &last, err));
   if (strstr(entry, "..")) {
     if (first < m->first || last > m->last) return outside(m, entry, err);
     return mark(m, entry, true, first, last, err);
@@ -56,8 +57,8 @@ static clv_code mark_entry(marker *m, const char *entry, clv_err *err) {
   return first > last ? outside(m, entry, err) : mark(m, entry, false, first, last, err);
 }
 
-clv_code clv_stage_blocks(const clv_session_config *c, clv_graph *g, const uint32_t *first,
-                          const uint32_t *last, clv_err *err) {
+clv_code clv_stage_mark_recompute(const clv_session_config *c, clv_graph *g, const uint32_t *first,
+                                  const uint32_t *last, clv_err *err) {
   marker m = {.c = c, .g = g};
   for (size_t i = 0; i < c->n_stages; i++) {
     m.stage = &c->stages[i];

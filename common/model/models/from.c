@@ -72,8 +72,8 @@ clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spe
   return CLV_OK;
 }
 
-clv_code clv_layer_keeps_records(const clv_session_config *c, const clv_layer_spec *spec,
-                                 const clv_graph *g, int node, clv_err *err) {
+clv_code clv_layer_check_batch_dim(const clv_session_config *c, const clv_layer_spec *spec,
+                                   const clv_graph *g, int node, clv_err *err) {
   if (!g->joins) return CLV_OK;
   return clv_session_fail_at(c, spec->pos, err,
                              "layer %s would join the records of a batch: dimension 0 counts them; "
@@ -90,7 +90,7 @@ static bool is_read(const clv_graph *g, int node) {
   return node == g->output;
 }
 
-clv_code clv_layers_are_read(const clv_session_config *c, const clv_graph *g, clv_err *err) {
+clv_code clv_layers_check_read(const clv_session_config *c, const clv_graph *g, clv_err *err) {
   for (int k = 0; k < g->n_nodes; k++) {
     const clv_node *n = &g->nodes[k];
     const clv_layer_spec *spec = n->op == CLV_OP_INPUT ? NULL : spec_of(c, n->layer);

@@ -24,8 +24,8 @@ bool clv_hf_model_takes_tokens(const clv_session_config *c) {
   return clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK || clv_hf_takes_tokens(&model);
 }
 
-clv_model_pads clv_model_pads_of(const clv_session_config *c) {
-  clv_model_pads ret = {.token = -1};
+clv_model_padding clv_model_padding_of(const clv_session_config *c) {
+  clv_model_padding ret = {.token = -1};
   clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
   clv_hf_config model;
   clv_err unused;
@@ -98,7 +98,7 @@ clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t
                                "data.packed: a %s takes images of one size, which have no pads: "
                                "leave data.packed out",
                                clv_hf_family_name(model.family));
-  if (clv_hf_layers(&model, head, labels, &in, g, layer, last, &why) != CLV_OK)
+  if (clv_hf_add_layers(&model, head, labels, &in, g, layer, last, &why) != CLV_OK)
     return fail(c, &why, err);
   return CLV_OK;
 }

@@ -30,7 +30,7 @@ static clv_code loss_graph(const char *kind, const clv_attr_value *values, int n
   clv_attrs attrs;
   CLV_TRY(clv_op_find(kind, &op, err));
   if (!clv_op_is_loss(op)) return clv_fail(err, CLV_INVALID, "'%s' is not a loss", kind);
-  CLV_TRY(clv_attrs_from(op, values, n, &attrs, err));
+  CLV_TRY(clv_attrs_parse(op, values, n, &attrs, err));
   clv_shape p = *pred;
   if (p.rank > 0)
     p.dim[0] = batch;

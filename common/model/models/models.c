@@ -64,12 +64,12 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   for (size_t i = 0; i < spec->n_attrs; i++)
     CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
   CLV_TRY(clv_layer_inputs(c, spec, op, g, in, &n_in, err));
-  clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
+  clv_code code = clv_attrs_parse(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, in, n_in, last, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
   if (spec->tied && clv_graph_tie(g, *last, spec->tied, false, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->tied_pos, err, "tied: %s", why.text);
-  return clv_layer_keeps_records(c, spec, g, *last, err);
+  return clv_layer_check_batch_dim(c, spec, g, *last, err);
 }
 
 /* ---- the uncut graph ------------------------------------------------------------------------- */
@@ -89,7 +89,7 @@ static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, 
     CLV_TRY(clv_hf_model_layers(c, g, &n, last, err));
   else
     CLV_TRY(add_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
-  return clv_layers_are_read(c, g, err);
+  return clv_layers_check_read(c, g, err);
 }
 
 static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
@@ -109,7 +109,7 @@ static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last
     CLV_TRY(add_list(c, s->layers, s->n_layers, g, &layer, last, err));
     final[i] = layer - 1;
   }
-  CLV_TRY(clv_layers_are_read(c, g, err));
+  CLV_TRY(clv_layers_check_read(c, g, err));
   return clv_stage_cuts_check(c, g, final, err);
 }
 
@@ -160,16 +160,16 @@ static clv_code add_inputs(const clv_model_inputs *inputs, clv_graph *g, int *re
   return CLV_OK;
 }
 
-clv_code clv_model_graph_over(const clv_session_config *config, const clv_model_inputs *inputs,
-                              clv_graph **ret_whole, uint32_t *ret_first_layer,
-                              uint32_t *ret_last_layer, clv_err *err) {
+clv_code clv_model_graph_of_inputs(const clv_session_config *config, const clv_model_inputs *inputs,
+                                   clv_graph **ret_whole, uint32_t *ret_first_layer,
+                                   uint32_t *ret_last_layer, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   int last = 0;
   CLV_TRY(clv_graph_new(&g, err));
   CLV_TRY(add_inputs(inputs, g, &last, err));
   CLV_TRY((clv_model_is_given(&config->model) ? from_model : from_stages)(
       config, g, &last, ret_first_layer, ret_last_layer, err));
-  CLV_TRY(clv_stage_blocks(config, g, ret_first_layer, ret_last_layer, err));
+  CLV_TRY(clv_stage_mark_recompute(config, g, ret_first_layer, ret_last_layer, err));
   *ret_whole = clv_steal(&g);
   return CLV_OK;
 }
@@ -178,11 +178,12 @@ clv_code clv_model_graph(const clv_session_config *config, const clv_shape *inpu
                          clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
                          clv_err *err) {
   const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
-  return clv_model_graph_over(config, &inputs, ret_whole, ret_first_layer, ret_last_layer, err);
+  return clv_model_graph_of_inputs(config, &inputs, ret_whole, ret_first_layer, ret_last_layer,
+                                   err);
 }
 
-clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
-                         clv_graph **ret, clv_err *err) {
+clv_code clv_model_full_graph(const clv_session_config *config, const clv_shape *input_sample,
+                              clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   const clv_model_inputs inputs = clv_model_one_input(config, input_sample);
   int last = 0;
@@ -193,13 +194,13 @@ clv_code clv_model_whole(const clv_session_config *config, const clv_shape *inpu
   return CLV_OK;
 }
 
-clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
-                        clv_graph **ret, clv_err *err) {
+clv_code clv_model_first_stage_graph(const clv_session_config *config,
+                                     const clv_shape *input_sample, clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *whole = NULL;
   uint32_t first, last;
-  CLV_TRY(clv_model_whole(config, input_sample, &whole, err));
+  CLV_TRY(clv_model_full_graph(config, input_sample, &whole, err));
   CLV_TRY(clv_stage_range(config, whole, 0, &first, &last, err));
-  if (first) CLV_TRY(clv_stage_lone_check(config, whole, 0, first - 1, err));
-  CLV_TRY(clv_stage_lone_check(config, whole, 0, last, err));
+  if (first) CLV_TRY(clv_stage_check_single_output(config, whole, 0, first - 1, err));
+  CLV_TRY(clv_stage_check_single_output(config, whole, 0, last, err));
   return clv_graph_slice(whole, first, last, ret, err);
 }

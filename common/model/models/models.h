@@ -36,11 +36,11 @@ clv_model_inputs clv_model_one_input(const clv_session_config *config, const clv
  * unless it says otherwise. ret_first_layer, ret_last_layer: [n_stages], the layers each stage runs
  * (both included), for clv_graph_slice; at least one layer each. CLV_INVALID points at the layer of
  * the session file (file:line:column) and names op, attribute or shape with a suggestion. */
-clv_code clv_model_graph_over(const clv_session_config *config, const clv_model_inputs *inputs,
-                              clv_graph **ret_whole, uint32_t *ret_first_layer,
-                              uint32_t *ret_last_layer, clv_err *err) CLV_USE_RESULT;
+clv_code clv_model_graph_of_inputs(const clv_session_config *config, const clv_model_inputs *inputs,
+                                   clv_graph **ret_whole, uint32_t *ret_first_layer,
+                                   uint32_t *ret_last_layer, clv_err *err) CLV_USE_RESULT;
 
-/* As clv_model_graph_over, with one input of shape `input_sample` ([N, ...]). */
+/* As clv_model_graph_of_inputs, with one input of shape `input_sample` ([N, ...]). */
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
                          clv_err *err) CLV_USE_RESULT;
@@ -54,26 +54,27 @@ bool clv_model_takes_sequences(const clv_session_config *config);
 bool clv_model_takes_anything(const clv_session_config *config);
 
 /* The graph of `model:` alone, whatever the stages take of it. */
-clv_code clv_model_whole(const clv_session_config *config, const clv_shape *input_sample,
-                         clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_model_full_graph(const clv_session_config *config, const clv_shape *input_sample,
+                              clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 /* The layers of `model:` that the first stage takes, wherever they begin; input_sample is that of
  * the whole model. */
-clv_code clv_model_part(const clv_session_config *config, const clv_shape *input_sample,
-                        clv_graph **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_model_first_stage_graph(const clv_session_config *config,
+                                     const clv_shape *input_sample, clv_graph **ret,
+                                     clv_err *err) CLV_USE_RESULT;
 
 /* CLV_INVALID, with its place in the session: what is wrong with the config.json of `model.hf`. */
 clv_code clv_model_check(const clv_session_config *config, clv_err *err) CLV_USE_RESULT;
 
 /* How transformers treats the padding token that a model by `model.hf` names. */
-typedef struct clv_model_pads {
+typedef struct clv_model_padding {
   int64_t token;          /* -1: none; -2: a number that no token has */
   bool numbers_places;    /* places are numbered without pads */
   bool scores_last_token; /* the class is that of the last token that is no pad */
   bool shifts_labels;     /* a place is compared with the label of the next one */
-} clv_model_pads;
+} clv_model_padding;
 /* Returns token -1 and false for another model, or if its config.json cannot be read. */
-clv_model_pads clv_model_pads_of(const clv_session_config *config);
+clv_model_padding clv_model_padding_of(const clv_session_config *config);
 
 /* The family of a model by `model.hf`; -1: another model, or its config.json cannot be read. */
 int clv_model_family(const clv_session_config *config);

@@ -30,7 +30,7 @@ typedef struct clv_arch_builder {
 clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
                        const clv_attr_value *values, int n, const int *in, int n_in,
                        clv_err *err) CLV_USE_RESULT;
-clv_attr_value clv_arch_number(clv_attr_key key, int64_t v);
+clv_attr_value clv_arch_int_attr(clv_attr_key key, int64_t v);
 
 /* Appends the layers of the session's named architecture; *layer counts them, *last is the node
  * they continue from and end at. */
@@ -43,18 +43,18 @@ clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spe
                           const clv_graph *g, int in[CLV_MAX_IN], int *n_in,
                           clv_err *err) CLV_USE_RESULT;
 /* The layer's value, of node `node`, has a row for each record. */
-clv_code clv_layer_keeps_records(const clv_session_config *c, const clv_layer_spec *spec,
-                                 const clv_graph *g, int node, clv_err *err) CLV_USE_RESULT;
+clv_code clv_layer_check_batch_dim(const clv_session_config *c, const clv_layer_spec *spec,
+                                   const clv_graph *g, int node, clv_err *err) CLV_USE_RESULT;
 /* Each layer but the last is read by a later one. */
-clv_code clv_layers_are_read(const clv_session_config *c, const clv_graph *g,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_layers_check_read(const clv_session_config *c, const clv_graph *g,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* What crosses behind each stage can go as one tensor; last: [n_stages]. */
 clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, const uint32_t *last,
                               clv_err *err) CLV_USE_RESULT;
 /* One value crosses behind layer `last`, where the stage ends. */
-clv_code clv_stage_lone_check(const clv_session_config *c, const clv_graph *g, size_t stage,
-                              uint32_t last, clv_err *err) CLV_USE_RESULT;
+clv_code clv_stage_check_single_output(const clv_session_config *c, const clv_graph *g,
+                                       size_t stage, uint32_t last, clv_err *err) CLV_USE_RESULT;
 
 /* The same of the session's model.hf; and whether its records are tokens. */
 clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
@@ -69,17 +69,18 @@ const char *clv_layer_name(const clv_graph *g, uint32_t layer);
 bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
                      uint32_t *ret_last);
 /* A range as layers of the whole graph; errors are at `pos`, and of the stage. */
-clv_code clv_stage_find(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                        clv_config_pos pos, const clv_layer_range *range, uint32_t *ret_first,
-                        uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
+clv_code clv_stage_find_range(const clv_session_config *c, const clv_graph *g,
+                              const clv_stage_spec *s, clv_config_pos pos,
+                              const clv_layer_range *range, uint32_t *ret_first, uint32_t *ret_last,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* One stage's range as layers of the whole graph. */
 clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
                          uint32_t *ret_first, uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
 
 /* Marks the layers of the stages' recompute_blocks. */
-clv_code clv_stage_blocks(const clv_session_config *c, clv_graph *g, const uint32_t *first,
-                          const uint32_t *last, clv_err *err) CLV_USE_RESULT;
+clv_code clv_stage_mark_recompute(const clv_session_config *c, clv_graph *g, const uint32_t *first,
+                                  const uint32_t *last, clv_err *err) CLV_USE_RESULT;
 
 /* The stages' ranges as layers of the whole graph: they follow each other without a gap. */
 clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,

@@ -148,7 +148,7 @@ static int64_t near_end(const clv_graph *g, uint32_t layer, int step, size_t blo
   int64_t at = (int64_t)layer + step;
   int unused[CLV_MAX_NODES];
   for (; at >= 0 && at + 1 < n_layers(g); at += step)
-    if (clv_graph_crossing(g, (uint32_t)at, unused) == 1 &&
+    if (clv_graph_crossing_nodes(g, (uint32_t)at, unused) == 1 &&
         common_block(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block, 1))
       return at;
   return -1;
@@ -197,9 +197,10 @@ static clv_code beyond(const clv_session_config *c, const clv_graph *g, const cl
       first < n_layers(g) ? first : UINT64_C(0), n_layers(g) - 1);
 }
 
-clv_code clv_stage_find(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                        clv_config_pos pos, const clv_layer_range *range, uint32_t *ret_first,
-                        uint32_t *ret_last, clv_err *err) {
+clv_code clv_stage_find_range(const clv_session_config *c, const clv_graph *g,
+                              const clv_stage_spec *s, clv_config_pos pos,
+                              const clv_layer_range *range, uint32_t *ret_first, uint32_t *ret_last,
+                              clv_err *err) {
   char begin[96], end[96];
   uint64_t first, last;
   CLV_TRY(find_end(c, g, s, pos, range->first_name, range->first, false, &first, err));
@@ -219,7 +220,7 @@ clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t
   const clv_stage_spec *s = &c->stages[stage];
   if (!s->range.given)
     return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
-  return clv_stage_find(c, g, s, s->layers_pos, &s->range, ret_first, ret_last, err);
+  return clv_stage_find_range(c, g, s, s->layers_pos, &s->range, ret_first, ret_last, err);
 }
 
 /* Ranges follow each other without a gap. */
@@ -250,10 +251,10 @@ clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, c
   return CLV_OK;
 }
 
-clv_code clv_stage_lone_check(const clv_session_config *c, const clv_graph *g, size_t stage,
-                              uint32_t last, clv_err *err) {
+clv_code clv_stage_check_single_output(const clv_session_config *c, const clv_graph *g,
+                                       size_t stage, uint32_t last, clv_err *err) {
   int crossing[CLV_MAX_NODES];
-  if (last + 1 < n_layers(g) && clv_graph_crossing(g, last, crossing) != 1)
+  if (last + 1 < n_layers(g) && clv_graph_crossing_nodes(g, last, crossing) != 1)
     return no_cut(c, g, &c->stages[stage], last, crossing, err);
   return CLV_OK;
 }

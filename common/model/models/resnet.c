@@ -58,9 +58,9 @@ static clv_code add(clv_arch_builder *b, clv_op op, node_name name, const clv_at
 static clv_code conv_bn(clv_arch_builder *b, node_name conv, node_name bn, int64_t out,
                         int64_t kernel, int64_t stride, clv_err *err) {
   clv_attr_value v[] = {
-      clv_arch_number(CLV_ATTR_OUT, out),       clv_arch_number(CLV_ATTR_KERNEL, kernel),
-      clv_arch_number(CLV_ATTR_STRIDE, stride), clv_arch_number(CLV_ATTR_PAD, kernel / 2),
-      clv_arch_number(CLV_ATTR_BIAS, 0),        clv_arch_number(CLV_ATTR_KAIMING_NORMAL, 1)};
+      clv_arch_int_attr(CLV_ATTR_OUT, out),       clv_arch_int_attr(CLV_ATTR_KERNEL, kernel),
+      clv_arch_int_attr(CLV_ATTR_STRIDE, stride), clv_arch_int_attr(CLV_ATTR_PAD, kernel / 2),
+      clv_arch_int_attr(CLV_ATTR_BIAS, 0),        clv_arch_int_attr(CLV_ATTR_KAIMING_NORMAL, 1)};
   CLV_TRY(add(b, CLV_OP_CONV2D, conv, v, CLV_COUNT(v), err));
   return add(b, CLV_OP_BATCHNORM, bn, NULL, 0, err);
 }
@@ -98,15 +98,16 @@ static clv_code block(clv_arch_builder *b, const block_kind *kind, const char *p
 }
 
 static clv_code stem(clv_arch_builder *b, clv_err *err) {
-  clv_attr_value pool[] = {clv_arch_number(CLV_ATTR_KERNEL, 3), clv_arch_number(CLV_ATTR_STRIDE, 2),
-                           clv_arch_number(CLV_ATTR_PAD, 1)};
+  clv_attr_value pool[] = {clv_arch_int_attr(CLV_ATTR_KERNEL, 3),
+                           clv_arch_int_attr(CLV_ATTR_STRIDE, 2),
+                           clv_arch_int_attr(CLV_ATTR_PAD, 1)};
   CLV_TRY(conv_bn(b, named("", "conv1"), named("", "bn1"), FIRST_WIDTH, 7, 2, err));
   CLV_TRY(add(b, CLV_OP_RELU, named("", "relu"), NULL, 0, err));
   return add(b, CLV_OP_MAXPOOL, named("", "maxpool"), pool, CLV_COUNT(pool), err);
 }
 
 static clv_code head(clv_arch_builder *b, int64_t classes, clv_err *err) {
-  clv_attr_value out = clv_arch_number(CLV_ATTR_OUT, classes);
+  clv_attr_value out = clv_arch_int_attr(CLV_ATTR_OUT, classes);
   CLV_TRY(add(b, CLV_OP_GLOBALAVGPOOL, named("", "avgpool"), NULL, 0, err));
   CLV_TRY(add(b, CLV_OP_FLATTEN, named("", "flatten"), NULL, 0, err));
   return add(b, CLV_OP_LINEAR, named("", "fc"), &out, 1, err);

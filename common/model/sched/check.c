@@ -306,7 +306,7 @@ clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err
   CLV_TRY(clv_sched_shape_check(&s->shape, err));
   CLV_TRY(check_sizes(s, err));
   size_t cells = (size_t)s->shape.n_stages * s->shape.n_micro;
-  c.per_step = clv_sched_per_step(s->kind, &s->shape);
+  c.per_step = clv_sched_micros_per_step(s->kind, &s->shape);
   CLV_TRY(clv_alloc(cells, sizeof *c.moved, &c.moved, err));
   if (c.per_step) CLV_TRY(clv_alloc(cells, sizeof *c.version, &c.version, err));
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) CLV_TRY(check_rank(&c, r));

@@ -74,7 +74,7 @@ static void find_stages(sched_drawing *d, const clv_sched_costs *c) {
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static int name_of(const sched_drawing *d, uint32_t rank, char *buf, size_t n) {
-  if (d->names && d->names[rank]) return (int)strlen(clv_text_fit(d->names[rank], buf, n));
+  if (d->names && d->names[rank]) return (int)strlen(clv_text_truncate(d->names[rank], buf, n));
   return snprintf(buf, n, "rank %u", rank);
 }
 
@@ -113,7 +113,7 @@ static void draw_rank(const sched_drawing *d, uint32_t rank) {
     if (computes(i)) put(d, i, row, round(at->begin / d->column), round(at->end / d->column), used);
   }
   name_of(d, rank, name, sizeof name);
-  clv_text_fit(name, shown, CLV_MAX(d->margin + 1, 4u));
+  clv_text_truncate(name, shown, CLV_MAX(d->margin + 1, 4u));
   clv_bytes_printf(d->out, "%-*s %s\n", (int)d->margin, shown, row);
 }
 

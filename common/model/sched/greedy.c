@@ -161,7 +161,7 @@ static void look(greedy *g, uint32_t rank) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 static clv_code push(greedy *g, clv_instr_kind kind, uint32_t stage, uint32_t micro, uint32_t age) {
-  return clv_sched_push(g->s, g->s->shape.rank[stage], kind, stage, micro, age, g->err);
+  return clv_sched_add_instr(g->s, g->s->shape.rank[stage], kind, stage, micro, age, g->err);
 }
 
 static uint32_t weights_age(const greedy *g, uint32_t s, uint32_t micro) {

@@ -153,7 +153,7 @@ clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *er
   clv_sched_costs_equal(&equal, 1, 1, 1);
   const clv_sched_costs *costs = o->costs ? o->costs : &equal;
   clv_sched_find_free_stages(&o->shape, costs, policy.free_stages);
-  policy.per_step = clv_sched_per_step(o->kind, &o->shape);
+  policy.per_step = clv_sched_micros_per_step(o->kind, &o->shape);
   CLV_TRY(rows[o->kind].make(o, &policy, err));
   CLV_TRY(clv_sched_new(o->kind, &o->shape, o->window, &s, err));
   CLV_TRY(clv_sched_greedy(s, &policy, costs, err));

@@ -37,7 +37,7 @@ bool clv_sched_is_async(clv_sched_kind kind) {
   return (unsigned)kind < CLV_SCHED_KINDS && kinds[kind].async;
 }
 
-uint32_t clv_sched_per_step(clv_sched_kind kind, const clv_sched_shape *shape) {
+uint32_t clv_sched_micros_per_step(clv_sched_kind kind, const clv_sched_shape *shape) {
   if (!clv_sched_is_async(kind)) return 0;
   return kind == CLV_SCHED_PIPEDREAM ? 1 : shape->n_accumulate;
 }
@@ -130,8 +130,8 @@ void clv_sched_free(clv_sched *s) {
 
 void clv_sched_freep(clv_sched **s) { clv_sched_free(*s); }
 
-clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
-                        uint32_t micro, uint32_t weights_age, clv_err *err) {
+clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
+                             uint32_t micro, uint32_t weights_age, clv_err *err) {
   /* A list's capacity is the power of two at or above its length, so none is kept. */
   uint32_t n = s->n[rank];
   if ((n & (n - 1)) == 0) {

@@ -240,7 +240,7 @@ clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed
  * weights_age 1), after a header line "schedule custom stages 2 ranks 2 micro-batches 4
  * first-backward 0 accumulate 0 window 0" and a line "stage 0 rank 0" per stage. The header's last
  * three may be left out, a rank may have several lines, # starts a comment. parse(text(s)) == s. */
-void clv_sched_text(const clv_sched *s, clv_bytes *out);
+void clv_sched_format(const clv_sched *s, clv_bytes *out);
 /* `name` is for messages ("my.sched:3:17: ..."). Hostile text is refused with its line and column;
  * it is checked for sizes here and for sense by clv_sched_check. */
 clv_code clv_sched_parse(const char *name, const char *text, size_t n, clv_sched **ret,

@@ -27,7 +27,7 @@ static inline bool sched_crosses_back(const clv_sched_shape *shape, uint32_t edg
   return sched_learns(shape, edge) && sched_crosses(shape, edge);
 }
 /* Micro-batches per step inside the round; 0 where the step comes after it. */
-uint32_t clv_sched_per_step(clv_sched_kind kind, const clv_sched_shape *shape);
+uint32_t clv_sched_micros_per_step(clv_sched_kind kind, const clv_sched_shape *shape);
 
 /* Stages that take no time (the loss) are not counted as stages of the pipeline. Where all are so,
  * none is. */
@@ -37,8 +37,8 @@ void clv_sched_find_free_stages(const clv_sched_shape *shape, const clv_sched_co
 
 clv_code clv_sched_new(clv_sched_kind kind, const clv_sched_shape *shape, uint32_t window,
                        clv_sched **ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_sched_push(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
-                        uint32_t micro, uint32_t weights_age, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
+                             uint32_t micro, uint32_t weights_age, clv_err *err) CLV_USE_RESULT;
 
 extern const char *const clv_instr_names[CLV_INSTR_KINDS];
 
@@ -72,7 +72,7 @@ clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans
 typedef struct sched_policy {
   uint32_t limit[CLV_SCHED_STAGES]; /* micro-batches between F and the input gradient */
   uint32_t held;                    /* split: and between F and W, at any stage */
-  uint32_t per_step;                /* as clv_sched_per_step */
+  uint32_t per_step;                /* as clv_sched_micros_per_step */
   uint32_t ring;                    /* interleaved: ranks in the ring, else 0 */
   bool strict;                      /* no backward while a forward is allowed, here or not */
   bool split;                       /* I and W instead of B */
@@ -86,8 +86,8 @@ clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sc
 /* ---- windows --------------------------------------------------------------------------------- */
 
 /* The formula of clv_sched_window. */
-uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
-                        const bool *free_stages);
+uint32_t clv_sched_window_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                  const bool *free_stages);
 /* Stages of the pipeline from s on, at least 1. */
 uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s);
 

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void clv_sched_text(const clv_sched *s, clv_bytes *out) {
+void clv_sched_format(const clv_sched *s, clv_bytes *out) {
   const clv_sched_shape *shape = &s->shape;
   char text[SCHED_INSTR_TEXT];
   clv_bytes_printf(
@@ -238,7 +238,7 @@ static clv_code parse_rank(sched_parser *p) {
       return refuse(p, "%s: there are %u micro-batches", shown(p, buf), shape->n_micro);
     if (p->total++ >= CLV_SCHED_INSTRUCTIONS)
       return refuse(p, "more than %d instructions", CLV_SCHED_INSTRUCTIONS);
-    CLV_TRY(clv_sched_push(p->s, rank, kind, stage, micro, age, p->err));
+    CLV_TRY(clv_sched_add_instr(p->s, rank, kind, stage, micro, age, p->err));
   }
   return CLV_OK;
 }

@@ -32,8 +32,8 @@ static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c)
   return most;
 }
 
-uint32_t clv_sched_need(const clv_sched_shape *shape, const clv_sched_costs *c,
-                        const bool *free_stages) {
+uint32_t clv_sched_window_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                  const bool *free_stages) {
   uint32_t first = CLV_MIN(shape->first_backward, shape->n_stages - 1);
   double each = bottleneck(shape, c), away = 0;
   for (uint32_t s = first; s < shape->n_stages; s++) {
@@ -71,7 +71,8 @@ clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c
   CLV_TRY(clv_sched_shape_check(shape, err));
   CLV_TRY(clv_sched_costs_check(shape, c, err));
   clv_sched_find_free_stages(shape, c, free_stages);
-  uint32_t w = clv_sched_need(shape, c, free_stages), last = CLV_MIN(4 * w, shape->n_micro);
+  uint32_t w = clv_sched_window_formula(shape, c, free_stages),
+           last = CLV_MIN(4 * w, shape->n_micro);
   for (uint32_t apart = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
        w += n == 1 ? 1 : apart, n++) {
     CLV_TRY(seconds_with(shape, c, w, &seconds[n], err));

@@ -46,7 +46,7 @@ clv_code clv_artifact_make(const char *folder, clv_bytes *ret_text, clv_sha256 *
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", folder,
                     strerror(errno));
   CLV_TRY(clv_weights_folder_open(folder, folder, (clv_weights_guard){0}, &f, err));
-  CLV_TRY(clv_weights_folder_all(f, err));
+  CLV_TRY(clv_weights_folder_check_files(f, err));
   CLV_TRY(list_files(dir, f, &m, err));
   CLV_TRY(clv_artifact_format(&m, &text, err));
   CLV_TRY(clv_sha256_of(text.data, text.len, ret_digest, err));
@@ -81,7 +81,7 @@ clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *
                     strerror(errno));
   snprintf(name, sizeof name, "%.300s/%s", label, CLV_ARTIFACT_NAME);
   CLV_TRY(clv_weights_fd_open(dir, CLV_ARTIFACT_NAME, name, &fd, err));
-  CLV_TRY(clv_weights_fd_slurp(&fd, MOST_TEXT, &text, err));
+  CLV_TRY(clv_weights_fd_read_all(&fd, MOST_TEXT, &text, err));
   CLV_TRY(clv_sha256_of(text.data, text.len, ret_digest, err));
   return clv_artifact_parse(text.data, text.len, name, ret, err);
 }

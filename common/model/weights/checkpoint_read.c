@@ -99,7 +99,7 @@ clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv
   char label[512];
   make_label(c, name, label);
   CLV_TRY(open_listed(c, name, label, &fd, &f, err));
-  CLV_TRY(clv_weights_fd_slurp(&fd, SIZE_MAX / 2, &data, err));
+  CLV_TRY(clv_weights_fd_read_all(&fd, SIZE_MAX / 2, &data, err));
   CLV_TRY(clv_sha256_of(data.data, data.len, &digest, err));
   CLV_TRY(compare_digest(&digest, f, label, err));
   clv_bytes_done(ret);
@@ -119,7 +119,7 @@ static clv_code open_stage(const clv_checkpoint *c, const char *kind, uint32_t s
                     c->manifest.stages - 1);
   make_label(c, clv_stage_file_name(kind, stage, c->manifest.stages, name), label);
   CLV_TRY(open_listed(c, name, label, &fd, &f, err));
-  CLV_TRY(parts ? clv_weights_open_parts_fd(&fd, &w, err) : clv_weights_open_fd(&fd, 0, &w, err));
+  CLV_TRY(parts ? clv_weights_open_lazy_fd(&fd, &w, err) : clv_weights_open_fd(&fd, 0, &w, err));
   CLV_TRY(compare_digest(clv_weights_digest(w), f, label, err));
   *ret = clv_steal(&w);
   return CLV_OK;
@@ -135,13 +135,13 @@ clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
   return open_stage(c, "optimizer", stage, false, ret, err);
 }
 
-clv_code clv_checkpoint_model_parts(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
-                                    clv_err *err) {
+clv_code clv_checkpoint_open_model_lazy(const clv_checkpoint *c, uint32_t stage,
+                                        clv_weights_file **ret, clv_err *err) {
   return open_stage(c, "model", stage, true, ret, err);
 }
 
-clv_code clv_checkpoint_optimizer_parts(const clv_checkpoint *c, uint32_t stage,
-                                        clv_weights_file **ret, clv_err *err) {
+clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t stage,
+                                            clv_weights_file **ret, clv_err *err) {
   return open_stage(c, "optimizer", stage, true, ret, err);
 }
 
@@ -170,7 +170,7 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
     return clv_fail(err, CLV_DATA_LOSS, "%s: has no %s: it was never finished", c->path,
                     CLV_MANIFEST_NAME);
   CLV_TRY(opened);
-  CLV_TRY(clv_weights_fd_slurp(&fd, MAX_MANIFEST, &text, err));
+  CLV_TRY(clv_weights_fd_read_all(&fd, MAX_MANIFEST, &text, err));
   CLV_TRY(clv_manifest_parse(text.data, text.len, label, &c->manifest, err));
   const char *slash = strrchr(c->path, '/');
   if (parse_folder_name(slash ? slash + 1 : c->path, &step) && step != c->manifest.step)
@@ -270,8 +270,8 @@ static clv_code load_step(const char *run_dir, uint64_t step, clv_checkpoint **r
   return clv_checkpoint_load(path.data, ret, err);
 }
 
-clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
-                               clv_err *err) {
+clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
+                                    clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
@@ -295,8 +295,8 @@ clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_by
                   reasons ? ", all are refused" : ": ", reasons ? "" : why.data);
 }
 
-clv_code clv_checkpoint_of_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
-                                clv_err *err) {
+clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
+                                  clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes there = {0};
   clv_code code = load_step(run_dir, step, ret, err);
@@ -336,7 +336,7 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spare
   return CLV_OK;
 }
 
-bool clv_checkpoint_any(const char *run_dir) {
+bool clv_checkpoint_has_any(const char *run_dir) {
   CLV_AUTO(steps_done) step_list l = {0};
   return list_steps(run_dir, &l, NULL) == CLV_OK && l.n > 0;
 }
@@ -348,7 +348,7 @@ static bool is_written(const char *run_dir, uint64_t step) {
   return path.failed || access(path.data, F_OK) == 0;
 }
 
-bool clv_checkpoint_any_written(const char *run_dir) {
+bool clv_checkpoint_has_manifest(const char *run_dir) {
   CLV_AUTO(steps_done) step_list l = {0};
   bool any = false;
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return false;

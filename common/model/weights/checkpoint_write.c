@@ -99,7 +99,7 @@ static clv_code file_path(const clv_checkpoint_writer *w, const char *name, clv_
 static clv_code check_new_file(const clv_checkpoint_writer *w, const char *name, clv_err *err) {
   if (w->committed)
     return clv_fail(err, CLV_PRECONDITION, "%s: the checkpoint is committed", w->path);
-  if (!clv_weights_file_name_ok(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
+  if (!clv_weights_is_file_name(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
     return clv_fail(err, CLV_INVALID, "'%.140s' is not a plain file name of 1..%d of A-Za-z0-9._-",
                     name, CLV_CHECKPOINT_MAX_NAME);
   if (w->n_files == CLV_COUNT(w->files))

@@ -66,15 +66,15 @@ static bool text_ok(const char *text, bool allow_control) {
   return true;
 }
 
-bool clv_weights_text_ok(const char *text) { return text_ok(text, true); }
-bool clv_weights_line_ok(const char *text) { return text_ok(text, false); }
+bool clv_weights_is_utf8(const char *text) { return text_ok(text, true); }
+bool clv_weights_is_printable(const char *text) { return text_ok(text, false); }
 
-bool clv_weights_name_ok(const char *name) {
+bool clv_weights_is_name(const char *name) {
   size_t n = strnlen(name, CLV_WEIGHTS_MAX_NAME + 1);
   return n >= 1 && n <= CLV_WEIGHTS_MAX_NAME && text_ok(name, false);
 }
 
-bool clv_weights_file_name_ok(const char *name) {
+bool clv_weights_is_file_name(const char *name) {
   static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   size_t n = strnlen(name, CLV_CHECKPOINT_MAX_NAME + 1);
   return n >= 1 && n <= CLV_CHECKPOINT_MAX_NAME && strspn(name, allowed) == n &&
@@ -121,8 +121,8 @@ clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *er
   return CLV_OK;
 }
 
-clv_code clv_weights_fd_at(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
-                           clv_err *err) {
+clv_code clv_weights_fd_pread(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
+                              clv_err *err) {
   for (size_t got = 0; got < n;) {
     ssize_t r = pread(f->fd, (char *)dst + got, n - got, (off_t)(at + got));
     if (r < 0 && errno == EINTR) continue;
@@ -133,10 +133,11 @@ clv_code clv_weights_fd_at(const clv_weights_fd *f, void *dst, size_t n, uint64_
   return CLV_OK;
 }
 
-clv_code clv_weights_see(int fd, const char *label, clv_weights_seen *ret, clv_err *err) {
+clv_code clv_weights_read_stamp(int fd, const char *label, clv_weights_file_stamp *ret,
+                                clv_err *err) {
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", label, strerror(errno));
-  *ret = (clv_weights_seen){st.st_size, st.st_mtim, st.st_ctim};
+  *ret = (clv_weights_file_stamp){st.st_size, st.st_mtim, st.st_ctim};
   return CLV_OK;
 }
 
@@ -144,17 +145,18 @@ static bool same_time(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-clv_code clv_weights_unchanged(int fd, const char *label, const clv_weights_seen *was,
-                               clv_err *err) {
-  clv_weights_seen now;
-  CLV_TRY(clv_weights_see(fd, label, &now, err));
+clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_file_stamp *was,
+                                 clv_err *err) {
+  clv_weights_file_stamp now;
+  CLV_TRY(clv_weights_read_stamp(fd, label, &now, err));
   if (now.size == was->size && same_time(&now.mtime, &was->mtime) &&
       same_time(&now.ctime, &was->ctime))
     return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s: was changed while it was read", label);
 }
 
-clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret, clv_err *err) {
+clv_code clv_weights_fd_read_all(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret,
+                                 clv_err *err) {
   if (f->size > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", f->label, f->size,
                     max_bytes);
@@ -173,7 +175,7 @@ clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *re
 static int clear_entries(DIR *dir) {
   int failed = unlinkat(dirfd(dir), CLV_MANIFEST_NAME, 0) != 0 && errno != ENOENT ? errno : 0;
   for (struct dirent *e; !failed && (e = readdir(dir));)
-    if (clv_weights_file_name_ok(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0) != 0 &&
+    if (clv_weights_is_file_name(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0) != 0 &&
         errno != ENOENT && errno != EISDIR)
       failed = errno;
   return failed;
@@ -250,7 +252,7 @@ clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const
 
 clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
                                json_t **ret, clv_err *err) {
-  const char *text = data, *encoding = clv_foreign_encoding(data, len);
+  const char *text = data, *encoding = clv_text_utf16_or_32(data, len);
   if (encoding)
     return clv_fail(err, CLV_DATA_LOSS, "%s: its text is %s, and UTF-8 is expected", label,
                     encoding);

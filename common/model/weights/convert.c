@@ -18,17 +18,17 @@ static float from_f16(uint16_t h) {
   return sign ? -small : small;
 }
 
-bool clv_weights_converts(clv_dtype from, clv_dtype to) {
+bool clv_weights_can_convert(clv_dtype from, clv_dtype to) {
   return from == to || (to == CLV_F32 && (from == CLV_F16 || from == CLV_BF16)) ||
          (to == CLV_BF16 && (from == CLV_F16 || from == CLV_F32));
 }
 
-void clv_weights_convert(clv_dtype from, const void *src, size_t n, float *dst) {
+void clv_weights_to_f32(clv_dtype from, const void *src, size_t n, float *dst) {
   const uint16_t *x = src;
   for (size_t i = 0; i < n; i++) dst[i] = from == CLV_F16 ? from_f16(x[i]) : clv_bf16_value(x[i]);
 }
 
-void clv_weights_narrow(clv_dtype from, const void *src, size_t n, uint16_t *dst) {
+void clv_weights_to_bf16(clv_dtype from, const void *src, size_t n, uint16_t *dst) {
   for (size_t i = 0; i < n; i++)
     dst[i] = clv_bf16_of(from == CLV_F16 ? from_f16(((const uint16_t *)src)[i])
                                          : ((const float *)src)[i]);

@@ -21,7 +21,7 @@ typedef struct part {
   const char *name;
   char label[LABEL];
   clv_weights_fd fd;
-  clv_weights_seen was; /* when it was opened */
+  clv_weights_file_stamp was; /* when it was opened */
   clv_weights_file *file;
 } part;
 
@@ -64,10 +64,10 @@ const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i) {
 static clv_code open_part(clv_weights_folder *f, part *p, clv_err *err) {
   snprintf(p->label, sizeof p->label, f->alone ? "%.300s" : "%.300s/%.150s", f->label, p->name);
   CLV_TRY(clv_weights_fd_open(f->dir, p->name, p->label, &p->fd, err));
-  CLV_TRY(clv_weights_see(p->fd.fd, p->label, &p->was, err));
+  CLV_TRY(clv_weights_read_stamp(p->fd.fd, p->label, &p->was, err));
   if (f->guard.check) CLV_TRY(f->guard.check(f->guard.user, p->name, p->fd.fd, err));
   CLV_TRY(clv_weights_open_header(&p->fd, &p->file, err));
-  return clv_weights_unchanged(p->fd.fd, p->label, &p->was, err);
+  return clv_weights_check_stamp(p->fd.fd, p->label, &p->was, err);
 }
 
 static bool listed_there(const clv_weights_index *x, const char *name, size_t file) {
@@ -117,7 +117,7 @@ static clv_code open_index(clv_weights_folder *f, clv_weights_fd *fd, clv_err *e
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   f->indexed = true;
   if (f->guard.check) CLV_TRY(f->guard.check(f->guard.user, CLV_INDEX_NAME, fd->fd, err));
-  CLV_TRY(clv_weights_fd_slurp(fd, CLV_WEIGHTS_MAX_HEADER, &text, err));
+  CLV_TRY(clv_weights_fd_read_all(fd, CLV_WEIGHTS_MAX_HEADER, &text, err));
   CLV_TRY(clv_weights_index_parse(text.data, text.len, fd->label, &f->index, err));
   return make_parts(f, err);
 }
@@ -179,7 +179,7 @@ clv_code clv_weights_folder_open(const char *path, const char *label, clv_weight
   return CLV_OK;
 }
 
-clv_code clv_weights_folder_all(clv_weights_folder *f, clv_err *err) {
+clv_code clv_weights_folder_check_files(clv_weights_folder *f, clv_err *err) {
   for (size_t k = 0; k < f->index.n_files; k++) CLV_TRY(ready_part(f, k, err));
   return CLV_OK;
 }
@@ -226,8 +226,8 @@ clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights
   return check_once(f, want, ret_found, n, err);
 }
 
-clv_code clv_weights_folder_left(const clv_weights_folder *f, const clv_weights_want *want,
-                                 size_t n, clv_bytes *out, size_t *ret_n, clv_err *err) {
+clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
+                                      size_t n, clv_bytes *out, size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_name_list_done) clv_name_list left = {.most = LISTED_LEFT};
   CLV_AUTO(clv_freep) bool *used = NULL;
   CLV_TRY(clv_alloc(f->index.n, sizeof *used, &used, err));
@@ -261,7 +261,7 @@ static clv_code check_entry(const part *p, const clv_weights_entry *e, const clv
                             clv_err *err) {
   char wanted[160], found[160];
   clv_shape a = without_ones(&e->shape), b = without_ones(&want->shape);
-  if (clv_weights_converts(e->dtype, want->dtype) && clv_shape_equal(&a, &b)) return CLV_OK;
+  if (clv_weights_can_convert(e->dtype, want->dtype) && clv_shape_equal(&a, &b)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s",
                   p->label, e->name, clv_dtype_name(want->dtype),
                   clv_shape_format(&want->shape, wanted, sizeof wanted), e->type_name,
@@ -290,18 +290,19 @@ static clv_code read_converted(const part *p, clv_dtype from, clv_dtype to, uint
   size_t size = clv_dtype_size(from);
   for (size_t done = 0; done < n;) {
     size_t some = CLV_MIN(n - done, sizeof buf / size);
-    CLV_TRY(clv_weights_fd_at(&p->fd, buf, size * some, at + size * done, err));
+    CLV_TRY(clv_weights_fd_pread(&p->fd, buf, size * some, at + size * done, err));
     if (to == CLV_BF16)
-      clv_weights_narrow(from, buf, some, (uint16_t *)dst + done);
+      clv_weights_to_bf16(from, buf, some, (uint16_t *)dst + done);
     else
-      clv_weights_convert(from, buf, some, (float *)dst + done);
+      clv_weights_to_f32(from, buf, some, (float *)dst + done);
     done += some;
   }
   return CLV_OK;
 }
 
-clv_code clv_weights_folder_part(clv_weights_folder *f, size_t i, const clv_weights_want *want,
-                                 size_t first, size_t n, void *dst, clv_err *err) {
+clv_code clv_weights_folder_read_range(clv_weights_folder *f, size_t i,
+                                       const clv_weights_want *want, size_t first, size_t n,
+                                       void *dst, clv_err *err) {
   const part *p;
   const clv_weights_entry *e;
   CLV_TRY(find_entry(f, i, want, &p, &e, err));
@@ -310,14 +311,14 @@ clv_code clv_weights_folder_part(clv_weights_folder *f, size_t i, const clv_weig
   if (first > all || n > all - first)
     return clv_fail(err, CLV_INVALID, "%s: values %zu to %zu of tensor '%.100s', which has %zu",
                     p->label, first, first + n, e->name, all);
-  CLV_TRY(e->dtype == want->dtype ? clv_weights_fd_at(&p->fd, dst, n * size, at, err)
+  CLV_TRY(e->dtype == want->dtype ? clv_weights_fd_pread(&p->fd, dst, n * size, at, err)
                                   : read_converted(p, e->dtype, want->dtype, at, dst, n, err));
-  return clv_weights_unchanged(p->fd.fd, p->label, &p->was, err);
+  return clv_weights_check_stamp(p->fd.fd, p->label, &p->was, err);
 }
 
 clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
                                  void *dst, clv_err *err) {
   size_t n;
   CLV_TRY(clv_shape_numel(&want->shape, &n, err));
-  return clv_weights_folder_part(f, i, want, 0, n, dst, err);
+  return clv_weights_folder_read_range(f, i, want, 0, n, dst, err);
 }

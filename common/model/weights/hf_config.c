@@ -15,7 +15,7 @@ static int set_labels(json_t *root, size_t n, const char *const *given) {
     char standard[32], number[24];
     snprintf(standard, sizeof standard, "LABEL_%zu", i);
     snprintf(number, sizeof number, "%zu", i);
-    const char *name = given && clv_weights_text_ok(given[i]) ? given[i] : standard;
+    const char *name = given && clv_weights_is_utf8(given[i]) ? given[i] : standard;
     failed |= json_object_set_new(names, number, json_string(name));
     failed |= json_object_set_new(numbers, name, json_integer((json_int_t)i));
   }
@@ -34,9 +34,9 @@ static int adjust(json_t *root, const char *architecture, size_t n_labels,
   return failed;
 }
 
-clv_code clv_weights_config(const void *data, size_t len, const char *label,
-                            const char *architecture, size_t n_labels, const char *const *names,
-                            clv_bytes *ret, clv_err *err) {
+clv_code clv_weights_make_config(const void *data, size_t len, const char *label,
+                                 const char *architecture, size_t n_labels,
+                                 const char *const *names, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   CLV_TRY(clv_weights_json_file(data, len, MAX_TOKENS, label, &root, err));

@@ -31,7 +31,7 @@ static clv_code check_file_name(const char *label, const char *name, const char 
   if (!file)
     return clv_fail(err, CLV_DATA_LOSS, "%.120s: tensor '%.100s': its file is not a string", label,
                     name);
-  if (!clv_weights_file_name_ok(file) || n <= m || strcmp(file + n - m, suffix) != 0)
+  if (!clv_weights_is_file_name(file) || n <= m || strcmp(file + n - m, suffix) != 0)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%.120s: tensor '%.100s': '%.100s' is not the plain name of a .safetensors "
                     "file in this folder",
@@ -58,7 +58,7 @@ static clv_code collect(json_t *map, const char *label, clv_weights_index *x, cl
   CLV_TRY(clv_alloc(n, sizeof *x->names, &x->names, err));
   CLV_TRY(clv_alloc(n, sizeof *x->files, &x->files, err));
   json_object_foreach(map, name, v) {
-    if (!clv_weights_name_ok(name))
+    if (!clv_weights_is_name(name))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%.150s: a tensor's name is empty, over %d bytes or holds control characters",
                       label, CLV_WEIGHTS_MAX_NAME);

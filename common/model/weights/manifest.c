@@ -111,7 +111,7 @@ static clv_code parse_file(const char *name, json_t *v, const char *label, clv_m
                            clv_err *err) {
   static const char *const known[] = {"bytes", "sha256"};
   char at[320];
-  if (!clv_weights_file_name_ok(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
+  if (!clv_weights_is_file_name(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: '%.100s' is not a plain file name of 1..%d of A-Za-z0-9._-", label, name,
                     CLV_CHECKPOINT_MAX_NAME);

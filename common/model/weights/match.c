@@ -18,7 +18,7 @@ void clv_name_list_add(clv_name_list *l, const char *name) {
   char shown[NAME_SHOWN];
   if (l->n++ < most)
     clv_bytes_printf(&l->text, "%s'%s'", l->n > 1 ? ", " : "",
-                     clv_text_fit(name, shown, sizeof shown));
+                     clv_text_truncate(name, shown, sizeof shown));
 }
 
 void clv_name_list_end(clv_name_list *l) {
@@ -69,7 +69,7 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
   for (size_t i = 0; i < n; i++) {
     found[i] = clv_weights_find(f, want[i].name);
     bool taken_as_0 =
-        flags & CLV_WEIGHTS_COUNTS_FROM_0 && clv_weights_is_count(want[i].dtype, &want[i].shape);
+        flags & CLV_WEIGHTS_ALLOW_NO_COUNTS && clv_weights_is_count(want[i].dtype, &want[i].shape);
     if (found[i])
       used[found[i] - entries] = true;
     else if (!taken_as_0 && !want[i].optional)
@@ -105,8 +105,8 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
                   near ? near : "", near ? "')" : "");
 }
 
-clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *known, size_t n,
-                          clv_err *err) {
+clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights_want *known,
+                                    size_t n, clv_err *err) {
   CLV_AUTO(clv_name_list_done) clv_name_list others = {0};
   const clv_weights_entry *entries = clv_weights_entries(f);
   for (size_t i = 0; i < clv_weights_count(f); i++) {
@@ -120,7 +120,8 @@ clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *kno
 static clv_code check_kind(const clv_weights_file *f, const clv_weights_want *want,
                            const clv_weights_entry *e, unsigned flags, clv_err *err) {
   char wanted[160], found[160];
-  bool narrows = flags & CLV_WEIGHTS_NARROWS && e->dtype == CLV_F32 && want->dtype == CLV_BF16;
+  bool narrows =
+      flags & CLV_WEIGHTS_ALLOW_NARROWING && e->dtype == CLV_F32 && want->dtype == CLV_BF16;
   if ((e->dtype == want->dtype || narrows) && clv_shape_equal(&e->shape, &want->shape))
     return CLV_OK;
   bool real = e->dtype == CLV_F16 || e->dtype == CLV_BF16 || e->dtype == CLV_F64;

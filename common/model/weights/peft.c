@@ -103,7 +103,7 @@ static clv_code check_name(peft_reader *r, size_t at, const clv_bytes *name, clv
 
 static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
   bool more;
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
@@ -172,7 +172,7 @@ static clv_code harmless(peft_reader *r, const peft_key *key, clv_err *err) {
 static clv_code step_over(peft_reader *r, bool *ret_off, clv_err *err) {
   clv_json_kind kind;
   bool value = true, more = true;
-  *ret_off = clv_json_null(&r->j);
+  *ret_off = clv_json_skip_null(&r->j);
   if (*ret_off) return CLV_OK;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
   if (kind != CLV_JSON_BOOL && kind != CLV_JSON_LIST && kind != CLV_JSON_OBJECT)
@@ -206,7 +206,7 @@ static clv_code take_start(peft_reader *r, const peft_key *key, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_json_kind kind;
   bool either;
-  if (clv_json_null(&r->j)) return CLV_OK;
+  if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
   size_t at = r->j.at;
   if (kind == CLV_JSON_BOOL) return clv_json_bool(&r->j, &either, err);

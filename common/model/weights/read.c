@@ -29,8 +29,8 @@ struct clv_weights_file {
   size_t bytes;
   void *owned; /* memory of a file that was read, or NULL */
   clv_sha256 digest;
-  clv_weights_fd fd;    /* whose data are read in parts; -1: they are in memory */
-  clv_weights_seen was; /* when it was hashed */
+  clv_weights_fd fd;          /* whose data are read in parts; -1: they are in memory */
+  clv_weights_file_stamp was; /* when it was hashed */
 };
 
 void clv_weights_close(clv_weights_file *f) {
@@ -116,7 +116,7 @@ static clv_code parse_entry(const char *name, const json_t *v, const char *label
                             clv_err *err) {
   char at[256], shape[160];
   size_t size = 0, n, bytes;
-  if (!clv_weights_name_ok(name))
+  if (!clv_weights_is_name(name))
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: a tensor's name is empty, over %d bytes or holds control characters",
                     label, CLV_WEIGHTS_MAX_NAME);
@@ -351,14 +351,14 @@ clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file *
 
 /* ---- in parts -------------------------------------------------------------------------------- */
 
-clv_code clv_weights_open_parts_fd(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
+clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_weights_seen was;
+  clv_weights_file_stamp was;
   clv_sha256 digest;
-  CLV_TRY(clv_weights_see(fd->fd, fd->label, &was, err));
+  CLV_TRY(clv_weights_read_stamp(fd->fd, fd->label, &was, err));
   CLV_TRY(clv_sha256_fd(fd->fd, fd->size, NULL, fd->label, &digest, err));
   CLV_TRY(clv_weights_open_header(fd, &f, err));
-  CLV_TRY(clv_weights_unchanged(fd->fd, fd->label, &was, err));
+  CLV_TRY(clv_weights_check_stamp(fd->fd, fd->label, &was, err));
   f->digest = digest;
   f->was = was;
   f->fd = (clv_weights_fd){fd->fd, fd->size, f->label};
@@ -367,14 +367,14 @@ clv_code clv_weights_open_parts_fd(clv_weights_fd *fd, clv_weights_file **ret, c
   return CLV_OK;
 }
 
-clv_code clv_weights_open_parts(const char *path, clv_weights_file **ret, clv_err *err) {
+clv_code clv_weights_open_lazy(const char *path, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
   CLV_TRY(clv_weights_fd_open(AT_FDCWD, path, path, &fd, err));
-  return clv_weights_open_parts_fd(&fd, ret, err);
+  return clv_weights_open_lazy_fd(&fd, ret, err);
 }
 
-clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e, uint64_t offset,
-                          void *dst, size_t n, clv_err *err) {
+clv_code clv_weights_read_range(const clv_weights_file *f, const clv_weights_entry *e,
+                                uint64_t offset, void *dst, size_t n, clv_err *err) {
   if (offset > e->bytes || n > e->bytes - offset)
     return clv_fail(err, CLV_INVALID,
                     "%.120s: bytes %llu to %llu of tensor '%.100s', which has %zu", f->label,
@@ -383,25 +383,26 @@ clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e,
     if (n) memcpy(dst, (const char *)e->data + offset, n);
     return CLV_OK;
   }
-  CLV_TRY(clv_weights_fd_at(&f->fd, dst, n, e->at + offset, err));
-  return clv_weights_unchanged(f->fd.fd, f->label, &f->was, err);
+  CLV_TRY(clv_weights_fd_pread(&f->fd, dst, n, e->at + offset, err));
+  return clv_weights_check_stamp(f->fd.fd, f->label, &f->was, err);
 }
 
-clv_code clv_weights_part_as(const clv_weights_file *f, const clv_weights_entry *e,
-                             clv_dtype wanted, size_t first, void *dst, size_t n, clv_err *err) {
+clv_code clv_weights_read_range_as(const clv_weights_file *f, const clv_weights_entry *e,
+                                   clv_dtype wanted, size_t first, void *dst, size_t n,
+                                   clv_err *err) {
   float some[4096];
   if (wanted == e->dtype) {
     size_t size = clv_dtype_size(wanted);
-    return clv_weights_part(f, e, (uint64_t)first * size, dst, n * size, err);
+    return clv_weights_read_range(f, e, (uint64_t)first * size, dst, n * size, err);
   }
   if (wanted != CLV_BF16 || e->dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID, "tensor '%.100s' is %s, not %s", e->name, e->type_name,
                     clv_dtype_name(wanted));
   for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
     size_t count = CLV_MIN(n - at, CLV_COUNT(some));
-    CLV_TRY(clv_weights_part(f, e, (uint64_t)(first + at) * sizeof *some, some,
-                             count * sizeof *some, err));
-    clv_weights_narrow(CLV_F32, some, count, (uint16_t *)dst + at);
+    CLV_TRY(clv_weights_read_range(f, e, (uint64_t)(first + at) * sizeof *some, some,
+                                   count * sizeof *some, err));
+    clv_weights_to_bf16(CLV_F32, some, count, (uint16_t *)dst + at);
   }
   return CLV_OK;
 }

@@ -163,7 +163,7 @@ static clv_code parse_text(const json_t *object, const field *f, const char *lab
   const char *text = "";
   CLV_TRY(clv_weights_json_text(object, f->key, label, &text, err));
   size_t n = strlen(text);
-  if (n >= f->size || !clv_weights_line_ok(text))
+  if (n >= f->size || !clv_weights_is_printable(text))
     return clv_fail(err, CLV_DATA_LOSS, "%s: '%s' is not a line of less than %zu bytes", label,
                     f->key, f->size);
   memcpy(at, text, n + 1);

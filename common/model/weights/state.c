@@ -33,7 +33,7 @@ const char *clv_trainer_state_get(const clv_trainer_state *s, const char *key) {
 
 static clv_code check_extra(const clv_trainer_state *s, size_t i, clv_err *err) {
   const clv_kv *e = &s->extra[i];
-  if (!clv_weights_text_ok(e->key) || !clv_weights_text_ok(e->value))
+  if (!clv_weights_is_utf8(e->key) || !clv_weights_is_utf8(e->value))
     return clv_fail(err, CLV_INVALID, "trainer state: '%.64s' is not UTF-8", e->key);
   for (size_t k = 0; k < i; k++)
     if (strcmp(s->extra[k].key, e->key) == 0)

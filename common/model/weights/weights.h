@@ -60,19 +60,19 @@ clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file *
 clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
                              clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 
-/* The same with its data left in the file: entries have none, and clv_weights_part reads them from
- * the descriptor that was hashed. It stays open. */
-clv_code clv_weights_open_parts(const char *path, clv_weights_file **ret,
-                                clv_err *err) CLV_USE_RESULT;
+/* The same with its data left in the file: entries have none, and clv_weights_read_range reads them
+ * from the descriptor that was hashed. It stays open. */
+clv_code clv_weights_open_lazy(const char *path, clv_weights_file **ret,
+                               clv_err *err) CLV_USE_RESULT;
 /* Bytes offset.. of an entry, wherever the data are. CLV_INVALID: it has fewer; CLV_DATA_LOSS: the
  * file was changed since it was opened. */
-clv_code clv_weights_part(const clv_weights_file *f, const clv_weights_entry *e, uint64_t offset,
-                          void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_read_range(const clv_weights_file *f, const clv_weights_entry *e,
+                                uint64_t offset, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
 
 /* n values from `first` on as the type wanted: the entry's own, or bf16 of f32. */
-clv_code clv_weights_part_as(const clv_weights_file *f, const clv_weights_entry *e,
-                             clv_dtype wanted, size_t first, void *dst, size_t n,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_read_range_as(const clv_weights_file *f, const clv_weights_entry *e,
+                                   clv_dtype wanted, size_t first, void *dst, size_t n,
+                                   clv_err *err) CLV_USE_RESULT;
 
 /* The same over the caller's memory, which must outlive the file; `label` stands for the name. */
 clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
@@ -103,8 +103,10 @@ typedef struct clv_weights_want {
 
 enum {
   CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0, /* the file may hold tensors nobody wants */
-  CLV_WEIGHTS_COUNTS_FROM_0 = 1u << 1, /* the file may lack counts, whose ret_found is then NULL */
-  CLV_WEIGHTS_NARROWS = 1u << 2,       /* f32 may stand for bf16: clv_weights_part_as rounds it */
+  /* the file may lack counts, whose ret_found is then NULL */
+  CLV_WEIGHTS_ALLOW_NO_COUNTS = 1u << 1,
+  /* f32 may stand for bf16: clv_weights_read_range_as rounds it */
+  CLV_WEIGHTS_ALLOW_NARROWING = 1u << 2,
 };
 
 /* A count, such as batchnorm's num_batches_tracked. A file without it is taken as PyTorch takes it:
@@ -120,8 +122,8 @@ clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *wa
 
 /* CLV_INVALID when the file has tensors by names that `known` has not: the first few, with a name
  * that looks like the first. Types and shapes are not compared. */
-clv_code clv_weights_only(const clv_weights_file *f, const clv_weights_want *known, size_t n,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights_want *known,
+                                    size_t n, clv_err *err) CLV_USE_RESULT;
 
 /* ---- folders of pretrained weights ----------------------------------------------------------- */
 
@@ -168,9 +170,9 @@ clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights
 
 /* Appends names of the folder that are none of want[n], the derived ones aside: "'a', 'b' and 4
  * more". */
-clv_code clv_weights_folder_left(const clv_weights_folder *f, const clv_weights_want *want,
-                                 size_t n, clv_bytes *out, size_t *ret_n,
-                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
+                                      size_t n, clv_bytes *out, size_t *ret_n,
+                                      clv_err *err) CLV_USE_RESULT;
 
 /* Whether tensor i, once its file has been opened, can be `want`: the shape, but for extents of 1
  * in front, and f32, f16 or bf16 for f32. */
@@ -181,8 +183,9 @@ clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_wei
 clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
                                  void *dst, clv_err *err) CLV_USE_RESULT;
 /* Its values first.., n of them. CLV_INVALID: it has fewer. */
-clv_code clv_weights_folder_part(clv_weights_folder *f, size_t i, const clv_weights_want *want,
-                                 size_t first, size_t n, void *dst, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_folder_read_range(clv_weights_folder *f, size_t i,
+                                       const clv_weights_want *want, size_t first, size_t n,
+                                       void *dst, clv_err *err) CLV_USE_RESULT;
 
 /* ---- writing safetensors --------------------------------------------------------------------- */
 
@@ -274,9 +277,10 @@ clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *
  * `architecture` (NULL: as it was), with so many labels (0: as it was) of these names [n_labels];
  * names NULL: those it has where they are as many, else LABEL_0 and on. CLV_DATA_LOSS: it is no
  * JSON. */
-clv_code clv_weights_config(const void *data, size_t len, const char *label,
-                            const char *architecture, size_t n_labels, const char *const *names,
-                            clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_make_config(const void *data, size_t len, const char *label,
+                                 const char *architecture, size_t n_labels,
+                                 const char *const *names, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* ---- trainer state --------------------------------------------------------------------------- */
 
@@ -345,11 +349,11 @@ clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *er
 
 /* The newest checkpoint under run_dir that verifies. `reasons` (may be NULL) gets one line for each
  * newer one that was refused. CLV_NOT_FOUND when there is none, with the reasons in the text. */
-clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
+                                    clv_err *err) CLV_USE_RESULT;
 /* That of a step. CLV_NOT_FOUND names those that are there. */
-clv_code clv_checkpoint_of_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
-                                clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
+                                  clv_err *err) CLV_USE_RESULT;
 void clv_checkpoint_free(clv_checkpoint *c); /* takes NULL */
 void clv_checkpoint_freep(clv_checkpoint **c);
 
@@ -362,11 +366,11 @@ clv_code clv_checkpoint_open_model(const clv_checkpoint *c, uint32_t stage, clv_
                                    clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
                                        clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
-/* The same, as clv_weights_open_parts. */
-clv_code clv_checkpoint_model_parts(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
-                                    clv_err *err) CLV_USE_RESULT;
-clv_code clv_checkpoint_optimizer_parts(const clv_checkpoint *c, uint32_t stage,
+/* The same, as clv_weights_open_lazy. */
+clv_code clv_checkpoint_open_model_lazy(const clv_checkpoint *c, uint32_t stage,
                                         clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t stage,
+                                            clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 /* Another file of the manifest, whole, checked the same way. CLV_NOT_FOUND: it is not listed. */
 clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;
@@ -380,9 +384,9 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spare
                               clv_err *err) CLV_USE_RESULT;
 
 /* Whether run_dir holds a checkpoint folder, complete or not. */
-bool clv_checkpoint_any(const char *run_dir);
+bool clv_checkpoint_has_any(const char *run_dir);
 /* Whether one of them has its manifest, which is written last. It may be damaged all the same. */
-bool clv_checkpoint_any_written(const char *run_dir);
+bool clv_checkpoint_has_manifest(const char *run_dir);
 /* Steps of its checkpoint folders, complete or not, newest first: the first `most` of them. */
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Deletes every checkpoint under run_dir, for a run that starts afresh. Foreign files stay. */

@@ -24,13 +24,13 @@ const clv_weights_type *clv_weights_type_find(const char *name); /* NULL when un
 const clv_weights_type *clv_weights_type_of(clv_dtype dtype);    /* NULL when unknown */
 
 /* Valid UTF-8 without control characters, 1..CLV_WEIGHTS_MAX_NAME bytes. */
-bool clv_weights_name_ok(const char *name);
+bool clv_weights_is_name(const char *name);
 /* Valid UTF-8 of any length. */
-bool clv_weights_text_ok(const char *text);
+bool clv_weights_is_utf8(const char *text);
 /* The same without control characters. */
-bool clv_weights_line_ok(const char *text);
+bool clv_weights_is_printable(const char *text);
 /* [A-Za-z0-9._-]{1,128}, neither "." nor "..". */
-bool clv_weights_file_name_ok(const char *name);
+bool clv_weights_is_file_name(const char *name);
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -48,31 +48,31 @@ void clv_weights_fd_done(clv_weights_fd *f);
 /* Exactly n bytes from where the last read ended. */
 clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Exactly n bytes from `at`, wherever that was. */
-clv_code clv_weights_fd_at(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_fd_pread(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* What changes with every write to a file. */
-typedef struct clv_weights_seen {
+typedef struct clv_weights_file_stamp {
   off_t size;
   struct timespec mtime, ctime;
-} clv_weights_seen;
-clv_code clv_weights_see(int fd, const char *label, clv_weights_seen *ret,
-                         clv_err *err) CLV_USE_RESULT;
+} clv_weights_file_stamp;
+clv_code clv_weights_read_stamp(int fd, const char *label, clv_weights_file_stamp *ret,
+                                clv_err *err) CLV_USE_RESULT;
 /* CLV_DATA_LOSS: it was written to since, with its old length or not. */
-clv_code clv_weights_unchanged(int fd, const char *label, const clv_weights_seen *was,
-                               clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_file_stamp *was,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* The whole file, which must not be over max_bytes. */
-clv_code clv_weights_fd_slurp(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret,
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_fd_read_all(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* A safetensors file from an open descriptor (nothing read from it yet). */
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* As clv_weights_open_parts; takes the descriptor on success. */
-clv_code clv_weights_open_parts_fd(clv_weights_fd *fd, clv_weights_file **ret,
-                                   clv_err *err) CLV_USE_RESULT;
+/* As clv_weights_open_lazy; takes the descriptor on success. */
+clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* The same without its data: entries say where they lie (at), and their digest is not known. */
 clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret,
@@ -143,13 +143,13 @@ clv_code clv_weights_index_parse(const void *data, size_t len, const char *label
                                  clv_weights_index *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Opens all files of a folder and holds them against the index. */
-clv_code clv_weights_folder_all(clv_weights_folder *f, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_folder_check_files(clv_weights_folder *f, clv_err *err) CLV_USE_RESULT;
 
 /* Whether numbers of one type are read as another's; n of them, f16 or bf16, to f32. */
-bool clv_weights_converts(clv_dtype from, clv_dtype to);
-void clv_weights_convert(clv_dtype from, const void *src, size_t n, float *dst);
+bool clv_weights_can_convert(clv_dtype from, clv_dtype to);
+void clv_weights_to_f32(clv_dtype from, const void *src, size_t n, float *dst);
 /* To bf16, from f16 or f32. */
-void clv_weights_narrow(clv_dtype from, const void *src, size_t n, uint16_t *dst);
+void clv_weights_to_bf16(clv_dtype from, const void *src, size_t n, uint16_t *dst);
 
 /* ---- checkpoint folders ---------------------------------------------------------------------- */
 

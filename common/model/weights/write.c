@@ -31,7 +31,7 @@ static int compare_names(const void *a, const void *b) {
 
 static clv_code check_item(const clv_weights_tensor *t, item *ret, clv_err *err) {
   size_t bytes = 0;
-  if (!t->name || !clv_weights_name_ok(t->name) || strcmp(t->name, "__metadata__") == 0)
+  if (!t->name || !clv_weights_is_name(t->name) || strcmp(t->name, "__metadata__") == 0)
     return clv_fail(err, CLV_INVALID,
                     "tensor name '%.64s' is not 1..%d bytes of UTF-8 without control characters",
                     t->name ? t->name : "", CLV_WEIGHTS_MAX_NAME);
@@ -73,7 +73,7 @@ static clv_code add_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err
   for (size_t i = 0; i < n; i++) {
     bool repeated = strcmp(meta[i].key, "format") == 0;
     for (size_t k = 0; k < i; k++) repeated |= strcmp(meta[i].key, meta[k].key) == 0;
-    if (repeated || !clv_weights_text_ok(meta[i].key) || !clv_weights_text_ok(meta[i].value))
+    if (repeated || !clv_weights_is_utf8(meta[i].key) || !clv_weights_is_utf8(meta[i].value))
       return clv_fail(err, CLV_INVALID, "metadata '%.64s' is %s", meta[i].key,
                       repeated ? "given twice" : "not UTF-8");
     clv_bytes_puts(h, ",");

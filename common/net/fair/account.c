@@ -46,7 +46,7 @@ static uint64_t most_of(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->o.most[q], __ATOMIC_RELAXED);
 }
 
-void clv_account_limit(clv_account *a, clv_quota q, uint64_t most) {
+void clv_account_set_limit(clv_account *a, clv_quota q, uint64_t most) {
   __atomic_store_n(&a->o.most[q], most, __ATOMIC_RELAXED);
 }
 
@@ -72,7 +72,7 @@ static void take_back(clv_account *a, const clv_account *end, clv_quota q, uint6
   for (; a != end; a = a->o.above) __atomic_fetch_sub(&a->used[q], n, __ATOMIC_RELAXED);
 }
 
-clv_account *clv_account_try(clv_account *a, clv_quota q, uint64_t n) {
+clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) {
   for (clv_account *at = a; at; at = at->o.above) {
     if (add(at, q, n)) continue;
     take_back(a, at, q, n);
@@ -83,7 +83,7 @@ clv_account *clv_account_try(clv_account *a, clv_quota q, uint64_t n) {
 }
 
 /* What strangers use is nobody's business: of an account that they share no number is told. */
-clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
+clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
   const char *key = a->o.key[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
@@ -103,8 +103,8 @@ clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *er
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
-  clv_account *over = clv_account_try(a, q, n);
-  return over ? clv_account_refuse(over, q, n, err) : CLV_OK;
+  clv_account *over = clv_account_try_charge(a, q, n);
+  return over ? clv_account_fail_exceeded(over, q, n, err) : CLV_OK;
 }
 
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
@@ -121,14 +121,14 @@ uint64_t clv_account_peak(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
 }
 
-uint64_t clv_account_most(const clv_account *a, clv_quota q) { return most_of(a, q); }
+uint64_t clv_account_own_limit(const clv_account *a, clv_quota q) { return most_of(a, q); }
 
 bool clv_account_is_below(const clv_account *a, const clv_account *above) {
   while (a && a != above) a = a->o.above;
   return a != NULL;
 }
 
-clv_account *clv_account_top(clv_account *a) {
+clv_account *clv_account_root(clv_account *a) {
   while (a->o.above) a = a->o.above;
   return a;
 }

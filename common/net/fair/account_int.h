@@ -20,9 +20,9 @@ struct clv_account {
 };
 
 /* The account that has no room for `n` more, from `a` upwards; NULL: they are charged. */
-clv_account *clv_account_try(clv_account *a, clv_quota q, uint64_t n) CLV_USE_RESULT;
-clv_code clv_account_refuse(clv_account *a, clv_quota q, uint64_t n, clv_err *err);
+clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) CLV_USE_RESULT;
+clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err);
 bool clv_account_is_below(const clv_account *a, const clv_account *above);
-clv_account *clv_account_top(clv_account *a);
+clv_account *clv_account_root(clv_account *a);
 
 #endif

@@ -47,10 +47,10 @@ void clv_account_unrefp(clv_account **a); /* and sets it to NULL */
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
 uint64_t clv_account_used(const clv_account *a, clv_quota q);
-uint64_t clv_account_peak(const clv_account *a, clv_quota q); /* the most that was in use */
-uint64_t clv_account_most(const clv_account *a, clv_quota q); /* its own limit, 0: none */
+uint64_t clv_account_peak(const clv_account *a, clv_quota q);      /* the most that was in use */
+uint64_t clv_account_own_limit(const clv_account *a, clv_quota q); /* its own limit, 0: none */
 /* Another quota from now on; 0 is none. What is in use over it stays. Any thread. */
-void clv_account_limit(clv_account *a, clv_quota q, uint64_t most);
+void clv_account_set_limit(clv_account *a, clv_quota q, uint64_t most);
 
 /* ---- pools of tensors ------------------------------------------------------------------------ */
 
@@ -62,7 +62,8 @@ typedef struct clv_pool clv_pool;
 clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret,
                       clv_err *err) CLV_USE_RESULT;
 /* Charges `account`, which nothing else charges with bytes or tensors; a reference is taken. */
-clv_code clv_pool_new_of(clv_account *account, clv_pool **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_pool_new_for_account(clv_account *account, clv_pool **ret,
+                                  clv_err *err) CLV_USE_RESULT;
 clv_pool *clv_pool_ref(clv_pool *pool);
 /* The pool is freed when the last of its packets and the caller have let go of it. NULL is
  * allowed. */
@@ -76,7 +77,7 @@ clv_account *clv_pool_account(const clv_pool *pool);
 
 /* For main, before the first thread: freed memory up to the size of the transport's buffers stays
  * with the process. Otherwise each tensor's worth of them is unmapped, mapped and cleared anew. */
-void clv_keep_memory(void);
+void clv_tune_malloc(void);
 
 /* Make sure that n tensors of a size exist, so that none is made in the middle of a step. Their
  * memory is touched only when it is used. */
@@ -91,9 +92,9 @@ void clv_pool_shrink(clv_pool *p); /* tensors that are free are not kept any mor
 
 /* Records of one size that are ready for whoever keeps them with the pool: those of packets. NULL:
  * there is none. */
-void *clv_pool_spare_take(clv_pool *pool);
+void *clv_pool_record_alloc(clv_pool *pool);
 /* Takes the record, which clv_alloc gave. */
-void clv_pool_spare_give(clv_pool *pool, void *record);
+void clv_pool_record_recycle(clv_pool *pool, void *record);
 
 /* ---- slabs of records ------------------------------------------------------------------------ */
 
@@ -109,8 +110,8 @@ typedef struct clv_slab {
 /* size: bytes; what: a plural, kept. */
 clv_slab clv_slab_of(size_t size, uint32_t most, const char *what);
 /* A record of zeros. CLV_EXHAUSTED over `most`, over the quota, or without memory. */
-clv_code clv_slab_take_from(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
-void clv_slab_give(clv_slab *s, void *record); /* that was taken from it */
+clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
+void clv_slab_recycle(clv_slab *s, void *record); /* that was taken from it */
 /* Its memory, records that are in use too; what is charged goes with the session. NULL is
  * allowed. */
 void clv_slab_done(clv_slab *s);
@@ -140,9 +141,9 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *options, clv_f
                                 clv_err *err) CLV_USE_RESULT;
 /* One more tenant, whose number is the next; and another weight for one: what it computes from then
  * on counts by that. */
-clv_code clv_fair_scheduler_add(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
-                                clv_err *err) CLV_USE_RESULT;
-void clv_fair_scheduler_weigh(clv_fair_scheduler *t, size_t tenant, uint64_t weight);
+clv_code clv_fair_scheduler_add_tenant(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
+                                       clv_err *err) CLV_USE_RESULT;
+void clv_fair_scheduler_set_weight(clv_fair_scheduler *t, size_t tenant, uint64_t weight);
 void clv_fair_scheduler_free(clv_fair_scheduler *t); /* after its shares; NULL is allowed */
 
 /* CLV_INVALID: there is no such tenant. */
@@ -155,14 +156,14 @@ void clv_share_free(clv_share *s); /* its thread must be done with it; NULL is a
  * be called before each piece of work; costs next to nothing while nobody else waits. */
 bool clv_share_take(clv_share *s, unsigned threads);
 /* By the same thread: whether clv_share_take with as many threads as last time would block now. */
-bool clv_share_may_wait(const clv_share *s);
+bool clv_share_would_block(const clv_share *s);
 void clv_share_yield(clv_share *s); /* ends its slice if another share is due; never waits */
 /* nothing to do: to be called before waiting for anything else */
 void clv_share_release(clv_share *s);
 
 /* By the same thread: of the time that it slept with its share, so much was not spent on what it
  * slept for, and is taken off. At most what its slice was charged with. */
-void clv_share_credit(clv_share *s, uint64_t ns);
+void clv_share_refund(clv_share *s, uint64_t ns);
 
 /* From any thread. It is not scheduled any more, and does not wait for it. NULL is allowed. */
 void clv_share_stop(clv_share *s);

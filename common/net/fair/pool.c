@@ -4,7 +4,7 @@
  * the next request of its size. No release callback, no list to keep in step.
  */
 #include "common/net/fair/account_int.h"
-#include "common/net/fair/idle_int.h"
+#include "common/net/fair/free_list_int.h"
 
 #include <malloc.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 enum { SPARE_KEPT = 256 };
 
 /* The transport reads into buffers of up to 1 MiB; larger blocks are pooled tensors, made once. */
-void clv_keep_memory(void) {
+void clv_tune_malloc(void) {
   mallopt(M_MMAP_THRESHOLD, 2 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
 }
@@ -32,7 +32,7 @@ struct clv_pool {
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 static void enlist(clv_pool *p) {
-  clv_account *top = clv_account_top(p->account);
+  clv_account *top = clv_account_root(p->account);
   pthread_mutex_lock(&top->lock);
   p->next = top->pools;
   p->at = &top->pools;
@@ -42,14 +42,14 @@ static void enlist(clv_pool *p) {
 }
 
 static void delist(clv_pool *p) {
-  clv_account *top = clv_account_top(p->account);
+  clv_account *top = clv_account_root(p->account);
   pthread_mutex_lock(&top->lock);
   *p->at = p->next;
   if (p->next) p->next->at = p->at;
   pthread_mutex_unlock(&top->lock);
 }
 
-clv_code clv_pool_new_of(clv_account *account, clv_pool **ret, clv_err *err) {
+clv_code clv_pool_new_for_account(clv_account *account, clv_pool **ret, clv_err *err) {
   clv_pool *p;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   pthread_mutex_init(&p->lock, NULL);
@@ -66,7 +66,7 @@ clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_
       .of = "this session",
       .most = {[CLV_QUOTA_BYTES] = max_bytes, [CLV_QUOTA_TENSORS] = max_tensors}};
   CLV_TRY(clv_account_new(&o, &own, err));
-  return clv_pool_new_of(own, ret, err);
+  return clv_pool_new_for_account(own, ret, err);
 }
 
 clv_pool *clv_pool_ref(clv_pool *p) {
@@ -75,7 +75,7 @@ clv_pool *clv_pool_ref(clv_pool *p) {
 }
 
 static void *take_spare(clv_pool *p) {
-  return clv_idle_take(&p->spare, malloc_usable_size(p->spare));
+  return clv_free_list_pop(&p->spare, malloc_usable_size(p->spare));
 }
 
 void clv_pool_unref(clv_pool *p) {
@@ -128,7 +128,7 @@ static void drop_free(clv_pool *p) {
 
 /* Of all pools below an account that is over its quota. */
 static void make_room(clv_account *over) {
-  clv_account *top = clv_account_top(over);
+  clv_account *top = clv_account_root(over);
   pthread_mutex_lock(&top->lock);
   for (clv_pool *p = top->pools; p; p = p->next) {
     if (!clv_account_is_below(p->account, over)) continue;
@@ -140,7 +140,7 @@ static void make_room(clv_account *over) {
 }
 
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) {
-  clv_account *over = clv_account_try(p->account, CLV_QUOTA_BYTES, bytes);
+  clv_account *over = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
   if (!over) return CLV_OK;
   make_room(over);
   return clv_account_charge(p->account, CLV_QUOTA_BYTES, bytes, err);
@@ -171,10 +171,10 @@ static clv_code add_place(clv_pool *p, clv_err *err) {
 /* *ret_over: the account that is, of the quota *ret_quota. */
 static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv_quota *ret_quota) {
   *ret_quota = CLV_QUOTA_TENSORS;
-  *ret_over = clv_account_try(p->account, CLV_QUOTA_TENSORS, 1);
+  *ret_over = clv_account_try_charge(p->account, CLV_QUOTA_TENSORS, 1);
   if (*ret_over) return false;
   *ret_quota = CLV_QUOTA_BYTES;
-  *ret_over = clv_account_try(p->account, CLV_QUOTA_BYTES, bytes);
+  *ret_over = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
   if (*ret_over) clv_account_discharge(p->account, CLV_QUOTA_TENSORS, 1);
   return !*ret_over;
 }
@@ -185,7 +185,7 @@ static clv_code grow(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_
   clv_quota q;
   CLV_TRY(add_place(p, err));
   if (!charge_tensor(p, bytes, ret_over, &q))
-    return clv_account_refuse(*ret_over, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
+    return clv_account_fail_exceeded(*ret_over, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
   clv_code code = clv_tensor_new(dtype, shape, &p->tensors[p->n], err);
   if (code != CLV_OK) {
     clv_account_discharge(p->account, CLV_QUOTA_BYTES, bytes);
@@ -234,7 +234,7 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
 
 /* ---- spare records --------------------------------------------------------------------------- */
 
-void *clv_pool_spare_take(clv_pool *p) {
+void *clv_pool_record_alloc(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
   void *record = p->spare ? take_spare(p) : NULL;
   p->n_spare -= record != NULL;
@@ -242,11 +242,11 @@ void *clv_pool_spare_take(clv_pool *p) {
   return record;
 }
 
-void clv_pool_spare_give(clv_pool *p, void *record) {
+void clv_pool_record_recycle(clv_pool *p, void *record) {
   pthread_mutex_lock(&p->lock);
   bool keep = p->n_spare < SPARE_KEPT;
   if (keep) {
-    clv_idle_put(&p->spare, record, malloc_usable_size(record));
+    clv_free_list_push(&p->spare, record, malloc_usable_size(record));
     p->n_spare++;
   }
   pthread_mutex_unlock(&p->lock);

@@ -212,7 +212,7 @@ static void leave(clv_share *s, bool if_over) {
   pthread_mutex_unlock(&t->lock);
 }
 
-bool clv_share_may_wait(const clv_share *s) {
+bool clv_share_would_block(const clv_share *s) {
   if (!s || somebody_waits(s->at)) return s;
   if (s->held) return false;
   pthread_mutex_lock(&s->at->lock);
@@ -232,7 +232,7 @@ void clv_share_release(clv_share *s) {
 static uint64_t less(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
 
 /* No more is taken off a tenant than was added, as its part of each charge is rounded up. */
-void clv_share_credit(clv_share *s, uint64_t ns) {
+void clv_share_refund(clv_share *s, uint64_t ns) {
   if (!s || !s->held || !ns) return;
   clv_fair_scheduler *t = s->at;
   pthread_mutex_lock(&t->lock);
@@ -280,7 +280,7 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_sc
   size_t added;
   clv_code code = CLV_OK;
   for (size_t i = 0; i < o->n_tenants && code == CLV_OK; i++)
-    code = clv_fair_scheduler_add(t, o->weights[i], &added, err);
+    code = clv_fair_scheduler_add_tenant(t, o->weights[i], &added, err);
   if (code != CLV_OK) {
     clv_fair_scheduler_free(t);
     return code;
@@ -289,8 +289,8 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_sc
   return CLV_OK;
 }
 
-clv_code clv_fair_scheduler_add(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
-                                clv_err *err) {
+clv_code clv_fair_scheduler_add_tenant(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
+                                       clv_err *err) {
   tenant *new;
   CLV_TRY(clv_alloc(1, sizeof *new, &new, err));
   new->weight = CLV_MAX(weight, 1u);
@@ -307,7 +307,7 @@ clv_code clv_fair_scheduler_add(clv_fair_scheduler *t, uint64_t weight, size_t *
   return clv_fail(err, CLV_EXHAUSTED, "out of memory");
 }
 
-void clv_fair_scheduler_weigh(clv_fair_scheduler *t, size_t of, uint64_t weight) {
+void clv_fair_scheduler_set_weight(clv_fair_scheduler *t, size_t of, uint64_t weight) {
   pthread_mutex_lock(&t->lock);
   settle(t, now_of(t));
   if (of < t->o.n_tenants) t->tenants[of]->weight = CLV_MAX(weight, 1u);

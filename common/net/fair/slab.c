@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/net/fair/fair.h"
-#include "common/net/fair/idle_int.h"
+#include "common/net/fair/free_list_int.h"
 
 enum { SLAB_RECORDS = 64 }; /* of a block, unless the slab says otherwise */
 
@@ -24,23 +24,24 @@ static clv_code grow(clv_pool *pool, clv_slab *s, clv_err *err) {
   }
   b->next = s->blocks;
   s->blocks = b;
-  for (size_t i = 0; i < records; i++) clv_idle_put(&s->idle, b->records + i * s->size, s->size);
+  for (size_t i = 0; i < records; i++)
+    clv_free_list_push(&s->idle, b->records + i * s->size, s->size);
   return CLV_OK;
 }
 
-clv_code clv_slab_take_from(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) {
+clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) {
   if (s->used == s->most)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->most, s->what);
   if (!s->idle) CLV_TRY(grow(pool, s, err));
-  void *record = clv_idle_take(&s->idle, s->size);
+  void *record = clv_free_list_pop(&s->idle, s->size);
   memset(record, 0, s->size);
   s->used++;
   *(void **)ret_pp = record;
   return CLV_OK;
 }
 
-void clv_slab_give(clv_slab *s, void *record) {
-  clv_idle_put(&s->idle, record, s->size);
+void clv_slab_recycle(clv_slab *s, void *record) {
+  clv_free_list_push(&s->idle, record, s->size);
   s->used--;
 }
 

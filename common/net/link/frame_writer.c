@@ -14,7 +14,7 @@
 /* That would otherwise be taken in the first step in which so many threads send at once. */
 static clv_code make_heads(clv_frame_writer *o, clv_err *err) {
   static const char nothing[HEAD_BYTES];
-  for (; o->n_heads < READY_HEADS; o->n_heads++) {
+  for (; o->n_heads < PREALLOC_HEADS; o->n_heads++) {
     clv_bytes *b = &o->heads[o->n_heads];
     clv_bytes_add(b, nothing, sizeof nothing);
     if (b->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -227,9 +227,9 @@ clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_fr
 /* Its prefix, its head and its payload. Returns how many bytes; 0: there is no room. */
 static size_t enclose(clv_stream s, const clv_bytes *head, const clv_rpc_piece *payload, size_t n,
                       size_t bytes) {
-  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
-  clv_iov pieces[2 + CLV_WIRE_TENSORS] = {{prefix, clv_frame_put_before(prefix, head->len + bytes)},
-                                          {head->data, head->len}};
+  uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
+  clv_iov pieces[2 + CLV_WIRE_TENSORS] = {
+      {prefix, clv_frame_bundle_prefix(prefix, head->len + bytes)}, {head->data, head->len}};
   for (size_t i = 0; i < n; i++) pieces[2 + i] = (clv_iov){payload[i].data, payload[i].len};
   return s.of->enclose(s.is, pieces, 2 + n) ? pieces[0].len + head->len + bytes : 0;
 }

@@ -49,16 +49,16 @@ static void deliver(clv_link *l, clv_packet *p) {
 static clv_code on_packet(const message *m, clv_err *err) {
   clv_packet *p, *head, *whole;
   clv_reassembly *a = &m->link->in;
-  CLV_TRY(clv_reassembly_packet(a, m->f, &p, &head, err));
+  CLV_TRY(clv_reassembly_new_packet(a, m->f, &p, &head, err));
   deliver(m->link, head);
-  CLV_TRY(clv_reassembly_take(a, p, m->pieces, m->payload, &whole, err));
+  CLV_TRY(clv_reassembly_add_packet(a, p, m->pieces, m->payload, &whole, err));
   deliver(m->link, whole);
   return CLV_OK;
 }
 
 static clv_code on_chunk(const message *m, clv_err *err) {
   clv_packet *whole;
-  CLV_TRY(clv_reassembly_chunk(&m->link->in, m->f, m->pieces, m->payload, &whole, err));
+  CLV_TRY(clv_reassembly_add_chunk(&m->link->in, m->f, m->pieces, m->payload, &whole, err));
   deliver(m->link, whole);
   return CLV_OK;
 }
@@ -84,9 +84,9 @@ static clv_code on_pong(const message *m, clv_err *err) {
 /* ---- the first frame ------------------------------------------------------------------------- */
 
 static clv_code attached(clv_link *l, clv_lane *ln, clv_err *err) {
-  clv_life_note n = {.index = ln->index};
+  clv_link_event_args n = {.index = ln->index};
   ln->state = ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL;
-  return clv_life_note_fact(l, CLV_LIFE_ATTACHED, &n, err);
+  return clv_link_on_event(l, CLV_LINK_LANE_ATTACHED, &n, err);
 }
 
 static clv_code on_attached(const message *m, clv_err *err) {
@@ -95,8 +95,8 @@ static clv_code on_attached(const message *m, clv_err *err) {
 }
 
 static clv_code join(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
-  clv_life_note n = {.index = f->attach.lane, .lanes = 1 + f->attach.lanes};
-  CLV_TRY(clv_life_note_fact(l, CLV_LIFE_JOIN, &n, err));
+  clv_link_event_args n = {.index = f->attach.lane, .lanes = 1 + f->attach.lanes};
+  CLV_TRY(clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err));
   ln->index = n.index;
   ln->link = clv_link_ref(l);
   clv_frame_writer_attach(l->writer, ln->index, ln->stream);
@@ -192,7 +192,7 @@ clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
   return CLV_OK;
 }
 
-clv_code clv_lane_dialled(clv_link *l, uint32_t index, clv_lane **ret, clv_err *err) {
+clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, clv_lane **ret, clv_err *err) {
   clv_lane *ln;
   CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
   ln->state = CLV_LANE_DIALLED;
@@ -225,7 +225,7 @@ static clv_code note_before(clv_lane *ln, const clv_bundle *before, const clv_pi
   for (uint32_t i = 0; i < before->n; i++) {
     clv_frame f;
     clv_payload payload;
-    CLV_TRY(clv_frame_decode_before(pieces, n, &before->frame[i], limits, &f, &payload, err));
+    CLV_TRY(clv_frame_decode_bundled(pieces, n, &before->frame[i], limits, &f, &payload, err));
     CLV_TRY(note_frame(ln, &f, pieces, &payload, err));
   }
   return CLV_OK;
@@ -266,7 +266,7 @@ void clv_lane_ended(clv_lane *ln, clv_code code, const char *text) {
   if (l) {
     clv_link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,
                  code == CLV_OK ? "the peer ended the stream" : text);
-    clv_link_lose(l, ln->index);
+    clv_link_lane_ended(l, ln->index);
     clv_link_unref(l);
   }
   clv_stream_unref(&ln->stream);

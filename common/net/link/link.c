@@ -10,7 +10,7 @@
 
 clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
-  if (l->events.may_send && (p->frame.n_tensors || clv_frame_fails(&p->frame)))
+  if (l->events.may_send && (p->frame.n_tensors || clv_frame_is_failure(&p->frame)))
     code = l->events.may_send(l->events.user, l, p, err);
   if (code == CLV_OK) return clv_send_queue_send(l->out, p, err);
   clv_packet_free(p);
@@ -37,7 +37,7 @@ static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index,
 /* A link that ends while it is dialled takes no further lane: what ended it is the reason. */
 static clv_code join_failed(clv_link *l, clv_code code, clv_err *err) {
   pthread_mutex_lock(&l->lock);
-  if (l->life >= CLV_LIFE_ENDING)
+  if (l->life >= CLV_LINK_ENDING)
     code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
                     l->close_text);
   pthread_mutex_unlock(&l->lock);
@@ -47,10 +47,10 @@ static clv_code join_failed(clv_link *l, clv_code code, clv_err *err) {
 /* The lane may end, and be gone, as soon as it is dialled. */
 static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *err) {
   clv_lane *ln;
-  clv_life_note n = {.index = index, .lanes = lanes};
+  clv_link_event_args n = {.index = index, .lanes = lanes};
   CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
-  CLV_TRY(clv_lane_dialled(l, index, &ln, err));
-  clv_code code = clv_life_note_fact(l, CLV_LIFE_JOIN, &n, err);
+  CLV_TRY(clv_lane_new_dialled(l, index, &ln, err));
+  clv_code code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
   if (code != CLV_OK) code = join_failed(l, code, err);
   if (code == CLV_OK) code = l->dialler.dial(l->dialler.user, index, ln, &s.is, err);
   if (code != CLV_OK) {
@@ -84,7 +84,7 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
   l->dialler = *dialler;
   code = dial_all(l, dial, err);
   if (code != CLV_OK) {
-    if (clv_link_refused(l)) code = err->code = CLV_ANSWER;
+    if (clv_link_has_violation(l)) code = err->code = CLV_BAD_ANSWER;
     clv_link_close(l);
     clv_link_unref(l);
     return code;
@@ -93,9 +93,9 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
   return CLV_OK;
 }
 
-bool clv_link_attached(clv_link *l) {
+bool clv_link_is_attached(clv_link *l) {
   pthread_mutex_lock(&l->lock);
-  bool open = l->life == CLV_LIFE_OPEN;
+  bool open = l->life == CLV_LINK_OPEN;
   pthread_mutex_unlock(&l->lock);
   return open;
 }
@@ -104,14 +104,14 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)timeout_ms * 1000000u;
   clv_code code = CLV_OK;
   pthread_mutex_lock(&l->lock);
-  while (l->life < CLV_LIFE_OPEN && clv_link_wait(l, deadline)) continue;
-  if (l->life > CLV_LIFE_OPEN)
+  while (l->life < CLV_LINK_OPEN && clv_link_wait(l, deadline)) continue;
+  if (l->life > CLV_LINK_OPEN)
     code = clv_fail(err, l->close_code, "%s", l->close_text);
-  else if (l->life < CLV_LIFE_OPEN)
+  else if (l->life < CLV_LINK_OPEN)
     code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer,
                     timeout_ms);
   pthread_mutex_unlock(&l->lock);
-  if (code != CLV_OK && clv_link_refused(l)) code = err->code = CLV_ANSWER;
+  if (code != CLV_OK && clv_link_has_violation(l)) code = err->code = CLV_BAD_ANSWER;
   return code;
 }
 
@@ -128,9 +128,9 @@ static bool lanes_left(clv_link *l, unsigned ms) {
 }
 
 static void wait_for_lanes(clv_link *l) {
-  if (!lanes_left(l, POLITE_CLOSE_MS)) return;
+  if (!lanes_left(l, CLOSE_TIMEOUT_MS)) return;
   clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
-  if (lanes_left(l, CUT_MS)) clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
+  if (lanes_left(l, CANCEL_TIMEOUT_MS)) clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
 }
 
 /* A peer that goes on sending after our half close is cut off: nothing may run on the lanes when

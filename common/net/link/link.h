@@ -85,10 +85,10 @@ clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32
                          bool training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* The next argument. `here` NULL: the value of that id is at the node or comes to it. CLV_EXHAUSTED
  * over CLV_WIRE_ARGS. */
-clv_code clv_packet_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
-                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
+                            clv_err *err) CLV_USE_RESULT;
 /* Its value goes to `to` as soon as it is there. */
-clv_code clv_packet_call_deliver(clv_packet *call, const char *to, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_add_delivery(clv_packet *call, const char *to, clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
                             clv_packet **ret, clv_err *err) CLV_USE_RESULT;
@@ -112,10 +112,10 @@ clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, ui
                             clv_err *err) CLV_USE_RESULT;
 /* A needed call, then its targets. root: what its gradient starts with, 0 unless it is a root.
  * CLV_EXHAUSTED when the frame is full. */
-clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, float root,
-                         clv_err *err) CLV_USE_RESULT;
-clv_code clv_packet_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
-                           uint32_t order, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t contributions,
+                                    float root, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
+                               uint32_t order, clv_err *err) CLV_USE_RESULT;
 /* t NULL: nothing flows. */
 clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
                              uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
@@ -124,8 +124,8 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
 /* Places in the order of the context at the call's node, from 1, each given to one thing: the
  * forward, the backward (0: none), the gradients of parameters (0: with the rest of the
  * backward). */
-void clv_packet_call_positions(clv_packet *call, uint32_t position, uint32_t input_position,
-                               uint32_t weight_position, bool old_weights);
+void clv_packet_set_positions(clv_packet *call, uint32_t position, uint32_t input_position,
+                              uint32_t weight_position, bool old_weights);
 
 enum { CLV_MODULE_ALL = 255 };
 /* As clv_packet_apply of one module, at its position in the context; not answered, FINISHED of
@@ -139,13 +139,13 @@ clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, ui
                           float scale, float lr, bool apply, clv_packet **ret,
                           clv_err *err) CLV_USE_RESULT;
 /* The rates of groups 1..n. CLV_EXHAUSTED over CLV_WIRE_GROUPS. */
-clv_code clv_packet_more_lrs(clv_packet *apply, const float *lrs, uint32_t n,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n,
+                                  clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
                            clv_err *err) CLV_USE_RESULT;
 /* With the decision on its step, for all modules that have gradients in it, each of one group: as
  * clv_packet_apply, but ENDED is the only answer. */
-void clv_packet_end_commit(clv_packet *end, float scale, float lr, bool apply);
+void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool apply);
 clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* References that outlive their context (PROTOCOL.md 12), said by the program to its own node:
@@ -172,7 +172,7 @@ clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_pack
 
 /* what: of a module's state; context: for CLV_STATE_GRADIENTS, else 0. */
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              clv_state_what what, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+                              clv_state_kind what, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
@@ -243,7 +243,7 @@ typedef struct clv_link_dial {
 
 /* BLOCKS. Dialling side: connect 1 + bulk_lanes streams, ATTACH each, wait for all ATTACHED. What
  * `dial` points to is read during the call alone. Errors: those of clv_rpc_channel_connect, what
- * the peer refused it with, CLV_ANSWER for an answer that makes no sense, CLV_DEADLINE. */
+ * the peer refused it with, CLV_BAD_ANSWER for an answer that makes no sense, CLV_DEADLINE. */
 clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options,
                        const clv_link_dial *dial, clv_link **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -268,12 +268,12 @@ void clv_link_count(clv_link *link, clv_link_counts *ret);
 void clv_link_measure_load(clv_link *link, clv_link_load *ret);
 /* A PING whose PONG clv_link_count shows, unless one is out or the last has just left. Nobody else
  * may PING over this link then. */
-void clv_link_ask(clv_link *link);
+void clv_link_ping_async(clv_link *link);
 /* The same; a PING that has been out for `ms` ends the link with CLV_UNAVAILABLE and `text`. */
-void clv_link_ask_or_end(clv_link *link, unsigned ms, const char *text);
+void clv_link_ping_or_end(clv_link *link, unsigned ms, const char *text);
 const char *clv_link_peer(const clv_link *link);
 /* Whether a message of the peer that makes no sense has ended the link; for on_closed. */
-bool clv_link_refused(const clv_link *link);
+bool clv_link_has_violation(const clv_link *link);
 
 /* BLOCKS. One PING and its PONG; the round trip in nanoseconds. One caller at a time. */
 clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns,
@@ -302,7 +302,7 @@ clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *
 typedef struct clv_transport {
   /* As clv_rpc_stream_send: takes over every piece in all cases, never blocks, keeps the order. */
   clv_code (*send)(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err);
-  /* As clv_rpc_stream_enclose and clv_rpc_stream_flush; both may be NULL: then each frame is a
+  /* As clv_rpc_stream_coalesce and clv_rpc_stream_flush; both may be NULL: then each frame is a
    * message. */
   bool (*enclose)(void *stream, const clv_iov *pieces, size_t n);
   bool (*flush)(void *stream);
@@ -345,12 +345,12 @@ typedef struct clv_dialler {
  * The dialler is taken, copied, in all cases. */
 clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *dial,
                         const clv_dialler *dialler, clv_link **ret, clv_err *err) CLV_USE_RESULT;
-bool clv_link_attached(clv_link *link); /* all lanes are */
-/* BLOCKS until all lanes are attached. What the peer refused it with, CLV_ANSWER for what makes no
- * sense, CLV_DEADLINE. */
+bool clv_link_is_attached(clv_link *link); /* all lanes are */
+/* BLOCKS until all lanes are attached. What the peer refused it with, CLV_BAD_ANSWER for what makes
+ * no sense, CLV_DEADLINE. */
 clv_code clv_link_wait_attached(clv_link *link, unsigned timeout_ms, clv_err *err) CLV_USE_RESULT;
 
 /* The compute thread slept so long until a packet of this link came. */
-void clv_link_awaited(clv_link *link, uint64_t ns);
+void clv_link_count_wait(clv_link *link, uint64_t ns);
 
 #endif

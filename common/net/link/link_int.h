@@ -12,8 +12,8 @@
  *   send_queue.c     packets and chunks that wait for credit, pace or a device copy
  *   progress.c       advances device copies and wakes the send queues
  *   reassembly.c     puts received chunks together to whole packets
- *   life.c           states of a link, from its first lane to its end
- *   count.c          counters and load of a link
+ *   link_state.c           states of a link, from its first lane to its end
+ *   counters.c          counters and load of a link
  *   lane.c           receives the frames of a stream, by the state of its lane
  *   link.c           makes, dials and closes links
  *   link_rpc.c       makes and accepts links over gRPC
@@ -39,22 +39,22 @@
 enum {
   MAX_LANES = 1 + CLV_WIRE_LANES,
   MAX_PARTIAL = 512,
-  MAX_SPANS = 512,    /* of one tensor on its way: chunks may come in any order */
-  FEW_SPANS = 64,     /* memory for these is reused from tensor to tensor */
-  READY_PARTIAL = 32, /* tensors that may be on their way before memory is taken for spans */
+  MAX_SPANS = 512,       /* of one tensor on its way: chunks may come in any order */
+  KEPT_SPANS = 64,       /* memory for these is reused from tensor to tensor */
+  PREALLOC_PARTIAL = 32, /* tensors that may be on their way before memory is taken for spans */
   KEPT_HEADS = 16,
-  READY_HEADS = 6,
+  PREALLOC_HEADS = 6,
   HEAD_BYTES = 512, /* of most frames */
   /* Packets of a peer that are not freed yet: the work of a step, several times over. */
   MAX_PACKETS = 2 * CLV_WIRE_CONTRIBUTIONS,
-  POLITE_CLOSE_MS = 500,    /* for the peer to end its side of a lane */
-  CUT_MS = 10000,           /* for a cancelled lane to be gone */
-  LONG_WAIT_NS = 1000000,   /* what lies between two frames of one burst is shorter */
-  ASK_MS = 100,             /* between two PINGs of clv_link_ask */
-  MAX_UNSENT = MAX_PACKETS, /* frames on the control lane that the peer does not take */
-  FEW_CHUNKS = 256,         /* memory for these is taken with the first */
-  MAX_PROBES = 256,         /* more than a window has, also on 16 lanes */
-  FIRST_WINDOW = 1 << 20,   /* bytes of chunks on their way, before anything is known */
+  CLOSE_TIMEOUT_MS = 500,    /* for the peer to end its side of a lane */
+  CANCEL_TIMEOUT_MS = 10000, /* for a cancelled lane to be gone */
+  LONG_WAIT_NS = 1000000,    /* what lies between two frames of one burst is shorter */
+  ASK_MS = 100,              /* between two PINGs of clv_link_ping_async */
+  MAX_UNSENT = MAX_PACKETS,  /* frames on the control lane that the peer does not take */
+  INITIAL_CHUNKS = 256,      /* memory for these is taken with the first */
+  MAX_PROBES = 256,          /* more than a window has, also on 16 lanes */
+  FIRST_WINDOW = 1 << 20,    /* bytes of chunks on their way, before anything is known */
   LEAST_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES, /* one on its way while the other is reported */
   MOST_WINDOW = 256 << 20,
 };
@@ -183,7 +183,7 @@ void clv_recv_window_unref(clv_recv_window *r); /* NULL is allowed */
 /* Counts one packet more. CLV_EXHAUSTED over MAX_PACKETS, unless `anyway`. */
 clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *err) CLV_USE_RESULT;
 /* Counts `bytes` that the peer sends. CLV_EXHAUSTED over what the peer was granted. */
-clv_code clv_recv_window_take(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
+clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of a packet that is freed. Bundles grants: sends CREDIT when a quarter of the
  * limit is pending, or when all that is used is. */
 void clv_recv_window_release(clv_recv_window *r, uint64_t bytes); /* NULL is allowed */
@@ -230,7 +230,7 @@ typedef struct clv_pace {
 } clv_pace;
 
 void clv_pace_init(clv_pace *p);
-void clv_pace_drop(clv_pace *p); /* what waits; nothing more may come */
+void clv_pace_clear(clv_pace *p); /* what waits; nothing more may come */
 /* A chunk waits; its tensor gets a reference. */
 clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) CLV_USE_RESULT;
 /* The chunk that may leave now, which is the caller's. False: there is none. */
@@ -238,7 +238,7 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret);
 /* The PONG to a probe. CLV_INVALID: none such is open. */
 clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) CLV_USE_RESULT;
 /* Bytes of chunks on their way, as far as probes ask for them. */
-uint64_t clv_pace_on_the_way(const clv_pace *p);
+uint64_t clv_pace_in_flight(const clv_pace *p);
 
 /* ---- send_queue.c ---------------------------------------------------------------------------- */
 
@@ -305,14 +305,14 @@ typedef enum clv_partial_tensor_state {
   CLV_PARTIAL_HEADLESS, /* bytes, and not its head */
   CLV_PARTIAL_BYTES,    /* all bytes, and not its head */
   CLV_PARTIAL_HEADED,   /* its head; bytes are missing */
-  CLV_PARTIAL_WHOLE,    /* all of it; the packet waits for other tensors */
+  CLV_PARTIAL_COMPLETE, /* all of it; the packet waits for other tensors */
   CLV_PARTIAL_STATES
 } clv_partial_tensor_state;
-typedef enum clv_partial_tensor_fact {
+typedef enum clv_partial_tensor_event {
   CLV_PARTIAL_HEAD,
   CLV_PARTIAL_CHUNK,
-  CLV_PARTIAL_FACTS
-} clv_partial_tensor_fact;
+  CLV_PARTIAL_EVENTS
+} clv_partial_tensor_event;
 
 typedef struct clv_reassembly {
   pthread_mutex_t lock;
@@ -336,52 +336,52 @@ void clv_reassembly_done(clv_reassembly *a); /* also after a failed or without a
 
 clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer);
 /* A CHUNK. *ret is a packet that is whole with it, else NULL. */
-clv_code clv_reassembly_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
-                              const clv_payload *payload, clv_packet **ret,
-                              clv_err *err) CLV_USE_RESULT;
+clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
+                                  const clv_payload *payload, clv_packet **ret,
+                                  clv_err *err) CLV_USE_RESULT;
 /* A frame that is a packet, and of a CALL whose tensors come in chunks its announcement (else
- * NULL), which is to be delivered before clv_reassembly_take. */
-clv_code clv_reassembly_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
-                               clv_packet **ret_head, clv_err *err) CLV_USE_RESULT;
+ * NULL), which is to be delivered before clv_reassembly_add_packet. */
+clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
+                                   clv_packet **ret_head, clv_err *err) CLV_USE_RESULT;
 /* Takes the packet, and gives it in *ret if it is whole. */
-clv_code clv_reassembly_take(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
-                             const clv_payload *payload, clv_packet **ret,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
+                                   const clv_payload *payload, clv_packet **ret,
+                                   clv_err *err) CLV_USE_RESULT;
 /* Bytes of tensors that came in chunks, and the time in which some were on their way. */
 void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
 void clv_reassembly_load(clv_reassembly *a, clv_link_load *load);
 
-/* ---- life.c ---------------------------------------------------------------------------------- */
+/* ---- link_state.c ---------------------------------------------------------------------------- */
 
-/* The action for each fact stands in a table in life.c. */
-typedef enum clv_life {
-  CLV_LIFE_NEW,       /* no lane yet */
-  CLV_LIFE_ATTACHING, /* not all lanes are attached */
-  CLV_LIFE_OPEN,      /* all are */
-  CLV_LIFE_ENDING,    /* it has ended, some lanes have not */
-  CLV_LIFE_ENDED,     /* no lane is left */
-  CLV_LIFE_STATES
-} clv_life;
-typedef enum clv_life_fact {
-  CLV_LIFE_JOIN,     /* a lane is dialled, or says ATTACH */
-  CLV_LIFE_ATTACHED, /* a lane is attached */
-  CLV_LIFE_END,      /* of a lane, over a message, or because somebody wants it */
-  CLV_LIFE_GONE,     /* a lane has ended; END was said before */
-  CLV_LIFE_FACTS
-} clv_life_fact;
+/* The action for each fact stands in a table in link_state.c. */
+typedef enum clv_link_state {
+  CLV_LINK_NEW,       /* no lane yet */
+  CLV_LINK_ATTACHING, /* not all lanes are attached */
+  CLV_LINK_OPEN,      /* all are */
+  CLV_LINK_ENDING,    /* it has ended, some lanes have not */
+  CLV_LINK_ENDED,     /* no lane is left */
+  CLV_LINK_STATES
+} clv_link_state;
+typedef enum clv_link_state_event {
+  CLV_LINK_LANE_JOINS,    /* a lane is dialled, or says ATTACH */
+  CLV_LINK_LANE_ATTACHED, /* a lane is attached */
+  CLV_LINK_ENDS,          /* of a lane, over a message, or because somebody wants it */
+  CLV_LINK_LANE_ENDED,    /* a lane has ended; END was said before */
+  CLV_LINK_STATE_EVENTS
+} clv_link_state_event;
 
 /* Input of a fact of a link; the table sets `first` if this END is the first. */
-typedef struct clv_life_note {
+typedef struct clv_link_event_args {
   uint32_t index, lanes; /* JOIN, GONE; lanes: how many there will be */
   clv_code code;         /* END */
   const char *text;
   bool first;
-} clv_life_note;
+} clv_link_event_args;
 
 struct clv_link {
   pthread_mutex_t lock;   /* of what follows down to the next gap */
   pthread_cond_t changed; /* attached, ended, a lane gone, pong */
-  clv_life life;
+  clv_link_state life;
   bool lanes[MAX_LANES]; /* which there are */
   uint32_t n_lanes, n_joined, n_attached;
   clv_code close_code;
@@ -404,18 +404,18 @@ struct clv_link {
 };
 
 /* Notes a fact; CLV_PRECONDITION where the table refuses it. */
-clv_code clv_life_note_fact(clv_link *l, clv_life_fact fact, clv_life_note *n,
-                            clv_err *err) CLV_USE_RESULT;
+clv_code clv_link_on_event(clv_link *l, clv_link_state_event fact, clv_link_event_args *n,
+                           clv_err *err) CLV_USE_RESULT;
 /* The first end of any lane ends the link: streams are cancelled, what waits is dropped. */
 void clv_link_end(clv_link *l, clv_code code, const char *text);
 /* A lane of it has ended. */
-void clv_link_lose(clv_link *l, uint32_t index);
+void clv_link_lane_ended(clv_link *l, uint32_t index);
 void clv_link_hang_up(clv_link *l);
 /* Under the lock, BLOCKS until something has changed. False: it is later than `deadline_ns`, or
  * nobody may wait because a clock was handed in. */
 bool clv_link_wait(clv_link *l, uint64_t deadline_ns);
 
-/* ---- count.c --------------------------------------------------------------------------------- */
+/* ---- counters.c ------------------------------------------------------------------------------ */
 
 /* A PING of the peer: what is measured here goes with the answer. */
 clv_frame clv_link_pong(clv_link *l, const clv_frame *ping);
@@ -443,7 +443,8 @@ struct clv_lane {
 };
 
 /* Makes a lane of the dialling side. The lane takes a reference to the link. */
-clv_code clv_lane_dialled(clv_link *l, uint32_t index, clv_lane **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, clv_lane **ret,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* A decoded frame of an attached lane. An error ends the link. */
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,

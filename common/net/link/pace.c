@@ -25,7 +25,7 @@
 
 void clv_pace_init(clv_pace *p) { p->window = FIRST_WINDOW; }
 
-void clv_pace_drop(clv_pace *p) {
+void clv_pace_clear(clv_pace *p) {
   for (; p->n_chunks; p->n_chunks--, p->first = (p->first + 1) % p->cap_chunks)
     clv_tensor_unref(p->chunks[p->first].tensor);
   free(p->chunks);
@@ -35,7 +35,7 @@ void clv_pace_drop(clv_pace *p) {
 
 static clv_code make_room(clv_pace *p, clv_err *err) {
   clv_chunk *more;
-  size_t cap = p->cap_chunks ? 2 * p->cap_chunks : FEW_CHUNKS;
+  size_t cap = p->cap_chunks ? 2 * p->cap_chunks : INITIAL_CHUNKS;
   if (p->n_chunks < p->cap_chunks) return CLV_OK;
   CLV_TRY(clv_alloc(cap, sizeof *more, &more, err));
   for (size_t i = 0; i < p->n_chunks; i++) more[i] = p->chunks[(p->first + i) % p->cap_chunks];
@@ -66,7 +66,7 @@ static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
 /* What came last in transfers is never reported: of it nothing shows that it is still under way. */
 static void settle(clv_pace *p) { memcpy(p->settled, p->sent, sizeof p->settled); }
 
-uint64_t clv_pace_on_the_way(const clv_pace *p) {
+uint64_t clv_pace_in_flight(const clv_pace *p) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; p->n_probes && i < MAX_LANES; i++)
     bytes += p->sent[i] - CLV_MAX(p->settled[i], p->reported[i]);

@@ -29,7 +29,7 @@ clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err)
 }
 
 clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {
-  clv_packet *k = clv_pool_spare_take(pool);
+  clv_packet *k = clv_pool_record_alloc(pool);
   if (!k) CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   memset(k, 0, sizeof *k);
   k->frame.kind = kind;
@@ -56,7 +56,7 @@ void clv_packet_free(clv_packet *p) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_device_copy_unref(p->device_copy[i]);
   clv_pool *pool = p->pool;
-  clv_pool_spare_give(pool, p);
+  clv_pool_record_recycle(pool, p);
   clv_recv_window_release(recv_window, credit);
   clv_recv_window_unref(recv_window);
   clv_pool_unref(pool);

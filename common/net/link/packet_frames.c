@@ -32,8 +32,8 @@ clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32
   return CLV_OK;
 }
 
-clv_code clv_packet_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
-                        clv_err *err) {
+clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
+                            clv_err *err) {
   clv_frame *f = &call->frame;
   if (f->call.n_args == CLV_WIRE_ARGS)
     return clv_fail(err, CLV_EXHAUSTED, "a call has at most %d arguments", CLV_WIRE_ARGS);
@@ -42,7 +42,7 @@ clv_code clv_packet_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_t
   return CLV_OK;
 }
 
-clv_code clv_packet_call_deliver(clv_packet *call, const char *to, clv_err *err) {
+clv_code clv_packet_add_delivery(clv_packet *call, const char *to, clv_err *err) {
   if (strlen(to) > CLV_WIRE_NAME)
     return clv_fail(err, CLV_INVALID, "a name of %zu bytes; at most %d", strlen(to), CLV_WIRE_NAME);
   call->frame.flags |= CLV_FLAG_DELIVER;
@@ -96,8 +96,8 @@ clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, ui
   return CLV_OK;
 }
 
-clv_code clv_packet_need(clv_packet *prepare, uint64_t call, uint32_t contributions, float root,
-                         clv_err *err) {
+clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t contributions,
+                                    float root, clv_err *err) {
   clv_frame *f = &prepare->frame;
   if (f->backward.n_calls == CLV_WIRE_NEEDED)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d calls", CLV_WIRE_NEEDED);
@@ -121,8 +121,8 @@ static clv_code name_index(clv_frame *f, const char *to, uint32_t *ret, clv_err 
   return CLV_OK;
 }
 
-clv_code clv_packet_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
-                           uint32_t order, clv_err *err) {
+clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
+                               uint32_t order, clv_err *err) {
   clv_frame *f = &prepare->frame;
   uint32_t index;
   if (f->backward.n_calls == 0)
@@ -165,15 +165,15 @@ clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t mess
   return CLV_OK;
 }
 
-void clv_packet_call_positions(clv_packet *call, uint32_t position, uint32_t input_position,
-                               uint32_t weight_position, bool old_weights) {
+void clv_packet_set_positions(clv_packet *call, uint32_t position, uint32_t input_position,
+                              uint32_t weight_position, bool old_weights) {
   call->frame.call.position = position;
   call->frame.call.input_position = input_position;
   call->frame.call.weight_position = weight_position;
   call->frame.call.old_weights = old_weights;
 }
 
-clv_code clv_packet_more_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
+clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
   if (n > CLV_WIRE_GROUPS)
     return clv_fail(err, CLV_EXHAUSTED, "%u more learning rates; at most %d", n, CLV_WIRE_GROUPS);
   apply->frame.commit.n_more_lrs = n;
@@ -186,7 +186,7 @@ clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, c
   return packet_of(pool, CLV_REVERT, context, message, ret, err);
 }
 
-void clv_packet_end_commit(clv_packet *end, float scale, float lr, bool apply) {
+void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool apply) {
   clv_frame *f = &end->frame;
   f->has_commit = true;
   f->commit.scale = scale;
@@ -242,7 +242,7 @@ clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_pack
 }
 
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              clv_state_what what, clv_packet **ret, clv_err *err) {
+                              clv_state_kind what, clv_packet **ret, clv_err *err) {
   CLV_TRY(packet_of(pool, CLV_STATE_GET, context, message, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.state.what = what;

@@ -20,9 +20,9 @@ clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_l
   a->quota_fails_packet = o->quota_fails_packet;
   /* Memory that would otherwise be taken in the first step in which so many tensors come at
    * once. */
-  for (int i = 0; i < READY_PARTIAL; i++) {
-    CLV_TRY(clv_alloc(FEW_SPANS, sizeof(clv_span), &a->in[i].spans, err));
-    a->in[i].cap_spans = FEW_SPANS;
+  for (int i = 0; i < PREALLOC_PARTIAL; i++) {
+    CLV_TRY(clv_alloc(KEPT_SPANS, sizeof(clv_span), &a->in[i].spans, err));
+    a->in[i].cap_spans = KEPT_SPANS;
   }
   return CLV_OK;
 }
@@ -71,7 +71,7 @@ static clv_partial_tensor *find_partial(clv_reassembly *a, uint64_t transfer) {
 static clv_partial_tensor_state state_of(const clv_partial_tensor *e) {
   if (!e) return CLV_PARTIAL_NONE;
   bool all = e->claimed == e->total;
-  if (e->packet) return all ? CLV_PARTIAL_WHOLE : CLV_PARTIAL_HEADED;
+  if (e->packet) return all ? CLV_PARTIAL_COMPLETE : CLV_PARTIAL_HEADED;
   return all ? CLV_PARTIAL_BYTES : CLV_PARTIAL_HEADLESS;
 }
 
@@ -97,7 +97,7 @@ static clv_code begin(clv_reassembly *a, uint64_t transfer, uint64_t total,
   clv_tensor *t;
   if (a->n_in == MAX_PARTIAL)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors on their way", MAX_PARTIAL);
-  CLV_TRY(clv_recv_window_take(a->recv_window, total, err));
+  CLV_TRY(clv_recv_window_consume(a->recv_window, total, err));
   CLV_TRY(memory_for(a, total, &t, err));
   if (!a->n_in) a->receiving_since = clv_clock_now(&a->clock);
   clv_partial_tensor *e = &a->in[a->n_in++];
@@ -111,23 +111,23 @@ static clv_code begin(clv_reassembly *a, uint64_t transfer, uint64_t total,
 }
 
 /* Contents of a fact about a transfer. */
-typedef struct clv_partial_tensor_note {
+typedef struct clv_partial_tensor_on_event {
   clv_reassembly *a;
   clv_partial_tensor *e; /* NULL until it is begun */
   uint64_t transfer, total;
   clv_packet *packet; /* HEAD: whose tensor `slot` it is */
   uint32_t slot;
   uint64_t from, to; /* CHUNK */
-} clv_partial_tensor_note;
+} clv_partial_tensor_on_event;
 
-typedef clv_code partial_action(clv_partial_tensor_note *n, clv_err *err);
+typedef clv_code partial_action(clv_partial_tensor_on_event *n, clv_err *err);
 
 static clv_code insert_span(clv_partial_tensor *e, size_t at, clv_span s, clv_err *err) {
   if (e->n_spans == MAX_SPANS)
     return clv_fail(err, CLV_EXHAUSTED, "transfer %llu comes in more than %d pieces",
                     (unsigned long long)e->transfer, MAX_SPANS);
   if (e->n_spans == e->cap_spans) {
-    size_t cap = e->cap_spans ? 2 * e->cap_spans : FEW_SPANS;
+    size_t cap = e->cap_spans ? 2 * e->cap_spans : KEPT_SPANS;
     clv_span *more = realloc(e->spans, cap * sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     e->spans = more;
@@ -167,13 +167,13 @@ static clv_code claim(clv_partial_tensor *e, uint64_t from, uint64_t to, clv_err
 }
 
 /* A chunk takes its bytes. */
-static clv_code take_bytes(clv_partial_tensor_note *n, clv_err *err) {
+static clv_code take_bytes(clv_partial_tensor_on_event *n, clv_err *err) {
   CLV_TRY(claim(n->e, n->from, n->to, err));
   n->e->claimed += n->to - n->from;
   return CLV_OK;
 }
 
-static clv_code take_head(clv_partial_tensor_note *n, clv_err *err) {
+static clv_code take_head(clv_partial_tensor_on_event *n, clv_err *err) {
   (void)err;
   const clv_tensor_head *h = &n->packet->frame.tensors[n->slot];
   clv_partial_tensor *e = n->e;
@@ -187,39 +187,40 @@ static clv_code take_head(clv_partial_tensor_note *n, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code begin_bytes(clv_partial_tensor_note *n, clv_err *err) {
+static clv_code begin_bytes(clv_partial_tensor_on_event *n, clv_err *err) {
   CLV_TRY(begin(n->a, n->transfer, n->total, &n->e, err));
   return take_bytes(n, err);
 }
 
-static clv_code begin_head(clv_partial_tensor_note *n, clv_err *err) {
+static clv_code begin_head(clv_partial_tensor_on_event *n, clv_err *err) {
   CLV_TRY(begin(n->a, n->transfer, n->total, &n->e, err));
   return take_head(n, err);
 }
 
-static clv_code refuse_head(clv_partial_tensor_note *n, clv_err *err) {
+static clv_code refuse_head(clv_partial_tensor_on_event *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "transfer %llu is named twice",
                   (unsigned long long)n->transfer);
 }
 
-static clv_code refuse_bytes(clv_partial_tensor_note *n, clv_err *err) {
+static clv_code refuse_bytes(clv_partial_tensor_on_event *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu came twice",
                   (unsigned long long)n->from, (unsigned long long)n->to,
                   (unsigned long long)n->transfer);
 }
 
 /* PROTOCOL.md 4: chunks come in any order, before or after their head, each byte once. */
-static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_FACTS] = {
+static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
     /*                          HEAD         CHUNK */
     [CLV_PARTIAL_NONE] = {begin_head, begin_bytes},
     [CLV_PARTIAL_HEADLESS] = {take_head, take_bytes},
     [CLV_PARTIAL_BYTES] = {take_head, refuse_bytes},
     [CLV_PARTIAL_HEADED] = {refuse_head, take_bytes},
-    [CLV_PARTIAL_WHOLE] = {refuse_head, refuse_bytes},
+    [CLV_PARTIAL_COMPLETE] = {refuse_head, refuse_bytes},
 };
 
 /* Under the lock. */
-static clv_code note_fact(clv_partial_tensor_fact fact, clv_partial_tensor_note *n, clv_err *err) {
+static clv_code note_fact(clv_partial_tensor_event fact, clv_partial_tensor_on_event *n,
+                          clv_err *err) {
   n->e = find_partial(n->a, n->transfer);
   if (n->e && n->e->total != n->total)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
@@ -314,13 +315,13 @@ static clv_packet *note_received(clv_reassembly *a, uint64_t transfer, uint64_t 
   return whole;
 }
 
-clv_code clv_reassembly_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
-                              const clv_payload *payload, clv_packet **ret, clv_err *err) {
-  clv_partial_tensor_note n = {.a = a,
-                               .transfer = f->chunk.transfer,
-                               .total = f->chunk.total,
-                               .from = f->chunk.offset,
-                               .to = f->chunk.offset + payload->len};
+clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
+                                  const clv_payload *payload, clv_packet **ret, clv_err *err) {
+  clv_partial_tensor_on_event n = {.a = a,
+                                   .transfer = f->chunk.transfer,
+                                   .total = f->chunk.total,
+                                   .from = f->chunk.offset,
+                                   .to = f->chunk.offset + payload->len};
   pthread_mutex_lock(&a->lock);
   /* The time of the first chunk itself is not known: it began before it came. */
   if (a->n_in) a->received_bytes += payload->len;
@@ -360,8 +361,8 @@ static clv_code announce(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv
   return CLV_OK;
 }
 
-clv_code clv_reassembly_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
-                               clv_packet **ret_head, clv_err *err) {
+clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
+                                   clv_packet **ret_head, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_recv_window_add_packet(a->recv_window, false, err));
   CLV_TRY(clv_packet_new(a->pool, f->kind, &p, err)); /* which ends the link: no need to count */
@@ -381,11 +382,11 @@ clv_code clv_reassembly_packet(clv_reassembly *a, const clv_frame *f, clv_packet
 static clv_code name_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
-    clv_partial_tensor_note n = {.a = a,
-                                 .transfer = p->frame.tensors[i].transfer,
-                                 .total = p->frame.tensors[i].bytes,
-                                 .packet = p,
-                                 .slot = i};
+    clv_partial_tensor_on_event n = {.a = a,
+                                     .transfer = p->frame.tensors[i].transfer,
+                                     .total = p->frame.tensors[i].bytes,
+                                     .packet = p,
+                                     .slot = i};
     code = note_fact(CLV_PARTIAL_HEAD, &n, err);
   }
   for (size_t i = 0; code != CLV_OK && i < a->n_in; i++)
@@ -424,7 +425,7 @@ static clv_code copy_tensors(clv_reassembly *a, clv_packet *p, const clv_piece *
 
 static clv_code take_inline(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
                             const clv_payload *payload, clv_packet **ret, clv_err *err) {
-  clv_code code = clv_recv_window_take(a->recv_window, payload->len, err);
+  clv_code code = clv_recv_window_consume(a->recv_window, payload->len, err);
   if (code != CLV_OK) {
     p->frame.n_tensors = 0;
     clv_packet_free(p);
@@ -441,8 +442,8 @@ static clv_code take_inline(clv_reassembly *a, clv_packet *p, const clv_piece *p
   return code;
 }
 
-clv_code clv_reassembly_take(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
-                             const clv_payload *payload, clv_packet **ret, clv_err *err) {
+clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
+                                   const clv_payload *payload, clv_packet **ret, clv_err *err) {
   *ret = NULL;
   if (comes_in_chunks(&p->frame)) return take_chunked(a, p, ret, err);
   return take_inline(a, p, pieces, payload, ret, err);

@@ -41,7 +41,7 @@ clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *er
   return clv_fail(err, CLV_EXHAUSTED, "more than %d messages wait here", MAX_PACKETS);
 }
 
-clv_code clv_recv_window_take(clv_recv_window *r, uint64_t bytes, clv_err *err) {
+clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) {
   pthread_mutex_lock(&r->lock);
   uint64_t held = r->used_bytes;
   bool over = bytes > r->limit - CLV_MIN(held, r->limit);

@@ -50,7 +50,7 @@ void clv_send_queue_unref(clv_send_queue *d) {
   if (!d || __atomic_fetch_sub(&d->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   free_list(d->first);
   clv_packet_free(d->partially_sent);
-  clv_pace_drop(&d->pace);
+  clv_pace_clear(&d->pace);
   clv_frame_writer_unref(d->writer);
   pthread_mutex_destroy(&d->lock);
   free(d);
@@ -63,7 +63,7 @@ void clv_send_queue_end(clv_send_queue *d) {
   bool waits = partially_sent && clv_device_copy_cancel_wait(
                                      partially_sent->device_copy[partially_sent->at], &d->awaiting);
   d->first = d->last = NULL;
-  clv_pace_drop(&d->pace);
+  clv_pace_clear(&d->pace);
   pthread_mutex_unlock(&d->lock);
   free_list(drop);
   clv_packet_free(partially_sent);
@@ -422,7 +422,7 @@ static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
     load->bytes_out += c->len;
     last = c->transfer;
   }
-  load->bytes_out += clv_pace_on_the_way(p);
+  load->bytes_out += clv_pace_in_flight(p);
 }
 
 void clv_send_queue_load(clv_send_queue *d, clv_link_load *load) {

@@ -12,7 +12,7 @@ static clv_code rpc_send(void *stream, const clv_rpc_piece *pieces, size_t n, cl
   return clv_rpc_stream_send(stream, pieces, n, err);
 }
 static bool rpc_enclose(void *stream, const clv_iov *pieces, size_t n) {
-  return clv_rpc_stream_enclose(stream, pieces, n);
+  return clv_rpc_stream_coalesce(stream, pieces, n);
 }
 static bool rpc_flush(void *stream) { return clv_rpc_stream_flush(stream); }
 static void rpc_close(void *stream) { clv_rpc_stream_close(stream); }

@@ -24,9 +24,9 @@ clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) {
   if (limits->max_message > RPC_MAX_MESSAGE)
     return clv_fail(err, CLV_INVALID, "max_message is %zu bytes, must be at most %d",
                     limits->max_message, RPC_MAX_MESSAGE);
-  if (limits->peer_timeout_ms < RPC_PEER_TIMEOUT_LEAST || limits->peer_timeout_ms > 3600000)
+  if (limits->peer_timeout_ms < RPC_MIN_PEER_TIMEOUT_MS || limits->peer_timeout_ms > 3600000)
     return clv_fail(err, CLV_INVALID, "a peer timeout of %u ms, must be %d to 3600000",
-                    limits->peer_timeout_ms, RPC_PEER_TIMEOUT_LEAST);
+                    limits->peer_timeout_ms, RPC_MIN_PEER_TIMEOUT_MS);
   return CLV_OK;
 }
 
@@ -78,7 +78,8 @@ void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options) {
   unsigned shake = options->handshake_ms ? options->handshake_ms : 3000;
   unsigned streams = options->max_streams_per_conn ? options->max_streams_per_conn : 128;
   /* A client may have a shorter timeout than this server, down to the least. */
-  add_int(args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, RPC_PEER_TIMEOUT_LEAST / 24);
+  add_int(args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+          RPC_MIN_PEER_TIMEOUT_MS / 24);
   add_int(args, GRPC_ARG_MAX_CONNECTION_IDLE_MS, (int)CLV_MIN(idle, 86400000u));
   add_int(args, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)CLV_MIN(shake, 60000u));
   add_int(args, GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)CLV_MIN(streams, 65536u));

@@ -115,7 +115,7 @@ static grpc_ssl_certificate_config_reload_status fetch(
     void *user_data, grpc_ssl_server_certificate_config **config) {
   rpc_server_certs *certs = user_data;
   grpc_ssl_certificate_config_reload_status status = GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-  rpc_take_over(certs);
+  rpc_tsan_acquire(certs);
   pthread_mutex_lock(&certs->lock);
   if (certs->changed) {
     *config = config_of(&certs->pem);
@@ -127,7 +127,7 @@ static grpc_ssl_certificate_config_reload_status fetch(
 }
 
 grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs) {
-  rpc_hand_over(certs);
+  rpc_tsan_release(certs);
   return grpc_ssl_server_credentials_create_with_options(
       grpc_ssl_server_credentials_create_options_using_config_fetcher(DEMAND, fetch, certs));
 }
@@ -220,7 +220,7 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
   (void)callback_arg;
   rpc_identity *identity = user_data;
   clv_err err = {0};
-  rpc_take_over(identity);
+  rpc_tsan_acquire(identity);
   bool good = judge(identity, request, &err);
   pthread_mutex_lock(&identity->lock);
   identity->passed = good;
@@ -237,7 +237,7 @@ static void verify_cancel(void *user_data, grpc_tls_custom_verification_check_re
 }
 
 static void verify_destruct(void *user_data) {
-  rpc_take_over(user_data);
+  rpc_tsan_acquire(user_data);
   rpc_identity_unref(user_data);
 }
 
@@ -271,7 +271,7 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
   grpc_tls_certificate_provider *provider =
       grpc_tls_certificate_provider_static_data_create(pem->ca, pairs);
   atomic_fetch_add(&identity->refs, 1); /* the verifier's, dropped in verify_destruct */
-  rpc_hand_over(identity);
+  rpc_tsan_release(identity);
   grpc_tls_certificate_verifier *verifier =
       grpc_tls_certificate_verifier_external_create(&identity->verifier);
   grpc_tls_credentials_options *options = grpc_tls_credentials_options_create();

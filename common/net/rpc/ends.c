@@ -33,7 +33,7 @@ static end_kind kind_of(const char *text) {
   return END_KINDS;
 }
 
-bool rpc_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]) {
+bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]) {
   static const char *const said[END_KINDS] = {
       [END_RESET] =
           "the connection was reset: the process there has ended, or something between "

@@ -125,8 +125,8 @@ static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry *
   return CLV_OK;
 }
 
-clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                         rpc_refusal *ret_refusal, clv_err *err) {
+clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                              rpc_refusal *ret_refusal, clv_err *err) {
   *ret_refusal = RPC_REPLY;
   pthread_mutex_lock(&peers->lock);
   clv_code code = enter_locked(peers, uri, ret_entry, ret_refusal, err);
@@ -134,7 +134,7 @@ clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret
   return code;
 }
 
-bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
+bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
   entry->active--;
   bool shut = cancelled_by_peer && waste(peers, entry, clv_now_ns()) == RPC_DISCONNECT;

@@ -126,11 +126,12 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
                              clv_err *err) CLV_USE_RESULT;
 
 /* Have these bytes, which are copied, go behind those of the next message, whoever sends it, or by
- * themselves with clv_rpc_stream_flush: at most CLV_RPC_ENCLOSED times, and 16 KiB, in a message.
+ * themselves with clv_rpc_stream_flush: at most CLV_RPC_COALESCED times, and 16 KiB, in a message.
  * False: there is no room for them, or the stream has ended; nothing has changed.
  * clv_rpc_stream_flush: whether there were any. */
-enum { CLV_RPC_ENCLOSED = 15 };
-bool clv_rpc_stream_enclose(clv_rpc_stream *stream, const clv_iov *pieces, size_t n) CLV_USE_RESULT;
+enum { CLV_RPC_COALESCED = 15 };
+bool clv_rpc_stream_coalesce(clv_rpc_stream *stream, const clv_iov *pieces,
+                             size_t n) CLV_USE_RESULT;
 bool clv_rpc_stream_flush(clv_rpc_stream *stream);
 
 /* Work for a thread of the runtime, embedded in what it is about. */

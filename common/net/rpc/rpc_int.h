@@ -76,8 +76,8 @@ bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag);
 
 /* Tell the thread sanitizer, which cannot see into gRPC, that what happened before `it` was handed
  * over happened before it was taken: a tag, with its event; what a callback is given, by that. */
-void rpc_hand_over(void *it);
-void rpc_take_over(void *it);
+void rpc_tsan_release(void *it);
+void rpc_tsan_acquire(void *it);
 
 /* End every stream that `owner` (a channel or a server) opened and that still lives. */
 void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code, const char *text);
@@ -159,10 +159,10 @@ typedef struct rpc_args {
 /* Fill in the defaults of `limits`, or CLV_INVALID. */
 clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) CLV_USE_RESULT;
 
-enum { RPC_PEER_TIMEOUT_LEAST = 1000 };
+enum { RPC_MIN_PEER_TIMEOUT_MS = 1000 };
 
 /* gRPC's words for the loss of a connection become ours; false: others, which stand. */
-bool rpc_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]);
+bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]);
 
 /* What both sides set: sizes, keepalive, flow control, no compression. */
 void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits);
@@ -213,11 +213,11 @@ typedef enum rpc_refusal {
 
 /* Count one more call of `uri`, or CLV_EXHAUSTED (too many at once, or cut off) and in *ret_refusal
  * how to refuse it. */
-clv_code rpc_peers_enter(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                         rpc_refusal *ret_refusal, clv_err *err) CLV_USE_RESULT;
+clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                              rpc_refusal *ret_refusal, clv_err *err) CLV_USE_RESULT;
 
 /* A call ended. True if its peer has now cancelled so many that its connection is to be cut. */
-bool rpc_peers_leave(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer);
+bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer);
 
 typedef enum rpc_admission {
   RPC_NOW,   /* put it before the handler threads */

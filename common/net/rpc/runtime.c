@@ -35,11 +35,11 @@
 #ifdef HAVE_TSAN
 void __tsan_acquire(void *addr);
 void __tsan_release(void *addr);
-void rpc_hand_over(void *it) { __tsan_release(it); }
-void rpc_take_over(void *it) { __tsan_acquire(it); }
+void rpc_tsan_release(void *it) { __tsan_release(it); }
+void rpc_tsan_acquire(void *it) { __tsan_acquire(it); }
 #else
-void rpc_hand_over(void *it) { (void)it; }
-void rpc_take_over(void *it) { (void)it; }
+void rpc_tsan_release(void *it) { (void)it; }
+void rpc_tsan_acquire(void *it) { (void)it; }
 #endif
 
 /* The codes are promised to be gRPC's, so that a remote failure keeps its meaning. */
@@ -62,7 +62,7 @@ _Static_assert((int)CLV_DATA_LOSS == GRPC_STATUS_DATA_LOSS, "code");
 _Static_assert((int)CLV_UNAUTHENTICATED == GRPC_STATUS_UNAUTHENTICATED, "code");
 
 grpc_status_code rpc_status(clv_code code) {
-  return code == CLV_ANSWER ? GRPC_STATUS_UNAVAILABLE : (grpc_status_code)code;
+  return code == CLV_BAD_ANSWER ? GRPC_STATUS_UNAVAILABLE : (grpc_status_code)code;
 }
 
 clv_code rpc_code(grpc_status_code status) {
@@ -85,13 +85,13 @@ static void forward_log(gpr_log_func_args *args) {
 }
 
 bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag) {
-  rpc_hand_over(tag);
+  rpc_tsan_release(tag);
   return grpc_call_start_batch(call, ops, n, tag, NULL) == GRPC_CALL_OK;
 }
 
 static void run_event(const grpc_event *event) {
   rpc_tag *tag = event->tag;
-  rpc_take_over(tag);
+  rpc_tsan_acquire(tag);
   tag->run(tag, event->success != 0);
 }
 

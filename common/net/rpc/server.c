@@ -25,13 +25,13 @@ typedef struct accept_slot {
   grpc_metadata_array metadata;
 } accept_slot;
 
-void rpc_server_live(clv_rpc_server *server) {
+void rpc_server_add_object(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
   server->live++;
   pthread_mutex_unlock(&server->lock);
 }
 
-void rpc_server_gone(clv_rpc_server *server) {
+void rpc_server_drop_object(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
   server->live--;
   pthread_cond_broadcast(&server->changed);
@@ -45,13 +45,13 @@ static void free_slot(accept_slot *slot) {
   grpc_call_details_destroy(&slot->details);
   grpc_metadata_array_destroy(&slot->metadata);
   free(slot);
-  rpc_server_gone(server);
+  rpc_server_drop_object(server);
 }
 
 static bool wait_for_call(accept_slot *slot) {
   clv_rpc_runtime *runtime = slot->server->runtime;
   grpc_server *grpc = slot->server->grpc;
-  rpc_hand_over(&slot->tag); /* from here on another thread may have the slot */
+  rpc_tsan_release(&slot->tag); /* from here on another thread may have the slot */
   return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata,
                                   runtime->queue, runtime->admissions, &slot->tag) == GRPC_CALL_OK;
 }
@@ -69,7 +69,7 @@ static void accepted(rpc_tag *tag, bool ok) {
   grpc_metadata_array_destroy(&slot->metadata);
   grpc_call_details_init(&slot->details);
   grpc_metadata_array_init(&slot->metadata);
-  rpc_server_live(server); /* the call's, before the slot's may go */
+  rpc_server_add_object(server); /* the call's, before the slot's may go */
   if (!wait_for_call(slot)) free_slot(slot);
   rpc_server_admit(server, call, method);
   grpc_slice_unref(method);
@@ -82,7 +82,7 @@ static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
   slot->tag.run = accepted;
   grpc_call_details_init(&slot->details);
   grpc_metadata_array_init(&slot->metadata);
-  rpc_server_live(server);
+  rpc_server_add_object(server);
   if (wait_for_call(slot)) return CLV_OK;
   free_slot(slot);
   return clv_fail(err, CLV_INTERNAL, "gRPC does not take requests for calls");
@@ -254,7 +254,7 @@ clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_
   server->draining = true;
   pthread_mutex_unlock(&server->lock);
   if (first) {
-    rpc_hand_over(&server->shutdown_tag);
+    rpc_tsan_release(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->grpc, server->runtime->queue, &server->shutdown_tag);
   }
   if (wait_gone(server, deadline_ms)) return CLV_OK;

@@ -34,7 +34,7 @@ typedef struct incoming {
 
 static void finish(incoming *in, bool cancelled) {
   clv_rpc_server *server = in->server;
-  if (in->entry && rpc_peers_leave(&server->peers, in->entry, cancelled))
+  if (in->entry && rpc_peers_end_call(&server->peers, in->entry, cancelled))
     rpc_cut_connection(in->address);
   if (in->request) grpc_byte_buffer_destroy(in->request);
   if (in->call) grpc_call_unref(in->call);
@@ -42,7 +42,7 @@ static void finish(incoming *in, bool cancelled) {
   free(in->uri);
   free(in);
   atomic_fetch_sub(&server->active_calls, 1);
-  rpc_server_gone(server);
+  rpc_server_drop_object(server);
 }
 
 static void drop(incoming *in) {
@@ -221,7 +221,7 @@ static clv_code may_enter(incoming *in, rpc_refusal *ret_refusal, clv_err *err) 
     return code;
   }
   in->peer = (clv_rpc_peer){in->uri, in->address, &in->gone};
-  code = rpc_peers_enter(&server->peers, in->uri, &in->entry, ret_refusal, err);
+  code = rpc_peers_begin_call(&server->peers, in->uri, &in->entry, ret_refusal, err);
   if (code != CLV_OK) {
     atomic_fetch_add(&server->refused_by_limit, 1);
     return code;
@@ -271,7 +271,7 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
   clv_err err = {0};
   if (new_incoming(server, call, method, &in, &err) != CLV_OK) {
     grpc_call_unref(call); /* which cancels it */
-    rpc_server_gone(server);
+    rpc_server_drop_object(server);
     return;
   }
   atomic_fetch_add(&server->active_calls, 1);

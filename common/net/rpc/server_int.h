@@ -27,10 +27,10 @@ struct clv_rpc_server {
 void rpc_server_shut(rpc_tag *tag, bool ok);
 
 /* One more, one fewer object that a drain waits for. */
-void rpc_server_live(clv_rpc_server *server);
-void rpc_server_gone(clv_rpc_server *server);
+void rpc_server_add_object(clv_rpc_server *server);
+void rpc_server_drop_object(clv_rpc_server *server);
 
-/* Take over a new call (already counted by rpc_server_live). */
+/* Take over a new call (already counted by rpc_server_add_object). */
 void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method);
 
 #endif

@@ -58,7 +58,7 @@ static clv_code end_of(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
   if (!stream->server) {
     rpc_text(text, GRPC_SLICE_START_PTR(stream->details), GRPC_SLICE_LENGTH(stream->details));
     bool lost = stream->status == GRPC_STATUS_UNAVAILABLE || stream->status == GRPC_STATUS_UNKNOWN;
-    lost = lost && rpc_end_text(stream->peer_timeout_ms, text);
+    lost = lost && rpc_translate_end_text(stream->peer_timeout_ms, text);
     return lost ? CLV_UNAVAILABLE : rpc_code(stream->status);
   }
   if (!stream->cancelled && stream->cancel_code == CLV_OK) {

@@ -21,7 +21,7 @@ typedef struct rpc_send_node {
 
 /* Send nodes a stream keeps, and how many it makes when it has none: a burst larger than any before
  * it costs memory once, not once per message. */
-enum { KEPT_NODES = 128, NODE_BATCH = 48, RPC_ENCLOSED_MAX = 16 * 1024 };
+enum { KEPT_NODES = 128, NODE_BATCH = 48, RPC_COALESCED_BYTES = 16 * 1024 };
 
 /* What the sending side does at the moment; at most one send batch is out. */
 typedef enum rpc_send_state {
@@ -66,7 +66,7 @@ struct clv_rpc_stream {
   rpc_send_node *head, *tail, *in_flight, *spare;
   unsigned n_spare;
   size_t queued_bytes;
-  char *enclosed; /* [RPC_ENCLOSED_MAX], made with the first: goes behind the next message */
+  char *enclosed; /* [RPC_COALESCED_BYTES], made with the first: goes behind the next message */
   size_t enclosed_bytes;
   unsigned n_enclosed;
 };

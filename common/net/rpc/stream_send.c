@@ -170,13 +170,13 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
 /* Under the lock. */
 static bool have_room(clv_rpc_stream *stream, size_t bytes) {
   clv_err ignored;
-  if (!stream->enclosed) stream->enclosed = malloc(RPC_ENCLOSED_MAX);
-  return stream->enclosed && stream->n_enclosed < CLV_RPC_ENCLOSED &&
-         bytes <= RPC_ENCLOSED_MAX - stream->enclosed_bytes &&
+  if (!stream->enclosed) stream->enclosed = malloc(RPC_COALESCED_BYTES);
+  return stream->enclosed && stream->n_enclosed < CLV_RPC_COALESCED &&
+         bytes <= RPC_COALESCED_BYTES - stream->enclosed_bytes &&
          refuse_send(stream, &ignored) == CLV_OK;
 }
 
-bool clv_rpc_stream_enclose(clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
+bool clv_rpc_stream_coalesce(clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
   size_t bytes = 0;
   for (size_t i = 0; i < n; i++) bytes += pieces[i].len;
   pthread_mutex_lock(&stream->lock);

@@ -143,7 +143,7 @@ static bool make_room(int fd) {
   return false;
 }
 
-bool clv_tls_accepted_next(int fd) {
+bool clv_tls_accepted_expect_fd(int fd) {
   pthread_mutex_lock(&lock);
   bool room = make_room(fd);
   pthread_mutex_unlock(&lock);
@@ -158,7 +158,7 @@ unsigned clv_tls_accepted_recheck(void) {
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
     if (!e->used || e->shut || !e->issuer) continue;
-    if (clv_tls_revocation_judge(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
+    if (clv_tls_revocation_decide(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
     e->refused = CLV_TLS_REVOKED;
     shut(e);
     ended++;

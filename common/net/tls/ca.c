@@ -207,7 +207,7 @@ static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
   char reason[CLV_TLS_ERROR_LEN];
   if (o->n_uris != 1)
     return clv_fail(err, CLV_INVALID, "a certificate needs exactly one URI, %zu given", o->n_uris);
-  if (!clv_tls_uri_ok((const unsigned char *)o->uris[0], strlen(o->uris[0]), reason))
+  if (!clv_tls_uri_is_valid((const unsigned char *)o->uris[0], strlen(o->uris[0]), reason))
     return clv_fail(err, CLV_INVALID, "not an identity: %s", reason);
   for (size_t i = 0; i < o->n_dns; i++) {
     if (is_address(o->dns[i]))
@@ -273,7 +273,7 @@ clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca, clv_err 
     return clv_fail(err, CLV_INVALID, "%s does not belong to %s", key_path, cert_path);
   }
   if (X509_check_ca(ca->cert) == 0 ||
-      !clv_tls_seconds(X509_get0_notAfter(ca->cert), &ca->not_after))
+      !clv_tls_asn1_seconds(X509_get0_notAfter(ca->cert), &ca->not_after))
     return clv_fail(err, CLV_INVALID, "%s: not a CA certificate", cert_path);
   return CLV_OK;
 }

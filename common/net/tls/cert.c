@@ -19,7 +19,7 @@ int64_t clv_tls_days_until(int64_t seconds) {
   return left / 86400 - (left % 86400 < 0);
 }
 
-bool clv_tls_seconds(const ASN1_TIME *time, int64_t *ret_s) {
+bool clv_tls_asn1_seconds(const ASN1_TIME *time, int64_t *ret_s) {
   struct tm tm = {0};
   if (!time || ASN1_TIME_to_tm(time, &tm) != 1) return false;
   *ret_s = (int64_t)timegm(&tm);
@@ -77,7 +77,7 @@ static size_t scheme_length(const unsigned char *data, size_t len) {
   return i + 3;
 }
 
-bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]) {
+bool clv_tls_uri_is_valid(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]) {
   if (len >= CLV_TLS_URI_LEN) {
     snprintf(reason, CLV_TLS_ERROR_LEN, "it has %zu bytes, the limit is %d", len,
              CLV_TLS_URI_LEN - 1);
@@ -132,7 +132,7 @@ clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err)
   const unsigned char *data = ASN1_STRING_get0_data(uri);
   size_t n = (size_t)ASN1_STRING_length(uri);
   char reason[CLV_TLS_ERROR_LEN];
-  if (!clv_tls_uri_ok(data, n, reason))
+  if (!clv_tls_uri_is_valid(data, n, reason))
     return clv_fail(err, CLV_UNAUTHENTICATED, "the certificate's URI is no identity: %s", reason);
   if (n >= len)
     return clv_fail(err, CLV_INVALID, "a URI of %zu bytes, the buffer holds %zu", n, len);

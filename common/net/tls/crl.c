@@ -88,8 +88,8 @@ static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X
     return clv_fail(err, CLV_UNAUTHENTICATED,
                     "%s: no CA of tls.ca has signed the list of %.200s; is it of the same CA?",
                     c->path, ret->issuer);
-  if (!clv_tls_seconds(X509_CRL_get0_lastUpdate(crl), &begins) ||
-      !clv_tls_seconds(X509_CRL_get0_nextUpdate(crl), &ret->ends))
+  if (!clv_tls_asn1_seconds(X509_CRL_get0_lastUpdate(crl), &begins) ||
+      !clv_tls_asn1_seconds(X509_CRL_get0_nextUpdate(crl), &ret->ends))
     return clv_fail(err, CLV_INVALID, "%s: the list of %.200s does not say until when it holds",
                     c->path, ret->issuer);
   if (begins > clv_tls_now() + CLOCKS_S)
@@ -201,7 +201,7 @@ clv_code clv_tls_crl_check(const clv_tls_crl *c, const char *issuer, clv_err *er
                   issuer);
 }
 
-int64_t clv_tls_crl_ends(const clv_tls_crl *c) {
+int64_t clv_tls_crl_expiry(const clv_tls_crl *c) {
   int64_t ends = INT64_MAX;
   for (size_t i = 0; i < c->n_lists; i++) ends = CLV_MIN(ends, c->lists[i].ends);
   return ends;

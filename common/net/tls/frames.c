@@ -27,7 +27,7 @@ static const struct {
     [CLV_TLS_REQUESTS] = {256, 20, "requests that are no calls"},
     [CLV_TLS_CONTROL] = {1000, 200, "HTTP/2 frames that carry neither calls nor data"},
     [CLV_TLS_WINDOWS] = {100000, 5000, "more WINDOW_UPDATE frames than data was sent"},
-    [CLV_TLS_PIECES] = {200000, 1000, "messages in pieces of a few bytes"},
+    [CLV_TLS_SMALL_DATA] = {200000, 1000, "messages in pieces of a few bytes"},
 };
 
 /* ---- buckets --------------------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t am
 /* With its prefix of 5 bytes. Pieces: its last one, the empty frame that ends a stream, and one
  * that a window has cut. */
 void clv_tls_frames_message(clv_tls_frames *f, size_t bytes) {
-  clv_tls_frames_credit(f, CLV_TLS_PIECES, 3);
+  clv_tls_frames_credit(f, CLV_TLS_SMALL_DATA, 3);
   f->unread -= CLV_MIN((uint64_t)bytes + 5, f->unread);
 }
 
@@ -82,7 +82,7 @@ static const char *frame(clv_tls_frames *f) {
   f->skip = len;
   if (type == HEADERS || type == CONTINUATION) return headers(f, type, h[4], stream, len);
   if (type == DATA) f->unread += len;
-  if (type == DATA) return len < SMALL ? charge(f, CLV_TLS_PIECES, 1) : NULL;
+  if (type == DATA) return len < SMALL ? charge(f, CLV_TLS_SMALL_DATA, 1) : NULL;
   if (type == WINDOW_UPDATE) return charge(f, CLV_TLS_WINDOWS, 1);
   return charge(f, CLV_TLS_CONTROL, 1 + len / 256);
 }

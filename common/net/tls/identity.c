@@ -84,8 +84,8 @@ static clv_code check_key(const credentials *c, clv_err *err) {
 
 static clv_code check_valid_now(const char *path, const X509 *cert, clv_err *err) {
   int64_t from = 0, until = 0, now = clv_tls_now();
-  if (!clv_tls_seconds(X509_get0_notBefore(cert), &from) ||
-      !clv_tls_seconds(X509_get0_notAfter(cert), &until))
+  if (!clv_tls_asn1_seconds(X509_get0_notBefore(cert), &from) ||
+      !clv_tls_asn1_seconds(X509_get0_notAfter(cert), &until))
     return clv_fail(err, CLV_INVALID, "%s: the certificate's validity is damaged", path);
   char when[CLV_TLS_TIME_TEXT], span[CLV_TLS_TIME_TEXT];
   if (now > until)
@@ -135,7 +135,7 @@ static const char *chain_fix(int error) {
 static int64_t chain_end(STACK_OF(X509) * chain) {
   int64_t end = INT64_MAX, until = 0;
   for (int i = 0; i < sk_X509_num(chain); i++)
-    if (clv_tls_seconds(X509_get0_notAfter(sk_X509_value(chain, i)), &until))
+    if (clv_tls_asn1_seconds(X509_get0_notAfter(sk_X509_value(chain, i)), &until))
       end = CLV_MIN(end, until);
   return end;
 }
@@ -198,7 +198,7 @@ static clv_code check_all(const credentials *c, clv_tls_identity *identity, clv_
   CLV_TRY(check_chain(c, identity->usage, &identity->not_after, err));
   if (clv_tls_x509_uri(c->leaf, identity->uri, sizeof identity->uri, err) != CLV_OK)
     return clv_err_prefix(err, "%s", c->cert_path);
-  if (!clv_tls_seconds(X509_get0_notBefore(c->leaf), &identity->not_before))
+  if (!clv_tls_asn1_seconds(X509_get0_notBefore(c->leaf), &identity->not_before))
     return clv_fail(err, CLV_INVALID, "%s: the certificate's validity is damaged", c->cert_path);
   return CLV_OK;
 }

@@ -371,8 +371,8 @@ static void note_peer(const prober *p, clv_tls_probe_result *r) {
   if (!p->peer) return;
   if (clv_tls_x509_uri(p->peer, r->peer_uri, sizeof r->peer_uri, NULL) != CLV_OK)
     r->peer_uri[0] = '\0';
-  (void)clv_tls_seconds(X509_get0_notBefore(p->peer), &r->peer_not_before);
-  (void)clv_tls_seconds(X509_get0_notAfter(p->peer), &r->peer_not_after);
+  (void)clv_tls_asn1_seconds(X509_get0_notBefore(p->peer), &r->peer_not_before);
+  (void)clv_tls_asn1_seconds(X509_get0_notAfter(p->peer), &r->peer_not_after);
   ERR_clear_error();
 }
 

@@ -54,9 +54,9 @@ clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *id, c
   return CLV_OK;
 }
 
-int64_t clv_tls_revocation_ends(void) {
+int64_t clv_tls_revocation_expiry(void) {
   pthread_mutex_lock(&lock);
-  int64_t ends = crl ? clv_tls_crl_ends(crl) : 0;
+  int64_t ends = crl ? clv_tls_crl_expiry(crl) : 0;
   pthread_mutex_unlock(&lock);
   return ends;
 }
@@ -73,7 +73,7 @@ static clv_tls_decision judge(const char *issuer, const char *serial, clv_err *e
   return CLV_TLS_ADMIT;
 }
 
-clv_tls_decision clv_tls_revocation_judge(const char *issuer, const char *serial, clv_err *err) {
+clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err) {
   pthread_mutex_lock(&lock);
   clv_tls_decision v = judge(issuer, serial, err);
   pthread_mutex_unlock(&lock);
@@ -130,7 +130,7 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
   return 0;
 }
 
-bool clv_tls_peer_revoked(const char *uri) {
+bool clv_tls_is_peer_revoked(const char *uri) {
   bool revoked = false;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; crl && i < n_dialled && !revoked; i++)

@@ -129,8 +129,8 @@ static clv_code gather_numbers(facts *f, const X509 *cert, clv_err *err) {
 static clv_code gather(facts *f, X509 *cert, bool json, clv_err *err) {
   CLV_TRY(name_text(X509_get_subject_name(cert), &f->subject, err));
   CLV_TRY(name_text(X509_get_issuer_name(cert), &f->issuer, err));
-  if (!clv_tls_seconds(X509_get0_notBefore(cert), &f->from) ||
-      !clv_tls_seconds(X509_get0_notAfter(cert), &f->until))
+  if (!clv_tls_asn1_seconds(X509_get0_notBefore(cert), &f->from) ||
+      !clv_tls_asn1_seconds(X509_get0_notAfter(cert), &f->until))
     return clv_fail(err, CLV_INVALID, "the certificate's validity is damaged");
   gather_names(f, cert, json);
   gather_usage(f, cert, json);

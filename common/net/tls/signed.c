@@ -76,7 +76,7 @@ static clv_code explain(clv_err *err) {
   ERR_peek_last_error_data(&data, &flags);
   if (data && (flags & ERR_TXT_STRING)) snprintf(detail, sizeof detail, " (%s)", data);
   clv_tls_openssl_error(why);
-  clv_text_clean(detail);
+  clv_text_to_printable(detail);
   return clv_fail(err, CLV_UNAUTHENTICATED, "the signature does not hold: %s%s", why, detail);
 }
 
@@ -91,7 +91,7 @@ static void name_signer(CMS_ContentInfo *cms, char signer[CLV_TLS_SIGNER_LEN]) {
     if (n > 0) snprintf(signer, CLV_TLS_SIGNER_LEN, "%.*s", (int)n, text);
   }
   sk_X509_free(certs);
-  clv_text_clean(signer);
+  clv_text_to_printable(signer);
 }
 
 clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SIGNER_LEN],

@@ -125,7 +125,8 @@ typedef struct clv_tls_admission {
 
 /* From now on connections that this process accepts are judged, and no TLS session is resumed.
  * After clv_tls_handshakes_watch, before the first connection; called again it replaces the
- * admission. Nothing comes in without clv_tls_accepted_next. Errors: CLV_INVALID, CLV_INTERNAL. */
+ * admission. Nothing comes in without clv_tls_accepted_expect_fd. Errors: CLV_INVALID,
+ * CLV_INTERNAL. */
 clv_code clv_tls_accepted_open(const clv_tls_admission *admission, clv_err *err) CLV_USE_RESULT;
 /* No callback is running behind it, and none will. Connections that are open stay. */
 void clv_tls_accepted_close(void);
@@ -133,7 +134,7 @@ void clv_tls_accepted_close(void);
 /* `fd` has been accepted, and the next TLS object that this thread makes is for it. When all places
  * are taken, of the address with the most handshakes the one goes that has been silent for longest;
  * false when there is none: close fd. */
-bool clv_tls_accepted_next(int fd) CLV_USE_RESULT;
+bool clv_tls_accepted_expect_fd(int fd) CLV_USE_RESULT;
 /* The worker's SSL_read (worker/read_guard.c): OpenSSL's own, then the frames that came are charged
  * to the connection (frames.c). After an excess the connection is shut, and nothing of it is handed
  * out any more. Returns as SSL_read. */
@@ -191,7 +192,7 @@ clv_code clv_tls_cert_uri(const char *pem, char *buf, size_t len, clv_err *err) 
 
 /* ---- revocation ------------------------------------------------------------------------------ */
 
-enum { CLV_TLS_CRL_DAYS = 30, CLV_TLS_CRL_SOON_S = 7 * 86400 };
+enum { CLV_TLS_CRL_DAYS = 30, CLV_TLS_CRL_WARN_S = 7 * 86400 };
 
 /* Lists of revoked certificates, one of each CA, of one PEM file. */
 typedef struct clv_tls_crl clv_tls_crl;
@@ -208,7 +209,7 @@ void clv_tls_crl_freep(clv_tls_crl **crl);
 bool clv_tls_crl_has(const clv_tls_crl *crl, const char *issuer, const char *serial);
 /* CLV_PRECONDITION: the list of `issuer` (NULL: any of them) has ended, or is not there. */
 clv_code clv_tls_crl_check(const clv_tls_crl *crl, const char *issuer, clv_err *err) CLV_USE_RESULT;
-int64_t clv_tls_crl_ends(const clv_tls_crl *crl); /* the first of them */
+int64_t clv_tls_crl_expiry(const clv_tls_crl *crl); /* the first of them */
 
 /* The list that holds in this process, for whom it dials and whom it accepts; the last one counts.
  * Read it, checked for use now (NULL path: *ret stays as it is), and put it in force (*crl is
@@ -218,14 +219,14 @@ clv_code clv_tls_revocation_read(const char *path, const clv_tls_identity *ident
 void clv_tls_revocation_set(clv_tls_crl **crl);
 clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *identity,
                                  clv_err *err) CLV_USE_RESULT;
-int64_t clv_tls_revocation_ends(void); /* 0: there is none */
+int64_t clv_tls_revocation_expiry(void); /* 0: there is none */
 /* CLV_TLS_ADMIT, CLV_TLS_REVOKED or CLV_TLS_NO_LIST, and then why. */
-clv_tls_decision clv_tls_revocation_judge(const char *issuer, const char *serial, clv_err *err);
+clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err);
 /* CLV_PRECONDITION: the list has ended. */
 clv_code clv_tls_revocation_check(clv_err *err) CLV_USE_RESULT;
 /* Whether the certificate that this identity showed last, when it was dialled, is revoked by
  * now. */
-bool clv_tls_peer_revoked(const char *uri);
+bool clv_tls_is_peer_revoked(const char *uri);
 
 /* ---- certificate authority ------------------------------------------------------------------- */
 

@@ -63,7 +63,7 @@ clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key
 /* ---- reading a certificate ------------------------------------------------------------------- */
 
 /* Seconds since 1970, or false for a time that is none. */
-bool clv_tls_seconds(const ASN1_TIME *time, int64_t *ret_s);
+bool clv_tls_asn1_seconds(const ASN1_TIME *time, int64_t *ret_s);
 int64_t clv_tls_now(void);
 int64_t clv_tls_days_until(int64_t seconds); /* whole days from now, rounded down */
 
@@ -79,7 +79,7 @@ bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage);
 clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* Whether these bytes may be an identity; says in `reason` why not. */
-bool clv_tls_uri_ok(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]);
+bool clv_tls_uri_is_valid(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]);
 
 /* ---- the authority of ca.c ------------------------------------------------------------------- */
 
@@ -112,10 +112,10 @@ enum { CLV_TLS_FRAME_HEAD = 9 };
 
 /* Kinds of frames that are charged together. */
 typedef enum clv_tls_bucket {
-  CLV_TLS_REQUESTS, /* new streams; a call that the program was given is credited */
-  CLV_TLS_CONTROL,  /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
-  CLV_TLS_WINDOWS,  /* WINDOW_UPDATE; bytes that we sent are credited */
-  CLV_TLS_PIECES,   /* DATA below 1 KiB; messages that the program was given are credited */
+  CLV_TLS_REQUESTS,   /* new streams; a call that the program was given is credited */
+  CLV_TLS_CONTROL,    /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
+  CLV_TLS_WINDOWS,    /* WINDOW_UPDATE; bytes that we sent are credited */
+  CLV_TLS_SMALL_DATA, /* DATA below 1 KiB; messages that the program was given are credited */
   CLV_TLS_BUCKETS
 } clv_tls_bucket;
 

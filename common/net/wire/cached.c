@@ -47,7 +47,7 @@ clv_code clv_wire_cached_reply_decode(const clv_piece *pieces, size_t n_pieces,
       clv_wire_unpack(&cleave__v1__cached_reply__descriptor, pieces, n_pieces, &mem, &from, err));
   clv_wire_cached_reply m = {.n_caches = (uint32_t)from->n_caches};
   CLV_TRY(clv_check_count(from->n_caches, CLV_WIRE_CACHES, "caches", err));
-  CLV_TRY(clv_wire_take(mem, from->n_caches, sizeof *m.caches, &m.caches, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_caches, sizeof *m.caches, &m.caches, err));
   for (size_t i = 0; i < from->n_caches; i++)
     CLV_TRY(get_cache(from->caches[i], &m.caches[i], err));
   m.mem = clv_steal(&mem);
@@ -60,7 +60,8 @@ clv_code clv_wire_cached_reply_encode(const clv_wire_cached_reply *message, clv_
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__CachedReply to = CLEAVE__V1__CACHED_REPLY__INIT;
   Cleave__V1__CacheStatus *caches;
-  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->n_caches, Cleave__V1__CacheStatus), &mem, err));
+  CLV_TRY(
+      clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->n_caches, Cleave__V1__CacheStatus), &mem, err));
   CLV_TRY(clv_put_array(mem, message->n_caches, sizeof *caches, &to.caches, &caches, err));
   for (uint32_t i = 0; i < message->n_caches; i++) {
     const clv_wire_cache_status *from = &message->caches[i];

@@ -131,7 +131,7 @@ clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *
   return clv_cursor_skip(c, len, err);
 }
 
-size_t clv_text_char(const uint8_t *s, size_t left) {
+size_t clv_text_char_bytes(const uint8_t *s, size_t left) {
   uint32_t point;
   size_t n = clv_utf8(s, left, &point);
   if (n && clv_is_control(point)) return 0;
@@ -145,7 +145,7 @@ bool clv_wire_is_text(const char *text) {
 clv_code clv_text_check(const void *text, size_t len, const char *what, clv_err *err) {
   const uint8_t *s = text;
   for (size_t i = 0; i < len;) {
-    size_t n = clv_text_char(s + i, len - i);
+    size_t n = clv_text_char_bytes(s + i, len - i);
     if (!n)
       return clv_fail(err, CLV_INVALID,
                       "byte %zu (0x%02x) of %s is a control character or not UTF-8", i, s[i], what);

@@ -47,7 +47,7 @@ clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *
 
 /* Bytes of the UTF-8 character at text (1..4), or 0 when the bytes there are no character that may
  * stand in a message: not UTF-8 as RFC 3629 defines it, or a control character. left >= 1. */
-size_t clv_text_char(const uint8_t *text, size_t left);
+size_t clv_text_char_bytes(const uint8_t *text, size_t left);
 clv_code clv_text_check(const void *text, size_t len, const char *what,
                         clv_err *err) CLV_USE_RESULT;
 

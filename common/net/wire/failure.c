@@ -14,7 +14,7 @@ enum { LAYER_MAX = 1 << 20 };
 static void set_text(char *dst, size_t limit, const char *text) {
   size_t len = 0;
   for (size_t i = 0, left = strlen(text); i < left;) {
-    size_t n = clv_text_char((const uint8_t *)text + i, left - i);
+    size_t n = clv_text_char_bytes((const uint8_t *)text + i, left - i);
     if (len + CLV_MAX(n, (size_t)1) > limit) break;
     if (n) {
       memcpy(dst + len, text + i, n);
@@ -35,7 +35,7 @@ void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, co
   set_text(frame->failure.hop, CLV_WIRE_NAME, hop);
 }
 
-bool clv_frame_fails(const clv_frame *f) {
+bool clv_frame_is_failure(const clv_frame *f) {
   return f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
 }
 
@@ -52,7 +52,7 @@ static void place_of(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
     snprintf(ret, CLV_WIRE_NAME + 1, "module %u", module);
 }
 
-void clv_frame_keep_place(clv_frame *f, uint64_t step, uint64_t number) {
+void clv_frame_redact_failure(clv_frame *f, uint64_t step, uint64_t number) {
   char place[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
   const char *what = clv_code_name(f->failure.code);
   place_of(f->failure.hop, place);

@@ -112,7 +112,7 @@ unsigned clv_frame_bodies(const clv_frame *f) {
   return rules[f->kind].needs | (rules[f->kind].may & has);
 }
 
-void clv_frame_note_bodies(clv_frame *f, unsigned bodies) {
+void clv_frame_set_body_flags(clv_frame *f, unsigned bodies) {
   unsigned optional = rules[f->kind].may & bodies;
   f->has_commit = optional & BODY_COMMIT;
   f->has_vote = optional & BODY_VOTE;
@@ -335,9 +335,9 @@ static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *er
   if (f->cached.records < 1 || f->cached.records > CLV_WIRE_RECORDS)
     return clv_fail(err, CLV_INVALID, "a cache of %llu records; at most %llu",
                     (unsigned long long)f->cached.records, (unsigned long long)CLV_WIRE_RECORDS);
-  if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MOST_S)
+  if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)
     return clv_fail(err, CLV_INVALID, "a cache is kept for %llu s; it is 1 to %d",
-                    (unsigned long long)f->cached.keep_s, CLV_WIRE_CACHED_MOST_S);
+                    (unsigned long long)f->cached.keep_s, CLV_WIRE_CACHED_MAX_S);
   if (f->n_tensors < 1 || f->n_tensors > 2)
     return clv_fail(err, CLV_INVALID, "a cache without numbers of records");
   const clv_tensor_head *rows = &f->tensors[f->n_tensors - 1];

@@ -198,8 +198,8 @@ static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err
   (void)f, (void)place;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   if (!d->before) return clv_fail(err, CLV_INVALID, "a frame before one that has none before it");
-  if (d->before->n == CLV_WIRE_BEFORE)
-    return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BEFORE);
+  if (d->before->n == CLV_WIRE_BUNDLED)
+    return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BUNDLED);
   d->before->frame[d->before->n++] = (clv_payload){d->at.piece, d->at.offset, len};
   d->before_bytes += len;
   return clv_cursor_skip(&d->at, len, err);
@@ -273,14 +273,14 @@ static const field_reader readers[FIELD_TYPES] = {
     [FIELD_NEEDED] = {.type = WIRE_LEN, .read = read_needed},
     [FIELD_TARGETS] = {.type = WIRE_LEN, .read = read_target},
     [FIELD_RATES] = {.type = WIRE_LEN, .packed_of = WIRE_32, .add = add_rate},
-    [FIELD_BEFORE] = {.type = WIRE_LEN, .read = read_before},
+    [FIELD_BUNDLED] = {.type = WIRE_LEN, .read = read_before},
 };
 
 static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base,
                            clv_err *err) {
   const field_reader *r = &readers[f->type];
   void *place = (char *)base + f->offset;
-  d->has_own |= f->type != FIELD_BEFORE;
+  d->has_own |= f->type != FIELD_BUNDLED;
   if (r->add && type == r->packed_of) return r->add(d, place, err);
   if (type != r->type) return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
   return r->add ? read_packed(d, r->add, place, err) : r->read(d, f, place, err);
@@ -308,7 +308,7 @@ static clv_code decode(decoder *d, clv_frame *ret_frame, clv_payload *ret_payloa
   CLV_TRY(read_message(d, clv_frame_fields, FRAME_FIELDS, &d->frame, err));
   bool nothing = d->before && d->before->n && !d->has_own;
   if (!nothing) CLV_TRY(clv_frame_check(&d->frame, d->bodies, d->payload.len, d->limits, err));
-  clv_frame_note_bodies(&d->frame, d->bodies);
+  clv_frame_set_body_flags(&d->frame, d->bodies);
   *ret_frame = d->frame;
   *ret_payload = d->payload;
   return CLV_OK;
@@ -330,9 +330,9 @@ clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n_pieces,
   return decode(&d, ret_frame, ret_payload, err);
 }
 
-clv_code clv_frame_decode_before(const clv_piece *pieces, size_t n_pieces, const clv_payload *frame,
-                                 const clv_wire_limits *limits, clv_frame *ret_frame,
-                                 clv_payload *ret_payload, clv_err *err) {
+clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n_pieces,
+                                  const clv_payload *frame, const clv_wire_limits *limits,
+                                  clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
   clv_cursor_at(&d.at, pieces, n_pieces, frame);
   return decode(&d, ret_frame, ret_payload, err);

@@ -206,7 +206,7 @@ static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_field
   return p;
 }
 
-size_t clv_frame_put_before(uint8_t prefix[CLV_WIRE_BEFORE_PREFIX], size_t bytes) {
+size_t clv_frame_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t bytes) {
   return (size_t)(put_varint(put_tag(prefix, 30, WIRE_LEN), bytes) - prefix);
 }
 

@@ -8,7 +8,7 @@ _Static_assert(
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
                    sizeof(clv_attach_role) == sizeof(uint32_t) &&
-                   sizeof(clv_state_what) == sizeof(uint32_t) &&
+                   sizeof(clv_state_kind) == sizeof(uint32_t) &&
                    sizeof(clv_dtype) == sizeof(uint32_t),
                "the tables read and write enums as FIELD_U32");
 
@@ -45,7 +45,7 @@ const clv_field clv_frame_fields[FRAME_FIELDS] = {
             .offset = AT(reference),
             .size = BODY_REFERENCE},
     [29] = {.name = "order", .type = FIELD_U32, .offset = AT(order)},
-    [30] = {.name = "before", .type = FIELD_BEFORE},
+    [30] = {.name = "before", .type = FIELD_BUNDLED},
     [31] = {.name = "generation", .type = FIELD_U32, .offset = AT(generation)},
     [32] = {.name = "cached", .type = FIELD_BODY, .offset = AT(cached), .size = BODY_CACHED},
 };

@@ -28,7 +28,7 @@ typedef enum clv_field_type {
   FIELD_NEEDED, /* calls */
   FIELD_TARGETS,
   FIELD_RATES, /* of a commit */
-  FIELD_BEFORE,
+  FIELD_BUNDLED,
   FIELD_TYPES
 } clv_field_type;
 
@@ -77,7 +77,7 @@ enum frame_body {
 unsigned clv_frame_bodies(const clv_frame *frame);
 
 /* The other way round, after decoding: sets the has_ flags. */
-void clv_frame_note_bodies(clv_frame *frame, unsigned bodies);
+void clv_frame_set_body_flags(clv_frame *frame, unsigned bodies);
 
 /* Every rule about a whole frame that PROTOCOL.md states: bodies are those present. Limits may be
  * NULL: only the protocol's own. */

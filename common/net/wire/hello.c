@@ -22,17 +22,17 @@ clv_wire_limits clv_wire_limits_default(void) {
   };
 }
 
-_Static_assert(CLV_WIRE_MESSAGE_LEAST >= CLV_WIRE_CHUNK_BYTES + 2 * CLV_WIRE_HEAD_MAX +
-                                             CLV_WIRE_BEFORE * CLV_WIRE_BEFORE_PREFIX,
+_Static_assert(CLV_WIRE_MIN_MESSAGE >= CLV_WIRE_CHUNK_BYTES + 2 * CLV_WIRE_HEAD_MAX +
+                                           CLV_WIRE_BUNDLED * CLV_WIRE_BUNDLE_PREFIX,
                "a chunk, its head and what goes in front fit a message");
-_Static_assert(CLV_WIRE_MESSAGE_LEAST >= CLV_WIRE_UNARY_MAX, "and so does a unary one");
+_Static_assert(CLV_WIRE_MIN_MESSAGE >= CLV_WIRE_UNARY_MAX, "and so does a unary one");
 
 clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) {
   const struct {
     const char *what, *fix;
     uint64_t has, needs;
   } rows[] = {{"messages", "limits.message_size of its worker.yaml", theirs->message_bytes,
-               CLV_WIRE_MESSAGE_LEAST},
+               CLV_WIRE_MIN_MESSAGE},
               {"chunks", "Limits.chunk_bytes", theirs->chunk_bytes, CLV_WIRE_CHUNK_BYTES}};
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
     if (rows[i].has && rows[i].has < rows[i].needs)
@@ -108,10 +108,10 @@ clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifac
 
 /* ---- devices ------------------------------------------------------------------------------- */
 
-bool clv_wire_is_processor(const char *device) { return strncmp(device, "cpu", 3) == 0; }
+bool clv_wire_is_cpu(const char *device) { return strncmp(device, "cpu", 3) == 0; }
 
 static bool means(const char *name, const char *device) {
-  if (!name || !name[0] || strcmp(name, "auto") == 0) return !clv_wire_is_processor(device);
+  if (!name || !name[0] || strcmp(name, "auto") == 0) return !clv_wire_is_cpu(device);
   if (strcmp(name, "cuda") == 0) return strncmp(device, "cuda:", 5) == 0;
   return strcmp(name, device) == 0;
 }
@@ -167,7 +167,7 @@ clv_code clv_about_get(const Cleave__V1__About *from, clv_wire_mem *mem, clv_wir
       .unix_ms = from->unix_ms,
   };
   CLV_TRY(clv_limits_get(from->limits, &ret->limits, err));
-  CLV_TRY(clv_wire_take(mem, from->n_libraries, sizeof *ret->libraries, &ret->libraries, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_libraries, sizeof *ret->libraries, &ret->libraries, err));
   for (size_t i = 0; i < from->n_libraries; i++)
     ret->libraries[i] = (clv_wire_library){from->libraries[i]->name, from->libraries[i]->version};
   return CLV_OK;
@@ -193,7 +193,8 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   clv_about_parts parts;
   Cleave__V1__HelloRequest to = CLEAVE__V1__HELLO_REQUEST__INIT;
-  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library), &mem, err));
+  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library),
+                           &mem, err));
   CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
   to.about = &parts.about;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
@@ -206,7 +207,7 @@ clv_code clv_wire_hello_request_encode(const clv_wire_hello_request *message, cl
 static clv_code get_artifacts(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
                               clv_wire_mem *mem, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_artifacts, CLV_WIRE_LIST, "artifacts", err));
-  CLV_TRY(clv_wire_take(mem, from->n_artifacts, sizeof *m->artifacts, &m->artifacts, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_artifacts, sizeof *m->artifacts, &m->artifacts, err));
   m->n_artifacts = (uint32_t)from->n_artifacts;
   for (size_t i = 0; i < from->n_artifacts; i++)
     CLV_TRY(clv_artifact_get(from->artifacts[i], &m->artifacts[i], err));
@@ -220,28 +221,27 @@ static const char *library_of(const clv_wire_about *a, const char *name) {
 }
 
 /* Of an older worker, which tells the instruction set of its first device alone. */
-static clv_wire_kind kind_by_name(const clv_wire_hello_reply *m, const char *name) {
-  bool processor = clv_wire_is_processor(name);
-  bool first =
-      strcmp(m->devices[0], name) == 0 || (processor && clv_wire_is_processor(m->devices[0]));
-  return (clv_wire_kind){.kind = processor                        ? "cpu"
-                                 : strncmp(name, "cuda:", 5) == 0 ? "cuda"
-                                                                  : name,
-                         .isa = first ? m->about.isa : "",
-                         .libraries = library_of(&m->about, processor ? "kernels" : name)};
+static clv_wire_device_kind kind_by_name(const clv_wire_hello_reply *m, const char *name) {
+  bool processor = clv_wire_is_cpu(name);
+  bool first = strcmp(m->devices[0], name) == 0 || (processor && clv_wire_is_cpu(m->devices[0]));
+  return (clv_wire_device_kind){.kind = processor                        ? "cpu"
+                                        : strncmp(name, "cuda:", 5) == 0 ? "cuda"
+                                                                         : name,
+                                .isa = first ? m->about.isa : "",
+                                .libraries = library_of(&m->about, processor ? "kernels" : name)};
 }
 
 static clv_code get_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
                           clv_wire_mem *mem, clv_err *err) {
   if (from->n_kinds && from->n_kinds != from->n_devices)
     return clv_fail(err, CLV_INVALID, "%zu kinds of %zu devices", from->n_kinds, from->n_devices);
-  CLV_TRY(clv_wire_take(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
   for (size_t i = 0; i < from->n_devices; i++) {
     const Cleave__V1__DeviceKind *k = from->n_kinds ? from->kinds[i] : NULL;
     CLV_TRY(clv_get_name(from->devices[i], "name of a device", err));
     if (k) CLV_TRY(clv_get_name(k->kind, "kind of device", err));
-    m->kinds[i] =
-        k ? (clv_wire_kind){k->kind, k->isa, k->libraries} : kind_by_name(m, from->devices[i]);
+    m->kinds[i] = k ? (clv_wire_device_kind){k->kind, k->isa, k->libraries}
+                    : kind_by_name(m, from->devices[i]);
   }
   return CLV_OK;
 }
@@ -291,9 +291,9 @@ clv_code clv_wire_hello_reply_encode(const clv_wire_hello_reply *message, clv_by
   clv_about_parts parts;
   Cleave__V1__Artifact *artifacts;
   Cleave__V1__HelloReply to = CLEAVE__V1__HELLO_REPLY__INIT;
-  CLV_TRY(clv_wire_mem_new(CLV_ROOM(message->about.n_libraries, Cleave__V1__Library) +
-                               CLV_ROOM(message->n_artifacts, Cleave__V1__Artifact) +
-                               CLV_ROOM(message->n_devices, Cleave__V1__DeviceKind),
+  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->about.n_libraries, Cleave__V1__Library) +
+                               CLV_PUT_ARRAY_BYTES(message->n_artifacts, Cleave__V1__Artifact) +
+                               CLV_PUT_ARRAY_BYTES(message->n_devices, Cleave__V1__DeviceKind),
                            &mem, err));
   CLV_TRY(clv_about_put(&message->about, mem, &parts, err));
   CLV_TRY(

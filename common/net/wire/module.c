@@ -36,7 +36,7 @@ static clv_code get_specs(Cleave__V1__TensorSpec **from, size_t n, const char *w
                           clv_err *err) {
   clv_wire_spec *specs;
   CLV_TRY(clv_check_count(n, CLV_WIRE_TENSORS, what, err));
-  CLV_TRY(clv_wire_take(mem, n, sizeof *specs, &specs, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, n, sizeof *specs, &specs, err));
   for (size_t i = 0; i < n; i++) CLV_TRY(get_spec(from[i], what, &specs[i], err));
   *ret_specs = specs;
   *ret_n = (uint32_t)n;
@@ -70,7 +70,7 @@ static clv_code put_specs(const clv_wire_spec *specs, uint32_t n, clv_wire_mem *
 static clv_code get_attrs(const Cleave__V1__Node *from, clv_wire_mem *mem, clv_wire_node *node,
                           clv_err *err) {
   CLV_TRY(clv_check_count(from->n_attrs, CLV_WIRE_ATTRS, "attributes", err));
-  CLV_TRY(clv_wire_take(mem, from->n_attrs, sizeof *node->attrs, &node->attrs, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_attrs, sizeof *node->attrs, &node->attrs, err));
   node->n_attrs = (uint32_t)from->n_attrs;
   for (size_t i = 0; i < from->n_attrs; i++) {
     const Cleave__V1__Attr *attr = from->attrs[i];
@@ -118,7 +118,7 @@ static clv_code get_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, clv_
   if (!from || !from->n_nodes) return clv_fail(err, CLV_INVALID, "the graph has no nodes");
   CLV_TRY(clv_check_count(from->n_nodes, CLV_WIRE_NODES, "nodes", err));
   CLV_TRY(clv_check_count(from->n_outputs, CLV_WIRE_TENSORS, "outputs of the graph", err));
-  CLV_TRY(clv_wire_take(mem, from->n_nodes, sizeof *ret->nodes, &ret->nodes, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_nodes, sizeof *ret->nodes, &ret->nodes, err));
   for (size_t i = 0; i < from->n_nodes; i++) {
     clv_code code = get_node(from->nodes[i], i, mem, &ret->nodes[i], err);
     if (code != CLV_OK) {
@@ -139,9 +139,9 @@ static clv_code get_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, clv_
 /* ---- graph, writing ------------------------------------------------------------------------ */
 
 static size_t room_for_graph(const clv_wire_graph *graph) {
-  size_t room = CLV_ROOM(graph->n_nodes, Cleave__V1__Node);
+  size_t room = CLV_PUT_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
   for (uint32_t i = 0; i < graph->n_nodes; i++)
-    room += CLV_ROOM(graph->nodes[i].n_attrs, Cleave__V1__Attr);
+    room += CLV_PUT_ARRAY_BYTES(graph->nodes[i].n_attrs, Cleave__V1__Attr);
   return room;
 }
 
@@ -223,7 +223,7 @@ static clv_code get_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_m
                            clv_wire_load_request *m, clv_err *err) {
   size_t names = 0;
   CLV_TRY(clv_check_count(from->n_groups, CLV_WIRE_GROUPS, "groups of parameters", err));
-  CLV_TRY(clv_wire_take(mem, from->n_groups, sizeof *m->groups, &m->groups, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_groups, sizeof *m->groups, &m->groups, err));
   m->n_groups = (uint32_t)from->n_groups;
   m->hold_rest = from->hold_rest;
   for (size_t i = 0; i < from->n_groups; i++) {
@@ -257,7 +257,7 @@ static clv_code get_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_loa
 static clv_code get_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
                          clv_wire_load_request *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_ties, CLV_WIRE_PARAMS, "ties", err));
-  CLV_TRY(clv_wire_take(mem, from->n_ties, sizeof *m->ties, &m->ties, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_ties, sizeof *m->ties, &m->ties, err));
   m->n_ties = (uint32_t)from->n_ties;
   for (size_t i = 0; i < from->n_ties; i++) {
     const Cleave__V1__Tie *tie = from->ties[i];
@@ -414,10 +414,11 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadModuleRequest to = CLEAVE__V1__LOAD_MODULE_REQUEST__INIT;
   request_parts parts;
-  CLV_TRY(clv_wire_mem_new(
-      room_for_graph(&message->graph) + CLV_ROOM(message->n_inputs, spec_parts) +
-          CLV_ROOM(message->n_groups, group_parts) + CLV_ROOM(message->n_ties, Cleave__V1__Tie),
-      &mem, err));
+  CLV_TRY(clv_wire_mem_new(room_for_graph(&message->graph) +
+                               CLV_PUT_ARRAY_BYTES(message->n_inputs, spec_parts) +
+                               CLV_PUT_ARRAY_BYTES(message->n_groups, group_parts) +
+                               CLV_PUT_ARRAY_BYTES(message->n_ties, Cleave__V1__Tie),
+                           &mem, err));
   put_place(message, &parts, &to);
   put_optimizer(&message->optimizer, &parts.optimizer);
   CLV_TRY(put_groups(message, mem, &to, err));
@@ -438,7 +439,7 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
 static clv_code get_params(const Cleave__V1__LoadModuleReply *from, clv_wire_mem *mem,
                            clv_wire_load_reply *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_params, CLV_WIRE_PARAMS, "parameters", err));
-  CLV_TRY(clv_wire_take(mem, from->n_params, sizeof *m->params, &m->params, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_params, sizeof *m->params, &m->params, err));
   m->n_params = (uint32_t)from->n_params;
   for (size_t i = 0; i < from->n_params; i++) {
     const Cleave__V1__ParamSpec *param = from->params[i];
@@ -475,9 +476,9 @@ clv_code clv_wire_load_reply_encode(const clv_wire_load_reply *message, clv_byte
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadModuleReply to = CLEAVE__V1__LOAD_MODULE_REPLY__INIT;
   param_parts *params;
-  CLV_TRY(clv_wire_mem_new(
-      CLV_ROOM(message->n_params, param_parts) + CLV_ROOM(message->n_outputs, spec_parts), &mem,
-      err));
+  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->n_params, param_parts) +
+                               CLV_PUT_ARRAY_BYTES(message->n_outputs, spec_parts),
+                           &mem, err));
   CLV_TRY(clv_put_array(mem, message->n_params, sizeof *params, &to.params, &params, err));
   for (uint32_t i = 0; i < message->n_params; i++) {
     const clv_wire_param *from = &message->params[i];

@@ -7,7 +7,7 @@
 #include "common/net/wire/unary_int.h"
 
 enum {
-  ALIGN = 16,             /* clv_wire_take rounds every piece up */
+  ALIGN = 16,             /* clv_wire_mem_alloc rounds every piece up */
   PLAIN_EXTRA = 32,       /* a clv_wire_spec holds its dimensions, a TensorSpec points to them */
   SCRATCH_PER_FIELD = 96, /* two 48-byte records: the scratch doubles each time it is full */
   SCRATCH_FREE = 16,      /* fields of a message that need no scratch */

@@ -5,9 +5,9 @@
 #include "common/net/wire/unary_int.h"
 
 static clv_code get_lease(uint32_t ms, uint32_t *ret, clv_err *err) {
-  if (ms && (ms < CLV_WIRE_REF_LEASE_LEAST || ms > CLV_WIRE_REF_LEASE_MOST))
+  if (ms && (ms < CLV_WIRE_REF_LEASE_MIN || ms > CLV_WIRE_REF_LEASE_MAX))
     return clv_fail(err, CLV_INVALID, "a reference lease of %u ms; it is %d to %d", ms,
-                    CLV_WIRE_REF_LEASE_LEAST, CLV_WIRE_REF_LEASE_MOST);
+                    CLV_WIRE_REF_LEASE_MIN, CLV_WIRE_REF_LEASE_MAX);
   *ret = ms ? ms : CLV_WIRE_REF_LEASE;
   return CLV_OK;
 }

@@ -34,9 +34,9 @@ clv_code clv_wire_status_request_encode(const clv_wire_status_request *message, 
 
 /* ---- reply, decoding ----------------------------------------------------------------------- */
 
-static clv_wire_trouble get_trouble(const Cleave__V1__Trouble *from) {
-  if (!from) return (clv_wire_trouble){.text = ""};
-  return (clv_wire_trouble){from->text, from->age_ms};
+static clv_wire_last_error get_trouble(const Cleave__V1__Trouble *from) {
+  if (!from) return (clv_wire_last_error){.text = ""};
+  return (clv_wire_last_error){from->text, from->age_ms};
 }
 
 static clv_code get_modules(const Cleave__V1__SessionStatus *from, clv_wire_module_status *to,
@@ -120,8 +120,8 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
                                    .n_links = (uint32_t)from->n_links,
                                    .last_error = get_trouble(from->last_error)};
   CLV_TRY(clv_get_id(from->session, "session id", &ret->session, err));
-  CLV_TRY(clv_wire_take(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
-  CLV_TRY(clv_wire_take(mem, from->n_links, sizeof *ret->links, &ret->links, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_modules, sizeof *ret->modules, &ret->modules, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_links, sizeof *ret->links, &ret->links, err));
   CLV_TRY(get_modules(from, ret->modules, err));
   for (size_t i = 0; i < from->n_links; i++) CLV_TRY(get_link(from->links[i], &ret->links[i], err));
   return CLV_OK;
@@ -157,8 +157,8 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
                              .n_devices = (uint32_t)from->n_devices};
   if (from->about) CLV_TRY(clv_about_get(from->about, mem, &m.about, err));
   CLV_TRY(clv_get_id(from->incarnation, "incarnation", &m.incarnation, err));
-  CLV_TRY(clv_wire_take(mem, from->n_sessions, sizeof *m.sessions, &m.sessions, err));
-  CLV_TRY(clv_wire_take(mem, from->n_devices, sizeof *m.devices, &m.devices, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_sessions, sizeof *m.sessions, &m.sessions, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_devices, sizeof *m.devices, &m.devices, err));
   CLV_TRY(get_devices(from, m.devices, err));
   for (size_t i = 0; i < from->n_sessions; i++)
     CLV_TRY(get_session(from->sessions[i], mem, &m.sessions[i], err));
@@ -170,18 +170,18 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
 /* ---- reply, encoding ----------------------------------------------------------------------- */
 
 static size_t room_for(const clv_wire_status_reply *m) {
-  size_t room = CLV_ROOM(m->n_sessions, Cleave__V1__SessionStatus) +
-                CLV_ROOM(m->n_sessions, Cleave__V1__Trouble) +
-                CLV_ROOM(m->n_devices, Cleave__V1__DeviceStatus) +
-                CLV_ROOM(m->about.n_libraries, Cleave__V1__Library);
+  size_t room = CLV_PUT_ARRAY_BYTES(m->n_sessions, Cleave__V1__SessionStatus) +
+                CLV_PUT_ARRAY_BYTES(m->n_sessions, Cleave__V1__Trouble) +
+                CLV_PUT_ARRAY_BYTES(m->n_devices, Cleave__V1__DeviceStatus) +
+                CLV_PUT_ARRAY_BYTES(m->about.n_libraries, Cleave__V1__Library);
   for (uint32_t i = 0; i < m->n_sessions; i++)
-    room += CLV_ROOM(m->sessions[i].n_modules, Cleave__V1__ModuleStatus) +
-            CLV_ROOM(m->sessions[i].n_links, Cleave__V1__LinkStatus);
+    room += CLV_PUT_ARRAY_BYTES(m->sessions[i].n_modules, Cleave__V1__ModuleStatus) +
+            CLV_PUT_ARRAY_BYTES(m->sessions[i].n_links, Cleave__V1__LinkStatus);
   return room;
 }
 
 /* NULL when there is nothing to say. */
-static Cleave__V1__Trouble *put_trouble(const clv_wire_trouble *from, Cleave__V1__Trouble *to) {
+static Cleave__V1__Trouble *put_trouble(const clv_wire_last_error *from, Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);
   to->text = clv_put_text(from->text);
@@ -307,7 +307,7 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
   clv_about_parts about;
   CLV_TRY(clv_wire_mem_new(room_for(message), &mem, err));
   CLV_TRY(clv_put_array(mem, message->n_sessions, sizeof *sessions, &to.sessions, &sessions, err));
-  CLV_TRY(clv_wire_take(mem, message->n_sessions, sizeof *troubles, &troubles, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, message->n_sessions, sizeof *troubles, &troubles, err));
   for (uint32_t i = 0; i < message->n_sessions; i++)
     CLV_TRY(put_session(&message->sessions[i], mem, &troubles[i], &sessions[i], err));
   to.n_sessions = message->n_sessions;

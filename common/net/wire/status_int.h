@@ -19,10 +19,10 @@ typedef struct clv_wire_module_status {
 } clv_wire_module_status;
 
 /* Text NULL or "": nothing went wrong. */
-typedef struct clv_wire_trouble {
+typedef struct clv_wire_last_error {
   const char *text;
   uint64_t age_ms;
-} clv_wire_trouble;
+} clv_wire_last_error;
 
 /* Fields as in cleave.proto. */
 typedef struct clv_wire_link_status {
@@ -49,7 +49,7 @@ typedef struct clv_wire_session_status {
   uint64_t age_ms, memory_limit, busy_ns, idle_ns, turn_ns;
   clv_wire_module_status *modules;
   clv_wire_link_status *links;
-  clv_wire_trouble last_error;
+  clv_wire_last_error last_error;
 } clv_wire_session_status;
 
 typedef struct clv_wire_status_reply {
@@ -62,7 +62,7 @@ typedef struct clv_wire_status_reply {
   const char *worker, *device;
   uint32_t cores, open_sessions, connections, max_connections, left_out;
   uint64_t memory_bytes, memory_limit, handshake_failures, certificate_ends;
-  clv_wire_trouble last_error;
+  clv_wire_last_error last_error;
   uint32_t n_sessions, n_devices;
   clv_wire_session_status *sessions;
   clv_wire_device_status *devices;

@@ -41,7 +41,7 @@ void clv_wire_done(void *message) {
   if (message) clv_wire_mem_freep(message);
 }
 
-clv_code clv_wire_take(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp, clv_err *err) {
+clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp, clv_err *err) {
   size_t bytes;
   void *p = clv_mul_size(n, size, &bytes) ? take(mem, bytes) : NULL;
   if (!p) return clv_fail(err, CLV_EXHAUSTED, "%zu items of %zu bytes do not fit", n, size);
@@ -59,7 +59,7 @@ static clv_code flatten(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **re
     return CLV_OK;
   }
   uint8_t *copy;
-  CLV_TRY(clv_wire_take(mem, c.end, 1, &copy, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, c.end, 1, &copy, err));
   CLV_TRY(clv_cursor_copy(&c, c.end, copy, err));
   *ret = copy;
   return CLV_OK;
@@ -144,8 +144,8 @@ clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array
                        clv_err *err) {
   char *items;
   void **array;
-  CLV_TRY(clv_wire_take(mem, n, size, &items, err));
-  CLV_TRY(clv_wire_take(mem, n, sizeof *array, &array, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, n, size, &items, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, n, sizeof *array, &array, err));
   for (size_t i = 0; i < n; i++) array[i] = items + i * size;
   *(void **)ret_array = array;
   *(void **)ret_items = items;

@@ -34,8 +34,8 @@ clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) CLV_US
 void clv_wire_mem_freep(clv_wire_mem **mem);
 
 /* n zeroed items of `size` bytes. CLV_EXHAUSTED when the block has no room. */
-clv_code clv_wire_take(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp,
-                       clv_err *err) CLV_USE_RESULT;
+clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp,
+                            clv_err *err) CLV_USE_RESULT;
 
 /* Scan and unpack: *ret_message lives in *ret_mem. */
 clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
@@ -60,8 +60,8 @@ ProtobufCBinaryData clv_put_bytes(const void *data, size_t len);
 char *clv_put_text(const char *text); /* NULL becomes "" */
 
 /* An array of n pointers to n items of `size` bytes, for a repeated message field of protobuf-c;
- * the items are zeroed. mem has room: the caller asked for it with CLV_ROOM. */
-#define CLV_ROOM(n, type) ((size_t)(n) * (sizeof(void *) + sizeof(type) + 64) + 64)
+ * the items are zeroed. mem has room: the caller asked for it with CLV_PUT_ARRAY_BYTES. */
+#define CLV_PUT_ARRAY_BYTES(n, type) ((size_t)(n) * (sizeof(void *) + sizeof(type) + 64) + 64)
 clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array, void *ret_items,
                        clv_err *err) CLV_USE_RESULT;
 

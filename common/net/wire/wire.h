@@ -26,24 +26,24 @@ extern "C" {
 
 enum {
   CLV_WIRE_PROTOCOL = 8,
-  CLV_WIRE_ID_BYTES = 16,             /* session ids and incarnations */
-  CLV_WIRE_INLINE_MAX = 64 << 10,     /* bytes of all tensors of a frame that carries them itself */
-  CLV_WIRE_CHUNK_BYTES = 256 << 10,   /* the usual chunk; Limits.chunk_bytes is the most accepted */
-  CLV_WIRE_UNARY_MAX = 256 << 10,     /* bytes of any message that is not a Frame */
-  CLV_WIRE_MESSAGE_LEAST = 512 << 10, /* every side accepts messages of so many bytes */
-  CLV_WIRE_BEFORE = 15,               /* frames before the last one of a message */
-  CLV_WIRE_BEFORE_PREFIX = 8,         /* bytes in front of each, at most */
-  CLV_WIRE_HEAD_MAX = 32 << 10,       /* bytes of a Frame without its payload */
-  CLV_WIRE_TENSORS = 16,              /* in one frame; inputs and outputs of one module */
-  CLV_WIRE_UPSTREAM = 64,             /* values of one DROP */
-  CLV_WIRE_NAME = 128,                /* bytes of a name, NUL not counted */
-  CLV_WIRE_TEXT = 256,                /* bytes of any other string */
-  CLV_WIRE_URI = 256,                 /* bytes of a peer's identity */
-  CLV_WIRE_MODULES = 255,             /* of a session, 0..254; 255 itself means all */
-  CLV_WIRE_POSITIONS = 1 << 20,       /* places in the order of a context at a node */
-  CLV_WIRE_CONTRIBUTIONS = 4096,      /* gradients of one value in a phase; calls in flight */
-  CLV_WIRE_LANES = 16,                /* bulk lanes */
-  CLV_WIRE_NODES = 2048,              /* of one module's graph */
+  CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
+  CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
+  CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
+  CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
+  CLV_WIRE_MIN_MESSAGE = 512 << 10, /* every side accepts messages of so many bytes */
+  CLV_WIRE_BUNDLED = 15,            /* frames before the last one of a message */
+  CLV_WIRE_BUNDLE_PREFIX = 8,       /* bytes in front of each, at most */
+  CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
+  CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one module */
+  CLV_WIRE_UPSTREAM = 64,           /* values of one DROP */
+  CLV_WIRE_NAME = 128,              /* bytes of a name, NUL not counted */
+  CLV_WIRE_TEXT = 256,              /* bytes of any other string */
+  CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
+  CLV_WIRE_MODULES = 255,           /* of a session, 0..254; 255 itself means all */
+  CLV_WIRE_POSITIONS = 1 << 20,     /* places in the order of a context at a node */
+  CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients of one value in a phase; calls in flight */
+  CLV_WIRE_LANES = 16,              /* bulk lanes */
+  CLV_WIRE_NODES = 2048,            /* of one module's graph */
   CLV_WIRE_NODE_INPUTS = 16,
   CLV_WIRE_ATTRS = 16, /* of one node */
   CLV_WIRE_ATTR_NUMBERS = 128,
@@ -63,10 +63,10 @@ enum {
   CLV_WIRE_REF_WINDOW = 1024, /* numbers of messages about references, from the oldest on its way */
   /* Milliseconds; a node that says nothing for so long has lost its references. */
   CLV_WIRE_REF_LEASE = 300000,
-  CLV_WIRE_REF_LEASE_LEAST = 1000,
-  CLV_WIRE_REF_LEASE_MOST = 86400000,
-  CLV_WIRE_CACHES = 64,              /* of one identity at a worker */
-  CLV_WIRE_CACHED_MOST_S = 31536000, /* that one is kept unused: a year */
+  CLV_WIRE_REF_LEASE_MIN = 1000,
+  CLV_WIRE_REF_LEASE_MAX = 86400000,
+  CLV_WIRE_CACHES = 64,             /* of one identity at a worker */
+  CLV_WIRE_CACHED_MAX_S = 31536000, /* that one is kept unused: a year */
 };
 /* Numbers of records of a cache. */
 #define CLV_WIRE_RECORDS ((uint64_t)1 << 32)
@@ -175,11 +175,11 @@ enum {
   CLV_FLAG_TRACE = 1u << 4,
 };
 typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_attach_role;
-typedef enum clv_state_what {
+typedef enum clv_state_kind {
   CLV_STATE_WEIGHTS = 1,
   CLV_STATE_OPTIMIZER,
   CLV_STATE_GRADIENTS = 4, /* of one context */
-} clv_state_what;
+} clv_state_kind;
 
 /* One input of a CALL. */
 typedef struct clv_arg {
@@ -263,7 +263,7 @@ typedef struct clv_frame {
     char element[CLV_ERR_ELEMENT]; /* stays in this process: clv_err.element */
   } failure;                       /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
-    clv_state_what what;
+    clv_state_kind what;
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
     char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: its owner computes with it there */
@@ -316,11 +316,11 @@ typedef struct clv_payload {
 
 typedef struct clv_bundle {
   uint32_t n; /* frames that a message carries before its own, in their order */
-  clv_payload frame[CLV_WIRE_BEFORE];
+  clv_payload frame[CLV_WIRE_BUNDLED];
 } clv_bundle;
 
 /* What stands in front of an encoded frame before another one in a message. Returns its length. */
-size_t clv_frame_put_before(uint8_t prefix[CLV_WIRE_BEFORE_PREFIX], size_t bytes);
+size_t clv_frame_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t bytes);
 
 /* Replace *head with the frame's encoding, tag and length of a payload of payload_len bytes as its
  * last bytes: head and the payload's bytes are one Frame. *head is reused. CLV_INVALID when the
@@ -341,22 +341,22 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
 clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n, const clv_wire_limits *limits,
                                  clv_bundle *ret_before, clv_frame *ret_frame,
                                  clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
-clv_code clv_frame_decode_before(const clv_piece *pieces, size_t n, const clv_payload *frame,
-                                 const clv_wire_limits *limits, clv_frame *ret_frame,
-                                 clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
+clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n, const clv_payload *frame,
+                                  const clv_wire_limits *limits, clv_frame *ret_frame,
+                                  clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
 
 /* Fill frame->failure: text and hop are cut to their limits at a character's edge, and what no
  * decoder would accept (control characters, bytes that are not UTF-8) becomes '?'. A code that is
- * this process's alone (CLV_ANSWER) becomes CLV_ABORTED. */
+ * this process's alone (CLV_BAD_ANSWER) becomes CLV_ABORTED. */
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
 
-bool clv_frame_fails(const clv_frame *frame); /* Does it tell of a failure? */
+bool clv_frame_is_failure(const clv_frame *frame); /* Does it tell of a failure? */
 
 /* Of a frame's failure only what may leave a master: its code and the place, "invalid argument at
  * module 3, layer 0 (embedding), forward, step 17 (failure 1 of the master)". The place is read
  * from the hop, as nodes write it; nothing else of text and hop stays. `step`, and the `number` by
  * which the master knows the rest, are added. 0: none. */
-void clv_frame_keep_place(clv_frame *frame, uint64_t step, uint64_t number);
+void clv_frame_redact_failure(clv_frame *frame, uint64_t step, uint64_t number);
 
 /* Bytes [from, from + len) of a payload: copied to dst; CRC32C; or as pieces for others to read
  * (*state starts at 0 and must not be touched; false when the range is exhausted). The range must
@@ -395,9 +395,9 @@ typedef struct clv_wire_about {
 } clv_wire_about;
 
 /* What computes on a device: "cuda", "sm_90", "cuDNN 9.19.0". */
-typedef struct clv_wire_kind {
+typedef struct clv_wire_device_kind {
   const char *kind, *isa, *libraries;
-} clv_wire_kind;
+} clv_wire_device_kind;
 
 typedef struct clv_wire_hello_request {
   clv_wire_mem *mem;
@@ -413,14 +413,14 @@ typedef struct clv_wire_hello_reply {
   const char **devices;
   /* [n_devices]; after decoding always, with what can be told of them where the worker says nothing
    * of the kind. NULL: nothing is said. */
-  clv_wire_kind *kinds;
+  clv_wire_device_kind *kinds;
   clv_wire_artifact *artifacts;
 } clv_wire_hello_reply;
 
 /* The device there that a name means, -1: none. "", "auto" and NULL: the first that is more than a
  * processor, else the first; "cuda": the first of NVIDIA's. */
 int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name);
-bool clv_wire_is_processor(const char *device); /* by its name */
+bool clv_wire_is_cpu(const char *device); /* by its name */
 
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;

@@ -184,7 +184,7 @@ static bool plan_first(const engine_choice *c, cudnnBackendDescriptor_t *ret,
     int64_t workspace = 0;
     if (!c->candidates[i].fits) continue;
     if (make_plan(c, c->candidates[i].config, ret, &workspace, &err) == CLV_OK &&
-        workspace <= CLV_CUDA_CONV_MOST) {
+        workspace <= CLV_CUDA_CONV_MAX_WORKSPACE) {
       *about = (clv_nvidia_plan){c->candidates[i].engine, c->n, (size_t)workspace};
       return true;
     }
@@ -265,7 +265,8 @@ static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t de
   CLV_TRY(clv_nvidia_finish(cudnn, plan, err));
   cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
       plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, ret);
-  if (answer == CUDNN_STATUS_SUCCESS && *ret >= 0 && *ret <= CLV_CUDA_CONV_MOST) return CLV_OK;
+  if (answer == CUDNN_STATUS_SUCCESS && *ret >= 0 && *ret <= CLV_CUDA_CONV_MAX_WORKSPACE)
+    return CLV_OK;
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
 
@@ -369,7 +370,7 @@ clv_code clv_nvidia_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_c
   clv_err why;
   if (clv_nvidia_cudnn(&cudnn, &why) != CLV_OK)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s", why.text);
-  CLV_TRY(clv_nvidia_use(device, err));
+  CLV_TRY(clv_nvidia_set_device(device, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->lib = cudnn;
   *ret_workspace = 0;
@@ -429,8 +430,8 @@ clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w,
   if (((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % CONV_ALIGNMENT)
     return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution lies on no multiple of %d bytes",
                     CONV_ALIGNMENT);
-  CLV_TRY(clv_nvidia_use_stream(s, err));
-  CLV_TRY(clv_nvidia_handle(s, c->lib, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
+  CLV_TRY(clv_nvidia_cudnn_handle(s, c->lib, err));
   CLV_TRY(pack_pointers(c->lib, way, pointers, workspace, err));
   cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, way->plan, way->pack);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;

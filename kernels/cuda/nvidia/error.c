@@ -54,8 +54,8 @@ static const meaning *meaning_of(cudaError_t answer) {
   return &other;
 }
 
-clv_code clv_nvidia_words_at(const char *where, const char *call, int device, const char *words,
-                             clv_code code, clv_err *err) {
+clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device, const char *words,
+                                 clv_code code, clv_err *err) {
   char name[24] = "cuda";
   if (device >= 0) snprintf(name, sizeof name, "cuda:%d", device);
   return clv_fail_at(where, err, code, "%s: %s: %s", name, call, words);
@@ -66,10 +66,10 @@ clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cud
   const meaning *m = meaning_of(answer);
   if (m->lost && device >= 0 && device < NVIDIA_DEVICES) atomic_store(&lost[device], (int)answer);
   cudaGetLastError(); /* the next call is not to read this one's answer */
-  return clv_nvidia_words_at(where, call, device, cudaGetErrorString(answer), m->code, err);
+  return clv_nvidia_fail_text_at(where, call, device, cudaGetErrorString(answer), m->code, err);
 }
 
-clv_code clv_nvidia_lost(int device, clv_err *err) {
+clv_code clv_nvidia_check_not_lost(int device, clv_err *err) {
   if (device < 0 || device >= NVIDIA_DEVICES)
     return clv_fail(err, CLV_UNAVAILABLE, "there is no device cuda:%d", device);
   int by = atomic_load(&lost[device]);

@@ -55,7 +55,7 @@ static library cudnn = {.file = "libcudnn.so." CLV_STR(CUDNN_MAJOR),
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char search[4096]; /* folders between colons */
 
-void clv_nvidia_look_in(const char *folders) {
+void clv_nvidia_set_folders(const char *folders) {
   pthread_mutex_lock(&lock);
   snprintf(search, sizeof search, "%s", folders ? folders : "");
   pthread_mutex_unlock(&lock);
@@ -114,7 +114,7 @@ clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
 /* Older ones do not take the description of a device. */
 enum { LEAST_CUDNN = 90800 };
 
-clv_code clv_nvidia_same_sums(clv_err *err) {
+clv_code clv_nvidia_check_determinism(clv_err *err) {
   const char *has = getenv(buffers);
   size_t colons = 0;
   for (const char *at = has ? has : ""; *at; at++) colons += *at == ':';

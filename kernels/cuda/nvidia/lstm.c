@@ -130,7 +130,7 @@ static cudnnForwardMode_t mode_of(const clv_cuda_lstm *l) {
 static clv_code make(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
                      clv_err *err) {
   CLV_TRY(describe_all(l, d, err));
-  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
   LSTM_TRY(l->lib, err, cudnnGetRNNWeightSpaceSize, s->cudnn, l->rnn, &l->space.weights);
   LSTM_TRY(l->lib, err, cudnnGetRNNTempSpaceSizes, s->cudnn, l->rnn, mode_of(l), l->x,
            &l->space.workspace, &l->space.reserve);
@@ -140,7 +140,7 @@ static clv_code make(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_str
 static clv_code check(const clv_cuda_lstm_desc *d, clv_err *err) {
   if (d->n * d->t > INT32_MAX / 4 || d->f > INT32_MAX / 4 || d->n * d->h > INT32_MAX / 4)
     return clv_fail(err, CLV_UNIMPLEMENTED, "cuDNN has no LSTM of so many values");
-  return clv_nvidia_same_sums(err);
+  return clv_nvidia_check_determinism(err);
 }
 
 static clv_code begin(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err *err) {
@@ -158,7 +158,7 @@ static clv_code begin(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err 
 clv_code clv_nvidia_lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                              clv_cuda_lstm_space *ret_space, clv_err *err) {
   clv_cuda_lstm *l;
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   CLV_TRY(begin(d, &l, err));
   clv_code code = make(l, d, s, err);
   if (code != CLV_OK) {
@@ -193,8 +193,8 @@ clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
  * NULL where they are zeros or nobody asks for them. */
 clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
                                  clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
-  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
   LSTM_TRY(l->lib, err, cudnnRNNForward, s->cudnn, l->rnn, mode_of(l), NULL, l->x, a->x, l->y, a->y,
            l->state, NULL, NULL, l->state, NULL, NULL, l->space.weights, a->weights,
            l->space.workspace, a->workspace, l->space.reserve, a->reserve);
@@ -203,8 +203,8 @@ clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv
 
 clv_code clv_nvidia_lstm_backward_data(clv_cuda_stream *s, clv_cuda_lstm *l,
                                        const clv_cuda_lstm_args *a, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
-  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
   LSTM_TRY(l->lib, err, cudnnRNNBackwardData_v8, s->cudnn, l->rnn, NULL, l->y, a->y, a->dy, l->x,
            a->dx, l->state, NULL, NULL, NULL, l->state, NULL, NULL, NULL, l->space.weights,
            a->weights, l->space.workspace, a->workspace, l->space.reserve, a->reserve);
@@ -213,8 +213,8 @@ clv_code clv_nvidia_lstm_backward_data(clv_cuda_stream *s, clv_cuda_lstm *l,
 
 clv_code clv_nvidia_lstm_backward_weight(clv_cuda_stream *s, clv_cuda_lstm *l,
                                          const clv_cuda_lstm_args *a, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
-  CLV_TRY(clv_nvidia_handle(s, l->lib, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
   LSTM_TRY(l->lib, err, cudnnRNNBackwardWeights_v8, s->cudnn, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
            l->x, a->x, l->state, NULL, l->y, a->y, l->space.weights, a->dweights,
            l->space.workspace, a->workspace, l->space.reserve, a->reserve);

@@ -27,11 +27,11 @@ struct clv_cuda_matmul {
 
 static clv_code fail(const clv_cuda_matmul *m, const char *where, const char *call,
                      cublasStatus_t answer, clv_err *err) {
-  return clv_nvidia_words_at(where, call, m->device, m->lib->cublasLtGetStatusString(answer),
-                             answer == CUBLAS_STATUS_ALLOC_FAILED    ? CLV_EXHAUSTED
-                             : answer == CUBLAS_STATUS_NOT_SUPPORTED ? CLV_UNIMPLEMENTED
-                                                                     : CLV_INTERNAL,
-                             err);
+  return clv_nvidia_fail_text_at(where, call, m->device, m->lib->cublasLtGetStatusString(answer),
+                                 answer == CUBLAS_STATUS_ALLOC_FAILED    ? CLV_EXHAUSTED
+                                 : answer == CUBLAS_STATUS_NOT_SUPPORTED ? CLV_UNIMPLEMENTED
+                                                                         : CLV_INTERNAL,
+                                 err);
 }
 
 #define LT_TRY(m, err, call, ...)                                                            \
@@ -46,7 +46,7 @@ static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
 static cublasLtHandle_t handles[NVIDIA_DEVICES]; /* made by the first product, for good */
 
 static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(m->device, err));
+  CLV_TRY(clv_nvidia_set_device(m->device, err));
   pthread_mutex_lock(&handles_lock);
   cublasStatus_t answer = CUBLAS_STATUS_SUCCESS;
   if (!handles[m->device]) answer = m->lib->cublasLtCreate(&handles[m->device]);
@@ -98,7 +98,7 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
          d->math == CLV_CUDA_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
-  if (d->after == CLV_CUDA_AFTER_NOTHING) return CLV_OK;
+  if (d->after == CLV_CUDA_EPILOGUE_NONE) return CLV_OK;
   CLV_TRY(set_epilogue(m, CUBLASLT_EPILOGUE_BIAS, err));
   /* The heuristic wants to see that there is one; nobody reads it. */
   return set_bias(m, (const float *)(uintptr_t)256, err);
@@ -111,7 +111,7 @@ static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, i
   static const cublasLtMatmulPreferenceAttributes_t operands[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-  uint64_t most = CLV_CUDA_MATMUL_MOST;
+  uint64_t most = CLV_CUDA_MATMUL_MAX_WORKSPACE;
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
          &most, sizeof most);
@@ -167,7 +167,7 @@ static clv_code matmul_make(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, c
   CLV_TRY(describe_product(m, d, err));
   CLV_TRY(describe_layouts(m, d, err));
   CLV_TRY(choose(m, err));
-  return d->after == CLV_CUDA_AFTER_BIAS_RELU ? add_relu(m, err) : CLV_OK;
+  return d->after == CLV_CUDA_EPILOGUE_RELU_BIAS ? add_relu(m, err) : CLV_OK;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------- */
@@ -207,7 +207,7 @@ static int way_of(const void *a, const void *b, const float *d) {
 clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                            const float *bias, float beta, float *d, void *workspace, clv_err *err) {
   static const float one = 1;
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   if (bias) CLV_TRY(set_bias(m, bias, err));
   LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &beta, d, m->d, d, m->d,
          &m->way[way_of(a, b, d)], workspace, m->workspace, s->stream);

@@ -60,7 +60,7 @@ static clv_code describe_device(int device, clv_device_info *ret, clv_err *err) 
 static const clv_cuda_library library = {
     .abi = CLV_CUDA_ABI,
     .size = sizeof(clv_cuda_library),
-    .look_in = clv_nvidia_look_in,
+    .look_in = clv_nvidia_set_folders,
     .keep_plans = clv_nvidia_keep_plans,
     .count = count_devices,
     .libraries = libraries,

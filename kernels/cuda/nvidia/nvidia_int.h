@@ -22,11 +22,11 @@ enum { NVIDIA_DEVICES = 64 };
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err);
 /* The same for an answer of a library, which is in words already. */
-clv_code clv_nvidia_words_at(const char *where, const char *call, int device, const char *words,
-                             clv_code code, clv_err *err);
+clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device, const char *words,
+                                 clv_code code, clv_err *err);
 
 /* CLV_UNAVAILABLE where the device has had an error that nothing recovers from. */
-clv_code clv_nvidia_lost(int device, clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_check_not_lost(int device, clv_err *err) CLV_USE_RESULT;
 
 /* NVIDIA_TRY(device, err, cudaMemcpyAsync, dst, src, ...): calls it, and returns where it fails. */
 #define NVIDIA_TRY(device, err, call, ...)                                  \
@@ -60,11 +60,11 @@ clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) CLV_USE_RESU
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Where to look before the loader does: folders between colons, or NULL. Before the first use. */
-void clv_nvidia_look_in(const char *folders);
+void clv_nvidia_set_folders(const char *folders);
 
 /* Whether the process has cuBLAS, which cuDNN's LSTMs use, sum the same way whatever else it does.
  * CLV_UNIMPLEMENTED: the environment has it otherwise. */
-clv_code clv_nvidia_same_sums(clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_check_determinism(clv_err *err) CLV_USE_RESULT;
 
 /* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0" */
 void clv_nvidia_versions(char *ret, size_t len);
@@ -83,15 +83,15 @@ struct clv_cuda_event {
 };
 
 /* What of the device is neither free nor its pool's: the driver's, and that of other processes. */
-clv_code clv_nvidia_outside(int device, size_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_foreign_bytes(int device, size_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* The stream's handle of cuDNN, made by the first call: never while it is captured. */
-clv_code clv_nvidia_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,
+                                 clv_err *err) CLV_USE_RESULT;
 /* Makes it this thread's device. */
-clv_code clv_nvidia_use(int device, clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_set_device(int device, clv_err *err) CLV_USE_RESULT;
 /* Its device. CLV_PRECONDITION: it is none, which NVIDIA takes for the default stream. */
-clv_code clv_nvidia_use_stream(const clv_cuda_stream *s, clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_set_stream_device(const clv_cuda_stream *s, clv_err *err) CLV_USE_RESULT;
 /* The pool that its memory comes from, made by the first call. */
 clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -15,16 +15,16 @@
  * other device is started for it. */
 static _Atomic(int) in_use = -1;
 
-clv_code clv_nvidia_use(int device, clv_err *err) {
+clv_code clv_nvidia_set_device(int device, clv_err *err) {
   int now = -1;
-  CLV_TRY(clv_nvidia_lost(device, err));
+  CLV_TRY(clv_nvidia_check_not_lost(device, err));
   if (cudaGetDevice(&now) == cudaSuccess && now == device) return CLV_OK;
   NVIDIA_TRY(device, err, cudaSetDevice, device);
   return CLV_OK;
 }
 
-clv_code clv_nvidia_use_stream(const clv_cuda_stream *s, clv_err *err) {
-  if (s) return clv_nvidia_use(s->device, err);
+clv_code clv_nvidia_set_stream_device(const clv_cuda_stream *s, clv_err *err) {
+  if (s) return clv_nvidia_set_device(s->device, err);
   return clv_fail(err, CLV_PRECONDITION, "the default stream is asked for something");
 }
 
@@ -55,7 +55,7 @@ clv_code clv_nvidia_count(int *ret, clv_err *err) {
 
 clv_code clv_nvidia_describe(int device, clv_cuda_info *ret, clv_err *err) {
   struct cudaDeviceProp p;
-  CLV_TRY(clv_nvidia_lost(device, err));
+  CLV_TRY(clv_nvidia_check_not_lost(device, err));
   NVIDIA_TRY(device, err, cudaGetDeviceProperties, &p, device);
   *ret = (clv_cuda_info){.capability = p.major * 10 + p.minor,
                          .multiprocessors = p.multiProcessorCount,
@@ -91,7 +91,7 @@ static clv_code pool_new(int device, cudaMemPool_t *ret, clv_err *err) {
 }
 
 clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
-  CLV_TRY(clv_nvidia_use(device, err));
+  CLV_TRY(clv_nvidia_set_device(device, err));
   pthread_mutex_lock(&pools_lock);
   clv_code code = CLV_OK;
   if (!pools[device].pool) code = pool_new(device, &pools[device].pool, err);
@@ -104,7 +104,7 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
 clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   cudaMemPool_t pool;
   char size[32];
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   CLV_TRY(clv_nvidia_pool(s->device, &pool, err));
   cudaError_t answer = cudaMallocFromPoolAsync(ret, bytes ? bytes : 1, pool, s->stream);
   if (answer == cudaErrorMemoryAllocation) clv_format_size(bytes, size, sizeof size);
@@ -119,7 +119,7 @@ clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *
 
 void clv_nvidia_give(clv_cuda_stream *s, void *p) {
   clv_err err;
-  if (!p || clv_nvidia_use_stream(s, &err) != CLV_OK) return;
+  if (!p || clv_nvidia_set_stream_device(s, &err) != CLV_OK) return;
   cudaError_t answer = cudaFreeAsync(p, s->stream);
   if (answer != cudaSuccess) clv_nvidia_fail_at(CLV_HERE, "cudaFreeAsync", s->device, answer, &err);
 }
@@ -136,7 +136,7 @@ clv_code clv_nvidia_memory(int device, size_t *ret_free, size_t *ret_total, clv_
   return CLV_OK;
 }
 
-clv_code clv_nvidia_outside(int device, size_t *ret, clv_err *err) {
+clv_code clv_nvidia_foreign_bytes(int device, size_t *ret, clv_err *err) {
   size_t left = 0, total = 0;
   uint64_t kept = 0;
   cudaMemPool_t pool;
@@ -151,7 +151,7 @@ clv_code clv_nvidia_outside(int device, size_t *ret, clv_err *err) {
 
 clv_code clv_nvidia_host_take(size_t bytes, void **ret, clv_err *err) {
   int device = atomic_load(&in_use);
-  if (device >= 0) CLV_TRY(clv_nvidia_use(device, err));
+  if (device >= 0) CLV_TRY(clv_nvidia_set_device(device, err));
   NVIDIA_TRY(device, err, cudaHostAlloc, ret, bytes ? bytes : 1, cudaHostAllocPortable);
   memset(*ret, 0, bytes);
   return CLV_OK;
@@ -165,7 +165,7 @@ void clv_nvidia_host_give(void *p) {
 
 static clv_code copy_as(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
                         enum cudaMemcpyKind kind, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyAsync, dst, src, bytes, kind, s->stream);
   return CLV_OK;
 }
@@ -210,14 +210,14 @@ clv_code clv_nvidia_copy_peer(clv_cuda_stream *s, void *dst, int dst_device, con
     CLV_TRY(let_reach(src_device, dst_device, err));
     CLV_TRY(let_reach(dst_device, src_device, err));
   }
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyPeerAsync, dst, dst_device, src, src_device, bytes,
              s->stream);
   return CLV_OK;
 }
 
 clv_code clv_nvidia_fill(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaMemsetAsync, dst, byte, bytes, s->stream);
   return CLV_OK;
 }

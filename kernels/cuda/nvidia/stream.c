@@ -36,7 +36,7 @@ void clv_nvidia_stream_free(clv_cuda_stream *s) {
   const nvidia_cudnn *cudnn;
   clv_err err;
   if (!s) return;
-  if (clv_nvidia_use(s->device, &err) == CLV_OK) {
+  if (clv_nvidia_set_device(s->device, &err) == CLV_OK) {
     cudaError_t answer = cudaStreamSynchronize(s->stream);
     if (s->cudnn && clv_nvidia_cudnn(&cudnn, &err) == CLV_OK) cudnn->cudnnDestroy(s->cudnn);
     if (answer == cudaSuccess) answer = cudaStreamDestroy(s->stream);
@@ -47,19 +47,19 @@ void clv_nvidia_stream_free(clv_cuda_stream *s) {
 }
 
 clv_code clv_nvidia_stream_finish(clv_cuda_stream *s, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamSynchronize, s->stream);
   return CLV_OK;
 }
 
 clv_code clv_nvidia_stream_wait(clv_cuda_stream *s, clv_cuda_event *e, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamWaitEvent, s->stream, e->event, 0);
   return CLV_OK;
 }
 
 /* A handle belongs to the thread that uses it, and a stream does too. */
-clv_code clv_nvidia_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
+clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
   if (s->cudnn) return CLV_OK;
   cudnnStatus_t answer = cudnn->cudnnCreate(&s->cudnn);
   if (answer != CUDNN_STATUS_SUCCESS) return clv_nvidia_dnn_fail(cudnn, "cudnnCreate", answer, err);
@@ -74,7 +74,7 @@ clv_code clv_nvidia_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_er
 /* A thread that waits for one sleeps. */
 static clv_code event_open(clv_cuda_event *e, bool timed, clv_err *err) {
   unsigned flags = cudaEventBlockingSync | (timed ? 0u : cudaEventDisableTiming);
-  CLV_TRY(clv_nvidia_use(e->device, err));
+  CLV_TRY(clv_nvidia_set_device(e->device, err));
   NVIDIA_TRY(e->device, err, cudaEventCreateWithFlags, &e->event, flags);
   return CLV_OK;
 }
@@ -99,13 +99,13 @@ void clv_nvidia_event_free(clv_cuda_event *e) {
 }
 
 clv_code clv_nvidia_event_record(clv_cuda_event *e, clv_cuda_stream *s, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaEventRecord, e->event, s->stream);
   return CLV_OK;
 }
 
 clv_code clv_nvidia_event_done(clv_cuda_event *e, bool *ret, clv_err *err) {
-  CLV_TRY(clv_nvidia_lost(e->device, err));
+  CLV_TRY(clv_nvidia_check_not_lost(e->device, err));
   cudaError_t answer = cudaEventQuery(e->event);
   if (answer == cudaErrorNotReady) cudaGetLastError();
   if (answer != cudaSuccess && answer != cudaErrorNotReady)
@@ -115,7 +115,7 @@ clv_code clv_nvidia_event_done(clv_cuda_event *e, bool *ret, clv_err *err) {
 }
 
 clv_code clv_nvidia_event_finish(clv_cuda_event *e, clv_err *err) {
-  CLV_TRY(clv_nvidia_lost(e->device, err));
+  CLV_TRY(clv_nvidia_check_not_lost(e->device, err));
   NVIDIA_TRY(e->device, err, cudaEventSynchronize, e->event);
   return CLV_OK;
 }
@@ -123,7 +123,7 @@ clv_code clv_nvidia_event_finish(clv_cuda_event *e, clv_err *err) {
 clv_code clv_nvidia_event_ms(clv_cuda_event *begin, clv_cuda_event *end, double *ret,
                              clv_err *err) {
   float ms = 0;
-  CLV_TRY(clv_nvidia_lost(begin->device, err));
+  CLV_TRY(clv_nvidia_check_not_lost(begin->device, err));
   NVIDIA_TRY(begin->device, err, cudaEventElapsedTime, &ms, begin->event, end->event);
   *ret = (double)ms;
   return CLV_OK;
@@ -136,7 +136,7 @@ clv_code clv_nvidia_launch(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err
                                        .blockDim = {l->block, 1, 1},
                                        .dynamicSmemBytes = l->shared_bytes,
                                        .stream = s->stream};
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   cudaError_t answer = cudaLaunchKernelExC(&config, l->kernel, (void **)(uintptr_t)l->args);
   if (answer != cudaSuccess) return clv_nvidia_fail_at(CLV_HERE, l->name, s->device, answer, err);
   return CLV_OK;
@@ -149,7 +149,7 @@ struct clv_cuda_graph {
 
 /* Other threads may go on with what a capture of theirs would forbid. */
 clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamBeginCapture, s->stream, cudaStreamCaptureModeThreadLocal);
   return CLV_OK;
 }
@@ -160,10 +160,10 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 static clv_code put_on_device(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,
                               size_t *ret_bytes, clv_err *err) {
   size_t before = 0, after = 0;
-  CLV_TRY(clv_nvidia_outside(s->device, &before, err));
+  CLV_TRY(clv_nvidia_foreign_bytes(s->device, &before, err));
   NVIDIA_TRY(s->device, err, cudaGraphInstantiate, &g->exec, captured, 0);
   NVIDIA_TRY(s->device, err, cudaGraphUpload, g->exec, s->stream);
-  CLV_TRY(clv_nvidia_outside(s->device, &after, err));
+  CLV_TRY(clv_nvidia_foreign_bytes(s->device, &after, err));
   *ret_bytes = after - CLV_MIN(after, before);
   return CLV_OK;
 }
@@ -186,7 +186,7 @@ static clv_code graph_of(clv_cuda_stream *s, cudaGraph_t captured, clv_cuda_grap
 clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                                 clv_err *err) {
   cudaGraph_t captured = NULL;
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured);
   clv_code code = graph_of(s, captured, ret, ret_bytes, err);
   cudaGraphDestroy(captured);
@@ -194,7 +194,7 @@ clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t
 }
 
 clv_code clv_nvidia_graph_launch(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err) {
-  CLV_TRY(clv_nvidia_use_stream(s, err));
+  CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaGraphLaunch, g->exec, s->stream);
   return CLV_OK;
 }

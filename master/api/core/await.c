@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs operations. A function that waits for nodes is api_run: it begins the operation and awaits
- * its record. The asynchronous form of the function is api_start: it begins the same operation and
- * returns a handle of the record. Each thread that waits for one record advances all of them. The
- * thread of futures, which the first asynchronous form starts, does that while no thread of the
- * program waits, and calls callbacks. A runtime with single_thread has no such thread.
+ * Runs operations. A function that waits for nodes is api_run_blocking: it begins the operation and
+ * awaits its record. The asynchronous form of the function is api_run_async: it begins the same
+ * operation and returns a handle of the record. Each thread that waits for one record advances all
+ * of them. The thread of futures, which the first asynchronous form starts, does that while no
+ * thread of the program waits, and calls callbacks. A runtime with single_thread has no such
+ * thread.
  */
 #include "master/api/core/future_int.h"
 
@@ -20,12 +21,12 @@ static bool advance(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   f->waiting++; /* the record stays until the end of this function */
   f->op->advance(rt, f);
-  if (!f->over && f->op->late && api_is_late(rt, f->due_ns)) {
+  if (!f->over && f->op->late && api_is_expired(rt, f->due_ns)) {
     f->op->late(rt, f, &why);
     api_future_end_early(rt, f, &why);
   }
   bool over = f->over;
-  api_future_leave(rt, f);
+  api_future_release_use(rt, f);
   return over;
 }
 
@@ -64,7 +65,7 @@ static void *attend(void *user) {
   return NULL;
 }
 
-cleave_status api_futures_attend(cleave_runtime *rt, cleave_error *error) {
+cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) {
   api_futures *all = rt->open;
   if (rt->single_thread || all->running || all->closing) return CLEAVE_OK;
   all->running = true;
@@ -120,7 +121,7 @@ static bool await(cleave_runtime *rt, const awaited *a, uint64_t until_ns, size_
     uint64_t due = api_futures_advance(rt);
     bool called = rt->single_thread && call_back(rt);
     if (is_any_done(rt, a, ret_index)) return true;
-    if (api_is_late(rt, until_ns)) return false;
+    if (api_is_expired(rt, until_ns)) return false;
     if (!called) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
 }
@@ -141,9 +142,9 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   size_t none;
   const awaited a = {.one = f};
   char heard[200];
-  api_future_watch(f, true);
+  api_future_set_watched(f, true);
   bool in_time = await(rt, &a, until_ns, &none);
-  api_future_watch(f, false);
+  api_future_set_watched(f, false);
   if (in_time) return api_future_result(f, error);
   if (f->value) {
     cleave_error late;
@@ -153,7 +154,7 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   }
   return api_fail(error, CLV_DEADLINE, "future %llu, %s of %s, was not done in time%s",
                   (unsigned long long)f->id, f->op->name, f->of,
-                  api_silence(rt, heard, sizeof heard));
+                  api_describe_silence(rt, heard, sizeof heard));
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -162,14 +163,14 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
 static cleave_status begin(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                            api_future **ret, cleave_error *error) {
   api_future *f;
-  PASS(api_future_new(rt, op, api_until(rt, a->deadline_ms), a->deadline_ms, &f, error));
+  PASS(api_future_new(rt, op, api_deadline_ns(rt, a->deadline_ms), a->deadline_ms, &f, error));
   cleave_status status = op->begin(rt, a, f, error);
   if (status == CLEAVE_OK) {
     *ret = f;
     return CLEAVE_OK;
   }
   f->over = true;
-  api_future_leave(rt, f);
+  api_future_release_use(rt, f);
   return status;
 }
 
@@ -180,34 +181,34 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
   LOCKED(rt);
   *ret = NULL;
   PASS(begin(rt, op, a, ret, error));
-  if (op->unattended) (*ret)->until_ns = (*ret)->due_ns = api_until(rt, a->deadline_ms);
-  api_future_list(rt, *ret);
+  if (op->unattended) (*ret)->until_ns = (*ret)->due_ns = api_deadline_ns(rt, a->deadline_ms);
+  api_future_enqueue(rt, *ret);
   return api_future_await(rt, *ret, UINT64_MAX, error);
 }
 
 /* The result is copied without the lock: a record that is done does not change. */
-cleave_status api_run(cleave_runtime *rt, const api_operation *op, api_arguments *a, void *ret,
-                      cleave_error *error) {
+cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                               void *ret, cleave_error *error) {
   api_future *f;
   cleave_status status = begin_and_await(rt, op, a, &f, error);
   if (status == CLEAVE_OK && f->op->out && ret) status = f->op->out(f, ret, error);
   LOCKED(rt);
-  if (f) api_future_leave(rt, f);
+  if (f) api_future_release_use(rt, f);
   return status;
 }
 
 /* An operation that fails at once is refused. */
-cleave_status api_start(cleave_runtime *rt, const api_operation *op, api_arguments *a,
-                        cleave_future *ret, cleave_error *error) {
+cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                            cleave_future *ret, cleave_error *error) {
   api_future *f;
   LOCKED(rt);
-  if (!op->unattended) PASS(api_futures_attend(rt, error));
+  if (!op->unattended) PASS(api_futures_start_thread(rt, error));
   PASS(begin(rt, op, a, &f, error));
-  api_future_list(rt, f);
+  api_future_enqueue(rt, f);
   (void)api_futures_advance(rt);
   cleave_status status = f->done ? api_future_result(f, error) : CLEAVE_OK;
-  if (status == CLEAVE_OK) status = api_future_name(rt, f, ret, error);
+  if (status == CLEAVE_OK) status = api_future_assign_handle(rt, f, ret, error);
   if (status != CLEAVE_OK && !f->over && !op->has_thread) api_future_end_early(rt, f, NULL);
-  api_future_leave(rt, f);
+  api_future_release_use(rt, f);
   return status;
 }

@@ -19,7 +19,7 @@
 
 /* ---- roots ----------------------------------------------------------------------------------- */
 
-static clv_tensor *gradient_of(const api_starts *s, size_t i) {
+static clv_tensor *gradient_of(const api_backward_roots *s, size_t i) {
   return s->gradients ? s->gradients[i] : NULL;
 }
 
@@ -48,8 +48,8 @@ static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cle
 }
 
 /* A gradient that is given is the first in the sum of those that come for its value. */
-static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_starts *s, uint32_t i,
-                               cleave_error *error) {
+static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
+                               uint32_t i, cleave_error *error) {
   api_value *v;
   const clv_tensor *given = gradient_of(s, i);
   float weight = given ? 0 : s->weights ? s->weights[i] : 1;
@@ -108,7 +108,7 @@ static cleave_status refuse_outdated(const api_value *v, cleave_error *error) {
            "the parameters of module '%s' have changed, by a step or a write, since its call %llu, "
            "whose backward reads them as they were: run the backward before, or call it again",
            m->name, (unsigned long long)v->id);
-  api_place_error(error, m->runtime->peers[m->node].name, m->name);
+  api_set_error_node(error, m->runtime->peers[m->node].name, m->name);
   return CLEAVE_PRECONDITION;
 }
 
@@ -118,7 +118,7 @@ static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cle
     api_fail(error, CLV_PRECONDITION,
              "call %llu of module '%s' has had its backward: give the first one retain = true",
              (unsigned long long)v->id, m->name);
-    api_place_error(error, m->runtime->peers[m->node].name, m->name);
+    api_set_error_node(error, m->runtime->peers[m->node].name, m->name);
     return CLEAVE_PRECONDITION;
   }
   if (is_outdated(c, v)) return refuse_outdated(v, error);
@@ -166,7 +166,7 @@ static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *er
   return CLEAVE_OK;
 }
 
-static cleave_status walk(cleave_runtime *rt, api_context *c, const api_starts *s,
+static cleave_status walk(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
                           cleave_error *error) {
   c->expected = c->finished = 0;
   c->leaf_due = 0;
@@ -197,7 +197,7 @@ static cleave_status flush(preparing *p, bool more, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
   p->packet->frame.backward.more = more;
   p->packet->frame.backward.skipped = p->skipped;
-  return api_send_with_next(p->rt, p->node, clv_steal(&p->packet), error);
+  return api_send_buffered(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
 static bool has_room(const preparing *p, const api_value *v) {
@@ -214,12 +214,12 @@ static cleave_status add_call(preparing *p, const api_value *v, cleave_error *er
                            &p->packet, &err));
   p->packet->frame.step =
       CLV_MAX(p->packet->frame.step, v->number); /* it waits for no later call */
-  TRY(clv_packet_need(p->packet, v->id, v->contributions, v->root, &err));
+  TRY(clv_packet_add_needed_call(p->packet, v->id, v->contributions, v->root, &err));
   for (uint32_t i = 0; i < v->n_args; i++) {
     const api_value *a = v->args[i];
     const char *to =
         a->module && a->module->node ? api_wire_name(&p->rt->peers[a->module->node]) : "";
-    if (a->needs_grad) TRY(clv_packet_target(p->packet, i, a->id, to, v->order[i], &err));
+    if (a->needs_grad) TRY(clv_packet_add_target(p->packet, i, a->id, to, v->order[i], &err));
   }
   return CLEAVE_OK;
 }
@@ -246,8 +246,8 @@ static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t n
   return status;
 }
 
-static cleave_status send_gradients(cleave_runtime *rt, const api_context *c, const api_starts *s,
-                                    cleave_error *error) {
+static cleave_status send_gradients(cleave_runtime *rt, const api_context *c,
+                                    const api_backward_roots *s, cleave_error *error) {
   for (size_t i = 0; i < s->n; i++) {
     const api_value *v = api_id_table_get(&rt->values, s->roots[i].id);
     clv_packet *p;
@@ -258,8 +258,8 @@ static cleave_status send_gradients(cleave_runtime *rt, const api_context *c, co
   return CLEAVE_OK;
 }
 
-static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_starts *s, bool retain,
-                             cleave_error *error) {
+static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
+                             bool retain, cleave_error *error) {
   for (size_t g = 0; g < s->n; g++)
     for (api_value *v = rt->groups[g].first; v; v = v->next_needed) {
       v->saved_tensors_freed = !retain;
@@ -282,15 +282,16 @@ static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t de
     if (c->expected & ~c->finished & NODE_BIT(i)) who = rt->peers[i].name;
   api_fail(ret, CLV_DEADLINE, "backward of context %s took longer than %llu ms%s%s", c->name,
            (unsigned long long)(deadline_ms ? deadline_ms : rt->deadline_ms),
-           deadline_ms ? "" : " (limits.step_timeout)", api_silence(rt, heard, sizeof heard));
-  if (who) api_place_error(ret, who, "");
+           deadline_ms ? "" : " (limits.step_timeout)",
+           api_describe_silence(rt, heard, sizeof heard));
+  if (who) api_set_error_node(ret, who, "");
 }
 
 /* ---- one after the other --------------------------------------------------------------------- */
 
 enum { WAITS_FOR_EARLIER, RUNS };
 
-static cleave_status start(cleave_runtime *rt, api_future *f, const api_starts *s,
+static cleave_status start(cleave_runtime *rt, api_future *f, const api_backward_roots *s,
                            cleave_error *error) {
   api_context *c = f->context;
   cleave_error why;
@@ -309,35 +310,36 @@ static cleave_status take_gradient(cleave_runtime *rt, const cleave_backward_opt
   if (o->weights && o->weights[i] != 0)
     return api_fail(error, CLV_INVALID,
                     "root number %zu has both a weight and a gradient: it starts with one", i);
-  return api_tensor_in(rt->pool, &o->gradients[i], ret, error);
+  return api_copy_tensor_in(rt->pool, &o->gradients[i], ret, error);
 }
 
-cleave_status api_starts_of(cleave_runtime *rt, const cleave_reference *roots, size_t n,
-                            const cleave_backward_options *o, api_starts *ret,
-                            cleave_error *error) {
+cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference *roots, size_t n,
+                                      const cleave_backward_options *o, api_backward_roots *ret,
+                                      cleave_error *error) {
   cleave_status status = CLEAVE_OK;
-  *ret = (api_starts){.roots = (cleave_reference *)(uintptr_t)roots,
-                      .weights = (float *)(uintptr_t)o->weights,
-                      .n = n,
-                      .retain = o->retain};
+  *ret = (api_backward_roots){.roots = (cleave_reference *)(uintptr_t)roots,
+                              .weights = (float *)(uintptr_t)o->weights,
+                              .n = n,
+                              .retain = o->retain};
   if (!n) return api_fail(error, CLV_INVALID, "a backward without roots");
   if (!o->gradients) return CLEAVE_OK;
   TRY(clv_alloc(n, sizeof *ret->gradients, &ret->gradients, &err));
   for (size_t i = 0; i < n && status == CLEAVE_OK; i++)
     status = take_gradient(rt, o, i, &ret->gradients[i], error);
-  if (status != CLEAVE_OK) api_starts_done(ret);
+  if (status != CLEAVE_OK) api_backward_roots_done(ret);
   return status;
 }
 
-void api_starts_done(api_starts *s) {
+void api_backward_roots_done(api_backward_roots *s) {
   if (!s) return;
   for (size_t i = 0; s->gradients && i < s->n; i++) clv_tensor_unref(s->gradients[i]);
   free(s->gradients);
   s->gradients = NULL;
 }
 
-static cleave_status copy_starts(const api_starts *from, api_starts *ret, cleave_error *error) {
-  *ret = (api_starts){.n = from->n, .retain = from->retain};
+static cleave_status copy_starts(const api_backward_roots *from, api_backward_roots *ret,
+                                 cleave_error *error) {
+  *ret = (api_backward_roots){.n = from->n, .retain = from->retain};
   TRY(clv_alloc(from->n, sizeof *ret->roots, &ret->roots, &err));
   if (from->weights) TRY(clv_alloc(from->n, sizeof *ret->weights, &ret->weights, &err));
   if (from->gradients) TRY(clv_alloc(from->n, sizeof *ret->gradients, &ret->gradients, &err));
@@ -350,7 +352,7 @@ static cleave_status copy_starts(const api_starts *from, api_starts *ret, cleave
 
 cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                  cleave_error *error) {
-  const api_starts *s = a->starts;
+  const api_backward_roots *s = a->starts;
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
   if (c->evaluation)
@@ -373,14 +375,14 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
   }
 }
 
-void api_pass_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   too_late(rt, f->context, f->deadline_ms, ret);
   api_context_fail(rt, f->context, ret, 0);
 }
 
-void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   if (f->stage == RUNS)
-    api_pass_late(rt, f, ret);
+    api_pass_deadline_error(rt, f, ret);
   else
     api_fail(ret, CLV_DEADLINE, "what context %s does before this backward was not done in time",
              f->context->name);

@@ -14,30 +14,30 @@ static const api_operation *op_of(api_operation_kind kind) { return &api_operati
 
 cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
                              uint64_t deadline_ms, cleave_tensor *ret_tensor, cleave_error *error) {
-  GIVEN(runtime, ret_tensor);
+  NOT_NULL(runtime, ret_tensor);
   api_arguments a = {.deadline_ms = deadline_ms, .reference = reference};
-  return api_run(runtime, op_of(API_FETCH), &a, ret_tensor, error);
+  return api_run_blocking(runtime, op_of(API_FETCH), &a, ret_tensor, error);
 }
 
 cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference reference,
                                    uint64_t deadline_ms, cleave_future *ret_future,
                                    cleave_error *error) {
-  GIVEN(runtime, ret_future);
+  NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .reference = reference};
-  return api_start(runtime, op_of(API_FETCH), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_FETCH), &a, ret_future, error);
 }
 
 cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                  cleave_error *error) {
-  GIVEN(runtime, ret_tensor);
+  NOT_NULL(runtime, ret_tensor);
   cleave_place place;
   PASS(cleave_owner(runtime, reference, &place, error));
   if (strcmp(place.node, "master") != 0) {
     api_fail(error, CLV_PRECONDITION,
              "reference %llu belongs to '%s', not to this process: use cleave_to_here",
              (unsigned long long)reference.id, place.node);
-    api_place_error(error, place.node, "");
+    api_set_error_node(error, place.node, "");
     return CLEAVE_PRECONDITION;
   }
   return cleave_to_here(runtime, reference, deadline_ms, ret_tensor, error);
@@ -47,13 +47,13 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, cleave_reference *ret_reference,
                                cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, inputs, ret_future);
+  NOT_NULL(runtime, module, inputs, ret_future);
   api_arguments a = {.context = context,
                      .module = module,
                      .inputs = inputs,
                      .n_inputs = n_inputs,
                      .ret_reference = ret_reference};
-  return api_start(runtime, op_of(API_CALL), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_CALL), &a, ret_future, error);
 }
 
 cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
@@ -61,14 +61,14 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
                               size_t n_inputs, uint64_t deadline_ms,
                               cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                               cleave_error *error) {
-  GIVEN(runtime, module, inputs, ret_tensor);
+  NOT_NULL(runtime, module, inputs, ret_tensor);
   api_arguments a = {.deadline_ms = deadline_ms,
                      .context = context,
                      .module = module,
                      .inputs = inputs,
                      .n_inputs = n_inputs,
                      .ret_reference = ret_reference};
-  return api_run(runtime, op_of(API_CALL), &a, ret_tensor, error);
+  return api_run_blocking(runtime, op_of(API_CALL), &a, ret_tensor, error);
 }
 
 /* ---- backward and steps ---------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
 cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                               const cleave_reference *roots, size_t n_roots, bool retain,
                               uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, roots);
+  NOT_NULL(runtime, roots);
   const cleave_backward_options o = {
       .size = sizeof o, .retain = retain, .deadline_ms = deadline_ms};
   return cleave_backward_with(runtime, context, roots, n_roots, &o, error);
@@ -85,40 +85,40 @@ cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
 cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
                                    const cleave_reference *roots, size_t n_roots,
                                    const cleave_backward_options *options, cleave_error *error) {
-  GIVEN(runtime, roots);
-  OPTIONS_IN(cleave_backward_options, o, options);
-  CLV_AUTO(api_starts_done) api_starts from = {0};
-  PASS(api_starts_of(runtime, roots, n_roots, &o, &from, error));
+  NOT_NULL(runtime, roots);
+  COPY_OPTIONS_IN(cleave_backward_options, o, options);
+  CLV_AUTO(api_backward_roots_done) api_backward_roots from = {0};
+  PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .starts = &from};
-  return api_run(runtime, op_of(API_BACKWARD), &a, NULL, error);
+  return api_run_blocking(runtime, op_of(API_BACKWARD), &a, NULL, error);
 }
 
 cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
                                     const cleave_reference *roots, size_t n_roots,
                                     const cleave_backward_options *options,
                                     cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, roots, ret_future);
-  OPTIONS_IN(cleave_backward_options, o, options);
-  CLV_AUTO(api_starts_done) api_starts from = {0};
-  PASS(api_starts_of(runtime, roots, n_roots, &o, &from, error));
+  NOT_NULL(runtime, roots, ret_future);
+  COPY_OPTIONS_IN(cleave_backward_options, o, options);
+  CLV_AUTO(api_backward_roots_done) api_backward_roots from = {0};
+  PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
   api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .starts = &from};
-  return api_start(runtime, op_of(API_BACKWARD), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_BACKWARD), &a, ret_future, error);
 }
 
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_context context, uint64_t deadline_ms, cleave_stepped *ret,
                           cleave_error *error) {
-  GIVEN(runtime, optimizer);
+  NOT_NULL(runtime, optimizer);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context, .optimizer = optimizer};
-  return api_run(runtime, op_of(API_STEP), &a, ret, error);
+  return api_run_blocking(runtime, op_of(API_STEP), &a, ret, error);
 }
 
 cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                 cleave_context context, uint64_t deadline_ms,
                                 cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, optimizer, ret_future);
+  NOT_NULL(runtime, optimizer, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context, .optimizer = optimizer};
-  return api_start(runtime, op_of(API_STEP), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_STEP), &a, ret_future, error);
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
@@ -126,35 +126,35 @@ cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optim
 cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module, const char *name,
                                  uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                  cleave_error *error) {
-  GIVEN(runtime, module, name, ret_tensor);
+  NOT_NULL(runtime, module, name, ret_tensor);
   api_arguments a = {
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = CLEAVE_STATE_WEIGHTS};
-  return api_run(runtime, op_of(API_WEIGHT_READ), &a, ret_tensor, error);
+  return api_run_blocking(runtime, op_of(API_WEIGHT_READ), &a, ret_tensor, error);
 }
 
 cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
                                        const char *name, uint64_t deadline_ms,
                                        cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_future);
+  NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = {
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = CLEAVE_STATE_WEIGHTS};
-  return api_start(runtime, op_of(API_WEIGHT_READ), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_WEIGHT_READ), &a, ret_future, error);
 }
 
 cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, uint64_t deadline_ms,
                                 cleave_state *ret_state, cleave_error *error) {
-  GIVEN(runtime, module, ret_state);
+  NOT_NULL(runtime, module, ret_state);
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  return api_run(runtime, op_of(API_STATE_READ), &a, ret_state, error);
+  return api_run_blocking(runtime, op_of(API_STATE_READ), &a, ret_state, error);
 }
 
 cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
                                       cleave_state_kind kind, uint64_t deadline_ms,
                                       cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, ret_future);
+  NOT_NULL(runtime, module, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  return api_start(runtime, op_of(API_STATE_READ), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_STATE_READ), &a, ret_future, error);
 }
 
 /* Items that are not taken are freed with the arguments. */
@@ -169,37 +169,37 @@ static cleave_status copy_items(const cleave_named *items, size_t n, api_argumen
     return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, m->name,
                     cleave_state_count(m, a->kind));
   a->n = (uint32_t)n;
-  return api_state_items(m, a->kind, items, n, &a->items, error);
+  return api_copy_state_items(m, a->kind, items, n, &a->items, error);
 }
 
 cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                  cleave_state_kind kind, const cleave_named *items, size_t n,
                                  uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, module);
+  NOT_NULL(runtime, module);
   if (!n) return CLEAVE_OK;
-  GIVEN(items);
+  NOT_NULL(items);
   CLV_AUTO(items_done)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
   PASS(copy_items(items, n, &a, error));
-  return api_run(runtime, op_of(API_STATE_WRITE), &a, NULL, error);
+  return api_run_blocking(runtime, op_of(API_STATE_WRITE), &a, NULL, error);
 }
 
 cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
                                        cleave_state_kind kind, const cleave_named *items, size_t n,
                                        uint64_t deadline_ms, cleave_future *ret_future,
                                        cleave_error *error) {
-  GIVEN(runtime, module, items, ret_future);
+  NOT_NULL(runtime, module, items, ret_future);
   if (!n) return api_fail(error, CLV_INVALID, "no items to write");
   CLV_AUTO(items_done)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
   PASS(copy_items(items, n, &a, error));
-  return api_start(runtime, op_of(API_STATE_WRITE), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_STATE_WRITE), &a, ret_future, error);
 }
 
 cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
                                   const cleave_tensor *tensor, uint64_t deadline_ms,
                                   cleave_error *error) {
-  GIVEN(runtime, module, name, tensor);
+  NOT_NULL(runtime, module, name, tensor);
   const cleave_named one = {name, *tensor};
   PASS(api_check_weight(module, name, tensor, error));
   return cleave_state_write(runtime, module, CLEAVE_STATE_WEIGHTS, &one, 1, deadline_ms, error);
@@ -209,7 +209,7 @@ cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *
                                         const char *name, const cleave_tensor *tensor,
                                         uint64_t deadline_ms, cleave_future *ret_future,
                                         cleave_error *error) {
-  GIVEN(runtime, module, name, tensor, ret_future);
+  NOT_NULL(runtime, module, name, tensor, ret_future);
   const cleave_named one = {name, *tensor};
   PASS(api_check_weight(module, name, tensor, error));
   return cleave_state_write_async(runtime, module, CLEAVE_STATE_WEIGHTS, &one, 1, deadline_ms,
@@ -220,17 +220,17 @@ cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *
 
 cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                    uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run(runtime, op_of(API_CLOSE), &a, NULL, error);
+  return api_run_blocking(runtime, op_of(API_CLOSE), &a, NULL, error);
 }
 
 cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
                                          uint64_t deadline_ms, cleave_future *ret_future,
                                          cleave_error *error) {
-  GIVEN(runtime, ret_future);
+  NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_start(runtime, op_of(API_CLOSE), &a, ret_future, error);
+  return api_run_async(runtime, op_of(API_CLOSE), &a, ret_future, error);
 }
 
 /* ---- futures with a tensor ------------------------------------------------------------------- */
@@ -239,22 +239,22 @@ cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context
 cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_t deadline_ms,
                           cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  GIVEN(runtime, ret_tensor);
+  NOT_NULL(runtime, ret_tensor);
   {
     api_future *f;
     LOCKED(runtime);
     PASS(api_future_find(runtime, future, &f, error));
     cleave_status status =
         f->op->out == api_tensor_result
-            ? api_future_await(runtime, f, api_until(runtime, deadline_ms), error)
+            ? api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error)
             : api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no tensor",
                        (unsigned long long)future.id, f->op->name, f->of);
     if (status == CLEAVE_OK) {
       t = clv_tensor_ref(f->tensor);
       f->released = true;
     }
-    api_future_leave(runtime, f);
+    api_future_release_use(runtime, f);
     if (status != CLEAVE_OK) return status;
   }
-  return api_tensor_out(t, ret_tensor, error);
+  return api_copy_tensor_out(t, ret_tensor, error);
 }

@@ -15,11 +15,11 @@
 cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
                           const cleave_tensor *tensor, bool requires_grad,
                           cleave_reference *ret_reference, cleave_error *error) {
-  GIVEN(runtime, tensor, ret_reference);
+  NOT_NULL(runtime, tensor, ret_reference);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   api_context *c;
   api_value *v;
-  PASS(api_tensor_in(runtime->pool, tensor, &t, error));
+  PASS(api_copy_tensor_in(runtime->pool, tensor, &t, error));
   if (requires_grad && t->dtype != CLV_F32)
     return api_fail(error, CLV_INVALID, "a leaf of %s has no gradient; only f32 has",
                     clv_dtype_name(t->dtype));
@@ -71,7 +71,7 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
            "module '%s' at %s takes only inputs that are there: %.240s; bring them with "
            "cleave_send_to(..., \"%s\"), or load the module without local_only",
            m->name, here, text, here);
-  api_place_error(error, here, m->name);
+  api_set_error_node(error, here, m->name);
   return CLEAVE_PRECONDITION;
 }
 
@@ -91,7 +91,7 @@ static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, a
         "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
         "the module with device \"%s\", or with any_device, which takes it there",
         m->name, m->device, here, i, m->graph->nodes[m->inputs[i]].name, device, device);
-    api_place_error(error, here, m->name);
+    api_set_error_node(error, here, m->name);
     return CLEAVE_PRECONDITION;
   }
   return CLEAVE_OK;
@@ -112,7 +112,7 @@ static cleave_status check_batches(const cleave_module *m, api_value *const *in,
   for (uint32_t i = 0; i < m->n_inputs; i++) n[i] = in[i]->shape.dim[0];
   if (clv_graph_set_batches(m->graph, n, &err) == CLV_OK) return CLEAVE_OK;
   (void)clv_err_prefix(&err, "module '%s'", m->name);
-  return api_from(error, &err);
+  return api_convert_error(error, &err);
 }
 
 static cleave_status check_call(cleave_runtime *rt, const api_context *c, const cleave_module *m,
@@ -141,14 +141,14 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
 /* The value will not come any more: the master's node is told what the program knows. */
 static cleave_status pass_on_failure(cleave_runtime *rt, const api_value *v, cleave_error *error) {
   clv_packet *p;
-  PASS(api_packet(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
-  api_failure_out(v, &p->frame);
+  api_failure_to_frame(v, &p->frame);
   return api_send(rt, 0, p, error);
 }
 
-cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
-                        cleave_error *error) {
+cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
+                                cleave_error *error) {
   clv_packet *p;
   const char *to = node ? api_wire_name(&rt->peers[node]) : "";
   if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->deliver_sent || v->failed)
@@ -190,7 +190,7 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
   for (uint32_t i = 0; i < v->n_args; i++) {
     api_value *a = v->args[i];
     bool along = is_carried(a, v->module->node);
-    TRY(clv_packet_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
+    TRY(clv_packet_add_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
     if (!along) continue;
     a->at |= NODE_BIT(v->module->node); /* a second slot names it */
     *ret_given |= 1u << i;
@@ -214,7 +214,7 @@ static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode
     v->send_later |= NODE_BIT(how->to);
     return CLEAVE_OK;
   }
-  TRY(clv_packet_call_deliver(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
+  TRY(clv_packet_add_delivery(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
   v->deliver_sent |= how->to == 0;
   if (how->for_program) return CLEAVE_OK;
   v->at |= NODE_BIT(how->to);
@@ -226,8 +226,8 @@ static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode
 static void add_order(clv_packet *p, const api_context *c, const cleave_call_options *o) {
   if (c->events) p->frame.flags |= CLV_FLAG_TRACE;
   if (!o) return;
-  clv_packet_call_positions(p, o->position, o->backward_position, o->weight_position,
-                            o->old_weights);
+  clv_packet_set_positions(p, o->position, o->backward_position, o->weight_position,
+                           o->old_weights);
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
@@ -249,7 +249,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
-  api_name_module(p, m);
+  api_set_frame_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
   p->frame.call.after = how->after;
@@ -257,7 +257,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   cleave_status status = ask_along(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
   if (status == CLEAVE_OK)
-    status = waits_for_master(rt, v) ? api_send_with_next(rt, m->node, clv_steal(&p), error)
+    status = waits_for_master(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
                                      : api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
     if (given & 1u << i) v->args[i]->at &= ~NODE_BIT(m->node);
@@ -271,8 +271,9 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
     c->n_windowed++;
   }
   c->called[m->index]++;
-  api_module_used(c, m);
-  for (uint32_t i = 0; i < v->n_args; i++) PASS(api_bring(rt, v->args[i], m->node, true, error));
+  api_context_use_module(c, m);
+  for (uint32_t i = 0; i < v->n_args; i++)
+    PASS(api_deliver_value(rt, v->args[i], m->node, true, error));
   return CLEAVE_OK;
 }
 
@@ -285,7 +286,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
 
 /* Does a backward get to a call on these inputs? */
 static bool takes_part(const cleave_module *m, api_value *const *in) {
-  bool learns = m->n_learning > 0 || api_ties_learn(m);
+  bool learns = m->n_learning > 0 || api_has_trainable_tie(m);
   for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
   return learns;
 }
@@ -343,7 +344,7 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
                           api_value **ret, cleave_error *error) {
   api_context *c;
   PASS(api_module_place(m, first_wants_gradient(rt, inputs, n_inputs), 0, error));
-  PASS(api_decided(rt, api_until(rt, 0), error));
+  PASS(api_await_decision(rt, api_deadline_ns(rt, 0), error));
   PASS(api_find_context(rt, handle, &c, error));
   PASS(check_after(rt, c, m, how->after, error));
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
@@ -378,15 +379,15 @@ static cleave_status call_mode_of(const cleave_runtime *rt, const cleave_call_op
     return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", o->send_to,
                     rt->config->file);
   ret->to = (uint32_t)node;
-  return api_node_is_there(rt, ret->to, error);
+  return api_check_node_present(rt, ret->to, error);
 }
 
 cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
                                cleave_module *module, const cleave_reference *inputs,
                                size_t n_inputs, const cleave_call_options *options,
                                cleave_reference *ret_reference, cleave_error *error) {
-  GIVEN(runtime, module, inputs, ret_reference);
-  OPTIONS_IN(cleave_call_options, o, options);
+  NOT_NULL(runtime, module, inputs, ret_reference);
+  COPY_OPTIONS_IN(cleave_call_options, o, options);
   api_value *v;
   call_mode how;
   LOCKED(runtime);
@@ -399,7 +400,7 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
 cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave_module *module,
                           const cleave_reference *inputs, size_t n_inputs,
                           cleave_reference *ret_reference, cleave_error *error) {
-  GIVEN(runtime, module, inputs, ret_reference);
+  NOT_NULL(runtime, module, inputs, ret_reference);
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 

@@ -14,7 +14,7 @@ enum { MOST_ENDING = 64 }; /* contexts that have ended, some node's answer to wh
 
 /* A worker that does not answer must not make records pile up here. */
 static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
-  uint64_t until = api_until(rt, 0);
+  uint64_t until = api_deadline_ns(rt, 0);
   char heard[200];
   bool in_time = true;
   rt->n_awaiting++;
@@ -22,17 +22,17 @@ static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
   rt->n_awaiting--;
   if (in_time) return CLEAVE_OK;
   return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
-                  rt->n_ending, api_silence(rt, heard, sizeof heard));
+                  rt->n_ending, api_describe_silence(rt, heard, sizeof heard));
 }
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
                                   cleave_context *ret_context, cleave_error *error) {
-  GIVEN(runtime, ret_context);
-  OPTIONS_IN(cleave_context_options, o, options);
+  NOT_NULL(runtime, ret_context);
+  COPY_OPTIONS_IN(cleave_context_options, o, options);
   LOCKED(runtime);
   if (runtime->open->closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
-  PASS(api_take_late_error(runtime, error));
+  PASS(api_take_deferred_error(runtime, error));
   PASS(wait_for_ends(runtime, error));
   api_context *c = runtime->free_contexts;
   if (c)
@@ -45,14 +45,14 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
                      .events = o.events};
   char name[sizeof c->name - 2];
   if (o.name)
-    snprintf(c->name, sizeof c->name, "'%s'", clv_text_fit(o.name, name, sizeof name));
+    snprintf(c->name, sizeof c->name, "'%s'", clv_text_truncate(o.name, name, sizeof name));
   else
     snprintf(c->name, sizeof c->name, "%llu", (unsigned long long)c->id);
   clv_err err;
   if (api_id_table_put(&runtime->contexts, c->id, c, &err) != CLV_OK) {
     c->next = runtime->free_contexts;
     runtime->free_contexts = c;
-    return api_from(error, &err);
+    return api_convert_error(error, &err);
   }
   ret_context->id = c->id;
   return CLEAVE_OK;

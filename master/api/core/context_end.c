@@ -24,7 +24,7 @@ static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
   c->ends_due_ns = now + c->ends_wait_ns;
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if ((silent & NODE_BIT(i)) &&
-        api_packet(rt, CLV_END_CONTEXT, c->id, ++rt->next_id, &p, NULL) == CLEAVE_OK)
+        api_packet_new(rt, CLV_END_CONTEXT, c->id, ++rt->next_id, &p, NULL) == CLEAVE_OK)
       (void)api_send(rt, i, p, NULL);
 }
 
@@ -41,7 +41,7 @@ static uint64_t resend_due(cleave_runtime *rt) {
   return due;
 }
 
-const api_job api_ends_job = {.before_sleep = resend_due};
+const api_job api_context_end_job = {.before_sleep = resend_due};
 
 /* An end that is waited for is said behind its step and not with it, or its rows are asked for:
  * nodes do not let that one wait for another packet. */
@@ -52,7 +52,7 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
   c->ends_due_ns = api_now(rt) + END_AGAIN_NS;
   if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
   if (rt->stepping == c && (c->state == API_CONTEXT_ENDING || c->events))
-    api_send_step_and_ends(rt, c, &notified);
+    api_flush_step_and_ends(rt, c, &notified);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
@@ -72,18 +72,18 @@ static void hide_values(api_context *c) {
   }
 }
 
-static void linger(cleave_runtime *rt, api_context *c, api_context_fact fact) {
+static void linger(cleave_runtime *rt, api_context *c, api_context_event fact) {
   hide_values(c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
-  (void)api_context_meets(&c->state, fact);
+  (void)api_context_on_event(&c->state, fact);
 }
 
-void api_context_ended(cleave_runtime *rt, api_context *c) {
+void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
   api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
   if (c->state == API_CONTEXT_ENDING && silent && !(silent & ~c->sparing))
-    linger(rt, c, API_CONTEXT_NODES_SPARE);
-  bool is_ending = c->state == API_CONTEXT_ENDING || c->state == API_CONTEXT_LINGERING;
-  if (is_ending && !c->users && !silent) api_context_forget(rt, c);
+    linger(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
+  bool is_ending = c->state == API_CONTEXT_ENDING || c->state == API_CONTEXT_ENDING_KEPT;
+  if (is_ending && !c->users && !silent) api_context_free(rt, c);
 }
 
 /* Tells the nodes what kept values of the context may need of them. False: nothing. */
@@ -91,8 +91,8 @@ static bool spare(cleave_runtime *rt, api_context *c) {
   return rt->keeper && rt->keeper->spare(rt, c);
 }
 
-void api_context_end_owed(cleave_runtime *rt, api_context *c) {
-  if (api_context_meets(&c->state, API_CONTEXT_OWNERS_ANSWERED) != API_SETTLE) return;
+void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
+  if (api_context_on_event(&c->state, API_CONTEXT_OWNERS_ANSWERED) != API_SETTLE) return;
   c->spares = spare(rt, c);
   (void)send_ends(rt, c, NULL);
 }
@@ -110,14 +110,14 @@ static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error 
  * it. */
 static void give_up(cleave_runtime *rt, api_context *c) {
   cleave_error why;
-  bool busy = c->users || c->running || api_futures_wait_in(rt, c);
+  bool busy = c->users || c->running || api_has_waiter_in_context(rt, c);
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
   if (busy && !c->spares) api_context_fail(rt, c, &why, 0);
   if (busy && !c->failed) {
     c->failed = true;
     c->failure = why;
   }
-  api_futures_end(rt, c);
+  api_futures_end_in_context(rt, c);
   api_wake(rt);
 }
 
@@ -131,30 +131,30 @@ static bool begin_end(cleave_runtime *rt, api_context *c) {
 
 cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
                                  cleave_error *error) {
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && c->keeping && c->state == API_CONTEXT_OPEN)
-    runtime->keeper->wait(runtime, c, api_until(runtime, 0));
+    runtime->keeper->wait(runtime, c, api_deadline_ns(runtime, 0));
   c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(runtime, handle, &c, error);
-  if (c->users || api_futures_wait_in(runtime, c) || runtime->deciding == c)
+  if (c->users || api_has_waiter_in_context(runtime, c) || runtime->deciding == c)
     return api_fail(error, CLV_PRECONDITION,
                     "something waits in context %s, or a step that may be taken back: close it",
                     c->name);
-  (void)api_context_meets(&c->state, API_CONTEXT_ENDS);
+  (void)api_context_on_event(&c->state, API_CONTEXT_ENDS);
   runtime->n_ending++;
   bool gone_on = !c->failed;
   if (begin_end(runtime, c)) return end_later(runtime, c, error);
   bool given_up = gone_on && c->failed;
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->final_step && !given_up) status = api_context_failure(c, error);
-  if (status == CLEAVE_OK) status = api_take_late_error(runtime, error);
+  if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
   if (c->spares)
     hide_values(c);
   else
     api_drop_values(runtime, c);
-  api_context_ended(runtime, c);
+  api_context_free_if_ended(runtime, c);
   return status;
 }
 
@@ -183,7 +183,7 @@ static api_context *still_open(cleave_runtime *rt, api_future *f) {
 
 /* A step on its way is waited for as long as that may take. */
 static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_future *f) {
-  if (f->stage == WAITS_FOR_KEPTS && c->keeping && !c->failed && !api_is_late(rt, f->until_ns))
+  if (f->stage == WAITS_FOR_KEPTS && c->keeping && !c->failed && !api_is_expired(rt, f->until_ns))
     return true;
   f->stage = WAITS_FOR_STEP;
   f->due_ns = UINT64_MAX;
@@ -205,12 +205,12 @@ static void take_ends(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = f->why;
   api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
   bool all = !(silent & ~c->sparing);
-  if (!all && !api_is_late(rt, f->until_ns)) return;
+  if (!all && !api_is_expired(rt, f->until_ns)) return;
   if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
   if (why.status == CLEAVE_OK && silent)
-    linger(rt, c, API_CONTEXT_NODES_SPARE);
+    linger(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   else
-    api_context_forget(rt, c);
+    api_context_free(rt, c);
   api_future_finish(rt, f, &why);
 }
 
@@ -221,7 +221,7 @@ void api_close_advance(cleave_runtime *rt, api_future *f) {
   if (f->stage < WAITS_FOR_USERS) {
     f->stage = WAITS_FOR_USERS;
     f->bound = true;
-    (void)api_context_meets(&c->state, API_CONTEXT_CLOSES);
+    (void)api_context_on_event(&c->state, API_CONTEXT_CLOSES);
     f->later = begin_end(rt, c);
   }
   if (f->stage == WAITS_FOR_USERS && c->users) return;

@@ -10,6 +10,6 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/incarnations_int.h"
 #include "master/api/core/module_int.h"
-#include "master/api/core/requests_int.h"
+#include "master/api/core/state_requests_int.h"
 
 #endif

@@ -6,27 +6,27 @@
  *
  * The files, the lowest first; a file calls only lower ones (tests/check-circles):
  *
- *   error.c, table.c, failures.c   errors and tensors of callers, ids, what failed elsewhere
- *   states.c                       states of peers, modules and contexts as tables
+ *   error.c, id_table.c, failures.c   errors and tensors of callers, ids, what failed elsewhere
+ *   state_tables.c                       states of peers, modules and contexts as tables
  *   runtime.c, incarnations.c      lock, clock, nodes by name, due jobs; which workers are there
  *   send.c                         frames to nodes, failures of contexts, the held step
  *   tape.c, context_end.c          contexts and values as records; how contexts end
- *   module_end.c, members.c        how modules end, and leave their optimisers
- *   losses.c                       what fails with a node
+ *   module_unload.c, group_members.c        how modules end, and leave their optimisers
+ *   lost_nodes.c                       what fails with a node
  *   wait.c                         waiting for nodes; runs the due jobs
- *   context.c, module.c, place.c   opening and loading: may wait
- *   groups.c, optimizer.c, step.c  groups of parameters, votes, decisions
- *   requests.c, state.c, pieces.c  state by name, and in pieces
- *   call.c, reference.c            leaves, calls, what has to be sent; values at other nodes
+ *   context.c, module.c, module_load.c   opening and loading: may wait
+ *   param_groups.c, optimizer.c, step.c  groups of parameters, votes, decisions
+ *   state_requests.c, state_dict.c, state_pieces.c  state by name, and in pieces
+ *   call.c, reference_fetch.c            leaves, calls, what has to be sent; values at other nodes
  *   backward.c                     the walk over the tape
  *   events.c, links.c, may_send.c  what nodes answer; links; what may leave this process
  *   future.c, operations.c         records of what is waited for; the table of operations
  *   await.c, blocking.c            running operations; the functions that wait, in both forms
- *   workers.c, open.c, closing.c   sessions; a runtime's begin and end
+ *   workers.c, runtime_open.c, runtime_close.c   sessions; a runtime's begin and end
  *
  * master/api/extra registers what core calls of it: a table of functions with the first kept
- * reference (api_keeper), operations, the callbacks of futures, and records that are freed with the
- * runtime (api_attachment).
+ * reference (api_kept_ops), operations, the callbacks of futures, and records that are freed with
+ * the runtime (api_attachment).
  *
  * Here functions that can fail return cleave_status and take `cleave_error *error` (NULL allowed)
  * last. Everything behind a runtime is guarded by its one lock, held for microseconds: packets are
@@ -42,14 +42,14 @@
 #include "common/model/models/models.h"
 #include "common/net/tls/tls.h"
 #include "master/api/core/error_int.h"
-#include "master/api/core/states_int.h"
+#include "master/api/core/state_tables_int.h"
 
 enum {
   API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
   API_MAX_MODULES = 255, /* 255 itself means all */
   API_BULK_LANES = 4,
-  API_DEVICE = 32, /* bytes of a device's name */
-  API_DEVICES = 256,
+  API_DEVICE_NAME = 32, /* bytes of a device's name */
+  API_DEVICE_LIST = 256,
 };
 typedef uint64_t api_node_set;
 #define NODE_BIT(index) ((api_node_set)1 << (index))
@@ -57,10 +57,10 @@ typedef uint64_t api_node_set;
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 /* A pooled copy of the caller's tensor. */
-cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
-                            cleave_error *error);
-cleave_status api_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error);
-cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error);
+cleave_status api_copy_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
+                                 cleave_error *error);
+cleave_status api_copy_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error);
+cleave_status api_copy_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error);
 
 /* ---- a table from ids to things -------------------------------------------------------------- */
 
@@ -94,13 +94,13 @@ typedef struct api_peer {
   uint32_t peer_timeout_ms; /* of its link */
   api_peer_state state;
   bool opened, has_module, keeps_files, keeps_rows, gives_pieces, fixes, ties, narrows;
-  uint64_t heard_ns;          /* when its last packet came */
-  char device[API_DEVICE];    /* what "auto" means there, */
-  char devices[API_DEVICES];  /* and what it has: "cpu, cuda:0" */
-  cleave_error why_lost;      /* the last time */
-  clv_link_counts measured;   /* at the last cleave_measure */
-  uint32_t n_returns;         /* times that it was lost and has come back (incarnations_int.h) */
-  char wire[CLEAVE_NAME + 1]; /* its name in frames after that */
+  uint64_t heard_ns;             /* when its last packet came */
+  char device[API_DEVICE_NAME];  /* what "auto" means there, */
+  char devices[API_DEVICE_LIST]; /* and what it has: "cpu, cuda:0" */
+  cleave_error why_lost;         /* the last time */
+  clv_link_counts measured;      /* at the last cleave_measure */
+  uint32_t n_returns;            /* times that it was lost and has come back (incarnations_int.h) */
+  char wire[CLEAVE_NAME + 1];    /* its name in frames after that */
   uint64_t answer_by; /* monotonic ns until which connecting must be done; 0: not yet known */
   uint64_t bytes_up, bytes_down; /* over the links that it had */
   uint32_t loading;              /* modules on their way there */
@@ -128,7 +128,7 @@ struct cleave_module {
   uint64_t number;            /* in the order of loading */
   uint32_t contexts, keeps;   /* that need it (life_int.h); kept values that are its */
   uint64_t unload;            /* the message that told its node, 0: it has answered */
-  char name[CLEAVE_NAME + 1], device[API_DEVICE];
+  char name[CLEAVE_NAME + 1], device[API_DEVICE_NAME];
   uint32_t node, n_returns; /* and how often that had come back when it was given the module */
   clv_graph *graph;
   clv_params *params;
@@ -163,9 +163,9 @@ struct cleave_module {
 };
 
 /* Takes the graph. network: whose layers they are, for their keys; NULL: the module itself. */
-cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o,
-                              const char *network, clv_graph *graph, cleave_module **ret,
-                              cleave_error *error) CLEAVE_RESULT;
+cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
+                             const char *network, clv_graph *graph, cleave_module **ret,
+                             cleave_error *error) CLEAVE_RESULT;
 /* The keys of a graph's layers. */
 cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
                               clv_graph *g, cleave_error *error) CLEAVE_RESULT;
@@ -183,7 +183,7 @@ cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_err
 /* The program's handle of a reference that outlives its context; found by the reference's id. The
  * record stays after its release for as long as values of contexts, or this node's entry, need
  * it. */
-typedef struct api_kept {
+typedef struct api_kept_ref {
   clv_ref_ids ids;
   uint32_t owner;
   uint64_t value;        /* of the context it was made in */
@@ -199,13 +199,13 @@ typedef struct api_kept {
   clv_tensor *got;      /* by the last of them, or */
   cleave_error not_got; /* why not */
   cleave_error failure; /* of the reference itself, or of its owner */
-} api_kept;
+} api_kept_ref;
 
 typedef struct api_value {
   uint64_t id;
   struct api_context *context;
   cleave_module *module;       /* NULL: a leaf */
-  api_kept *kept;              /* what a leaf stands for, NULL: for a tensor of the program */
+  api_kept_ref *kept;          /* what a leaf stands for, NULL: for a tensor of the program */
   const cleave_module *row_of; /* or rows of its output, which a worker keeps */
   clv_dtype dtype;
   clv_shape shape;
@@ -300,7 +300,7 @@ typedef struct api_state_request {
   bool of_file;
   uint64_t bytes; /* of the file, as its node says */
   clv_sha256 sha256;
-  char device[API_DEVICE];      /* that `found` was computed with, as its node says */
+  char device[API_DEVICE_NAME]; /* that `found` was computed with, as its node says */
   bool answered, failed, fewer; /* fewer: `count` is the most there may be, the answer says */
   cleave_error failure;
   struct api_state_request *next;
@@ -331,7 +331,7 @@ typedef struct api_redacted_error {
   uint64_t context;
 } api_redacted_error;
 
-enum { API_REDACTED = 16 };
+enum { API_MAX_REDACTED = 16 };
 
 /* What a runtime stands in besides its session. Zeroed: the machine's clock and randomness, and
  * workers that are called and dialled over mutual TLS. A simulation hands in its own. */
@@ -353,13 +353,13 @@ typedef struct api_platform {
 
 struct api_future; /* future_int.h */
 
-/* References that outlive their context (kept.c), as contexts, calls and events use them. All with
- * the lock. */
-typedef struct api_keeper {
-  void (*unuse)(cleave_runtime *rt, api_kept *k); /* a value that stood for it is freed */
+/* References that outlive their context (kept_refs.c), as contexts, calls and events use them. All
+ * with the lock. */
+typedef struct api_kept_ops {
+  void (*unuse)(cleave_runtime *rt, api_kept_ref *k); /* a value that stood for it is freed */
   /* Sends the value that stands for a kept one to a node as the node needs it. */
   cleave_status (*bring)(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error);
-  cleave_status (*fetch)(cleave_runtime *rt, api_kept *k, struct api_future *f,
+  cleave_status (*fetch)(cleave_runtime *rt, api_kept_ref *k, struct api_future *f,
                          cleave_error *error);
   /* Waits until the owners of what is kept of a context have answered. */
   void (*wait)(cleave_runtime *rt, api_context *c, uint64_t until_ns);
@@ -373,7 +373,7 @@ typedef struct api_keeper {
   void (*on_answer)(cleave_runtime *rt, const clv_packet *p);
   void (*report)(cleave_runtime *rt, cleave_leaks *l);
   void (*free)(cleave_runtime *rt);
-} api_keeper;
+} api_kept_ops;
 
 /* The first member of a record that is freed with its runtime; of things that core does not
  * know. */
@@ -389,8 +389,8 @@ typedef struct api_job {
   uint64_t (*before_sleep)(cleave_runtime *rt);
   void (*after_sleep)(cleave_runtime *rt); /* NULL: nothing */
 } api_job;
-enum { API_JOBS = 8 };
-extern const api_job api_step_job, api_ends_job, api_breach_job;
+enum { API_MAX_JOBS = 8 };
+extern const api_job api_step_job, api_context_end_job, api_broken_link_job;
 
 struct cleave_runtime {
   api_platform platform;
@@ -398,9 +398,11 @@ struct cleave_runtime {
   clv_session_config *own_config; /* NULL: the caller's */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  clv_notifier notice;                       /* the program's on_notice */
-  clv_log_limiter complaints;                /* of workers, unasked; it tells api_left_out */
-  api_redacted_error redacted[API_REDACTED]; /* the last ones: number n is at n % API_REDACTED */
+  clv_notifier notice; /* the program's on_notice */
+  /* of workers, unasked; it tells api_on_suppressed_logs */
+  clv_log_limiter complaints;
+  /* the last ones: number n is at n % API_MAX_REDACTED */
+  api_redacted_error redacted[API_MAX_REDACTED];
   uint64_t n_redacted;
   void *user;
   uint64_t deadline_ms;
@@ -421,9 +423,9 @@ struct cleave_runtime {
   bool single; /* a session that nobody goes on with */
   clv_key seed;
 
-  const api_job *jobs[API_JOBS]; /* [n_jobs] in the order of their registration */
+  const api_job *jobs[API_MAX_JOBS]; /* [n_jobs] in the order of their registration */
   uint32_t n_jobs;
-  const api_keeper *keeper; /* NULL: nothing has been kept */
+  const api_kept_ops *keeper; /* NULL: nothing has been kept */
 
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -472,16 +474,16 @@ void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
   api_lock(locked_)
 
 /* As cleave_open_config, in that world; its `user` outlives the runtime. */
-cleave_status api_open_in(const api_platform *platform, const clv_session_config *config,
-                          const cleave_options *options, cleave_runtime **ret_runtime,
-                          cleave_error *error) CLEAVE_RESULT;
+cleave_status api_open_on_platform(const api_platform *platform, const clv_session_config *config,
+                                   const cleave_options *options, cleave_runtime **ret_runtime,
+                                   cleave_error *error) CLEAVE_RESULT;
 /* The world's time, and bytes nobody can guess. */
 uint64_t api_now(const cleave_runtime *rt);
 clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* Monotonic end of a deadline given in ms (0: the runtime's), and whether it has passed. */
-uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms);
-bool api_is_late(const cleave_runtime *rt, uint64_t until_ns);
+uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms);
+bool api_is_expired(const cleave_runtime *rt, uint64_t until_ns);
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* With the lock. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));
@@ -489,7 +491,7 @@ void api_detach(cleave_runtime *rt, api_attachment *a);
 /* With the lock: sleep until something changed, or see to the master's own node meanwhile where
  * that has no thread; false when `until_ns` has passed. */
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns);
-void api_look(cleave_runtime *rt); /* the same without sleeping */
+void api_poll(cleave_runtime *rt); /* the same without sleeping */
 /* Something has changed: whoever sleeps looks again. */
 void api_wake(cleave_runtime *rt);
 
@@ -498,15 +500,15 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
 /* It may leave with the next packet to that node, if the caller's thread is the one that brings it
  * to the master's own node (cleave_options.single_thread): when it waits for something, everything
  * has left. */
-cleave_status api_send_with_next(cleave_runtime *rt, uint32_t node, clv_packet *p,
-                                 cleave_error *error);
+cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p,
+                                cleave_error *error);
 
-cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
-                         uint64_t message, clv_packet **ret, cleave_error *error);
+cleave_status api_packet_new(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
+                             uint64_t message, clv_packet **ret, cleave_error *error);
 int api_find_node(const cleave_runtime *rt, const char *name); /* -1: unknown */
 
 /* What its node says of where the module computes; "": nothing. */
-void api_module_is_on(cleave_module *m, const char *device);
+void api_module_set_device(cleave_module *m, const char *device);
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error);
 cleave_status api_open_link(api_peer *p, cleave_error *error);
 /* For links: asks the program's may_send about each tensor; leaves of a failure its code and place,
@@ -514,18 +516,18 @@ cleave_status api_open_link(api_peer *p, cleave_error *error);
 clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 /* A failure that left as code and place may come back from who it reached: then it is once more the
  * one that it was, with its text. */
-void api_recognise(const cleave_runtime *rt, cleave_error *why);
+void api_restore_redacted(const cleave_runtime *rt, cleave_error *why);
 /* Ends the sessions and their links; then, when nothing computes any more, the transport. */
-void api_hang_up(cleave_runtime *rt);
+void api_close_sessions(cleave_runtime *rt);
 void api_runtime_free(cleave_runtime *rt);
-void api_disconnect(cleave_runtime *rt);
+void api_close_links(cleave_runtime *rt);
 /* An answer of a node; takes the packet. Any thread, without the lock. */
-void api_event(api_peer *from, clv_packet *p);
-void api_on_program(void *user, clv_packet *p);
-void api_left_out(void *user, const clv_log_entry *entry);
+void api_on_packet(api_peer *from, clv_packet *p);
+void api_on_program_packet(void *user, clv_packet *p);
+void api_on_suppressed_logs(void *user, const clv_log_entry *entry);
 
 /* "; last heard of worker 'a' 900 ms ago, 'b' 3 ms ago": who keeps the others waiting. */
-const char *api_silence(const cleave_runtime *rt, char *buf, size_t len);
+const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len);
 
 /* With the lock: whatever goes on with that node fails. */
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
@@ -541,34 +543,34 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error);
 void api_drop_value(cleave_runtime *rt, api_value *v);
 void api_drop_values(cleave_runtime *rt, api_context *c);
-void api_context_forget(cleave_runtime *rt, api_context *c);
+void api_context_free(cleave_runtime *rt, api_context *c);
 api_node_set api_lost_nodes(const cleave_runtime *rt);
 cleave_status api_context_failure(const api_context *c, cleave_error *error);
 
-void api_leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
-void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret);
+void api_add_leak(cleave_leaks *l, const char *fmt, ...) CLV_PRINTF(2, 3);
+void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_error *ret);
 
 /* A value's failure in a frame, with the worker in the text. */
-void api_failure_out(const api_value *v, clv_frame *ret);
+void api_failure_to_frame(const api_value *v, clv_frame *ret);
 /* With the lock: have the value brought to a node; to the program with node 0 and for_node
  * false. */
-cleave_status api_bring(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
-                        cleave_error *error);
+cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node, bool for_node,
+                                cleave_error *error);
 
 /* With the lock, waits: STATE_PUT of items: [n], n above 0; context_id: of gradients, else 0. */
-cleave_status api_state_put(cleave_module *m, clv_state_what what, uint64_t context_id,
+cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t context_id,
                             const api_state_item *items, uint32_t n, uint64_t until_ns,
                             cleave_error *error);
 
 /* With the lock: the failure of a step whose context had ended, once. */
-cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error);
+cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error);
 /* With the lock: a context that ended without anybody waiting is freed when all nodes have
  * answered. */
-void api_context_ended(cleave_runtime *rt, api_context *c);
+void api_context_free_if_ended(cleave_runtime *rt, api_context *c);
 /* Nothing is kept any more that its owner has not answered for. */
-void api_context_end_owed(cleave_runtime *rt, api_context *c);
+void api_context_on_owners_answered(cleave_runtime *rt, api_context *c);
 
-clv_lr_schedule api_schedule_of(const cleave_schedule *s);
+clv_lr_schedule api_convert_schedule(const cleave_schedule *s);
 cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error);
 /* With the lock: the parameters that the groups mean are this optimiser's. When it fails,
  * api_groups_leave undoes what has been done. */
@@ -576,51 +578,51 @@ cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, s
                               cleave_error *error);
 void api_groups_leave(cleave_optimizer *o);
 /* ret_names: [m->params->n] of group `number` of a module in an optimiser; gives how many. */
-uint32_t api_group_names(const cleave_module *m, uint32_t number, const char **ret_names);
+uint32_t api_group_param_names(const cleave_module *m, uint32_t number, const char **ret_names);
 void api_optimizer_free(cleave_optimizer *o);
 
 /* With the lock: a final step that has not been sent goes before anything else does. */
-void api_send_step(cleave_runtime *rt);
+void api_flush_final_step(cleave_runtime *rt);
 /* The same with the end of its context: *ret_sent gets the nodes that have been told both. */
-void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent);
+void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent);
 
 /* With the lock: every node has answered to the steps of this context. */
-void api_step_taken(cleave_runtime *rt, api_context *c);
+void api_on_step_answered(cleave_runtime *rt, api_context *c);
 /* With the lock: refuses to change or read parameters while calls wait for a backward that has not
  * begun: the change would wait for them, and the backward for the change. */
-cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error);
+cleave_status api_check_no_window(const cleave_runtime *rt, cleave_error *error);
 /* With the lock: a step on its way that has failed is taken back. When it has to be looked at
  * again. */
 uint64_t api_decision_advance(cleave_runtime *rt);
 /* With the lock: wait until no step is on its way. One that failed has been taken back then, which
  * its context says. */
-cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
+cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
 
 /* Graph of a text of layers. n_parts: over how many nodes layers may be divided, and *ret_how, to
  * be freed, is how each node of the graph is; 0: none may be, and ret_how is NULL. */
-cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
-                               uint32_t n_parts, clv_parallel **ret_how, clv_graph **ret,
-                               cleave_error *error);
+cleave_status api_graph_from_layers(const char *layers, const cleave_input *input,
+                                    uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
+                                    clv_graph **ret, cleave_error *error);
 /* What clv_session_config needs and a program does not is filled in. */
 cleave_status api_read_config(const char *path, const char *text, clv_session_config **ret,
                               cleave_error *error);
-const clv_graph *api_graph_of(const cleave_graph *g);
+const clv_graph *api_unwrap_graph(const cleave_graph *g);
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 /* layers: a range of them, or NULL for all. */
-cleave_status api_arch_graph(const char *arch, const char *attributes, const char *layers,
-                             const cleave_input *input, clv_graph **ret, cleave_error *error);
+cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
+                                  const cleave_input *input, clv_graph **ret, cleave_error *error);
 
 /* The rate of the step that is being taken. */
-double api_rate_of(const cleave_optimizer *o, const api_optimizer_group *g);
+double api_group_rate(const cleave_optimizer *o, const api_optimizer_group *g);
 /* With the lock: the decision on a step, to all modules of these nodes that it is about. */
-cleave_status api_apply_all(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
-                            double scale, cleave_error *error);
+cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
+                                double scale, cleave_error *error);
 /* Of the first group, after so many steps more. */
-double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead);
+double api_rate_after(const cleave_optimizer *o, uint64_t ahead);
 /* With the lock: APPLY with a position. */
 cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave_module *m,
                                uint64_t ahead, uint32_t position, bool keep, cleave_error *error);
 /* With the lock: the rows of an ENDED go to on_event. */
-void api_take_trace(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
+void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
 
 #endif

@@ -5,13 +5,14 @@
 
 #include "master/api/core/core_int.h"
 
-_Static_assert((int)CLEAVE_ANSWER == (int)CLV_ANSWER && (int)CLEAVE_NOT_FOUND == (int)CLV_NOT_FOUND,
+_Static_assert((int)CLEAVE_ANSWER == (int)CLV_BAD_ANSWER &&
+                   (int)CLEAVE_NOT_FOUND == (int)CLV_NOT_FOUND,
                "a status is a code");
 _Static_assert((int)CLEAVE_F32 == (int)CLV_F32 && (int)CLEAVE_I64 == (int)CLV_I64 &&
                    (int)CLEAVE_MAX_RANK == (int)CLV_MAX_RANK,
                "a tensor is a tensor");
 
-cleave_status api_from(cleave_error *error, const clv_err *err) {
+cleave_status api_convert_error(cleave_error *error, const clv_err *err) {
   if (!error) return (cleave_status)err->code;
   *error = (cleave_error){.status = (cleave_status)err->code, .node = "master"};
   snprintf(error->text, sizeof error->text, "%s", err->text);
@@ -28,7 +29,7 @@ cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...)
   return error->status;
 }
 
-void api_place_error(cleave_error *error, const char *node, const char *hop) {
+void api_set_error_node(cleave_error *error, const char *node, const char *hop) {
   if (!error) return;
   snprintf(error->node, sizeof error->node, "%s", node);
   snprintf(error->hop, sizeof error->hop, "%s", hop);
@@ -43,8 +44,8 @@ static int name_at(const char *names, size_t i, const char **ret) {
   return (int)strcspn(names, ",");
 }
 
-cleave_status api_given(const void *const *given, size_t n, const char *names,
-                        cleave_error *error) {
+cleave_status api_check_not_null(const void *const *given, size_t n, const char *names,
+                                 cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
     const char *name;
     if (given[i]) continue;
@@ -54,8 +55,8 @@ cleave_status api_given(const void *const *given, size_t n, const char *names,
   return CLEAVE_OK;
 }
 
-cleave_status api_options_in(const void *options, size_t known, const char *type, void *ret,
-                             cleave_error *error) {
+cleave_status api_copy_options_in(const void *options, size_t known, const char *type, void *ret,
+                                  cleave_error *error) {
   size_t size = known;
   memset(ret, 0, known);
   if (!options) return CLEAVE_OK;
@@ -75,7 +76,7 @@ cleave_status api_options_in(const void *options, size_t known, const char *type
 const char *cleave_status_name(cleave_status status) { return clv_code_name((clv_code)status); }
 const char *cleave_version(void) { return CLV_VERSION; }
 
-void api_leak(cleave_leaks *l, const char *fmt, ...) {
+void api_add_leak(cleave_leaks *l, const char *fmt, ...) {
   size_t at = strlen(l->text);
   va_list args;
   va_start(args, fmt);
@@ -85,7 +86,8 @@ void api_leak(cleave_leaks *l, const char *fmt, ...) {
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave_error *error) {
+cleave_status api_copy_shape_in(int rank, const int64_t *dims, clv_shape *ret,
+                                cleave_error *error) {
   if (rank < 0 || rank > CLEAVE_MAX_RANK)
     return api_fail(error, CLV_INVALID, "a tensor of rank %d; 0 to %d are possible", rank,
                     CLEAVE_MAX_RANK);
@@ -99,14 +101,14 @@ cleave_status api_shape_in(int rank, const int64_t *dims, clv_shape *ret, cleave
   return CLEAVE_OK;
 }
 
-cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
-                            cleave_error *error) {
+cleave_status api_copy_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tensor **ret,
+                                 cleave_error *error) {
   clv_shape shape;
   if (!from) return api_fail(error, CLV_INVALID, "a tensor that is NULL");
   if (from->dtype != CLEAVE_F32 && from->dtype != CLEAVE_I64 && from->dtype != CLEAVE_BF16)
     return api_fail(error, CLV_INVALID, "dtype %d; CLEAVE_F32 and CLEAVE_I64 are possible",
                     (int)from->dtype);
-  PASS(api_shape_in(from->rank, from->shape, &shape, error));
+  PASS(api_copy_shape_in(from->rank, from->shape, &shape, error));
   if (!from->data && cleave_tensor_count(from))
     return api_fail(error, CLV_INVALID, "a tensor without numbers");
   TRY(clv_pool_tensor(pool, (clv_dtype)from->dtype, &shape, ret, &err));
@@ -114,7 +116,7 @@ cleave_status api_tensor_in(clv_pool *pool, const cleave_tensor *from, clv_tenso
   return CLEAVE_OK;
 }
 
-cleave_status api_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error) {
+cleave_status api_copy_tensor_out(const clv_tensor *from, cleave_tensor *ret, cleave_error *error) {
   if (!ret) return CLEAVE_OK;
   if (ret->capacity < from->bytes) {
     void *memory;

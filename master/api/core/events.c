@@ -19,7 +19,7 @@ typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
 /* For another node: passed on as it is. */
 static bool relay(cleave_runtime *rt, clv_packet *p) {
-  int to = api_find_by_wire(rt, p->frame.to);
+  int to = api_find_by_wire_name(rt, p->frame.to);
   uint64_t id = p->frame.context; /* the packet is gone with the sending */
   cleave_error why;
   if (to <= 0) return false;
@@ -42,19 +42,19 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   rt->wake |= v->fetching > 0;
   if (p->frame.has_failure && !v->failed) {
     v->failed = true;
-    api_failure_of(from, &p->frame, &v->failure);
+    api_failure_from_frame(from, &p->frame, &v->failure);
   }
   if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
     v->failed = true;
-    api_fail(&v->failure, CLV_ANSWER, "module '%s' answered with a tensor of another shape",
+    api_fail(&v->failure, CLV_BAD_ANSWER, "module '%s' answered with a tensor of another shape",
              v->module->name);
-    api_place_error(&v->failure, from->name, v->module->name);
+    api_set_error_node(&v->failure, from->name, v->module->name);
     if (v->node_wants) api_context_fail(rt, v->context, &v->failure, 0);
     return false;
   }
   if (p->frame.n_tensors == 1 && !v->here) v->here = clv_tensor_ref(p->tensor[0]);
   if (from->index == 0 || !v->node_wants) return false;
-  if (v->failed) api_failure_out(v, &p->frame);
+  if (v->failed) api_failure_to_frame(v, &p->frame);
   clv_node_post(rt->node, p);
   return true;
 }
@@ -69,7 +69,7 @@ static void add_parts(cleave_runtime *rt, api_value *v) {
       if (clv_pool_tensor(rt->pool, CLV_F32, &v->shape, &v->gradient, &err) == CLV_OK) {
         memcpy(v->gradient->data, t->data, t->bytes);
       } else {
-        api_from(&why, &err);
+        api_convert_error(&why, &err);
         api_context_fail(rt, v->context, &why, 0);
       }
     } else if (t) {
@@ -84,9 +84,9 @@ static bool for_local_call(cleave_runtime *rt, const api_peer *from, api_value *
   cleave_error why;
   if (v->module->node != 0 || from->index == 0) return false;
   if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
-    api_fail(&why, CLV_ANSWER, "worker '%s' sent a gradient of another shape for module '%s'",
+    api_fail(&why, CLV_BAD_ANSWER, "worker '%s' sent a gradient of another shape for module '%s'",
              from->name, v->module->name);
-    api_place_error(&why, from->name, v->module->name);
+    api_set_error_node(&why, from->name, v->module->name);
     api_context_fail(rt, v->context, &why, 0);
     return false;
   }
@@ -132,7 +132,7 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static void answered(cleave_runtime *rt, api_context *c, const clv_packet *p) {
   if (!c || !c->applying || p->frame.reply_to < c->applying_from || --c->applying) return;
   rt->wake = true;
-  if (!c->failed && p->frame.kind == CLV_APPLIED) api_step_taken(rt, c);
+  if (!c->failed && p->frame.kind == CLV_APPLIED) api_on_step_answered(rt, c);
 }
 
 static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
@@ -145,12 +145,13 @@ static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   if (!c) return false;
-  if (c->events && !((c->ended | c->sparing) & NODE_BIT(from->index))) api_take_trace(rt, from, p);
+  if (c->events && !((c->ended | c->sparing) & NODE_BIT(from->index)))
+    api_report_events(rt, from, p);
   bool spares = c->spares && p->frame.step;
   *(spares ? &c->sparing : &c->ended) |= NODE_BIT(from->index);
   bool awaited = c->state != API_CONTEXT_ENDING || rt->n_awaiting;
   rt->wake |= awaited && !(c->nodes & ~c->ended & ~c->sparing & ~api_lost_nodes(rt));
-  api_context_ended(rt, c);
+  api_context_free_if_ended(rt, c);
   return false;
 }
 
@@ -177,7 +178,7 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
       strcmp(r->wanted, p->frame.state.name) == 0) {
     r->found = clv_tensor_ref(p->tensor[0]);
-    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE - 1, p->frame.state.device);
+    snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME - 1, p->frame.state.device);
   }
   return false;
 }
@@ -214,7 +215,7 @@ static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
   rt->broken_until = api_now(rt) + BELIEVED_AFTER_NS;
 }
 
-void api_left_out(void *user, const clv_log_entry *e) {
+void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
   const cleave_runtime *rt = user;
   clv_notify(rt->notice, "worker '%s': %llu more %s were left out", e->who,
              (unsigned long long)e->left_out, e->what);
@@ -230,10 +231,10 @@ static void notify_unasked(cleave_runtime *rt, const api_peer *from, const char 
 
 static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   cleave_error why;
-  api_failure_of(from, &p->frame, &why);
+  api_failure_from_frame(from, &p->frame, &why);
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   api_state_request *r = request_of(rt, from, p->frame.reply_to);
-  if (p->frame.kind == CLV_ERROR && api_unload_refused(rt, from, &p->frame) &&
+  if (p->frame.kind == CLV_ERROR && api_on_unload_error(rt, from, &p->frame) &&
       p->frame.failure.code == CLV_NOT_FOUND)
     return false;
   answered(rt, c, p);
@@ -255,7 +256,7 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 
 /* A tensor that may not pass, or cannot, is an error for who asked for it. */
 static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
-  int to = api_find_by_wire(rt, p->frame.to);
+  int to = api_find_by_wire_name(rt, p->frame.to);
   cleave_error why;
   clv_packet *instead;
   if (to <= 0) {
@@ -266,7 +267,7 @@ static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet
   snprintf(p->frame.reference.node, sizeof p->frame.reference.node, "%s", api_wire_name(from));
   clv_frame frame = p->frame; /* the packet is freed with the attempt to send it */
   if (api_send(rt, (uint32_t)to, p, &why) == CLEAVE_OK || !frame.n_tensors) return;
-  if (api_packet(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
+  if (api_packet_new(rt, CLV_REF_VALUE, 0, 0, &instead, NULL) != CLEAVE_OK) return;
   instead->frame.reference = frame.reference;
   memcpy(instead->frame.to, frame.to, sizeof frame.to);
   instead->frame.has_failure = true;
@@ -306,7 +307,7 @@ static handler *const handlers[CLV_FRAME_KINDS] = {
     [CLV_REF_RENEW] = on_reference,   [CLV_REF_ACK] = on_reference,
 };
 
-void api_event(api_peer *from, clv_packet *p) {
+void api_on_packet(api_peer *from, clv_packet *p) {
   cleave_runtime *rt = from->runtime;
   bool given = false;
   api_lock(rt);
@@ -318,7 +319,7 @@ void api_event(api_peer *from, clv_packet *p) {
   if (!given) clv_packet_free(p);
 }
 
-void api_on_program(void *user, clv_packet *p) {
+void api_on_program_packet(void *user, clv_packet *p) {
   cleave_runtime *rt = user;
-  api_event(&rt->peers[0], p);
+  api_on_packet(&rt->peers[0], p);
 }

@@ -7,8 +7,8 @@
 
 #include "master/api/core/core_int.h"
 
-void api_recognise(const cleave_runtime *rt, cleave_error *why) {
-  for (uint32_t i = 0; i < API_REDACTED; i++)
+void api_restore_redacted(const cleave_runtime *rt, cleave_error *why) {
+  for (uint32_t i = 0; i < API_MAX_REDACTED; i++)
     if (rt->redacted[i].as[0] && strcmp(rt->redacted[i].as, why->text) == 0)
       *why = rt->redacted[i].whole;
 }
@@ -35,7 +35,7 @@ static void name_modules(const cleave_runtime *rt, const char *from, char *ret, 
   ret[CLV_MIN(n, size - 1)] = '\0';
 }
 
-void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret) {
+void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_error *ret) {
   *ret = (cleave_error){.status = (cleave_status)(f->failure.code ? f->failure.code : CLV_UNKNOWN)};
   snprintf(ret->node, sizeof ret->node, "%s", from->name);
   unsigned module; /* nodes know modules by number */
@@ -48,7 +48,7 @@ void api_failure_of(const api_peer *from, const clv_frame *f, cleave_error *ret)
   const char *element = from->index ? "" : f->failure.element;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
            element[0] ? ")" : "");
-  if (from->index) api_recognise(rt, ret); /* by its text as it left */
+  if (from->index) api_restore_redacted(rt, ret); /* by its text as it left */
   char said[CLEAVE_TEXT];
   memcpy(said, ret->text, sizeof said);
   name_modules(rt, said, ret->text, sizeof ret->text);
@@ -59,7 +59,7 @@ bool cleave_is_passed_on(const cleave_error *why) {
 }
 
 /* What fails at home for want of the value says whose it was. */
-void api_failure_out(const api_value *v, clv_frame *ret) {
+void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
   snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->hop[0] ? " for " : "",

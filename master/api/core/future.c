@@ -80,15 +80,15 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
   return CLEAVE_OK;
 }
 
-void api_future_list(cleave_runtime *rt, api_future *f) {
+void api_future_enqueue(cleave_runtime *rt, api_future *f) {
   f->next = NULL;
   f->at = rt->open->end;
   *rt->open->end = f;
   rt->open->end = &f->next;
 }
 
-cleave_status api_future_name(cleave_runtime *rt, api_future *f, cleave_future *ret,
-                              cleave_error *error) {
+cleave_status api_future_assign_handle(cleave_runtime *rt, api_future *f, cleave_future *ret,
+                                       cleave_error *error) {
   uint64_t id = ++rt->next_id;
   TRY(api_id_table_put(&rt->futures, id, f, &err));
   f->id = ret->id = id;
@@ -119,18 +119,18 @@ void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
   rt->open->free = f;
 }
 
-void api_future_leave(cleave_runtime *rt, api_future *f) {
+void api_future_release_use(cleave_runtime *rt, api_future *f) {
   f->waiting--;
   api_future_drop_if_unused(rt, f);
 }
 
-void api_future_watch(api_future *f, bool watch) {
+void api_future_set_watched(api_future *f, bool watch) {
   f->watched += watch ? 1 : (uint32_t)-1;
   if (f->value) f->value->fetching += watch ? 1 : (uint32_t)-1;
 }
 
 cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error) {
-  return api_tensor_out(f->tensor, ret, error);
+  return api_copy_tensor_out(f->tensor, ret, error);
 }
 
 /* ---- the end of one -------------------------------------------------------------------------- */
@@ -187,7 +187,7 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
 
 /* ---- the end of all -------------------------------------------------------------------------- */
 
-bool api_futures_wait_in(const cleave_runtime *rt, const api_context *c) {
+bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
   bool any = false;
   for (const api_future *f = rt->open->first; f && !any; f = f->next)
     any = f->context == c && f->waiting;
@@ -200,7 +200,7 @@ static api_future *next_in(const cleave_runtime *rt, const api_context *c) {
   return f;
 }
 
-void api_futures_end(cleave_runtime *rt, api_context *c) {
+void api_futures_end_in_context(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
   for (api_future *f; (f = next_in(rt, c)) != NULL;)
@@ -212,7 +212,7 @@ void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
   for (const api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
     if (f->released) continue;
     l->futures++;
-    api_leak(l, "future %llu, %s of %s\n", (unsigned long long)f->id, strchr(f->op->name, ' ') + 1,
-             f->of);
+    api_add_leak(l, "future %llu, %s of %s\n", (unsigned long long)f->id,
+                 strchr(f->op->name, ' ') + 1, f->of);
   }
 }

@@ -18,13 +18,13 @@ typedef struct api_callback {
 } api_callback;
 
 /* Where a backward begins. Of one that waits for the one before: copies. */
-typedef struct api_starts {
+typedef struct api_backward_roots {
   cleave_reference *roots; /* [n] */
   float *weights;          /* [n], or NULL: 1 each */
   clv_tensor **gradients;  /* [n], NULL where the weight counts; or NULL */
   size_t n;
   bool retain;
-} api_starts;
+} api_backward_roots;
 
 /* What a function of the program that waits for nodes is given, and its asynchronous form: which of
  * these count, the operation says. */
@@ -42,7 +42,7 @@ typedef struct api_arguments {
   api_state_item *items; /* [n] taken by what begins with them */
   uint32_t n;
   void *work; /* of an operation with a thread; taken */
-  const api_starts *starts;
+  const api_backward_roots *starts;
   const cleave_reference *inputs; /* [n_inputs] of a call, */
   size_t n_inputs;
   cleave_reference *ret_reference; /* and its value; NULL: the value has no other handle */
@@ -92,11 +92,11 @@ typedef struct api_future {
   api_value *value;
   cleave_module *module;
   cleave_optimizer *optimizer;
-  clv_state_what what;
+  clv_state_kind what;
   clv_frame_kind verb; /* with a file of state, of this name: */
   char file[CLV_WIRE_NAME + 1];
   api_state_request request;
-  api_starts backward;
+  api_backward_roots backward;
   void *work; /* the operation's own record; freed by its `free` */
   /* What came of it, or is to be written. */
   clv_tensor *tensor;
@@ -124,15 +124,15 @@ cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error);
 void api_futures_free(cleave_runtime *rt);
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
                              uint64_t deadline_ms, api_future **ret, cleave_error *error);
-void api_future_list(cleave_runtime *rt, api_future *f);
-cleave_status api_future_name(cleave_runtime *rt, api_future *f, cleave_future *ret,
-                              cleave_error *error);
+void api_future_enqueue(cleave_runtime *rt, api_future *f);
+cleave_status api_future_assign_handle(cleave_runtime *rt, api_future *f, cleave_future *ret,
+                                       cleave_error *error);
 cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_future **ret,
                               cleave_error *error);
 /* Who has made it or found it goes. */
-void api_future_leave(cleave_runtime *rt, api_future *f);
+void api_future_release_use(cleave_runtime *rt, api_future *f);
 /* It is waited for: what comes wakes whoever sleeps. */
-void api_future_watch(api_future *f, bool watch);
+void api_future_set_watched(api_future *f, bool watch);
 /* The result is known, if it was not; why NULL: it went well. */
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* The same, and nothing more is to come. */
@@ -142,9 +142,9 @@ void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error 
 /* An older backward, step or write of its context is not over. */
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
 /* A function waits for something in the context. */
-bool api_futures_wait_in(const cleave_runtime *rt, const api_context *c);
+bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c);
 /* Whatever is not over in the context ends, with its failure or as cancelled. */
-void api_futures_end(cleave_runtime *rt, api_context *c);
+void api_futures_end_in_context(cleave_runtime *rt, api_context *c);
 void api_futures_report(cleave_runtime *rt, cleave_leaks *l);
 /* Frees it when nobody uses it any more. */
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f);
@@ -169,45 +169,46 @@ cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *er
 cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error);
 void api_fetch_advance(cleave_runtime *rt, api_future *f);
-void api_fetch_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 
-/* Of the program's arguments; api_starts_done frees what this has made. */
-cleave_status api_starts_of(cleave_runtime *rt, const cleave_reference *roots, size_t n,
-                            const cleave_backward_options *o, api_starts *ret, cleave_error *error);
-void api_starts_done(api_starts *s);
+/* Of the program's arguments; api_backward_roots_done frees what this has made. */
+cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference *roots, size_t n,
+                                      const cleave_backward_options *o, api_backward_roots *ret,
+                                      cleave_error *error);
+void api_backward_roots_done(api_backward_roots *s);
 cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                  cleave_error *error);
 void api_backward_advance(cleave_runtime *rt, api_future *f);
-void api_backward_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 /* A pass without calls: nodes whose gradients the program has written vote again. */
 void api_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_pass_is_done(const api_context *c) {
   return !(c->expected & ~c->finished) && !c->leaf_due;
 }
 /* The deadline of a pass ends its context. */
-void api_pass_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
 cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 void api_step_advance(cleave_runtime *rt, api_future *f);
-void api_step_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error);
 /* The decision, by the votes that have come, and its frames. */
-cleave_status api_take_step(cleave_runtime *rt, api_future *f, cleave_error *error);
+cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *error);
 
 /* name: of one parameter or buffer; NULL: all of that kind. */
 cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error);
 void api_state_advance(cleave_runtime *rt, api_future *f);
-void api_state_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-void api_state_forget(cleave_runtime *rt, api_future *f); /* before it is over */
+void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_state_free_work(cleave_runtime *rt, api_future *f); /* before it is over */
 cleave_status api_state_result(const api_future *f, void *ret, cleave_error *error);
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                     cleave_error *error);
 void api_state_write_advance(cleave_runtime *rt, api_future *f);
-void api_state_write_late(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
 /* It looks at its deadline itself: some of what it waits for has one of its own. */
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -218,14 +219,14 @@ void api_close_advance(cleave_runtime *rt, api_future *f);
 
 /* A function that waits for nodes is one of these two, without the lock: an operation that is begun
  * and awaited, or one that is begun and left to its future. ret: as the operation's `out`. */
-cleave_status api_run(cleave_runtime *rt, const api_operation *op, api_arguments *a, void *ret,
-                      cleave_error *error);
-cleave_status api_start(cleave_runtime *rt, const api_operation *op, api_arguments *a,
-                        cleave_future *ret, cleave_error *error);
+cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                               void *ret, cleave_error *error);
+cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                            cleave_future *ret, cleave_error *error);
 
 /* With the lock. There is a thread that goes on with futures, unless the program's own are all
  * there are. */
-cleave_status api_futures_attend(cleave_runtime *rt, cleave_error *error);
+cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error);
 /* With the lock: waits until it is done, or until then; its result. */
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
                                cleave_error *error);

@@ -18,7 +18,7 @@ struct cleave_graph {
   uint32_t n_ops;
 };
 
-const clv_graph *api_graph_of(const cleave_graph *g) { return g->graph; }
+const clv_graph *api_unwrap_graph(const cleave_graph *g) { return g->graph; }
 
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
                               cleave_error *error) {
@@ -27,7 +27,7 @@ cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
   clv_err err;
   if (api_graph_copy(graph, &g->graph, &err) != CLV_OK) {
     free(g);
-    return api_from(error, &err);
+    return api_convert_error(error, &err);
   }
   *ret_graph = g;
   return CLEAVE_OK;
@@ -152,7 +152,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
                                MOST);
   for (size_t i = 0; i < spec->n_attrs; i++)
     CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
-  clv_code code = clv_attrs_from(op, values, (int)spec->n_attrs, &attrs, &why);
+  clv_code code = clv_attrs_parse(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer, in, n_in, ret, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
   if (spec->tied && clv_graph_tie(g, *ret, spec->tied, false, &why) != CLV_OK)
@@ -173,7 +173,7 @@ static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec
     return clv_session_fail_at(c, spec->parallel_pos, err,
                                "parallel: a module has one node, and a layer is divided over "
                                "several: cleave_parallel_load takes their names");
-  if (clv_divide_check(g, node, (clv_parallel)spec->parallel, n_parts, &why) != CLV_OK)
+  if (clv_divide_check_node(g, node, (clv_parallel)spec->parallel, n_parts, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->parallel_pos, err, "%s", why.text);
   return CLV_OK;
 }
@@ -210,7 +210,7 @@ static cleave_status layers_graph(const char *layers, const cleave_input *input,
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_freep) clv_parallel *how = NULL;
   clv_shape shape;
-  PASS(api_shape_in(input->rank, input->shape, &shape, error));
+  PASS(api_copy_shape_in(input->rank, input->shape, &shape, error));
   PASS(parse_layers(layers, &c, error));
   TRY(clv_alloc(c->stages[0].n_layers + 1, sizeof *how, &how, &err));
   TRY(clv_graph_new(&g, &err));
@@ -221,9 +221,9 @@ static cleave_status layers_graph(const char *layers, const cleave_input *input,
   return CLEAVE_OK;
 }
 
-cleave_status api_layers_graph(const char *layers, const cleave_input *input, uint32_t first_layer,
-                               uint32_t n_parts, clv_parallel **ret_how, clv_graph **ret,
-                               cleave_error *error) {
+cleave_status api_graph_from_layers(const char *layers, const cleave_input *input,
+                                    uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
+                                    clv_graph **ret, cleave_error *error) {
   return own_places(layers_graph(layers, input, first_layer, n_parts, ret_how, ret, error),
                     "layers", layers, sizeof BEFORE_LAYERS - 1, error);
 }
@@ -233,7 +233,7 @@ static cleave_status arch_graph(const char *arch, const char *attributes, const 
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_shape shape;
-  PASS(api_shape_in(input->rank, input->shape, &shape, error));
+  PASS(api_copy_shape_in(input->rank, input->shape, &shape, error));
   const char *inner = attributes ? strchr(attributes, '{') : NULL;
   clv_bytes_printf(&text,
                    "model: {arch: %s%s%s\nversion: 1\nname: model\n"
@@ -242,14 +242,14 @@ static cleave_status arch_graph(const char *arch, const char *attributes, const 
   if (text.failed) return api_fail(error, CLV_EXHAUSTED, "out of memory");
   PASS(api_read_config("model", text.data, &c, error));
   if (layers)
-    TRY(clv_model_part(c, &shape, ret, &err));
+    TRY(clv_model_first_stage_graph(c, &shape, ret, &err));
   else
-    TRY(clv_model_whole(c, &shape, ret, &err));
+    TRY(clv_model_full_graph(c, &shape, ret, &err));
   return CLEAVE_OK;
 }
 
-cleave_status api_arch_graph(const char *arch, const char *attributes, const char *layers,
-                             const cleave_input *input, clv_graph **ret, cleave_error *error) {
+cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
+                                  const cleave_input *input, clv_graph **ret, cleave_error *error) {
   return own_places(arch_graph(arch, attributes, layers, input, ret, error), "model", NULL, 0,
                     error);
 }
@@ -257,13 +257,13 @@ cleave_status api_arch_graph(const char *arch, const char *attributes, const cha
 /* ---- node by node ---------------------------------------------------------------------------- */
 
 cleave_status cleave_graph_new(cleave_graph **ret_graph, cleave_error *error) {
-  GIVEN(ret_graph);
+  NOT_NULL(ret_graph);
   cleave_graph *g;
   TRY(clv_alloc(1, sizeof *g, &g, &err));
   clv_err err;
   if (clv_graph_new(&g->graph, &err) != CLV_OK) {
     free(g);
-    return api_from(error, &err);
+    return api_convert_error(error, &err);
   }
   *ret_graph = g;
   return CLEAVE_OK;
@@ -278,9 +278,9 @@ void cleave_graph_free(cleave_graph *graph) {
 cleave_status cleave_graph_input(cleave_graph *graph, const char *name, cleave_dtype dtype,
                                  const int64_t *shape, int rank, int *ret_node,
                                  cleave_error *error) {
-  GIVEN(graph, name, shape, ret_node);
+  NOT_NULL(graph, name, shape, ret_node);
   clv_shape s;
-  PASS(api_shape_in(rank, shape, &s, error));
+  PASS(api_copy_shape_in(rank, shape, &s, error));
   TRY(clv_graph_add_input(graph->graph, name, (clv_dtype)dtype, &s, ret_node, &err));
   return CLEAVE_OK;
 }
@@ -311,7 +311,7 @@ static cleave_status add_op(cleave_graph *graph, const char *op, const char *att
 cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *attributes,
                               const char *name, const int *inputs, int n_inputs, int *ret_node,
                               cleave_error *error) {
-  GIVEN(graph, op, inputs);
+  NOT_NULL(graph, op, inputs);
   return own_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
                     "layers", NULL, 0, error);
 }

@@ -7,28 +7,28 @@
 
 #include <string.h>
 
-int api_find_by_wire(const cleave_runtime *rt, const char *name) {
+int api_find_by_wire_name(const cleave_runtime *rt, const char *name) {
   for (uint32_t i = 0; i < rt->n_peers; i++)
     if (strcmp(api_wire_name(&rt->peers[i]), name) == 0) return (int)i;
   return -1;
 }
 
-cleave_status api_node_is_there(const cleave_runtime *rt, uint32_t node, cleave_error *error) {
+cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node, cleave_error *error) {
   const api_peer *p = &rt->peers[node];
   if (!api_is_lost(p)) return CLEAVE_OK;
   if (error) *error = p->why_lost;
   return p->why_lost.status;
 }
 
-cleave_status api_module_is_there(const cleave_module *m, cleave_error *error) {
+cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
-  PASS(api_node_is_there(m->runtime, m->node, error));
+  PASS(api_check_node_present(m->runtime, m->node, error));
   if (m->state != MODULE_PLACED || m->n_returns == p->n_returns) return CLEAVE_OK;
   api_fail(error, CLV_UNAVAILABLE,
            "module '%s' was lost with worker '%s', which has come back without it: load it again "
            "with cleave_module_reload",
            m->name, p->name);
-  api_place_error(error, p->name, m->name);
+  api_set_error_node(error, p->name, m->name);
   return CLEAVE_UNAVAILABLE;
 }
 

@@ -10,14 +10,14 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
   api_peer *from = user;
   (void)link;
   __atomic_store_n(&from->heard_ns, api_now(from->runtime), __ATOMIC_RELAXED);
-  api_event(from, p);
+  api_on_packet(from, p);
 }
 
 /* Those that waited for the lost worker alone. */
 static void forget_ended(cleave_runtime *rt) {
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     size_t n = rt->contexts.n;
-    if (rt->contexts.ids[i]) api_context_ended(rt, rt->contexts.things[i]);
+    if (rt->contexts.ids[i]) api_context_free_if_ended(rt, rt->contexts.things[i]);
     if (rt->contexts.n != n) i = (size_t)-1; /* the table has moved up */
   }
 }
@@ -33,12 +33,12 @@ static clv_code loss_of(clv_code code) {
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;
-  clv_code why = clv_link_refused(link) ? CLV_ANSWER : loss_of(code);
+  clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : loss_of(code);
   LOCKED(rt);
-  if (api_peer_meets(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
+  if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
   api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
-           why == CLV_ANSWER ? "sent what makes no sense" : "was lost", text);
-  api_place_error(&p->why_lost, p->name, "link");
+           why == CLV_BAD_ANSWER ? "sent what makes no sense" : "was lost", text);
+  api_set_error_node(&p->why_lost, p->name, "link");
   if (rt->broken_at == rt->broken_to) rt->broken.status = CLEAVE_OK; /* this is what was meant */
   api_node_fail(rt, p->index, &p->why_lost);
   forget_ended(rt);
@@ -66,36 +66,36 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
   clv_link_dial d = {
       .address = p->spec->address,
       .identity = p->spec->identity,
-      .pem = rt->identity ? api_pem_of(rt) : (clv_rpc_pem){0},
+      .pem = rt->identity ? api_tls_pem(rt) : (clv_rpc_pem){0},
       .limits = {.max_message = accept.message_bytes, .peer_timeout_ms = p->peer_timeout_ms},
       .session = rt->session,
       .incarnation = p->incarnation,
       .epoch = rt->epoch,
       .bulk_lanes = API_BULK_LANES,
       .role = CLV_ATTACH_MASTER,
-      .timeout_ms = api_timeout_of(p)};
+      .timeout_ms = api_connect_timeout_ms(p)};
   p->heard_ns = api_now(rt);
   clv_err err;
   if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;
   clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);
-  api_from(error, &err);
-  api_place_error(error, p->name, "attach");
+  api_convert_error(error, &err);
+  api_set_error_node(error, p->name, "attach");
   return (cleave_status)err.code;
 }
 
 static void close_session(api_peer *p) {
   api_lock(p->runtime);
-  bool was_present = api_peer_meets(&p->state, PEER_HANGS_UP) == API_END;
+  bool was_present = api_peer_on_event(&p->state, PEER_CLOSES) == API_END;
   api_unlock(p->runtime);
   if (p->opened && was_present) api_end_session(p);
   if (p->link) clv_link_close(p->link);
 }
 
-void api_hang_up(cleave_runtime *rt) {
+void api_close_sessions(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++) close_session(&rt->peers[i]);
 }
 
-void api_disconnect(cleave_runtime *rt) {
+void api_close_links(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++) {
     clv_link_unref(rt->peers[i].link);
     clv_rpc_channel_free(rt->peers[i].channel);

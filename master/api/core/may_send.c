@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "master/api/core/requests_int.h"
+#include "master/api/core/state_requests_int.h"
 
 static clv_code gone(clv_err *err) {
   return clv_fail(err, CLV_CANCELLED, "its context has been closed");
@@ -43,7 +43,7 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
 
 /* What is not known any more is a value that only passes through. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
-  const api_kept *k = api_id_table_get(&rt->kepts, f->reference.ref);
+  const api_kept_ref *k = api_id_table_get(&rt->kepts, f->reference.ref);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
   ret->module = k && k->module ? k->module->name : "";
 }
@@ -114,15 +114,15 @@ static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
 
 /* Its number: it has one already, and then the place that was told, if it has left before. */
 static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
-  for (uint64_t n = rt->n_redacted; n > 0 && n + API_REDACTED > rt->n_redacted; n--) {
-    const api_redacted_error *t = &rt->redacted[n % API_REDACTED];
+  for (uint64_t n = rt->n_redacted; n > 0 && n + API_MAX_REDACTED > rt->n_redacted; n--) {
+    const api_redacted_error *t = &rt->redacted[n % API_MAX_REDACTED];
     if (t->context != f->context || strcmp(t->whole.text, whole->text) != 0 ||
         strcmp(t->whole.hop, whole->hop) != 0)
       continue;
     memcpy(f->failure.hop, t->hop, sizeof f->failure.hop);
     return n;
   }
-  api_redacted_error *t = &rt->redacted[++rt->n_redacted % API_REDACTED];
+  api_redacted_error *t = &rt->redacted[++rt->n_redacted % API_MAX_REDACTED];
   *t = (api_redacted_error){.whole = *whole, .context = f->context};
   memcpy(t->hop, f->failure.hop, sizeof t->hop);
   return rt->n_redacted;
@@ -133,11 +133,11 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;
   clv_frame *f = &p->frame;
   cleave_error whole, why = {.status = CLEAVE_OK};
-  api_failure_of(sender_of(rt, p), f, &whole);
+  api_failure_from_frame(sender_of(rt, p), f, &whole);
   const cleave_module *m = number_module(rt, f);
   uint64_t number = remember(rt, f, &whole);
-  clv_frame_keep_place(f, step_of(rt, f), number);
-  snprintf(rt->redacted[number % API_REDACTED].as, CLV_WIRE_TEXT + 1, "%s", f->failure.text);
+  clv_frame_redact_failure(f, step_of(rt, f), number);
+  snprintf(rt->redacted[number % API_MAX_REDACTED].as, CLV_WIRE_TEXT + 1, "%s", f->failure.text);
   cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
                          .worker = to->name,
                          .module = m ? m->name : "",
@@ -152,7 +152,7 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;
   (void)link;
   LOCKED(rt);
-  if (clv_frame_fails(&p->frame)) CLV_TRY(send_failure(to, p, err));
+  if (clv_frame_is_failure(&p->frame)) CLV_TRY(send_failure(to, p, err));
   if (!rt->may_send) return CLV_OK;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     cleave_sending what = {.worker = to->name, .name = ""};

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/core/blocks_int.h"
+#include "master/api/core/recompute_blocks_int.h"
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 #include "master/api/core/ties_int.h"
@@ -45,7 +45,7 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
   if (!t) return CLEAVE_OK;
   char want[160], got[160];
   clv_shape shape;
-  PASS(api_shape_in(t->rank, t->shape, &shape, error));
+  PASS(api_copy_shape_in(t->rank, t->shape, &shape, error));
   if ((clv_dtype)t->dtype == p->dtype && clv_shape_equal(&shape, &p->shape)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, not %s %s", name, m->name,
                   clv_dtype_name(p->dtype), clv_shape_format(&p->shape, want, sizeof want),
@@ -60,7 +60,7 @@ static cleave_status keep_weights(cleave_module *m, const cleave_module_options 
     PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
     api_pending_weight *w = &m->weights[m->n_weights++];
     TRY(clv_strdup(o->weights[i].name, &w->name, &err));
-    PASS(api_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
+    PASS(api_copy_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
   }
   return CLEAVE_OK;
 }
@@ -76,7 +76,7 @@ static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
                     rt->peers[m->node].name);
   if (!m->fixed)
     return api_fail(error, CLV_INVALID, "module '%s': frozen_bf16 goes with `fixed`", m->name);
-  clv_params_narrow(m->graph, m->params);
+  clv_params_frozen_to_bf16(m->graph, m->params);
   return CLEAVE_OK;
 }
 
@@ -135,7 +135,8 @@ static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
 }
 
 enum { NODE_BYTES = 16 }; /* of the digest of a node's name */
-_Static_assert(12 + sizeof(clv_sha256) + NODE_BYTES <= CLV_KEY_OF, "what a key is derived of");
+_Static_assert(12 + sizeof(clv_sha256) + NODE_BYTES <= CLV_KEY_MAX_INPUT,
+               "what a key is derived of");
 
 /* A node behind another one of its layer, as an adapter is; it has a key of its own. */
 static bool is_further(const clv_graph *g, int i) {
@@ -242,15 +243,15 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   TRY(check_tf32(m, &err));
   PASS(keep_artifact(m, o, error));
   PASS(find_inputs(m, error));
-  PASS(api_blocks_put(m, o, error));
-  PASS(api_ties_put(m, o, error));
+  PASS(api_mark_recompute_blocks(m, o, error));
+  PASS(api_ties_add_to_graph(m, o, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
-  PASS(api_ties_find(m, o, error));
+  PASS(api_ties_find_owners(m, o, error));
   PASS(keep_fresh(m, o, error));
   PASS(freeze(m, o, error));
   m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
   PASS(narrow(rt, m, o, error));
-  if (m->fixed) clv_params_fix(m->params);
+  if (m->fixed) clv_params_fix_frozen(m->params);
   PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
   return keep_weights(m, o, error);
 }
@@ -274,9 +275,9 @@ static bool find_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_le
   return false;
 }
 
-cleave_status api_module_enter(cleave_module *m, cleave_error *error) {
+cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  uint64_t until = api_until(rt, 0);
+  uint64_t until = api_deadline_ns(rt, 0);
   uint32_t leaving, released = 0;
   bool found = find_index(rt, &m->index, &leaving);
   while (!found && leaving && api_sleep(rt, until)) found = find_index(rt, &m->index, &leaving);
@@ -295,21 +296,21 @@ cleave_status api_module_enter(cleave_module *m, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o,
-                              const char *network, clv_graph *graph, cleave_module **ret,
-                              cleave_error *error) {
+cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
+                             const char *network, clv_graph *graph, cleave_module **ret,
+                             cleave_error *error) {
   cleave_module *m;
   clv_err err;
   if (clv_alloc(1, sizeof *m, &m, &err) != CLV_OK) {
     clv_graph_free(graph);
-    return api_from(error, &err);
+    return api_convert_error(error, &err);
   }
   m->runtime = rt;
   m->graph = graph;
   cleave_status status = fill(m, o, network, error);
   LOCKED(rt);
-  if (status == CLEAVE_OK) status = api_node_is_there(rt, m->node, error);
-  if (status == CLEAVE_OK) status = api_module_enter(m, error);
+  if (status == CLEAVE_OK) status = api_check_node_present(rt, m->node, error);
+  if (status == CLEAVE_OK) status = api_module_assign_index(m, error);
   if (status != CLEAVE_OK) {
     api_module_free(m);
     return status;
@@ -321,45 +322,45 @@ cleave_status api_module_make(cleave_runtime *rt, const cleave_module_options *o
 cleave_status cleave_load_layers(cleave_runtime *runtime, const cleave_module_options *options,
                                  const char *layers, const cleave_input *input,
                                  cleave_module **ret_module, cleave_error *error) {
-  GIVEN(runtime, options, layers, input, ret_module);
-  OPTIONS_IN(cleave_module_options, o, options);
+  NOT_NULL(runtime, options, layers, input, ret_module);
+  COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_layers_graph(layers, input, o.first_layer, 0, NULL, &graph, error));
-  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
+  PASS(api_graph_from_layers(layers, input, o.first_layer, 0, NULL, &graph, error));
+  return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_graph(cleave_runtime *runtime, const cleave_module_options *options,
                                 const cleave_graph *graph, cleave_module **ret_module,
                                 cleave_error *error) {
-  GIVEN(runtime, options, graph, ret_module);
-  OPTIONS_IN(cleave_module_options, o, options);
+  NOT_NULL(runtime, options, graph, ret_module);
+  COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *copy;
-  TRY(api_graph_copy(api_graph_of(graph), &copy, &err));
-  return api_module_make(runtime, &o, NULL, copy, ret_module, error);
+  TRY(api_graph_copy(api_unwrap_graph(graph), &copy, &err));
+  return api_module_new(runtime, &o, NULL, copy, ret_module, error);
 }
 
 cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                        const cleave_module_options *options, const char *arch,
                                        const char *attributes, const cleave_input *input,
                                        cleave_module **ret_module, cleave_error *error) {
-  GIVEN(runtime, options, arch, input, ret_module);
-  OPTIONS_IN(cleave_module_options, o, options);
+  NOT_NULL(runtime, options, arch, input, ret_module);
+  COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
-  PASS(api_arch_graph(arch, attributes, o.layers, input, &graph, error));
-  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
+  PASS(api_graph_from_arch(arch, attributes, o.layers, input, &graph, error));
+  return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 
 cleave_status cleave_load_loss(cleave_runtime *runtime, const cleave_module_options *options,
                                const char *kind, const cleave_input *prediction,
                                cleave_module **ret_module, cleave_error *error) {
-  GIVEN(runtime, options, kind, prediction, ret_module);
-  OPTIONS_IN(cleave_module_options, o, options);
+  NOT_NULL(runtime, options, kind, prediction, ret_module);
+  COPY_OPTIONS_IN(cleave_module_options, o, options);
   clv_graph *graph;
   clv_shape shape;
-  PASS(api_shape_in(prediction->rank, prediction->shape, &shape, error));
+  PASS(api_copy_shape_in(prediction->rank, prediction->shape, &shape, error));
   if (!shape.rank) return api_fail(error, CLV_INVALID, "a prediction without a batch");
   TRY(clv_loss_graph(kind, &shape, shape.dim[0], &graph, &err));
-  return api_module_make(runtime, &o, NULL, graph, ret_module, error);
+  return api_module_new(runtime, &o, NULL, graph, ret_module, error);
 }
 
 const char *cleave_module_name(const cleave_module *module) { return module ? module->name : NULL; }
@@ -389,8 +390,8 @@ static cleave_status check_closing(const cleave_module *m, const char *what, cle
   return CLEAVE_OK;
 }
 
-cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const char *what,
-                               uint64_t until_ns, cleave_error *error) {
+cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, const char *what,
+                                     uint64_t until_ns, cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
     const cleave_module *m = modules[i];
     if (!is_busy(m)) continue;
@@ -406,11 +407,11 @@ cleave_status api_modules_idle(cleave_module *const *modules, size_t n, const ch
 cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
                                     cleave_error *error) {
   if (!module) return CLEAVE_OK;
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   if (module->runtime != runtime)
     return api_fail(error, CLV_INVALID, "module '%s' is of another runtime", module->name);
   LOCKED(runtime);
   module->released = true;
-  api_module_look(module);
+  api_module_unload_if_unused(module);
   return CLEAVE_OK;
 }

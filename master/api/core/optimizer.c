@@ -2,13 +2,13 @@
  *
  * The distributed optimiser: one local optimiser per module, one decision for all of them. The
  * votes came with the last backward; the decision goes to every node, and if one of them cannot
- * follow, all go back. Which parameters take part is in groups.c.
+ * follow, all go back. Which parameters take part is in param_groups.c.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/api/core/requests_int.h"
+#include "master/api/core/state_requests_int.h"
 #include "master/api/core/module_int.h"
 #include "master/api/core/future_int.h"
 
@@ -22,7 +22,7 @@ static int by_number(const void *a, const void *b) {
 cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
                                    size_t n_groups, double clip_norm,
                                    cleave_optimizer **ret_optimizer, cleave_error *error) {
-  GIVEN(runtime, groups, ret_optimizer);
+  NOT_NULL(runtime, groups, ret_optimizer);
   cleave_optimizer *o;
   size_t n = 0;
   for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
@@ -34,9 +34,9 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
   cleave_status status = CLEAVE_OK;
   if (clv_alloc(n, sizeof *o->modules, &o->modules, &err) != CLV_OK ||
       clv_alloc(n_groups, sizeof *o->groups, &o->groups, &err) != CLV_OK)
-    status = api_from(error, &err);
+    status = api_convert_error(error, &err);
   LOCKED(runtime);
-  if (status == CLEAVE_OK) status = api_groups_idle(o, groups, n_groups, error);
+  if (status == CLEAVE_OK) status = api_groups_await_idle(o, groups, n_groups, error);
   if (status == CLEAVE_OK) status = api_groups_join(o, groups, n_groups, error);
   if (status != CLEAVE_OK) {
     api_groups_leave(o);
@@ -59,20 +59,20 @@ static cleave_status check_owner(const cleave_runtime *rt, const cleave_optimize
 cleave_status cleave_optimizer_release(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                        cleave_error *error) {
   if (!optimizer) return CLEAVE_OK;
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   PASS(check_owner(runtime, optimizer, error));
   LOCKED(runtime);
   optimizer->released = true;
-  api_optimizer_look(optimizer);
+  api_optimizer_unload_if_unused(optimizer);
   return CLEAVE_OK;
 }
 
 cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                          uint64_t steps, cleave_error *error) {
-  GIVEN(runtime, optimizer);
+  NOT_NULL(runtime, optimizer);
   PASS(check_owner(runtime, optimizer, error));
   LOCKED(runtime);
-  api_send_step(runtime);
+  api_flush_final_step(runtime);
   optimizer->steps = steps;
   return CLEAVE_OK;
 }
@@ -89,13 +89,13 @@ static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, s
 
 cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                             const cleave_schedule *schedule, cleave_error *error) {
-  GIVEN(runtime, optimizer, schedule);
+  NOT_NULL(runtime, optimizer, schedule);
   PASS(check_owner(runtime, optimizer, error));
   PASS(api_check_schedule(schedule, error));
   LOCKED(runtime);
-  api_send_step(runtime);
+  api_flush_final_step(runtime);
   for (size_t i = 0; i < optimizer->n_groups; i++)
-    optimizer->groups[i].schedule = api_schedule_of(schedule);
+    optimizer->groups[i].schedule = api_convert_schedule(schedule);
   return CLEAVE_OK;
 }
 
@@ -128,9 +128,9 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
       continue; /* nobody asked it */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
-      api_fail(error, CLV_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
+      api_fail(error, CLV_BAD_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
                m->name);
-      api_place_error(error, rt->peers[m->node].name, m->name);
+      api_set_error_node(error, rt->peers[m->node].name, m->name);
       return CLEAVE_ANSWER;
     }
     of[i] = (const double *)sums->data + at[m->node];
@@ -148,24 +148,24 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
 
 cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                     size_t group, double *ret_rate, cleave_error *error) {
-  GIVEN(runtime, optimizer, ret_rate);
+  NOT_NULL(runtime, optimizer, ret_rate);
   api_optimizer_group *g = NULL;
   LOCKED(runtime);
   PASS(find_group(runtime, optimizer, group, &g, error));
-  *ret_rate = api_rate_of(optimizer, g);
+  *ret_rate = api_group_rate(optimizer, g);
   return CLEAVE_OK;
 }
 
 cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                         size_t group, double rate, cleave_error *error) {
-  GIVEN(runtime, optimizer);
+  NOT_NULL(runtime, optimizer);
   api_optimizer_group *g = NULL;
   LOCKED(runtime);
   PASS(find_group(runtime, optimizer, group, &g, error));
   clv_optim_config changed = g->optim;
   changed.lr = rate;
   TRY(clv_optim_check(&changed, &err));
-  api_send_step(runtime);
+  api_flush_final_step(runtime);
   g->optim.lr = rate;
   return CLEAVE_OK;
 }
@@ -183,7 +183,7 @@ static void revert_all(cleave_runtime *rt, api_context *c) {
   }
 }
 
-void api_step_taken(cleave_runtime *rt, api_context *c) {
+void api_on_step_answered(cleave_runtime *rt, api_context *c) {
   if (rt->deciding != c) return;
   c->moved = 0;
   rt->deciding = NULL;
@@ -196,7 +196,7 @@ static void begin_undo(cleave_runtime *rt, api_context *c) {
   api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
   api_context_fail(rt, c, &late, 0);
   rt->undoing = true;
-  rt->undo_by = api_until(rt, c->step_ms);
+  rt->undo_by = api_deadline_ns(rt, c->step_ms);
   revert_all(rt, c);
 }
 
@@ -204,7 +204,7 @@ static void end_undo(cleave_runtime *rt, api_context *c) {
   for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->undecided;
   c->undone = true;
   rt->undoing = false;
-  api_step_taken(rt, c);
+  api_on_step_answered(rt, c);
   api_context_notify(rt, c, 0);
   api_wake(rt);
 }
@@ -213,16 +213,16 @@ static void end_undo(cleave_runtime *rt, api_context *c) {
 uint64_t api_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->deciding;
   if (!c) return UINT64_MAX;
-  if (!rt->undoing && (c->failed || api_is_late(rt, c->decide_by))) begin_undo(rt, c);
-  if (rt->undoing && (!c->applying || api_is_late(rt, rt->undo_by))) end_undo(rt, c);
+  if (!rt->undoing && (c->failed || api_is_expired(rt, c->decide_by))) begin_undo(rt, c);
+  if (rt->undoing && (!c->applying || api_is_expired(rt, rt->undo_by))) end_undo(rt, c);
   if (!rt->deciding) return UINT64_MAX;
   return rt->undoing ? rt->undo_by : c->decide_by;
 }
 
-cleave_status api_decided(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
+cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
   uint64_t due = api_decision_advance(rt);
   while (rt->deciding) {
-    if (api_is_late(rt, until_ns))
+    if (api_is_expired(rt, until_ns))
       return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
                       rt->deciding->name);
     (void)api_sleep(rt, CLV_MIN(due, until_ns));
@@ -262,7 +262,7 @@ static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
 
 static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, double scale) {
   cleave_runtime *rt = o->runtime;
-  api_send_step(rt);
+  api_flush_final_step(rt);
   rt->stepping = c;
   rt->stepping_by = o;
   rt->stepping_apply = apply;
@@ -287,24 +287,24 @@ static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale
   rt->deciding = c;
   o->undecided = true;
   cleave_error why;
-  if (api_apply_all(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
+  if (api_send_decision(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
     api_context_fail(rt, c, &why, 0);
   o->steps++;
   note_step(o, c, apply);
 }
 
-cleave_status api_take_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
+cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
   cleave_optimizer *o = f->optimizer;
   api_context *c = f->context;
   double norm_sq;
   PASS(check_step(o, c, error));
-  PASS(api_no_window(rt, error));
+  PASS(api_check_no_window(rt, error));
   PASS(total_norm(o, c, &norm_sq, error));
   bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
   double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
   f->stepped = (cleave_stepped){.applied = apply,
                                 .norm = sqrt(norm_sq),
-                                .lr = api_rate_of(o, &o->groups[0]),
+                                .lr = api_group_rate(o, &o->groups[0]),
                                 .number = o->steps + 1};
   if (o->final)
     decide_finally(o, c, apply, scale);

@@ -11,7 +11,7 @@
 cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                              cleave_context handle, cleave_module *module, uint64_t ahead,
                              uint32_t position, bool keep, double *ret_lr, cleave_error *error) {
-  GIVEN(runtime, optimizer, module);
+  NOT_NULL(runtime, optimizer, module);
   api_context *c;
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
@@ -28,14 +28,14 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
     return api_fail(error, CLV_PRECONDITION,
                     "a step inside a context sees the gradients of one module alone: no clipping "
                     "by the norm of all");
-  PASS(api_module_is_there(module, error));
+  PASS(api_check_module_present(module, error));
   if (module->state != MODULE_PLACED)
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
   PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
-  api_module_used(c, module);
+  api_context_use_module(c, module);
   c->stepped[module->index] = c->planned[module->index] = true;
   module->changes++;
-  if (ret_lr) *ret_lr = api_rate_ahead(optimizer, ahead);
+  if (ret_lr) *ret_lr = api_rate_after(optimizer, ahead);
   return CLEAVE_OK;
 }
 
@@ -48,14 +48,14 @@ static double rate(uint64_t bytes, uint64_t ns) {
 
 static cleave_status link_of(api_peer *p, clv_link **ret, cleave_error *error) {
   LOCKED(p->runtime);
-  PASS(api_node_is_there(p->runtime, p->index, error));
+  PASS(api_check_node_present(p->runtime, p->index, error));
   *ret = clv_link_ref(p->link);
   return CLEAVE_OK;
 }
 
 cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t deadline_ms,
                              cleave_link_measure *ret, cleave_error *error) {
-  GIVEN(runtime, ret);
+  NOT_NULL(runtime, ret);
   uint64_t ns = 0;
   clv_link_counts now;
   if (node == 0 || node >= runtime->n_peers)
@@ -67,8 +67,8 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
   uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
   if (clv_link_ping(link, (unsigned)ms, &ns, &err) != CLV_OK) {
     clv_err_prefix(&err, "worker '%s'", p->name);
-    api_from(error, &err);
-    api_place_error(error, p->name, "link");
+    api_convert_error(error, &err);
+    api_set_error_node(error, p->name, "link");
     return (cleave_status)err.code;
   }
   clv_link_count(link, &now);
@@ -109,7 +109,7 @@ static bool event_of(const cleave_runtime *rt, const api_peer *from, const int64
   return true;
 }
 
-void api_take_trace(cleave_runtime *rt, const api_peer *from, const clv_packet *p) {
+void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   clv_link_counts link = {0};
   if (!rt->on_event || !t || t->dtype != CLV_I64 || t->shape.rank != 2 ||

@@ -22,22 +22,22 @@ clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *er
                          : clv_random_bytes(ret, len, err);
 }
 
-uint64_t api_until(const cleave_runtime *rt, uint64_t deadline_ms) {
+uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms) {
   uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
   return api_now(rt) + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
 }
 
 void api_wake(cleave_runtime *rt) {
   pthread_cond_broadcast(&rt->changed);
-  if (rt->node && !rt->driving) clv_node_kick(rt->node);
+  if (rt->node && !rt->driving) clv_node_interrupt(rt->node);
 }
 
-bool api_is_late(const cleave_runtime *rt, uint64_t until_ns) {
+bool api_is_expired(const cleave_runtime *rt, uint64_t until_ns) {
   return api_now(rt) >= CLV_MAX(until_ns, rt->hear_until_ns);
 }
 
 void api_add_job(cleave_runtime *rt, const api_job *job) {
-  assert(rt->n_jobs < API_JOBS);
+  assert(rt->n_jobs < API_MAX_JOBS);
   rt->jobs[rt->n_jobs++] = job;
 }
 

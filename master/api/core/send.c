@@ -12,8 +12,8 @@
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
-cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
-                         uint64_t message, clv_packet **ret, cleave_error *error) {
+cleave_status api_packet_new(cleave_runtime *rt, clv_frame_kind kind, uint64_t context_id,
+                             uint64_t message, clv_packet **ret, cleave_error *error) {
   TRY(clv_packet_new(rt->pool, kind, ret, &err));
   (*ret)->frame.context = context_id;
   (*ret)->frame.message = message;
@@ -22,7 +22,7 @@ cleave_status api_packet(cleave_runtime *rt, clv_frame_kind kind, uint64_t conte
 
 cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_error *error) {
   api_peer *to = &rt->peers[node];
-  api_send_step(rt);
+  api_flush_final_step(rt);
   if (node == 0) {
     clv_node_post(rt->node, p);
     return CLEAVE_OK;
@@ -35,14 +35,14 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
   clv_err err;
   if (clv_link_send(to->link, p, &err) == CLV_OK) return CLEAVE_OK;
   if (err.code == CLV_UNAVAILABLE) clv_err_prefix(&err, "worker '%s' was lost", to->name);
-  api_from(error, &err);
+  api_convert_error(error, &err);
   /* A link may end before it has said so. */
-  api_place_error(error, to->name, err.code == CLV_UNAVAILABLE ? "link" : "");
+  api_set_error_node(error, to->name, err.code == CLV_UNAVAILABLE ? "link" : "");
   return (cleave_status)err.code;
 }
 
-cleave_status api_send_with_next(cleave_runtime *rt, uint32_t node, clv_packet *p,
-                                 cleave_error *error) {
+cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p,
+                                cleave_error *error) {
   p->with_next = rt->single_thread && node > 0;
   return api_send(rt, node, p, error);
 }
@@ -54,7 +54,7 @@ void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notifie
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
-    if (api_packet(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
+    if (api_packet_new(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
     clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text,
                           c->failed_at[0] ? c->failed_at : c->failure.hop);
     if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue; /* lost itself: it knows nothing more */
@@ -78,11 +78,11 @@ static double rate_after(const api_optimizer_group *g, uint64_t steps) {
   return clv_lr_at(&g->schedule, g->optim.lr, steps);
 }
 
-double api_rate_of(const cleave_optimizer *o, const api_optimizer_group *g) {
+double api_group_rate(const cleave_optimizer *o, const api_optimizer_group *g) {
   return rate_after(g, o->steps);
 }
 
-double api_rate_ahead(const cleave_optimizer *o, uint64_t ahead) {
+double api_rate_after(const cleave_optimizer *o, uint64_t ahead) {
   return rate_after(&o->groups[0], o->steps + ahead);
 }
 
@@ -92,7 +92,7 @@ static cleave_status add_rates(clv_packet *p, const cleave_module *m, uint64_t s
   float lrs[CLV_OPTIM_MAX_GROUPS] = {0};
   for (uint32_t i = 0; i < m->n_groups; i++) lrs[i] = (float)rate_after(m->groups[i], steps);
   p->frame.commit.lr = lrs[0];
-  TRY(clv_packet_more_lrs(p, lrs + 1, m->n_groups ? m->n_groups - 1 : 0, &err));
+  TRY(clv_packet_set_group_lrs(p, lrs + 1, m->n_groups ? m->n_groups - 1 : 0, &err));
   return CLEAVE_OK;
 }
 
@@ -102,7 +102,7 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
                               &err));
-  api_name_module(p, m);
+  api_set_frame_module(p, m);
   PASS(add_rates(p, m, o->steps + ahead, error));
   return api_send(rt, m->node, clv_steal(&p), error);
 }
@@ -112,7 +112,7 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p, &err));
-  api_name_module(p, m);
+  api_set_frame_module(p, m);
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
   c->moved |= NODE_BIT(m->node);
@@ -127,8 +127,8 @@ static bool gives_up(const cleave_module *m, const api_context *c) {
          m->params->total_bytes > m->params->buffer_offset;
 }
 
-cleave_status api_apply_all(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
-                            double scale, cleave_error *error) {
+cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_set nodes, bool apply,
+                                double scale, cleave_error *error) {
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
     if (!m) continue;
@@ -148,7 +148,7 @@ static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
     if (!m || m->node != node || !c->called[i] || !m->optimizer) continue;
-    float rate = (float)api_rate_of(o, m->groups[0]);
+    float rate = (float)api_group_rate(o, m->groups[0]);
     same &= m->optimizer == o && m->n_groups == 1 && (!any || rate == *ret_rate);
     *ret_rate = rate;
     any = true;
@@ -159,11 +159,11 @@ static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32
 static void apply_at(cleave_runtime *rt, api_context *c, api_node_set nodes) {
   cleave_optimizer *o = rt->stepping_by;
   cleave_error why;
-  if (api_apply_all(o, c, nodes, rt->stepping_apply, rt->stepping_scale, &why) != CLEAVE_OK)
+  if (api_send_decision(o, c, nodes, rt->stepping_apply, rt->stepping_scale, &why) != CLEAVE_OK)
     api_context_fail(rt, c, &why, 0);
 }
 
-void api_send_step(cleave_runtime *rt) {
+void api_flush_final_step(cleave_runtime *rt) {
   api_context *c = rt->stepping;
   rt->stepping = NULL;
   if (!c) return;
@@ -171,7 +171,7 @@ void api_send_step(cleave_runtime *rt) {
   rt->stepping_by->steps++;
 }
 
-void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent) {
+void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent) {
   float rate = 0;
   *ret_sent = 0;
   rt->stepping = NULL;
@@ -180,9 +180,9 @@ void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *re
     clv_err err;
     if (!(c->nodes & NODE_BIT(i)) || !one_decision(rt->stepping_by, c, i, &rate)) continue;
     if (clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
-    clv_packet_end_commit(p, (float)rt->stepping_scale, rate, rt->stepping_apply);
+    clv_packet_set_end_commit(p, (float)rt->stepping_scale, rate, rt->stepping_apply);
     *ret_sent |= NODE_BIT(i);
-    if (api_send_with_next(rt, i, p, NULL) != CLEAVE_OK)
+    if (api_send_buffered(rt, i, p, NULL) != CLEAVE_OK)
       c->ended |= NODE_BIT(i); /* lost, which it has said */
   }
   apply_at(rt, c, ~*ret_sent);
@@ -191,7 +191,7 @@ void api_send_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *re
 
 /* The held step of a runtime must be at the nodes before anybody waits for them. */
 static uint64_t before_sleep(cleave_runtime *rt) {
-  api_send_step(rt);
+  api_flush_final_step(rt);
   return UINT64_MAX;
 }
 

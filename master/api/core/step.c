@@ -21,8 +21,8 @@ static cleave_status check_uses(const cleave_optimizer *o, const api_context *c,
 cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error) {
   api_context *c;
-  api_send_step(rt);
-  PASS(api_take_late_error(rt, error));
+  api_flush_final_step(rt);
+  PASS(api_take_deferred_error(rt, error));
   PASS(api_find_context(rt, a->context, &c, error));
   PASS(check_uses(a->optimizer, c, error));
   f->context = c;
@@ -49,7 +49,7 @@ static bool is_voted(cleave_runtime *rt, api_future *f) {
 static void decide(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   cleave_error why = {.status = CLEAVE_OK};
-  if (api_take_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->deciding != c) {
+  if (api_decide_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->deciding != c) {
     api_future_finish(rt, f, &why);
     return;
   }
@@ -70,10 +70,10 @@ void api_step_advance(cleave_runtime *rt, api_future *f) {
   if (is_voted(rt, f) && !c->failed) decide(rt, f);
 }
 
-void api_step_late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const api_context *c = rt->deciding ? rt->deciding : f->context;
   if (f->stage == IS_VOTED_ON)
-    api_pass_late(rt, f, ret);
+    api_pass_deadline_error(rt, f, ret);
   else
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
 }

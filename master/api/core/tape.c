@@ -26,7 +26,7 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
   if (api_id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
     v->older = rt->free_values;
     rt->free_values = v;
-    return api_from(error, &err);
+    return api_convert_error(error, &err);
   }
   v->older = c->newest;
   c->newest = v;
@@ -82,7 +82,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_co
   return api_fail(error, CLV_NOT_FOUND, "context %llu was closed", (unsigned long long)handle.id);
 }
 
-cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
+cleave_status api_check_no_window(const cleave_runtime *rt, cleave_error *error) {
   size_t at = 0;
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
     if (c->n_windowed && !c->failed && c->state == API_CONTEXT_OPEN)
@@ -94,7 +94,7 @@ cleave_status api_no_window(const cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-cleave_status api_take_late_error(cleave_runtime *rt, cleave_error *error) {
+cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error) {
   cleave_status status = rt->late.status;
   if (status != CLEAVE_OK && error) *error = rt->late;
   rt->late.status = CLEAVE_OK;
@@ -112,13 +112,13 @@ void api_drop_values(cleave_runtime *rt, api_context *c) {
   for (uint32_t i = 0; i < rt->n_peers; i++) c->votes[i] = clv_tensor_unref(c->votes[i]);
 }
 
-void api_context_forget(cleave_runtime *rt, api_context *c) {
+void api_context_free(cleave_runtime *rt, api_context *c) {
   if (rt->stepping == c) rt->stepping = NULL;
-  api_futures_end(rt, c);
+  api_futures_end_in_context(rt, c);
   if (c->keeping) rt->keeper->leave(rt, c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
   api_drop_values(rt, c);
-  api_modules_unused(rt, c);
+  api_context_release_modules(rt, c);
   api_id_table_remove(&rt->contexts, c->id);
   c->next = rt->free_contexts;
   rt->free_contexts = c;

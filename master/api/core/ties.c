@@ -59,7 +59,8 @@ static cleave_status tie(cleave_module *m, const cleave_tie *t, cleave_error *er
   return CLEAVE_OK;
 }
 
-cleave_status api_ties_put(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+cleave_status api_ties_add_to_graph(cleave_module *m, const cleave_module_options *o,
+                                    cleave_error *error) {
   for (size_t i = 0; i < o->n_ties; i++) PASS(tie(m, &o->ties[i], error));
   return CLEAVE_OK;
 }
@@ -91,7 +92,8 @@ static cleave_status find_owner(cleave_module *m, int i, const cleave_module_opt
                   m->name, t->param.name, m->graph->nodes[t->param.node].tied);
 }
 
-cleave_status api_ties_find(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options *o,
+                                   cleave_error *error) {
   TRY(clv_alloc((size_t)m->params->n_ties, sizeof(cleave_module *), &m->owners, &err));
   for (int i = 0; i < m->params->n_ties; i++) PASS(find_owner(m, i, o, error));
   return CLEAVE_OK;
@@ -105,17 +107,17 @@ bool api_is_tied_to(const cleave_module *m, const cleave_module *owner) {
   return any;
 }
 
-bool api_ties_learn(const cleave_module *m) {
+bool api_has_trainable_tie(const cleave_module *m) {
   bool any = false;
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
     const cleave_module *of = m->owners[i];
-    any |= api_learns(of ? owner_of(m, t, of) : &m->params->list[t->of]);
+    any |= api_requires_grad(of ? owner_of(m, t, of) : &m->params->list[t->of]);
   }
   return any;
 }
 
-bool api_is_owner(const cleave_module *m) {
+bool api_is_tie_owner(const cleave_module *m) {
   const cleave_runtime *rt = m->runtime;
   bool any = false;
   for (uint32_t i = 0; i < rt->n_modules; i++)

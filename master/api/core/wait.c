@@ -16,9 +16,9 @@ static const uint64_t HEAR_NS = 5000000000;
 static bool help(cleave_runtime *rt, uint64_t until_ns) {
   rt->helping = true;
   rt->n_helped++;
-  clv_node_unkick(rt->node);
+  clv_node_clear_interrupt(rt->node);
   api_unlock(rt);
-  bool in_time = clv_node_help(rt->node, until_ns);
+  bool in_time = clv_node_run_until(rt->node, until_ns);
   api_lock(rt);
   rt->helping = false;
   pthread_cond_broadcast(&rt->changed);
@@ -36,8 +36,8 @@ static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
 static void give_up_silent(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link)
-      clv_link_ask_or_end(rt->peers[i].link, SILENCE_MS,
-                          "it does not answer, and after an interrupt it has 3 s for that");
+      clv_link_ping_or_end(rt->peers[i].link, SILENCE_MS,
+                           "it does not answer, and after an interrupt it has 3 s for that");
 }
 
 static void flush_links(cleave_runtime *rt) {
@@ -76,7 +76,7 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   return in_time || until < until_ns || until_ns < rt->hear_until_ns;
 }
 
-void api_look(cleave_runtime *rt) {
+void api_poll(cleave_runtime *rt) {
   (void)before_sleep(rt);
   if (rt->node && !rt->driving && !rt->helping)
     (void)help(rt, api_now(rt));

@@ -12,12 +12,12 @@ enum { OWN_FILES = 8, WORKER_FILES = 2 + API_BULK_LANES }; /* open files: gRPC's
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
 
-clv_rpc_pem api_pem_of(const cleave_runtime *rt) {
+clv_rpc_pem api_tls_pem(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
 /* What is left until answer_by. */
-unsigned api_timeout_of(const api_peer *p) {
+unsigned api_connect_timeout_ms(const api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
   if (!p->answer_by) return (unsigned)ms;
   uint64_t left = p->answer_by - CLV_MIN(now, p->answer_by);
@@ -58,7 +58,7 @@ static clv_code not_a_worker(clv_code code, clv_err *err) {
 /* What has come, and cannot be read or be meant. */
 static clv_code wrong_answer(clv_code code, clv_err *err) {
   if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return not_a_worker(code, err);
-  err->code = CLV_ANSWER;
+  err->code = CLV_BAD_ANSWER;
   return clv_err_prefix(err, "its answer makes no sense");
 }
 
@@ -132,7 +132,8 @@ static clv_code hello(api_peer *p, clv_err *err) {
   q.about.limits.credit_bytes = c->limits.credit_bytes;
   q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(not_a_worker(call(p, CLV_METHOD_HELLO, &request, api_timeout_of(p), &reply, err), err));
+  CLV_TRY(not_a_worker(call(p, CLV_METHOD_HELLO, &request, api_connect_timeout_ms(p), &reply, err),
+                       err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
@@ -169,15 +170,15 @@ static clv_code open_session(api_peer *p, clv_err *err) {
                              .peer_identities = identities,
                              .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   for (uint32_t i = 1; i < rt->n_peers && q.n_peer_identities < CLV_WIRE_PEERS; i++)
-    if (i != p->index && api_may_be_direct(p, &rt->peers[i]))
+    if (i != p->index && api_can_link_directly(p, &rt->peers[i]))
       identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
   CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
-  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, api_timeout_of(p), &reply, err));
+  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, api_connect_timeout_ms(p), &reply, err));
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
   p->opened = true;
   if (memcmp(&o.incarnation, &p->incarnation, sizeof o.incarnation) != 0)
-    return clv_fail(err, CLV_ANSWER,
+    return clv_fail(err, CLV_BAD_ANSWER,
                     "another process answered the opening of the session than its Hello: the "
                     "worker was started again meanwhile, or two share its address");
   p->limits = o.granted;
@@ -185,13 +186,14 @@ static clv_code open_session(api_peer *p, clv_err *err) {
 }
 
 static clv_code dial_worker(api_peer *p, clv_err *err) {
-  clv_rpc_channel_options o = {
-      .target = p->spec->address, .expected_uri = p->spec->identity, .pem = api_pem_of(p->runtime)};
+  clv_rpc_channel_options o = {.target = p->spec->address,
+                               .expected_uri = p->spec->identity,
+                               .pem = api_tls_pem(p->runtime)};
   CLV_TRY(clv_rpc_channel_new(p->runtime->rpc, &o, &p->channel, err));
   begin_connecting(p);
-  clv_code code = clv_rpc_channel_connect(p->channel, api_timeout_of(p), err);
+  clv_code code = clv_rpc_channel_connect(p->channel, api_connect_timeout_ms(p), err);
   if (code != CLV_OK) {
-    clv_tls_explain_refusal(p->spec->address, p->runtime->identity, api_timeout_of(p), err);
+    clv_tls_explain_refusal(p->spec->address, p->runtime->identity, api_connect_timeout_ms(p), err);
     return err->code;
   }
   return CLV_OK;
@@ -246,18 +248,18 @@ static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-cleave_status api_connect_to(api_peer *p, cleave_error *error) {
+cleave_status api_connect_worker(api_peer *p, cleave_error *error) {
   clv_err err;
   if (connect_in_time(p, &err) == CLV_OK) return CLEAVE_OK;
   explain(p, &err);
-  api_from(error, &err);
-  api_place_error(error, p->name, "connect");
+  api_convert_error(error, &err);
+  api_set_error_node(error, p->name, "connect");
   return (cleave_status)err.code;
 }
 
 cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
   if (!rt->platform.call) PASS(start_transport(rt, error));
-  for (uint32_t i = 1; i < rt->n_peers; i++) PASS(api_connect_to(&rt->peers[i], error));
+  for (uint32_t i = 1; i < rt->n_peers; i++) PASS(api_connect_worker(&rt->peers[i], error));
   return CLEAVE_OK;
 }
 
@@ -278,7 +280,7 @@ static uint32_t direct_peers(const cleave_module *m, const char **names) {
   for (uint32_t i = 1; !rt->via_master && i < rt->n_peers; i++) {
     const api_peer *p = &rt->peers[i];
     bool wanted = m->direct_to ? is_named(m, p->name) : rt->direct && p != from;
-    if (wanted && api_may_be_direct(from, p)) names[n++] = p->name;
+    if (wanted && api_can_link_directly(from, p)) names[n++] = p->name;
   }
   return n;
 }
@@ -293,7 +295,7 @@ static void put_groups(const cleave_module *m, const char **names, clv_wire_grou
   q->groups = groups;
   q->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
-    uint32_t n = api_group_names(m, i, names);
+    uint32_t n = api_group_param_names(m, i, names);
     groups[i - 1] =
         (clv_wire_group){clv_module_message_optimizer(&m->groups[i]->optim, final), n, names};
     names += n;
@@ -309,18 +311,19 @@ static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *
   const clv_graph *g = m->graph;
   const clv_node *output = &g->nodes[g->output];
   if (o->n_params != (uint32_t)m->params->n)
-    return clv_fail(err, CLV_ANSWER, "it reports %u parameters, the graph has %d", o->n_params,
+    return clv_fail(err, CLV_BAD_ANSWER, "it reports %u parameters, the graph has %d", o->n_params,
                     m->params->n);
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *mine = &m->params->list[i];
     if (strcmp(o->params[i].name, mine->name) != 0 ||
         !same_spec(&o->params[i].spec, mine->dtype, &mine->shape))
-      return clv_fail(err, CLV_ANSWER, "its parameter %d is not '%s' of the graph", i, mine->name);
+      return clv_fail(err, CLV_BAD_ANSWER, "its parameter %d is not '%s' of the graph", i,
+                      mine->name);
   }
   if (o->n_outputs != 1 || !same_spec(&o->outputs[0], output->dtype, &output->shape))
-    return clv_fail(err, CLV_ANSWER, "it reports another output than the graph has");
+    return clv_fail(err, CLV_BAD_ANSWER, "it reports another output than the graph has");
   if (o->memory_bytes > MOST_MODULE_BYTES)
-    return clv_fail(err, CLV_ANSWER, "it reports that the module takes %llu bytes",
+    return clv_fail(err, CLV_BAD_ANSWER, "it reports that the module takes %llu bytes",
                     (unsigned long long)o->memory_bytes);
   return CLV_OK;
 }
@@ -339,9 +342,9 @@ static clv_code check_device(const cleave_module *m, const api_peer *p, clv_err 
                   p->devices[0] ? p->devices : "none");
 }
 
-void api_module_is_on(cleave_module *m, const char *device) {
+void api_module_set_device(cleave_module *m, const char *device) {
   if (device[0] && strncmp(m->device, device, sizeof m->device - 1) != 0)
-    snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE - 1, device);
+    snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE_NAME - 1, device);
 }
 
 /* A worker that takes no notice would train two parameters. */
@@ -407,7 +410,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   clv_piece piece = {reply.data, reply.len};
   CLV_TRY(wrong_answer(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
   CLV_TRY(check_loaded(m, &o, err));
-  api_module_is_on(m, o.device);
+  api_module_set_device(m, o.device);
   return CLV_OK;
 }
 
@@ -422,7 +425,7 @@ static void stage_groups(const cleave_module *m, const char **names, clv_module_
   o->groups = groups;
   o->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
-    uint32_t n = api_group_names(m, i, names);
+    uint32_t n = api_group_param_names(m, i, names);
     groups[i - 1] = (clv_module_group){m->groups[i]->optim, names, n};
     names += n;
   }
@@ -486,7 +489,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   o.n_ties = ties.n;
   CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
   CLV_TRY(clv_module_new(&o, &module, err));
-  clv_code code = clv_module_warm(module, batch_of(m), err);
+  clv_code code = clv_module_warm_up(module, batch_of(m), err);
   if (code != CLV_OK) {
     clv_module_free(module);
     return code;
@@ -502,7 +505,7 @@ cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_err
   clv_err err;
   if ((m->node ? load_remote(m, ms, &err) : load_local(m, &err)) == CLV_OK) return CLEAVE_OK;
   clv_err_prefix(&err, "module '%s' at %s", m->name, rt->peers[m->node].name);
-  api_from(error, &err);
-  api_place_error(error, rt->peers[m->node].name, "load");
+  api_convert_error(error, &err);
+  api_set_error_node(error, rt->peers[m->node].name, "load");
   return (cleave_status)err.code;
 }

@@ -19,12 +19,12 @@ cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error 
 cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker,
                                cleave_error *error) CLEAVE_RESULT;
 /* A module and what it is to have when it is loaded again; run BLOCKS. */
-typedef struct api_reloading api_reloading;
-cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
-                                const cleave_state *optimizer, api_reloading **ret,
-                                cleave_error *error) CLEAVE_RESULT;
-cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint64_t deadline_ms,
-                                cleave_error *error) CLEAVE_RESULT;
-void api_reloading_free(api_reloading *r); /* NULL is allowed */
+typedef struct api_reload api_reload;
+cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
+                             const cleave_state *optimizer, api_reload **ret,
+                             cleave_error *error) CLEAVE_RESULT;
+cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t deadline_ms,
+                             cleave_error *error) CLEAVE_RESULT;
+void api_reload_free(api_reload *r); /* NULL is allowed */
 
 #endif

@@ -10,25 +10,25 @@
 cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, bool *ret_ready,
                                  cleave_error *error) {
   api_future *f;
-  GIVEN(runtime, ret_ready);
+  NOT_NULL(runtime, ret_ready);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
-  if (runtime->single_thread) api_look(runtime);
+  if (runtime->single_thread) api_poll(runtime);
   (void)api_futures_advance(runtime);
   if (runtime->single_thread && runtime->open->call_back) (void)runtime->open->call_back(runtime);
   *ret_ready = f->done;
-  api_future_leave(runtime, f);
+  api_future_release_use(runtime, f);
   return CLEAVE_OK;
 }
 
 cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
                                  uint64_t deadline_ms, cleave_error *error) {
   api_future *f;
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
-  cleave_status status = api_future_await(runtime, f, api_until(runtime, deadline_ms), error);
-  api_future_leave(runtime, f);
+  cleave_status status = api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error);
+  api_future_release_use(runtime, f);
   return status;
 }
 
@@ -36,8 +36,8 @@ static void leave_all(cleave_runtime *rt, const cleave_future *futures, size_t n
   for (size_t i = 0; i < n; i++) {
     api_future *f = api_id_table_get(&rt->futures, futures[i].id);
     if (!f) continue;
-    api_future_watch(f, false);
-    api_future_leave(rt, f);
+    api_future_set_watched(f, false);
+    api_future_release_use(rt, f);
   }
 }
 
@@ -52,7 +52,7 @@ static cleave_status find_all(cleave_runtime *rt, const cleave_future *futures, 
       leave_all(rt, futures, i);
       return status;
     }
-    api_future_watch(f, true);
+    api_future_set_watched(f, true);
     any = true;
   }
   return any ? CLEAVE_OK : api_fail(error, CLV_INVALID, "no future to wait for");
@@ -62,15 +62,15 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
                               uint64_t deadline_ms, size_t *ret_index, cleave_error *error) {
   size_t index = 0;
   char heard[200];
-  GIVEN(runtime, futures, ret_index);
+  NOT_NULL(runtime, futures, ret_index);
   LOCKED(runtime);
   PASS(find_all(runtime, futures, n, error));
   bool in_time =
-      api_futures_await_any(runtime, futures, n, api_until(runtime, deadline_ms), &index);
+      api_futures_await_any(runtime, futures, n, api_deadline_ns(runtime, deadline_ms), &index);
   leave_all(runtime, futures, n);
   if (!in_time)
     return api_fail(error, CLV_DEADLINE, "none of %zu futures was done in time%s", n,
-                    api_silence(runtime, heard, sizeof heard));
+                    api_describe_silence(runtime, heard, sizeof heard));
   *ret_index = index;
   return CLEAVE_OK;
 }
@@ -80,7 +80,7 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
                                    cleave_error *error) {
   api_future *f;
   cleave_error why;
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled",
@@ -89,7 +89,7 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
     api_future_settle(runtime, f, &why);
   else
     api_future_end_early(runtime, f, &why);
-  api_future_leave(runtime, f);
+  api_future_release_use(runtime, f);
   api_wake(runtime);
   return CLEAVE_OK;
 }
@@ -97,11 +97,11 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
 cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
                                     cleave_error *error) {
   api_future *f;
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   f->released = true;
-  api_future_leave(runtime, f);
+  api_future_release_use(runtime, f);
   return CLEAVE_OK;
 }
 
@@ -160,7 +160,7 @@ static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_c
   bool first = !f->callbacks;
   *f->callbacks_end = c;
   f->callbacks_end = &c->next;
-  if (!f->over) api_future_watch(f, true);
+  if (!f->over) api_future_set_watched(f, true);
   if (!f->done || !first) return CLEAVE_OK;
   f->done = false; /* it stands among the ready ones from here */
   cleave_error why = f->why;
@@ -173,15 +173,15 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
                                                   const cleave_error *error),
                                  void *user, cleave_error *error) {
   api_future *f;
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   if (!function) return api_fail(error, CLV_INVALID, "the argument function is NULL");
   LOCKED(runtime);
   runtime->open->call_back = call_back;
-  PASS(api_futures_attend(runtime, error));
+  PASS(api_futures_start_thread(runtime, error));
   PASS(api_future_find(runtime, future, &f, error));
   const api_callback call = {.function = function, .user = user};
   cleave_status status = add_callback(runtime, f, &call, error);
-  api_future_leave(runtime, f);
+  api_future_release_use(runtime, f);
   api_wake(runtime);
   return status;
 }
@@ -207,7 +207,7 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
   if (status == CLEAVE_OK)
     *ret = f;
   else
-    api_future_leave(rt, f);
+    api_future_release_use(rt, f);
   return status;
 }
 
@@ -221,37 +221,37 @@ static cleave_status take_result(cleave_runtime *rt, cleave_future future, const
   }
   cleave_status status = out(f, ret, error);
   LOCKED(rt);
-  api_future_leave(rt, f);
+  api_future_release_use(rt, f);
   return status;
 }
 
 cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                    cleave_tensor *ret_tensor, cleave_error *error) {
-  GIVEN(runtime, ret_tensor);
+  NOT_NULL(runtime, ret_tensor);
   return take_result(runtime, future, "tensor", api_tensor_result, ret_tensor, error);
 }
 
 cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
                                     cleave_stepped *ret, cleave_error *error) {
-  GIVEN(runtime, ret);
+  NOT_NULL(runtime, ret);
   return take_result(runtime, future, "step", api_step_result, ret, error);
 }
 
 cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                   cleave_state *ret_state, cleave_error *error) {
-  GIVEN(runtime, ret_state);
+  NOT_NULL(runtime, ret_state);
   return take_result(runtime, future, "state", api_state_result, ret_state, error);
 }
 
 cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
                                        cleave_state_file *ret_file, cleave_error *error) {
-  GIVEN(runtime, ret_file);
+  NOT_NULL(runtime, ret_file);
   PASS(api_file_check_result(ret_file, error));
   return take_result(runtime, future, "file of state", api_file_result, ret_file, error);
 }
 
 cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave_future future,
                                       cleave_gradients *ret_gradients, cleave_error *error) {
-  GIVEN(runtime, ret_gradients);
+  NOT_NULL(runtime, ret_gradients);
   return take_result(runtime, future, "gradients", api_gradients_result, ret_gradients, error);
 }

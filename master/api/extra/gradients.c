@@ -56,10 +56,11 @@ static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
     return;
   }
   for (uint32_t i = 0; g && i < g->n_parts && !m; i++)
-    if (!api_request_is_over(&g->parts[i].request)) m = g->parts[i].module;
+    if (!api_is_request_answered(&g->parts[i].request)) m = g->parts[i].module;
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->of,
-           m ? m->name : "", m ? cleave_module_node(m) : "", api_silence(rt, heard, sizeof heard));
-  if (m) api_place_error(ret, cleave_module_node(m), m->name);
+           m ? m->name : "", m ? cleave_module_node(m) : "",
+           api_describe_silence(rt, heard, sizeof heard));
+  if (m) api_set_error_node(ret, cleave_module_node(m), m->name);
 }
 
 /* ---- one ------------------------------------------------------------------------------------- */
@@ -101,7 +102,7 @@ static cleave_status ask_one(api_future *f, cleave_error *error) {
   const api_context *c = f->context;
   f->stage = IS_ASKED;
   if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->of, error);
-  return api_state_ask(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
+  return api_state_send_get(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
 }
 
 static cleave_status judge_one(api_future *f, cleave_error *error) {
@@ -120,14 +121,14 @@ static void advance_one(cleave_runtime *rt, api_future *f) {
     if (!may_begin(rt, f)) return;
     (void)ask_one(f, &why);
   }
-  if (why.status == CLEAVE_OK && !api_request_is_over(&f->request)) return;
+  if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
   if (why.status == CLEAVE_OK) (void)judge_one(f, &why);
   api_future_finish(rt, f, &why);
 }
 
 cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                    cleave_tensor *ret_tensor, cleave_error *error) {
-  GIVEN(runtime, ret_tensor);
+  NOT_NULL(runtime, ret_tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   {
     api_value *v;
@@ -144,7 +145,7 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
                       (unsigned long long)leaf.id);
     t = clv_tensor_ref(v->gradient);
   }
-  return api_tensor_out(t, ret_tensor, error);
+  return api_copy_tensor_out(t, ret_tensor, error);
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -186,7 +187,7 @@ static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_err
     q->cap = q->module->n_learning;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
     q->request = (api_state_request){.items = q->items, .count = q->cap, .fewer = true};
-    PASS(api_state_ask(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
+    PASS(api_state_send_get(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
   }
   return CLEAVE_OK;
 }
@@ -205,9 +206,9 @@ static cleave_status check_part(const part *q, cleave_error *error) {
            clv_shape_equal(&t->shape, &p->shape);
   }
   if (good) return CLEAVE_OK;
-  api_fail(error, CLV_ANSWER, "worker '%s' sent other gradients than those of module '%s'",
+  api_fail(error, CLV_BAD_ANSWER, "worker '%s' sent other gradients than those of module '%s'",
            cleave_module_node(m), m->name);
-  api_place_error(error, cleave_module_node(m), m->name);
+  api_set_error_node(error, cleave_module_node(m), m->name);
   return CLEAVE_ANSWER;
 }
 
@@ -231,7 +232,7 @@ static bool are_over(const api_future *f) {
   for (uint32_t i = 0; i < g->n_parts && over; i++) {
     const api_state_request *r = &g->parts[i].request;
     if (r->failed) return true;
-    over = api_request_is_over(r);
+    over = api_is_request_answered(r);
   }
   return over;
 }
@@ -250,7 +251,7 @@ static cleave_status judge_all(api_future *f, cleave_error *error) {
 /* Nodes may still answer. */
 static void leave_all(cleave_runtime *rt, api_future *f) {
   gathering *g = f->work;
-  for (uint32_t i = 0; i < g->n_parts; i++) api_state_leave(rt, &g->parts[i].request);
+  for (uint32_t i = 0; i < g->n_parts; i++) api_state_request_done(rt, &g->parts[i].request);
 }
 
 static void free_all(cleave_runtime *rt, api_future *f) {
@@ -286,7 +287,7 @@ static cleave_status put_part(const part *q, cleave_gradients *ret, cleave_error
     ret->n++;
     item->name = name;
     item->module = q->module;
-    PASS(api_tensor_out(q->items[k].tensor, &item->tensor, error));
+    PASS(api_copy_tensor_out(q->items[k].tensor, &item->tensor, error));
   }
   return CLEAVE_OK;
 }
@@ -296,7 +297,7 @@ static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, clea
   for (uint32_t i = 0; i < g->n_leaves; i++) {
     cleave_gradient_item *item = &ret->items[ret->n++];
     item->leaf.id = g->leaves[i].id;
-    PASS(api_tensor_out(g->leaves[i].tensor, &item->tensor, error));
+    PASS(api_copy_tensor_out(g->leaves[i].tensor, &item->tensor, error));
   }
   return CLEAVE_OK;
 }
@@ -375,7 +376,7 @@ static cleave_status write_it(api_future *f, cleave_error *error) {
   PASS(check_write(c, f->module, f->of, error));
   memcpy(item.name, f->of, sizeof item.name);
   c->written |= NODE_BIT(f->module->node);
-  return api_state_put_begin(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
+  return api_state_send_put(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
 }
 
 static void advance_write(cleave_runtime *rt, api_future *f) {
@@ -384,7 +385,7 @@ static void advance_write(cleave_runtime *rt, api_future *f) {
     if (rt->deciding || !may_begin(rt, f)) return;
     (void)write_it(f, &why);
   }
-  if (why.status == CLEAVE_OK && !api_request_is_over(&f->request)) return;
+  if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
   if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
   if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->of, &why);
   api_future_finish(rt, f, &why);
@@ -397,7 +398,7 @@ static cleave_status place_result(const api_future *f, void *ret, cleave_error *
   cleave_place *place = ret;
   (void)error;
   LOCKED(m->runtime);
-  api_module_is_on(m, f->request.device);
+  api_module_set_device(m, f->request.device);
   *place = (cleave_place){m->runtime->peers[m->node].name, m->device};
   return CLEAVE_OK;
 }
@@ -428,44 +429,44 @@ static const api_operation one = {.name = "the gradient",
 cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                               cleave_module *module, const char *name, uint64_t deadline_ms,
                               cleave_tensor *ret_tensor, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_tensor);
+  NOT_NULL(runtime, module, name, ret_tensor);
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
-  return api_run(runtime, &one, &a, ret_tensor, error);
+  return api_run_blocking(runtime, &one, &a, ret_tensor, error);
 }
 
 cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
                                     cleave_module *module, const char *name, uint64_t deadline_ms,
                                     cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_future);
+  NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
-  return api_start(runtime, &one, &a, ret_future, error);
+  return api_run_async(runtime, &one, &a, ret_future, error);
 }
 
 cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
                                     cleave_module *module, const char *name, uint64_t deadline_ms,
                                     cleave_place *ret_place, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_place);
+  NOT_NULL(runtime, module, name, ret_place);
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name};
-  return api_run(runtime, &place, &a, ret_place, error);
+  return api_run_blocking(runtime, &place, &a, ret_place, error);
 }
 
 cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
                                     uint64_t deadline_ms, cleave_gradients *ret_gradients,
                                     cleave_error *error) {
-  GIVEN(runtime, ret_gradients);
+  NOT_NULL(runtime, ret_gradients);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run(runtime, &all, &a, ret_gradients, error);
+  return api_run_blocking(runtime, &all, &a, ret_gradients, error);
 }
 
 cleave_status cleave_gradients_read_async(cleave_runtime *runtime, cleave_context context,
                                           uint64_t deadline_ms, cleave_future *ret_future,
                                           cleave_error *error) {
-  GIVEN(runtime, ret_future);
+  NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_start(runtime, &all, &a, ret_future, error);
+  return api_run_async(runtime, &all, &a, ret_future, error);
 }
 
 /* A copy of the gradient, for a module of this runtime. */
@@ -473,29 +474,29 @@ static cleave_status take_gradient(const cleave_runtime *rt, const cleave_module
                                    const cleave_tensor *from, clv_tensor **ret,
                                    cleave_error *error) {
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
-  return api_tensor_in(rt->pool, from, ret, error);
+  return api_copy_tensor_in(rt->pool, from, ret, error);
 }
 
 cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
                                     cleave_module *module, const char *name,
                                     const cleave_tensor *tensor, uint64_t deadline_ms,
                                     cleave_error *error) {
-  GIVEN(runtime, module, name, tensor);
+  NOT_NULL(runtime, module, name, tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   PASS(take_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
-  return api_run(runtime, &write, &a, NULL, error);
+  return api_run_blocking(runtime, &write, &a, NULL, error);
 }
 
 cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const char *name,
                                           const cleave_tensor *tensor, uint64_t deadline_ms,
                                           cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, name, tensor, ret_future);
+  NOT_NULL(runtime, module, name, tensor, ret_future);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   PASS(take_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
-  return api_start(runtime, &write, &a, ret_future, error);
+  return api_run_async(runtime, &write, &a, ret_future, error);
 }

@@ -22,7 +22,7 @@ static void parallel_free(cleave_parallel *p) {
 
 static void free_attached(api_attachment *a) { parallel_free((cleave_parallel *)a); }
 
-static uint32_t parts_of(const cleave_parallel *p, const clv_stretch *s) {
+static uint32_t parts_of(const cleave_parallel *p, const clv_division_segment *s) {
   return s->spread ? p->division->n_parts : 1;
 }
 
@@ -47,9 +47,9 @@ static void part_weights_done(part_weights *w) {
 static void take_weight(const cleave_parallel *p, const clv_param *own, uint32_t k, char *whole,
                         part_weights *w) {
   const clv_param *of = clv_params_find(p->params, own->name);
-  clv_part part = {of->shape, own->shape, k, clv_dtype_size(own->dtype)};
+  clv_tensor_part part = {of->shape, own->shape, k, clv_dtype_size(own->dtype)};
   cleave_named *to = &w->list[own - w->params->list];
-  clv_part_copy(&part, whole + of->offset, w->block + own->offset, false);
+  clv_tensor_part_copy(&part, whole + of->offset, w->block + own->offset, false);
   *to = (cleave_named){
       own->name,
       {.dtype = (cleave_dtype)own->dtype, .rank = own->shape.rank, .data = w->block + own->offset}};
@@ -84,7 +84,7 @@ static clv_code take_weights(const cleave_parallel *p, const cleave_parallel_opt
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t stretch, uint32_t k, char *whole, cleave_error *error) {
   CLV_AUTO(part_weights_done) part_weights w = {0};
-  const clv_stretch *s = &p->division->stretches[stretch];
+  const clv_division_segment *s = &p->division->stretches[stretch];
   char name[CLEAVE_NAME + 1];
   clv_graph *copy;
   snprintf(name, sizeof name, s->spread ? "%s.%u.%u" : "%s.%u", p->name, stretch, k);
@@ -100,8 +100,8 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
                              .n_weights = (size_t)w.params->n,
                              .frozen = w.frozen,
                              .n_frozen = w.n_frozen};
-  PASS(api_module_make(p->runtime, &m, s->spread ? NULL : p->name, copy, &p->modules[p->n_modules],
-                       error));
+  PASS(api_module_new(p->runtime, &m, s->spread ? NULL : p->name, copy, &p->modules[p->n_modules],
+                      error));
   p->n_modules++;
   return CLEAVE_OK;
 }
@@ -151,13 +151,13 @@ static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o
   CLV_AUTO(clv_freep) clv_parallel *how = NULL;
   uint32_t n = (uint32_t)o->n_nodes;
   bool any = false;
-  PASS(api_layers_graph(layers, input, o->first_layer, n, &how, &p->whole, error));
+  PASS(api_graph_from_layers(layers, input, o->first_layer, n, &how, &p->whole, error));
   for (int i = 0; i < p->whole->n_nodes; i++) any |= how[i] != CLV_PARALLEL_NONE;
   if (!any)
     return api_fail(error, CLV_INVALID,
                     "'%s': no layer says `parallel: columns` or `parallel: rows`", p->name);
   TRY(clv_params_of(p->whole, &p->params, &err));
-  TRY(clv_divide(p->whole, how, n, &p->division, &err));
+  TRY(clv_divide_chain(p->whole, how, n, &p->division, &err));
   return check_frozen(p, o, error);
 }
 
@@ -178,8 +178,8 @@ static cleave_status fill(cleave_parallel *p, const cleave_parallel_options *o, 
 cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_parallel_options *options,
                                    const char *layers, const cleave_input *input,
                                    cleave_parallel **ret_parallel, cleave_error *error) {
-  GIVEN(runtime, options, layers, input, ret_parallel);
-  OPTIONS_IN(cleave_parallel_options, o, options);
+  NOT_NULL(runtime, options, layers, input, ret_parallel);
+  COPY_OPTIONS_IN(cleave_parallel_options, o, options);
   cleave_parallel *p;
   PASS(check_options(&o, error));
   TRY(clv_alloc(1, sizeof *p, &p, &err));
@@ -205,8 +205,8 @@ typedef struct flowing {
 } flowing;
 
 /* The modules of a stretch are called, from modules[0] on. */
-static cleave_status go_through(cleave_parallel *p, const clv_stretch *s, cleave_module **modules,
-                                flowing *f, cleave_error *error) {
+static cleave_status go_through(cleave_parallel *p, const clv_division_segment *s,
+                                cleave_module **modules, flowing *f, cleave_error *error) {
   cleave_reference made[CLV_MAX_IN] = {0};
   uint32_t n = parts_of(p, s);
   const cleave_call_options o = {.size = sizeof o,
@@ -234,7 +234,7 @@ cleave_status api_parallel_check(const cleave_runtime *rt, const cleave_parallel
 cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context context,
                                    cleave_parallel *parallel, cleave_reference input,
                                    cleave_reference *ret_reference, cleave_error *error) {
-  GIVEN(runtime, parallel, ret_reference);
+  NOT_NULL(runtime, parallel, ret_reference);
   PASS(api_parallel_check(runtime, parallel, error));
   flowing f = {.context = context, .value = {input}, .n = 1};
   cleave_module **at = parallel->modules;
@@ -283,7 +283,7 @@ static void leave(cleave_parallel *p) {
 cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,
                                       cleave_error *error) {
   if (!parallel) return CLEAVE_OK;
-  GIVEN(runtime);
+  NOT_NULL(runtime);
   PASS(api_parallel_check(runtime, parallel, error));
   leave(parallel);
   give_up(parallel);

@@ -67,9 +67,9 @@ static cleave_status take(const cleave_parallel *p, cleave_named *item, uint32_t
   const clv_param *of = param_of(p->params, item->name);
   cleave_named *all = find(to, item->name);
   if (!all) PASS(enter(to, item, of, &all, error));
-  clv_part part = {shape_of(&all->tensor), shape_of(&item->tensor), k,
-                   clv_dtype_size((clv_dtype)item->tensor.dtype)};
-  clv_part_copy(&part, all->tensor.data, item->tensor.data, true);
+  clv_tensor_part part = {shape_of(&all->tensor), shape_of(&item->tensor), k,
+                          clv_dtype_size((clv_dtype)item->tensor.dtype)};
+  clv_tensor_part_copy(&part, all->tensor.data, item->tensor.data, true);
   return CLEAVE_OK;
 }
 
@@ -84,7 +84,7 @@ static cleave_status take_module(cleave_parallel *p, uint32_t i, cleave_state_ki
 cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_parallel *parallel,
                                          cleave_state_kind kind, uint64_t deadline_ms,
                                          cleave_state *ret_state, cleave_error *error) {
-  GIVEN(runtime, parallel, ret_state);
+  NOT_NULL(runtime, parallel, ret_state);
   CLV_AUTO(cleave_state_free) cleave_state state = {0};
   size_t most = 0;
   PASS(api_parallel_check(runtime, parallel, error));
@@ -109,7 +109,7 @@ static cleave_status check_item(const cleave_parallel *p, const cleave_named *it
   if (!of && !counter)
     return api_fail(error, CLV_NOT_FOUND, "'%s' has no state '%s'", p->name,
                     item->name ? item->name : "(NULL)");
-  PASS(api_shape_in(item->tensor.rank, item->tensor.shape, &shape, error));
+  PASS(api_copy_shape_in(item->tensor.rank, item->tensor.shape, &shape, error));
   if (item->tensor.dtype != CLEAVE_F32 && item->tensor.dtype != CLEAVE_I64)
     return api_fail(error, CLV_INVALID, "'%s' of '%s' is of no dtype", item->name, p->name);
   if (!item->tensor.data && cleave_tensor_count(&item->tensor))
@@ -143,8 +143,8 @@ static clv_code cut_one(const cleave_named *item, const clv_shape *own, uint32_t
   new->tensor.dtype = item->tensor.dtype;
   new->tensor.rank = own->rank;
   memcpy(new->tensor.shape, own->dim, sizeof new->tensor.shape);
-  clv_part part = {shape_of(&item->tensor), *own, k, clv_dtype_size(dtype)};
-  clv_part_copy(&part, item->tensor.data, new->tensor.data, false);
+  clv_tensor_part part = {shape_of(&item->tensor), *own, k, clv_dtype_size(dtype)};
+  clv_tensor_part_copy(&part, item->tensor.data, new->tensor.data, false);
   return CLV_OK;
 }
 
@@ -168,8 +168,8 @@ static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kin
 cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parallel *parallel,
                                           cleave_state_kind kind, const cleave_named *items,
                                           size_t n, uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, parallel);
-  if (n) GIVEN(items);
+  NOT_NULL(runtime, parallel);
+  if (n) NOT_NULL(items);
   PASS(api_parallel_check(runtime, parallel, error));
   for (size_t i = 0; i < n; i++) PASS(check_item(parallel, &items[i], kind, error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)

@@ -38,7 +38,7 @@ static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uin
   while (p->loading)
     if (!api_sleep(rt, until))
       return api_fail(error, CLV_DEADLINE, "a module is still on its way to worker '%s'", p->name);
-  return api_decided(rt, until, error);
+  return api_await_decision(rt, until, error);
 }
 
 /* From here until end_attempt this thread alone has its link and its channel; *ret_old is to be
@@ -54,9 +54,9 @@ static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
     clv_link_count(*ret_old, &c);
     p->bytes_up += c.bytes_out;
     p->bytes_down += c.bytes_in;
-    (void)!clv_node_peer(rt->node, api_wire_name(p), NULL, &ignored);
+    (void)!clv_node_add_peer(rt->node, api_wire_name(p), NULL, &ignored);
   }
-  (void)api_peer_meets(&p->state, PEER_REJOIN_BEGINS);
+  (void)api_peer_on_event(&p->state, PEER_REJOIN_BEGINS);
   p->answer_by = until;
   snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, ++p->n_returns + 1);
 }
@@ -64,7 +64,7 @@ static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
 static void end_attempt(api_peer *p, bool back) {
   p->answer_by = 0;
   if (back) return;
-  (void)api_peer_meets(&p->state, PEER_REJOIN_FAILS);
+  (void)api_peer_on_event(&p->state, PEER_REJOIN_FAILS);
   if (--p->n_returns) snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, p->n_returns + 1);
 }
 
@@ -87,12 +87,12 @@ static cleave_status take_back(api_peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
   if (p->state == PEER_LOST_DURING_REJOIN)
     return api_fail(error, CLV_UNAVAILABLE, "worker '%s' was lost again at once", p->name);
-  TRY(clv_node_peer(rt->node, api_wire_name(p), p->link, &err));
+  TRY(clv_node_add_peer(rt->node, api_wire_name(p), p->link, &err));
   forget_breach(rt, p->index);
   leave_contexts(rt, p->index);
   p->measured = (clv_link_counts){0};
   p->has_module = false;
-  (void)api_peer_meets(&p->state, PEER_REJOINS);
+  (void)api_peer_on_event(&p->state, PEER_REJOINS);
   return CLEAVE_OK;
 }
 
@@ -102,7 +102,7 @@ static cleave_status name_failure(const api_peer *p, cleave_status status, cleav
                 status == CLEAVE_NOT_FOUND || status == CLEAVE_CANCELLED;
   if (silent) status = CLEAVE_UNAVAILABLE;
   if (error) error->status = status;
-  api_place_error(error, p->name, "rejoin");
+  api_set_error_node(error, p->name, "rejoin");
   return status;
 }
 
@@ -112,15 +112,15 @@ static cleave_status reach(api_peer *p, clv_link *old, clv_rpc_channel *channel,
   if (old) clv_link_close(old);
   clv_link_unref(old);
   clv_rpc_channel_free(channel);
-  PASS(api_connect_to(p, error));
+  PASS(api_connect_worker(p, error));
   return api_open_link(p, error);
 }
 
 cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                    uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, worker);
+  NOT_NULL(runtime, worker);
   LOCKED(runtime);
-  uint64_t until = api_until(runtime, deadline_ms);
+  uint64_t until = api_deadline_ns(runtime, deadline_ms);
   api_peer *p;
   clv_link *old;
   clv_rpc_channel *channel;
@@ -166,7 +166,7 @@ static cleave_status take_contents(const cleave_module *m, const cleave_state *c
                       cleave_state_count(m, kinds[k]));
     if (!n) continue;
     ret->n[k] = (uint32_t)n;
-    PASS(api_state_items(m, kinds[k], from[k]->items, n, &ret->items[k], error));
+    PASS(api_copy_state_items(m, kinds[k], from[k]->items, n, &ret->items[k], error));
   }
   if (ret->n[0] || !m->given) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
@@ -179,7 +179,7 @@ static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
   cleave_error gone;
   for (int i = 0; i < m->params->n_ties; i++) {
     const cleave_module *of = m->owners[i];
-    if (of && of->state == MODULE_PLACED && api_module_is_there(of, &gone) != CLEAVE_OK)
+    if (of && of->state == MODULE_PLACED && api_check_module_present(of, &gone) != CLEAVE_OK)
       return api_fail(error, CLV_PRECONDITION,
                       "module '%s' has a weight of module '%s', which was lost as well: reload "
                       "'%s' first",
@@ -191,9 +191,10 @@ static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
 static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
   cleave_error gone;
   if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
-  PASS(api_node_is_there(m->runtime, m->node, error));
+  PASS(api_check_node_present(m->runtime, m->node, error));
   PASS(check_owners(m, error));
-  if (m->state == MODULE_PLACED && api_module_is_there(m, &gone) != CLEAVE_OK) return CLEAVE_OK;
+  if (m->state == MODULE_PLACED && api_check_module_present(m, &gone) != CLEAVE_OK)
+    return CLEAVE_OK;
   return api_fail(error, CLV_PRECONDITION,
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);
 }
@@ -201,8 +202,9 @@ static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
 /* What of it may have come there is unloaded: its next attempt has another generation. */
 static void give_up(cleave_module *m) {
   clv_packet *p;
-  if (api_packet(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK) return;
-  api_name_module(p, m);
+  if (api_packet_new(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK)
+    return;
+  api_set_frame_module(p, m);
   (void)api_send(m->runtime, m->node, p, NULL);
 }
 
@@ -210,7 +212,7 @@ static cleave_status put_contents(cleave_module *m, const contents *c, uint64_t 
                                   cleave_error *error) {
   for (int k = 0; k < 2; k++)
     if (c->n[k])
-      PASS(api_state_put(m, (clv_state_what)kinds[k], 0, c->items[k], c->n[k], until, error));
+      PASS(api_state_put(m, (clv_state_kind)kinds[k], 0, c->items[k], c->n[k], until, error));
   return CLEAVE_OK;
 }
 
@@ -219,41 +221,40 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
                             cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   api_peer *p = &rt->peers[m->node];
-  uint64_t until = api_until(rt, deadline_ms);
+  uint64_t until = api_deadline_ns(rt, deadline_ms);
   uint32_t n_returns = p->n_returns;
-  (void)api_module_meets(&m->state, MODULE_TRAVELS);
+  (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   p->loading++;
-  cleave_status status = api_module_take_there(m, until, error);
+  cleave_status status = api_module_load_at_node(m, until, error);
   bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
   if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
   p->loading--;
-  (void)api_module_meets(&m->state, MODULE_AT_NODE);
+  (void)api_module_on_event(&m->state, MODULE_AT_NODE);
   m->changes++;
   if (status == CLEAVE_OK) m->n_returns = n_returns;
   if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
   if (status != CLEAVE_OK && there) give_up(m);
-  api_module_tried(m, status);
+  api_module_record_attempt(m, status);
   p->has_module |= status == CLEAVE_OK;
-  api_module_look(m);
+  api_module_unload_if_unused(m);
   api_wake(rt);
   return status;
 }
 
-struct api_reloading {
+struct api_reload {
   cleave_module *module;
   contents contents;
 };
 
-void api_reloading_free(api_reloading *r) {
+void api_reload_free(api_reload *r) {
   if (r) contents_done(&r->contents);
   free(r);
 }
 
-cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
-                                const cleave_state *optimizer, api_reloading **ret,
-                                cleave_error *error) {
+cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
+                             const cleave_state *optimizer, api_reload **ret, cleave_error *error) {
   const cleave_state *const from[2] = {weights, optimizer};
-  api_reloading *r;
+  api_reload *r;
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   TRY(clv_alloc(1, sizeof *r, &r, &err));
   r->module = m;
@@ -261,15 +262,15 @@ cleave_status api_reloading_new(cleave_runtime *rt, cleave_module *m, const clea
   if (status == CLEAVE_OK)
     *ret = r;
   else
-    api_reloading_free(r);
+    api_reload_free(r);
   return status;
 }
 
-cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint64_t deadline_ms,
-                                cleave_error *error) {
+cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t deadline_ms,
+                             cleave_error *error) {
   LOCKED(rt);
-  PASS(api_no_window(rt, error));
-  PASS(api_decided(rt, api_until(rt, deadline_ms), error));
+  PASS(api_check_no_window(rt, error));
+  PASS(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
   PASS(check_lost(r->module, error));
   return reload(r->module, &r->contents, deadline_ms, error);
 }
@@ -277,10 +278,10 @@ cleave_status api_reloading_run(cleave_runtime *rt, const api_reloading *r, uint
 cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,
                                    const cleave_state *weights, const cleave_state *optimizer,
                                    uint64_t deadline_ms, cleave_error *error) {
-  GIVEN(runtime, module);
-  api_reloading *r;
-  PASS(api_reloading_new(runtime, module, weights, optimizer, &r, error));
-  cleave_status status = api_reloading_run(runtime, r, deadline_ms, error);
-  api_reloading_free(r);
+  NOT_NULL(runtime, module);
+  api_reload *r;
+  PASS(api_reload_new(runtime, module, weights, optimizer, &r, error));
+  cleave_status status = api_reload_run(runtime, r, deadline_ms, error);
+  api_reload_free(r);
   return status;
 }

@@ -35,7 +35,7 @@ static void describe(const cleave_module *m, size_t index, cleave_parameter *ret
 
 cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
                                     cleave_parameter *ret_parameter, cleave_error *error) {
-  GIVEN(module, ret_parameter);
+  NOT_NULL(module, ret_parameter);
   if (ret_parameter->size != sizeof *ret_parameter)
     return api_fail(error, CLV_INVALID, "a cleave_parameter of %zu bytes; its size is %zu",
                     ret_parameter->size, sizeof *ret_parameter);
@@ -60,8 +60,8 @@ static cleave_status check_arguments(const cleave_runtime *rt, const cleave_modu
 /* With the module in its text, which has the file's name. */
 static cleave_status failed(const cleave_module *m, clv_err *why, cleave_error *error) {
   clv_err_prefix(why, "module '%s'", m->name);
-  api_from(error, why);
-  api_place_error(error, "master", m->name);
+  api_convert_error(error, why);
+  api_set_error_node(error, "master", m->name);
   return (cleave_status)why->code;
 }
 
@@ -74,7 +74,7 @@ static cleave_status write_state(const cleave_module *m, const char *path, const
     const cleave_tensor *t = &s->items[i].tensor;
     list[i] = (clv_weights_tensor){
         .name = s->items[i].name, .dtype = (clv_dtype)t->dtype, .data = t->data};
-    PASS(api_shape_in(t->rank, t->shape, &list[i].shape, error));
+    PASS(api_copy_shape_in(t->rank, t->shape, &list[i].shape, error));
   }
   if (clv_weights_write(path, list, s->n, NULL, 0, NULL, NULL, &why) == CLV_OK) return CLEAVE_OK;
   return failed(m, &why, error);
@@ -83,7 +83,7 @@ static cleave_status write_state(const cleave_module *m, const char *path, const
 cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const char *path, uint64_t deadline_ms,
                                 cleave_error *error) {
-  GIVEN(runtime, module, path);
+  NOT_NULL(runtime, module, path);
   cleave_state state = {0};
   PASS(check_arguments(runtime, module, kind, error));
   PASS(cleave_state_read(runtime, module, kind, deadline_ms, &state, error));
@@ -121,7 +121,7 @@ static cleave_status match(const cleave_module *m, const clv_weights_file *f,
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   clv_err why;
   TRY(clv_alloc(l->n, sizeof *found, &found, &err));
-  if (clv_weights_match(f, l->items, l->n, CLV_WEIGHTS_COUNTS_FROM_0, found, &why) != CLV_OK)
+  if (clv_weights_match(f, l->items, l->n, CLV_WEIGHTS_ALLOW_NO_COUNTS, found, &why) != CLV_OK)
     return failed(m, &why, error);
   for (size_t i = 0; i < l->n; i++) {
     if (!found[i] && strcmp(l->items[i].name, "step") == 0)
@@ -135,7 +135,7 @@ static cleave_status match(const cleave_module *m, const clv_weights_file *f,
 cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const char *path, uint64_t deadline_ms,
                                 cleave_error *error) {
-  GIVEN(runtime, module, path);
+  NOT_NULL(runtime, module, path);
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(cleave_state_list_done) cleave_state_list l = {0};
   CLV_AUTO(clv_freep) cleave_named *items = NULL;

@@ -36,7 +36,7 @@ static cleave_status check_node(const cleave_module *m, cleave_error *error) {
            "worker '%s' keeps no files of state: it has no state_dir in its worker.yaml, or is of "
            "an older version",
            p->name);
-  api_place_error(error, p->name, m->name);
+  api_set_error_node(error, p->name, m->name);
   return CLEAVE_UNIMPLEMENTED;
 }
 
@@ -44,7 +44,7 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                            cleave_error *error) {
   cleave_module *m = a->module;
   f->module = m;
-  f->what = (clv_state_what)a->kind;
+  f->what = (clv_state_kind)a->kind;
   f->verb = a->verb;
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER)
@@ -54,8 +54,8 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
   snprintf(f->of, sizeof f->of, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(check_node(m, error));
-  PASS(api_no_window(rt, error));
-  api_module_keep(m);
+  PASS(api_check_no_window(rt, error));
+  api_module_add_kept(m);
   return CLEAVE_OK;
 }
 
@@ -66,8 +66,8 @@ static cleave_status ask(cleave_runtime *rt, api_future *f, cleave_error *error)
   r->id = ++rt->next_id;
   r->node = m->node;
   r->of_file = true;
-  PASS(api_packet(rt, f->verb, 0, r->id, &p, error));
-  api_name_module(p, m);
+  PASS(api_packet_new(rt, f->verb, 0, r->id, &p, error));
+  api_set_frame_module(p, m);
   p->frame.state.what = f->what;
   snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
   r->next = rt->requests;
@@ -85,9 +85,9 @@ static void advance(cleave_runtime *rt, api_future *f) {
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
     if (!r->answered) return;
-    (void)api_take_late_error(rt, &why); /* the node has answered what came before */
+    (void)api_take_deferred_error(rt, &why); /* the node has answered what came before */
   }
-  api_state_forget(rt, f);
+  api_state_free_work(rt, f);
   api_future_finish(rt, f, &why);
 }
 
@@ -96,8 +96,8 @@ static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   char heard[200];
   api_fail(ret, CLV_DEADLINE, "%s the state of module '%s' as '%s' was not done by '%s' in time%s",
            verb_of(f->verb), m->name, f->file, rt->peers[m->node].name,
-           api_silence(rt, heard, sizeof heard));
-  api_place_error(ret, rt->peers[m->node].name, m->name);
+           api_describe_silence(rt, heard, sizeof heard));
+  api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
 cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error) {
@@ -118,7 +118,7 @@ static const api_operation operation = {.name = "a file of state",
                                         .begin = begin,
                                         .advance = advance,
                                         .late = late,
-                                        .leave = api_state_forget,
+                                        .leave = api_state_free_work,
                                         .out = api_file_result};
 
 /* ---- for programs ---------------------------------------------------------------------------- */
@@ -133,52 +133,52 @@ cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *mo
                                       cleave_state_kind kind, const char *name,
                                       uint64_t deadline_ms, cleave_state_file *ret_file,
                                       cleave_error *error) {
-  GIVEN(runtime, module, name);
+  NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
   api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
-  return api_run(runtime, &operation, &a, ret_file, error);
+  return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
 cleave_status cleave_state_save_there_async(cleave_runtime *runtime, cleave_module *module,
                                             cleave_state_kind kind, const char *name,
                                             uint64_t deadline_ms, cleave_future *ret_future,
                                             cleave_error *error) {
-  GIVEN(runtime, module, name, ret_future);
+  NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
-  return api_start(runtime, &operation, &a, ret_future, error);
+  return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
 cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
                                       cleave_state_kind kind, const char *name,
                                       uint64_t deadline_ms, cleave_state_file *ret_file,
                                       cleave_error *error) {
-  GIVEN(runtime, module, name);
+  NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
   api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
-  return api_run(runtime, &operation, &a, ret_file, error);
+  return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
 cleave_status cleave_state_load_there_async(cleave_runtime *runtime, cleave_module *module,
                                             cleave_state_kind kind, const char *name,
                                             uint64_t deadline_ms, cleave_future *ret_future,
                                             cleave_error *error) {
-  GIVEN(runtime, module, name, ret_future);
+  NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
-  return api_start(runtime, &operation, &a, ret_future, error);
+  return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
 cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
                                         const char *name, uint64_t deadline_ms,
                                         cleave_error *error) {
-  GIVEN(runtime, module, name);
+  NOT_NULL(runtime, module, name);
   api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
-  return api_run(runtime, &operation, &a, NULL, error);
+  return api_run_blocking(runtime, &operation, &a, NULL, error);
 }
 
 cleave_status cleave_state_remove_there_async(cleave_runtime *runtime, cleave_module *module,
                                               const char *name, uint64_t deadline_ms,
                                               cleave_future *ret_future, cleave_error *error) {
-  GIVEN(runtime, module, name, ret_future);
+  NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
-  return api_start(runtime, &operation, &a, ret_future, error);
+  return api_run_async(runtime, &operation, &a, ret_future, error);
 }

@@ -494,7 +494,7 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, 
                    "B of a product");
   sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d, sizeof *d),
                    "D of a product");
-  if (t->after != CLV_CUDA_AFTER_NOTHING)
+  if (t->after != CLV_CUDA_EPILOGUE_NONE)
     sim_memory_check(s->device, bias, (size_t)t->m * sizeof *bias, "the bias of a product");
   check_workspace(s->device, workspace, bytes);
   sim.counts.products++;

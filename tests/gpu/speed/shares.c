@@ -39,10 +39,10 @@ static clv_code copy(bench *m, clv_err *err) {
 static clv_rng_stream some_stream(void) { return clv_rng_stream_of(&(clv_rng_key){.seed = 1}); }
 
 static clv_code draw(bench *m, clv_err *err) {
-  const cuda_places at = {.n = m->n, .channels = 1, .inner = 1};
+  const cuda_dropout_shape at = {.n = m->n, .channels = 1, .inner = 1};
   clv_rng_stream s = some_stream();
-  return clv_gpu_draw(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
-                      clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+  return clv_gpu_dropout(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
+                         clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
 }
 
 static clv_code mask(bench *m, clv_err *err) {
@@ -70,7 +70,7 @@ static clv_code chain_back(bench *m, clv_err *err) {
 }
 
 static clv_code rounded(bench *m, clv_err *err) {
-  return clv_gpu_round(m->g, m->x, (cuda_bf16 *)m->y, m->n, err);
+  return clv_gpu_f32_to_bf16(m->g, m->x, (cuda_bf16 *)m->y, m->n, err);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -308,7 +308,7 @@ static clv_code rmsprop(bench *m, clv_err *err) { return optimise(m, CLV_OPTIM_R
 static clv_code squares(bench *m, clv_err *err) {
   const clv_extent all = {.n = m->n};
   const cuda_runs *runs;
-  CLV_TRY(clv_gpu_runs(m->g, &all, 1, &runs, err));
+  CLV_TRY(clv_gpu_find_runs(m->g, &all, 1, &runs, err));
   return clv_gpu_square_sums(m->g, m->x, runs, err);
 }
 
@@ -331,7 +331,7 @@ static cuda_heads heads_of(const bench *m) {
 static clv_code weigh(bench *m, clv_err *err) {
   const cuda_heads h = heads_of(m);
   const cuda_weights w = {m->y, m->y};
-  return clv_gpu_weigh(m->g, &h, &w, NULL, (float *)m->saved, err);
+  return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->saved, err);
 }
 
 /* Scores in x, which stay; the factors of products apart from them. */
@@ -339,20 +339,20 @@ static clv_code weigh_bf16(bench *m, clv_err *err) {
   cuda_heads h = heads_of(m);
   const cuda_weights w = {m->x, m->y};
   h.bf16 = true;
-  return clv_gpu_weigh(m->g, &h, &w, NULL, (float *)m->saved, err);
+  return clv_gpu_attention_softmax(m->g, &h, &w, NULL, (float *)m->saved, err);
 }
 
 static clv_code weigh_back_bf16(bench *m, clv_err *err) {
   cuda_heads h = heads_of(m);
   const cuda_weights w = {m->x, m->y}, dw = {m->z, m->w};
   h.bf16 = true;
-  return clv_gpu_weigh_back(m->g, &h, &w, &dw, NULL, (const float *)m->saved, err);
+  return clv_gpu_attention_softmax_back(m->g, &h, &w, &dw, NULL, (const float *)m->saved, err);
 }
 
 static clv_code weigh_back(bench *m, clv_err *err) {
   const cuda_heads h = heads_of(m);
   const cuda_weights w = {m->y, m->y}, dw = {m->z, m->z};
-  return clv_gpu_weigh_back(m->g, &h, &w, &dw, NULL, (const float *)m->saved, err);
+  return clv_gpu_attention_softmax_back(m->g, &h, &w, &dw, NULL, (const float *)m->saved, err);
 }
 
 /* A sequence of one step for each row, which is its four gates. */

@@ -108,10 +108,11 @@ static clv_code logits_back(bench *m, clv_err *err) {
 }
 
 static clv_code draw_last(bench *m, clv_err *err) {
-  const cuda_places at = {.n = m->n, .channels = m->channels, .inner = m->inner, .last = true};
+  const cuda_dropout_shape at = {
+      .n = m->n, .channels = m->channels, .inner = m->inner, .last = true};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
-  return clv_gpu_draw(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
-                      clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+  return clv_gpu_dropout(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
+                         clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
 }
 
 static clv_code mask_last(bench *m, clv_err *err) {
@@ -184,18 +185,18 @@ static cuda_packed packed_of(const bench *m, bool whole) {
 
 static clv_code places(bench *m, clv_err *err) {
   cuda_packed p = packed_of(m, true);
-  return clv_gpu_add_places(m->g, &p, m->x, m->z, m->y, m->width, err);
+  return clv_gpu_add_rows_packed(m->g, &p, m->x, m->z, m->y, m->width, err);
 }
 
 static clv_code places_back(bench *m, clv_err *err) {
   cuda_packed p = packed_of(m, true);
-  return clv_gpu_sum_places(m->g, &p, m->x, m->y, m->width, err);
+  return clv_gpu_sum_rows_packed(m->g, &p, m->x, m->y, m->width, err);
 }
 
 static clv_code rotary_packed(bench *m, clv_err *err) {
   cuda_packed p = packed_of(m, true);
   const cuda_rotary r = {m->n, m->rows, 1, m->width, 1e4, 1};
-  return clv_gpu_rotate_places(m->g, &p, &r, m->x, m->y, err);
+  return clv_gpu_rotate_packed(m->g, &p, &r, m->x, m->y, err);
 }
 
 static clv_code ends(bench *m, clv_err *err) {
@@ -211,8 +212,8 @@ static clv_code ends_back(bench *m, clv_err *err) {
 static clv_code draw_packed(bench *m, clv_err *err) {
   cuda_packed p = packed_of(m, true);
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
-  return clv_gpu_draw_places(m->g, &p, m->width, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
-                             clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+  return clv_gpu_dropout_packed(m->g, &p, m->width, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
+                                clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
 }
 
 static clv_code to_heads(bench *m, clv_err *err) {
@@ -248,11 +249,11 @@ static clv_code unpack(bench *m, clv_err *err) {
 /* ---- what stands for several ----------------------------------------------------------------- */
 
 static clv_code times(bench *m, clv_err *err) {
-  return clv_gpu_times(m->g, m->x, m->small, m->y, m->n, err);
+  return clv_gpu_mul_by_weight(m->g, m->x, m->small, m->y, m->n, err);
 }
 
 static clv_code times_weight(bench *m, clv_err *err) {
-  return clv_gpu_times_weight_back(m->g, m->x, m->z, m->n, m->parts, m->small, false, err);
+  return clv_gpu_mul_by_weight_back(m->g, m->x, m->z, m->n, m->parts, m->small, false, err);
 }
 
 static clv_code mean_across(bench *m, clv_err *err) {
@@ -313,7 +314,7 @@ static cuda_fold fold_of(const bench *m, bool alone) {
 /* A row for all rows. */
 static clv_code broadcast(bench *m, clv_err *err) {
   const clv_broadcast v = {.rank = 2, .n = {m->rows, m->width}, .step = {{m->width, 1}, {0, 1}}};
-  return clv_gpu_broadcast(m->g, &v, &(cuda_few_bits){0}, false, m->x, m->small, m->y, m->n, err);
+  return clv_gpu_broadcast(m->g, &v, &(cuda_bf16_flags){0}, false, m->x, m->small, m->y, m->n, err);
 }
 
 static clv_code fold_alone(bench *m, clv_err *err) {

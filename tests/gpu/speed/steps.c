@@ -84,7 +84,7 @@ static clv_graph *texts(const char *config, int64_t batch, int64_t length) {
   must(clv_hf_config_parse("config", config, strlen(config), &c, &err), &err);
   clv_graph *g =
       begin_of(CLV_I64, CLV_SHAPE(batch, length), CLV_SHAPE(batch), &in.records, &target);
-  must(clv_hf_layers(&c, CLV_HF_SEQUENCE, LABELS, &in, g, &layer, &last, &err), &err);
+  must(clv_hf_add_layers(&c, CLV_HF_SEQUENCE, LABELS, &in, g, &layer, &last, &err), &err);
   net_add(g, CLV_OP_CROSS_ENTROPY, &(clv_attrs){.ignore_index = -100}, last, target);
   return g;
 }
@@ -244,13 +244,13 @@ static void make(steps *s, const struct network *net, int64_t batch, const char 
 
 static float step(steps *s) {
   const float one = 1;
-  const clv_plan_homes homes = {.in = {s->backend, s->backend}};
+  const clv_plan_memories homes = {.in = {s->backend, s->backend}};
   void *din[] = {NULL, NULL};
   float loss;
   clv_call *c;
   clv_err err;
   must(clv_plan_call_get(s->plan, &c, &err), &err);
-  clv_plan_call_homes(c, &homes);
+  clv_plan_call_set_memories(c, &homes);
   must(clv_plan_forward(s->plan, c, s->block, s->version++, (const void *const *)s->in, true, &loss,
                         NULL, &err),
        &err);

@@ -9,7 +9,7 @@ from cluster import *
 lib.WORKER = os.path.join(BIN, "gpu/cleave-worker")
 suite = Suite()
 MIB = 1 << 20
-LOAN = 32 * MIB  # of each plan at most to cuBLASLt, CLV_CUDA_MATMUL_MOST
+LOAN = 32 * MIB  # of each plan at most to cuBLASLt, CLV_CUDA_MATMUL_MAX_WORKSPACE
 # What plan may be off by: what the simulated libraries borrow, and values taken at once.
 SMALL = 16 << 10
 

@@ -237,7 +237,7 @@ static void add_tensors(side *from, uint32_t number, sent *s, clv_packet *p) {
     s->total += s->bytes[i];
     clv_tensor *t = make_tensor(from, number, i, s->bytes[i]);
     if (s->kind == CLV_CALL)
-      must(clv_packet_arg(p, number, false, t, &err), &err);
+      must(clv_packet_add_arg(p, number, false, t, &err), &err);
     else
       clv_packet_add(p, t);
     clv_tensor_unref(t);
@@ -277,7 +277,7 @@ static void send_packet(side *from) {
 
 static void act(void *user) {
   side *s = user;
-  if (below(5) == 0) clv_link_ask(s->link);
+  if (below(5) == 0) clv_link_ping_async(s->link);
   for (uint32_t n = 1 + below(4); n && s->n_sent < s->n_wanted; n--) send_packet(s);
   if (s->n_sent == s->n_wanted) return;
   sim_network_at(w.network, sim_network_now(w.network) + below(3) * MS + below(1000), act, s);
@@ -319,7 +319,7 @@ static void make_side(side *s) {
   s->n_wanted = below(MOST_SENT - 1);
   clv_account_options a = {.of = "a side", .most = {[CLV_QUOTA_BYTES] = s->tight ? 900 * KIB : 0}};
   must(clv_account_new(&a, &s->account, &err), &err);
-  must(clv_pool_new_of(s->account, &s->pool, &err), &err);
+  must(clv_pool_new_for_account(s->account, &s->pool, &err), &err);
 }
 
 static void join(const clv_lane_acceptor *acceptor) {
@@ -330,10 +330,10 @@ static void join(const clv_lane_acceptor *acceptor) {
   must(clv_link_new(&there, &far->link, &err), &err);
   clv_dialler dialler = sim_network_dialler(w.network, 0, 1, acceptor, "spiffe://test/zero");
   must(clv_link_start(&here, &d, &dialler, &near->link, &err), &err);
-  while (!(clv_link_attached(near->link) && clv_link_attached(far->link)) &&
+  while (!(clv_link_is_attached(near->link) && clv_link_is_attached(far->link)) &&
          sim_network_due(w.network) != UINT64_MAX)
     sim_network_step(w.network);
-  if (!clv_link_attached(near->link)) complain("the lanes were not attached");
+  if (!clv_link_is_attached(near->link)) complain("the lanes were not attached");
 }
 
 static void run_dry(void) {
@@ -367,7 +367,7 @@ static bool has_all_tensors(side *s) {
   enum { LITTLE = 512 };
   clv_err err;
   clv_tensor *t = NULL;
-  clv_account_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
+  clv_account_set_limit(s->account, CLV_QUOTA_BYTES, LITTLE);
   clv_code code = clv_pool_tensor(s->pool, CLV_U8, &CLV_SHAPE(LITTLE), &t, &err);
   clv_tensor_unref(t);
   return code == CLV_OK && clv_account_used(s->account, CLV_QUOTA_BYTES) == LITTLE;
@@ -389,7 +389,7 @@ static void converse(void) {
   clv_link_close(w.sides[below(SIDES)].link);
   run_dry();
   for (int i = 0; i < SIDES && !w.failed; i++)
-    if (w.sides[i].closed != 1 || w.sides[i].link->life != CLV_LIFE_ENDED)
+    if (w.sides[i].closed != 1 || w.sides[i].link->life != CLV_LINK_ENDED)
       complain("side %u has not ended", i);
 }
 

@@ -16,12 +16,12 @@ typedef struct expected {
 } expected;
 
 /* `meets` for any of the three machines. */
-#define MACHINE(name, type)                                              \
-  static api_action name(int *state, int fact) {                         \
-    api_##type##_state s = (api_##type##_state) * state;                 \
-    api_action action = api_##type##_meets(&s, (api_##type##_fact)fact); \
-    *state = (int)s;                                                     \
-    return action;                                                       \
+#define MACHINE(name, type)                                                  \
+  static api_action name(int *state, int fact) {                             \
+    api_##type##_state s = (api_##type##_state) * state;                     \
+    api_action action = api_##type##_on_event(&s, (api_##type##_event)fact); \
+    *state = (int)s;                                                         \
+    return action;                                                           \
   }
 MACHINE(peer, peer)
 MACHINE(module, module)
@@ -46,23 +46,23 @@ static void a_lost_peer_is_present_only_after_a_rejoin(void **state) {
   static const expected cells[] = {
       {PEER_PRESENT, PEER_LINK_ENDS, API_BEGIN, PEER_LOST},
       {PEER_PRESENT, PEER_REJOIN_BEGINS, API_REFUSE, PEER_PRESENT},
-      {PEER_PRESENT, PEER_HANGS_UP, API_END, PEER_CLOSED},
+      {PEER_PRESENT, PEER_CLOSES, API_END, PEER_CLOSED},
       {PEER_LOST, PEER_LINK_ENDS, API_IGNORE, PEER_LOST},
       {PEER_LOST, PEER_REJOIN_BEGINS, API_BEGIN, PEER_REJOINING},
-      {PEER_LOST, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+      {PEER_LOST, PEER_CLOSES, API_IGNORE, PEER_CLOSED},
       {PEER_REJOINING, PEER_LINK_ENDS, API_RECORD, PEER_LOST_DURING_REJOIN},
       {PEER_REJOINING, PEER_REJOIN_BEGINS, API_REFUSE, PEER_REJOINING},
       {PEER_REJOINING, PEER_REJOINS, API_SETTLE, PEER_PRESENT},
       {PEER_REJOINING, PEER_REJOIN_FAILS, API_END, PEER_LOST},
-      {PEER_REJOINING, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+      {PEER_REJOINING, PEER_CLOSES, API_IGNORE, PEER_CLOSED},
       {PEER_LOST_DURING_REJOIN, PEER_LINK_ENDS, API_IGNORE, PEER_LOST_DURING_REJOIN},
       {PEER_LOST_DURING_REJOIN, PEER_REJOIN_BEGINS, API_REFUSE, PEER_LOST_DURING_REJOIN},
       {PEER_LOST_DURING_REJOIN, PEER_REJOINS, API_REFUSE, PEER_LOST_DURING_REJOIN},
       {PEER_LOST_DURING_REJOIN, PEER_REJOIN_FAILS, API_END, PEER_LOST},
-      {PEER_LOST_DURING_REJOIN, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+      {PEER_LOST_DURING_REJOIN, PEER_CLOSES, API_IGNORE, PEER_CLOSED},
       {PEER_CLOSED, PEER_LINK_ENDS, API_IGNORE, PEER_CLOSED},
       {PEER_CLOSED, PEER_REJOIN_BEGINS, API_REFUSE, PEER_CLOSED},
-      {PEER_CLOSED, PEER_HANGS_UP, API_IGNORE, PEER_CLOSED},
+      {PEER_CLOSED, PEER_CLOSES, API_IGNORE, PEER_CLOSED},
   };
   (void)state;
   check(peer, PEER_STATES, PEER_FACTS, cells, CLV_COUNT(cells));
@@ -70,7 +70,7 @@ static void a_lost_peer_is_present_only_after_a_rejoin(void **state) {
 
 static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
   static const expected cells[] = {
-      {MODULE_NEW, MODULE_TRAVELS, API_BEGIN, MODULE_PLACING},
+      {MODULE_NEW, MODULE_TRANSFER_BEGINS, API_BEGIN, MODULE_PLACING},
       {MODULE_NEW, MODULE_OUTDATED, API_IGNORE, MODULE_NEW},
       {MODULE_NEW, MODULE_UNLOADS, API_BEGIN, MODULE_UNLOADING},
       {MODULE_NEW, MODULE_DROPPED, API_END, MODULE_GONE},
@@ -78,7 +78,7 @@ static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
       {MODULE_PLACING, MODULE_NOT_AT_NODE, API_SETTLE, MODULE_NEW},
       {MODULE_PLACING, MODULE_OUTDATED, API_IGNORE, MODULE_PLACING},
       {MODULE_PLACING, MODULE_UNLOADED, API_SETTLE, MODULE_PLACING},
-      {MODULE_PLACED, MODULE_TRAVELS, API_BEGIN, MODULE_PLACING},
+      {MODULE_PLACED, MODULE_TRANSFER_BEGINS, API_BEGIN, MODULE_PLACING},
       {MODULE_PLACED, MODULE_OUTDATED, API_RECORD, MODULE_PLACED},
       {MODULE_PLACED, MODULE_UNLOADS, API_BEGIN, MODULE_UNLOADING},
       {MODULE_PLACED, MODULE_DROPPED, API_END, MODULE_GONE},
@@ -98,12 +98,12 @@ static void an_end_is_pending_until_the_owners_have_answered(void **state) {
       {API_CONTEXT_OPEN, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_OPEN},
       {API_CONTEXT_CLOSING, API_CONTEXT_OWNERS_LATE, API_RECORD, API_CONTEXT_END_PENDING},
       {API_CONTEXT_CLOSING, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_CLOSING},
-      {API_CONTEXT_CLOSING, API_CONTEXT_NODES_SPARE, API_SETTLE, API_CONTEXT_LINGERING},
+      {API_CONTEXT_CLOSING, API_CONTEXT_ONLY_KEPT_LEFT, API_SETTLE, API_CONTEXT_ENDING_KEPT},
       {API_CONTEXT_ENDING, API_CONTEXT_OWNERS_LATE, API_RECORD, API_CONTEXT_END_PENDING},
       {API_CONTEXT_ENDING, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_ENDING},
-      {API_CONTEXT_ENDING, API_CONTEXT_NODES_SPARE, API_SETTLE, API_CONTEXT_LINGERING},
-      {API_CONTEXT_END_PENDING, API_CONTEXT_OWNERS_ANSWERED, API_SETTLE, API_CONTEXT_LINGERING},
-      {API_CONTEXT_LINGERING, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_LINGERING},
+      {API_CONTEXT_ENDING, API_CONTEXT_ONLY_KEPT_LEFT, API_SETTLE, API_CONTEXT_ENDING_KEPT},
+      {API_CONTEXT_END_PENDING, API_CONTEXT_OWNERS_ANSWERED, API_SETTLE, API_CONTEXT_ENDING_KEPT},
+      {API_CONTEXT_ENDING_KEPT, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_ENDING_KEPT},
   };
   (void)state;
   check(context, API_CONTEXT_STATES, API_CONTEXT_FACTS, cells, CLV_COUNT(cells));

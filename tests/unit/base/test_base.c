@@ -109,7 +109,7 @@ static void json_text_is_escaped(void **state) {
 static void control_characters_do_not_reach_a_terminal(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_text_guard(
+  clv_text_sanitize_utf8(
       "a\033[31mb\tc\nd\re\x7f"
       "f\xc2\x9bg\x9bh \xc3\xb6\xe2\x82\xac\xe2\x9b\x94",
       &b);
@@ -231,7 +231,7 @@ static void host_file(const char *path, const char *text) {
 
 static void host_has(uint64_t bytes, const char *of) {
   clv_host_memory m;
-  clv_host_memory_of(host, &m);
+  clv_host_memory_read(host, &m);
   assert_true(m.bytes == bytes);
   assert_string_equal(m.of, of);
 }
@@ -326,13 +326,13 @@ static void long_texts_are_cut_visibly(void **state) {
   (void)state;
   char dst[8], text[600];
   clv_err err;
-  assert_string_equal(clv_text_fit("1234567", dst, sizeof dst), "1234567");
-  assert_string_equal(clv_text_fit("12345678", dst, sizeof dst), "1234...");
-  assert_string_equal(clv_text_fit("123\xc3\xa4"
-                                   "5678",
-                                   dst, sizeof dst),
+  assert_string_equal(clv_text_truncate("1234567", dst, sizeof dst), "1234567");
+  assert_string_equal(clv_text_truncate("12345678", dst, sizeof dst), "1234...");
+  assert_string_equal(clv_text_truncate("123\xc3\xa4"
+                                        "5678",
+                                        dst, sizeof dst),
                       "123..."); /* 123ä5678 */
-  assert_string_equal(clv_text_fit("", dst, sizeof dst), "");
+  assert_string_equal(clv_text_truncate("", dst, sizeof dst), "");
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = '\0';
   clv_fail(&err, CLV_INVALID, "%s", text);

@@ -167,9 +167,9 @@ static void the_line_is_read_to_its_end(void **state) {
   assert_int_equal(parse("run p --nonsense --log-format json", &a, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "--nonsense"));
   assert_int_equal(a.line.log_format, CLV_LOG_AS_JSON);
-  assert_true(clv_cli_json(&a.line, false));
-  assert_false(clv_cli_json(&good("run p --log-format=text")->line, true));
-  assert_true(clv_cli_json(&good("run p")->line, true));
+  assert_true(clv_cli_is_log_json(&a.line, false));
+  assert_false(clv_cli_is_log_json(&good("run p --log-format=text")->line, true));
+  assert_true(clv_cli_is_log_json(&good("run p")->line, true));
 }
 
 static void bounds(void **state) {

@@ -116,7 +116,7 @@ static void order_and_labels(void **state) {
   o.n_mean = o.n_std = 1;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 7);
-  assert_int_equal(clv_dataset_classes(ds), 3);
+  assert_int_equal(clv_dataset_class_count(ds), 3);
   int64_t low, high;
   assert_true(clv_dataset_label_range(ds, &low, &high));
   assert_int_equal(high, 2);
@@ -179,12 +179,12 @@ static void images_without_labels(void **state) {
   o.labels = CLV_LABEL_FLOAT; /* of any loss */
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 4);
-  assert_int_equal(clv_dataset_classes(ds), 0);
+  assert_int_equal(clv_dataset_class_count(ds), 0);
   assert_false(clv_dataset_has_labels(ds));
-  for (size_t i = 0; i < 4; i++) assert_string_equal(clv_dataset_name(ds, i), order[i]);
+  for (size_t i = 0; i < 4; i++) assert_string_equal(clv_dataset_image_path(ds, i), order[i]);
   o.limit = 2;
   CLV_AUTO(clv_dataset_freep) clv_dataset *some = open_folder(&o);
-  assert_string_equal(clv_dataset_name(some, 1), "b/0.png");
+  assert_string_equal(clv_dataset_image_path(some, 1), "b/0.png");
   const char *empty = new_root();
   put_text(empty, "notes.txt", "x");
   o.inputs_path = empty;
@@ -226,8 +226,8 @@ static clv_tensor *draw_all(const char *root, uint32_t threads, uint64_t epoch, 
   uint32_t index[IMAGES];
   clv_err err;
   for (uint32_t i = 0; i < IMAGES; i++) index[i] = backwards ? IMAGES - 1 - i : i;
-  clv_draw draw = {.seed = 3, .epoch = epoch};
-  assert_ok(clv_batch_draw(ds, &draw, index, IMAGES, &x, NULL, &err), &err);
+  clv_draw_seed draw = {.seed = 3, .epoch = epoch};
+  assert_ok(clv_batch_fill_inputs(ds, &draw, index, IMAGES, &x, NULL, &err), &err);
   return x;
 }
 
@@ -465,7 +465,7 @@ static void strays_are_counted(void **state) {
   clv_dataset_options o = options(root);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
-  assert_int_equal(clv_dataset_strays(ds, &first), 3);
+  assert_int_equal(clv_dataset_stray_files(ds, &first), 3);
   assert_string_equal(first, "cat/b.gif");
 }
 
@@ -497,12 +497,12 @@ static void classes_must_be_the_same(void **state) {
   clv_dataset_options oa = options(first), ob = options(second);
   CLV_AUTO(clv_dataset_freep) clv_dataset *a = open_folder(&oa), *b = open_folder(&ob);
   clv_err err;
-  assert_ok(clv_dataset_same_classes(a, a, &err), &err);
-  assert_int_equal(clv_dataset_same_classes(a, b, &err), CLV_DATA_LOSS);
+  assert_ok(clv_dataset_check_same_classes(a, a, &err), &err);
+  assert_int_equal(clv_dataset_check_same_classes(a, b, &err), CLV_DATA_LOSS);
   assert_says(&err, "has 2 classes and");
   put_png(second, "wolf/1.png", 2, 2, 0);
   CLV_AUTO(clv_dataset_freep) clv_dataset *c = open_folder(&ob);
-  assert_int_equal(clv_dataset_same_classes(a, c, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_dataset_check_same_classes(a, c, &err), CLV_DATA_LOSS);
   assert_says(&err, "class 1 is 'dog' in");
 }
 

@@ -36,7 +36,7 @@ static clv_bytes corpus(const char *name) {
 
 static clv_code decode(const void *data, size_t len, uint32_t channels, clv_pixels *ret,
                        clv_err *err) {
-  clv_encoded in = {.data = data, .len = len, .channels = channels, .max_pixels = 1 << 20};
+  clv_encoded_image in = {.data = data, .len = len, .channels = channels, .max_pixels = 1 << 20};
   return clv_image_decode(&in, ret, err);
 }
 
@@ -105,11 +105,11 @@ static void headers_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(good); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(good[i]);
-    clv_encoded in = {.data = (const uint8_t *)file.data,
-                      .len = file.len,
-                      .channels = 3,
-                      .max_pixels = 1000,
-                      .header_only = true};
+    clv_encoded_image in = {.data = (const uint8_t *)file.data,
+                            .len = file.len,
+                            .channels = 3,
+                            .max_pixels = 1000,
+                            .header_only = true};
     clv_pixels p = {0};
     clv_err err;
     golden_tensor want;

@@ -62,7 +62,7 @@ static void names_types_and_shapes(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(labels_of_places());
   int64_t low, high;
-  assert_int_equal(clv_dataset_inputs(ds), 5);
+  assert_int_equal(clv_dataset_input_count(ds), 5);
   assert_int_equal(clv_dataset_count(ds), COUNT);
   have(ds, 0, "ids", CLV_I64, CLV_SHAPE(2, PLACES));
   have(ds, 1, "boxes", CLV_I64, CLV_SHAPE(2, PLACES, 4));
@@ -138,7 +138,7 @@ static void one_input_has_a_name_too(void **state) {
   float x[4] = {1, 2, 3, 4};
   clv_dataset_options o = {.inputs_path = put_npy("x", "<f4", "2, 2", x, sizeof x)};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
-  assert_int_equal(clv_dataset_inputs(ds), 1);
+  assert_int_equal(clv_dataset_input_count(ds), 1);
   have(ds, 0, "input", CLV_F32, CLV_SHAPE(2, 2));
 }
 

@@ -42,10 +42,10 @@ typedef struct rows {
 } rows;
 
 /* All records as a batch; of a dataset with the one input. */
-static rows *draw_all(const clv_dataset *ds, const clv_draw *draw) {
+static rows *draw_all(const clv_dataset *ds, const clv_draw_seed *draw) {
   uint32_t index[RECORDS];
   clv_tensor *x[2] = {0}, *y = NULL;
-  size_t n = clv_dataset_inputs(ds);
+  size_t n = clv_dataset_input_count(ds);
   clv_shape y_shape = clv_dataset_y_shape(ds, RECORDS);
   clv_err err;
   rows *ret = malloc(sizeof *ret);
@@ -57,7 +57,7 @@ static rows *draw_all(const clv_dataset *ds, const clv_draw *draw) {
   }
   assert_true(clv_shape_equal(&y_shape, &CLV_SHAPE(RECORDS, WIDTH)));
   must(clv_tensor_new(CLV_I64, &y_shape, &y, &err), &err);
-  must(clv_batch_draw(ds, draw, index, RECORDS, x, y, &err), &err);
+  must(clv_batch_fill_inputs(ds, draw, index, RECORDS, x, y, &err), &err);
   memcpy(ret->ids, x[n - 1]->data, sizeof ret->ids);
   memcpy(ret->y, y->data, sizeof ret->y);
   for (size_t k = 0; k < n; k++) clv_tensor_unref(x[k]);
@@ -69,7 +69,7 @@ static void the_next_token_is_the_label(void **state) {
   (void)state;
   for (int named = 0; named < 2; named++) {
     CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_CAUSAL, named);
-    CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw){1, 1});
+    CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw_seed){1, 1});
     for (int k = 0; k < RECORDS; k++) {
       int length = k + 1 < RECORDS ? LENGTH : 3;
       for (int i = 0; i < WIDTH; i++)
@@ -83,7 +83,7 @@ static int64_t token_at(int record, int i) { return 5 + (7 * record + i - 1) % (
 static void tokens_are_hidden_as_often_as_berts(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, true);
-  CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw){1, 1});
+  CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw_seed){1, 1});
   int drawn = 0, masked = 0, kept = 0, all = (RECORDS - 1) * (LENGTH - 2);
   for (int k = 0; k < RECORDS - 1; k++)
     for (int i = 0; i < WIDTH; i++) {
@@ -109,10 +109,10 @@ static bool same(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) 
 static void the_same_draw_hides_the_same(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
-  CLV_AUTO(clv_freep) rows *a = draw_all(ds, &(clv_draw){7, 1});
-  CLV_AUTO(clv_freep) rows *b = draw_all(ds, &(clv_draw){7, 1});
-  CLV_AUTO(clv_freep) rows *epoch = draw_all(ds, &(clv_draw){7, 2});
-  CLV_AUTO(clv_freep) rows *seed = draw_all(ds, &(clv_draw){8, 1});
+  CLV_AUTO(clv_freep) rows *a = draw_all(ds, &(clv_draw_seed){7, 1});
+  CLV_AUTO(clv_freep) rows *b = draw_all(ds, &(clv_draw_seed){7, 1});
+  CLV_AUTO(clv_freep) rows *epoch = draw_all(ds, &(clv_draw_seed){7, 2});
+  CLV_AUTO(clv_freep) rows *seed = draw_all(ds, &(clv_draw_seed){8, 1});
   CLV_AUTO(clv_freep) rows *test = draw_all(ds, NULL);
   CLV_AUTO(clv_freep) rows *again = draw_all(ds, NULL);
   assert_true(same(a, b));
@@ -127,12 +127,12 @@ static void the_same_draw_hides_the_same(void **state) {
 static void the_place_in_a_batch_changes_nothing(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
-  CLV_AUTO(clv_freep) rows *all = draw_all(ds, &(clv_draw){7, 1});
+  CLV_AUTO(clv_freep) rows *all = draw_all(ds, &(clv_draw_seed){7, 1});
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL, *y = NULL;
   clv_err err;
   must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &x, &err), &err);
   must(clv_tensor_new(CLV_I64, &CLV_SHAPE(2, WIDTH), &y, &err), &err);
-  must(clv_batch_draw(ds, &(clv_draw){7, 1}, (uint32_t[]){9, 3}, 2, &x, y, &err), &err);
+  must(clv_batch_fill_inputs(ds, &(clv_draw_seed){7, 1}, (uint32_t[]){9, 3}, 2, &x, y, &err), &err);
   assert_memory_equal((int64_t *)x->data + WIDTH, all->ids[3], sizeof all->ids[3]);
   assert_memory_equal(y->data, all->y[9], sizeof all->y[9]);
 }

@@ -51,7 +51,7 @@ static void all_of(const clv_dataset *ds, clv_tensor *x[3], clv_tensor **y, size
     must(clv_tensor_new(in.dtype, &in.shape, &x[k], &err), &err);
   }
   must(clv_tensor_new(CLV_I64, &y_shape, y, &err), &err);
-  must(clv_batch_draw(ds, NULL, index, n, x, *y, &err), &err);
+  must(clv_batch_fill_inputs(ds, NULL, index, n, x, *y, &err), &err);
 }
 
 static void words_have_their_labels(void **state) {
@@ -67,10 +67,10 @@ static void words_have_their_labels(void **state) {
   clv_tensor *ids_of = NULL, *boxes = NULL, *lengths_of = NULL, *y = NULL;
   clv_tensor *x[3];
   assert_int_equal(clv_dataset_count(ds), 3);
-  assert_int_equal(clv_dataset_classes(ds), 3);
-  assert_string_equal(clv_dataset_class(ds, 0), "date");
-  assert_string_equal(clv_dataset_class(ds, 1), "name");
-  assert_string_equal(clv_dataset_class(ds, 2), "other");
+  assert_int_equal(clv_dataset_class_count(ds), 3);
+  assert_string_equal(clv_dataset_class_name(ds, 0), "date");
+  assert_string_equal(clv_dataset_class_name(ds, 1), "name");
+  assert_string_equal(clv_dataset_class_name(ds, 2), "other");
   all_of(ds, x, &y, 3);
   ids_of = x[0];
   boxes = x[1];
@@ -80,12 +80,12 @@ static void words_have_their_labels(void **state) {
   assert_memory_equal(boxes->data, box, sizeof box);
   assert_int_equal(((int64_t *)boxes->data)[4 * 5 + 2], 1000);
   assert_memory_equal(y->data, labels, sizeof labels);
-  clv_page_counts n = clv_dataset_pages(ds);
+  clv_page_counts n = clv_dataset_page_counts(ds);
   assert_int_equal(n.pages, 2);
   assert_int_equal(n.words, 5);
   assert_int_equal(n.windows, 3);
   assert_int_equal(n.long_pages, 1);
-  assert_int_equal(clv_dataset_tokens(ds), 8);
+  assert_int_equal(clv_dataset_vocab_size(ds), 8);
 }
 
 static void pages_have_a_class_each(void **state) {
@@ -96,8 +96,8 @@ static void pages_have_a_class_each(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
   o.pages.per_page = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
-  assert_string_equal(clv_dataset_class(ds, 0), "7");
-  assert_string_equal(clv_dataset_class(ds, 1), "k");
+  assert_string_equal(clv_dataset_class_name(ds, 0), "7");
+  assert_string_equal(clv_dataset_class_name(ds, 1), "k");
   all_of(ds, x, &y, 3);
   assert_memory_equal(y->data, want, sizeof want);
   for (size_t k = 0; k < 3; k++) clv_tensor_unref(x[k]);
@@ -112,9 +112,9 @@ static void labels_may_have_an_order(void **state) {
   o.pages.labels = order;
   o.pages.n_labels = 4;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
-  assert_int_equal(clv_dataset_classes(ds), 4);
-  assert_string_equal(clv_dataset_class(ds, 0), "other");
-  assert_string_equal(clv_dataset_class(ds, 3), "more");
+  assert_int_equal(clv_dataset_class_count(ds), 4);
+  assert_string_equal(clv_dataset_class_name(ds, 0), "other");
+  assert_string_equal(clv_dataset_class_name(ds, 3), "more");
   o.pages.n_labels = 2;
   expect_error(CLV_INVALID, "c.jsonl:1: the class 'date' is none of data.documents.labels",
                clv_dataset_open(&o, &none, &err), &err);
@@ -131,8 +131,8 @@ static void windows_without_labels_are_left_out(void **state) {
   clv_dataset_options o = options_of("d.jsonl", lines);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
-  assert_int_equal(clv_dataset_pages(ds).left_out, 2);
-  assert_int_equal(clv_dataset_pages(ds).no_token, 1);
+  assert_int_equal(clv_dataset_page_counts(ds).left_out, 2);
+  assert_int_equal(clv_dataset_page_counts(ds).no_token, 1);
   o.unlabelled = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *all = open_pages(&o);
   assert_int_equal(clv_dataset_count(all), 3);
@@ -147,10 +147,10 @@ static void pages_are_kept_for_predictions(void **state) {
       {NO, 0, NO, 1, NO, NO}, {NO, 2, 3, NO, NO, NO}, {NO, 0, NO, NO, NO, NO}};
   clv_dataset_options o = options_of("k.jsonl", two_pages);
   CLV_AUTO(clv_dataset_freep) clv_dataset *labelled = open_pages(&o);
-  assert_int_equal(clv_dataset_kept_pages(labelled), 0);
+  assert_int_equal(clv_dataset_kept_page_count(labelled), 0);
   o.unlabelled = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
-  assert_int_equal(clv_dataset_kept_pages(ds), 2);
+  assert_int_equal(clv_dataset_kept_page_count(ds), 2);
   const clv_kept_page *p = clv_dataset_kept_page(ds, 0), *q = clv_dataset_kept_page(ds, 1);
   assert_string_equal(p->more, "\"file\": \"x.pdf\",\"page\": 1");
   assert_string_equal(q->more, "");
@@ -159,7 +159,7 @@ static void pages_are_kept_for_predictions(void **state) {
   assert_int_equal(p->words[1].y1, 8);
   assert_true(p->first == 0 && p->windows == 2 && q->first == 2 && q->windows == 1);
   for (size_t i = 0, n; i < 3; i++) {
-    const int32_t *found = clv_dataset_places(ds, i, &n);
+    const int32_t *found = clv_dataset_token_words(ds, i, &n);
     assert_int_equal(n, 6);
     assert_memory_equal(found, places[i], sizeof places[i]);
   }
@@ -174,7 +174,7 @@ static void inputs_are_those_asked_for(void **state) {
   o.n_named = 2;
   o.names = less;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
-  assert_int_equal(clv_dataset_inputs(ds), 2);
+  assert_int_equal(clv_dataset_input_count(ds), 2);
   assert_int_equal(clv_dataset_input(ds, 0, 1).shape.rank, 1);
   assert_int_equal(clv_dataset_input(ds, 1, 1).shape.rank, 2);
   o.names = other;
@@ -192,7 +192,7 @@ static void a_folder_is_read_whole(void **state) {
   clv_dataset_options o = options_for(folder);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 6);
-  assert_int_equal(clv_dataset_pages(ds).strays, 1);
+  assert_int_equal(clv_dataset_page_counts(ds).strays, 1);
 }
 
 static void refused(const char *text, const char *says) {
@@ -235,9 +235,9 @@ static void labels_may_be_numbers(void **state) {
       options_of("n.jsonl", "\xef\xbb\xbf" WORDS BOXES ", \"labels\": [7, null]}\n" WORDS BOXES
                             ", \"labels\": [\"x\", 12]}");
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
-  assert_int_equal(clv_dataset_classes(ds), 3);
-  assert_string_equal(clv_dataset_class(ds, 0), "12");
-  assert_string_equal(clv_dataset_class(ds, 1), "7");
+  assert_int_equal(clv_dataset_class_count(ds), 3);
+  assert_string_equal(clv_dataset_class_name(ds, 0), "12");
+  assert_string_equal(clv_dataset_class_name(ds, 1), "7");
 }
 
 static void other_files_are_refused(void **state) {

@@ -195,11 +195,12 @@ static void limit_keeps_records_of_each_class(void **state) {
   assert_ok(clv_tensor_new(CLV_I64, &ys, &y, &err), &err);
   assert_ok(clv_batch_fill(ds, (uint32_t[]){0, 1, 2, 3, 4, 5, 6, 7}, 8, x, y, &err), &err);
   for (size_t i = 0; i < 8; i++) {
-    size_t number = clv_dataset_number(ds, i); /* records, labels and numbers move together */
+    /* records, labels and numbers move together */
+    size_t number = clv_dataset_record_number(ds, i);
     assert_true(((float *)x->data)[i] == (float)number);
     assert_int_equal(((int64_t *)y->data)[i], labels[number]);
     assert_int_equal(((int64_t *)y->data)[i], i / 2);
-    if (i) assert_true(number > clv_dataset_number(ds, i - 1));
+    if (i) assert_true(number > clv_dataset_record_number(ds, i - 1));
   }
   int64_t low, high;
   assert_ok(clv_dataset_limit(ds, 0, CLV_SPLIT_STRATIFIED, 4, &err), &err);

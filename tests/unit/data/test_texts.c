@@ -45,10 +45,10 @@ static void same_rows(clv_dataset *ds) {
   must(clv_batch_fill(ds, index, 3, x, y, &err), &err);
   assert_memory_equal(x->data, want, sizeof want);
   assert_memory_equal(y->data, labels, sizeof labels);
-  assert_int_equal(clv_dataset_classes(ds), 2);
-  assert_string_equal(clv_dataset_class(ds, 0), "k");
-  assert_string_equal(clv_dataset_class(ds, 1), "x y");
-  assert_int_equal(clv_dataset_cut(ds), 1);
+  assert_int_equal(clv_dataset_class_count(ds), 2);
+  assert_string_equal(clv_dataset_class_name(ds, 0), "k");
+  assert_string_equal(clv_dataset_class_name(ds, 1), "x y");
+  assert_int_equal(clv_dataset_truncated(ds), 1);
   clv_dataset_free(ds);
 }
 
@@ -72,25 +72,25 @@ static void lines_of_json_do(void **state) {
 static void ends_and_padding_are_said(void **state) {
   (void)state;
   clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
-  CLV_AUTO(clv_rows_done) clv_rows r = {0};
+  CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   clv_err err = {0};
   o.text.no_ends = true;
   o.text.pad = "b";
-  must(clv_rows_open(&r, &o, &err), &err);
-  assert_int_equal(clv_rows_room(&r), 6);
-  must(clv_rows_add(&r, (int32_t[]){4}, 1, &err), &err);
+  must(clv_text_rows_open(&r, &o, &err), &err);
+  assert_int_equal(clv_text_rows_capacity(&r), 6);
+  must(clv_text_rows_add(&r, (int32_t[]){4}, 1, &err), &err);
   assert_memory_equal(r.at, ((int32_t[]){4, 6, 6, 6, 6, 6}), 24);
-  clv_rows_done(&r);
+  clv_text_rows_done(&r);
   o.text.no_ends = false;
   o.text.max_tokens = 2;
-  expect_error(CLV_INVALID, "max_tokens: 2 leaves no room", clv_rows_open(&r, &o, &err), &err);
-  clv_rows_done(&r);
+  expect_error(CLV_INVALID, "max_tokens: 2 leaves no room", clv_text_rows_open(&r, &o, &err), &err);
+  clv_text_rows_done(&r);
   o.text.last = "[END]";
-  expect_error(CLV_INVALID, "data.tokenizer.last: ", clv_rows_open(&r, &o, &err), &err);
-  clv_rows_done(&r);
+  expect_error(CLV_INVALID, "data.tokenizer.last: ", clv_text_rows_open(&r, &o, &err), &err);
+  clv_text_rows_done(&r);
   o.text.tokenizer = "tests/golden/tokens/gpt2.json";
   o.text.last = o.text.pad = NULL;
-  expect_error(CLV_INVALID, "data.tokenizer.pad: say which token", clv_rows_open(&r, &o, &err),
+  expect_error(CLV_INVALID, "data.tokenizer.pad: say which token", clv_text_rows_open(&r, &o, &err),
                &err);
 }
 
@@ -106,7 +106,7 @@ static const char *put_json(const char *name) {
 
 static void ends_pads_and_cuts_are_those_of_the_file(void **state) {
   clv_dataset_options o = options_for("none.csv");
-  CLV_AUTO(clv_rows_done) clv_rows r = {0};
+  CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   clv_err err = {0};
   (void)state;
   o.text.tokenizer = put_json("roberta_ends");
@@ -114,23 +114,23 @@ static void ends_pads_and_cuts_are_those_of_the_file(void **state) {
   for (int i = 0; i < 3; i++) {
     o.text.no_ends = i == 1;
     o.text.last = i == 2 ? "ab" : NULL;
-    must(clv_rows_open(&r, &o, &err), &err);
+    must(clv_text_rows_open(&r, &o, &err), &err);
     assert_int_equal(r.first, i == 1 ? -1 : 256);
     assert_int_equal(r.last, i == 0 ? 258 : i == 1 ? -1 : 257);
-    clv_rows_done(&r);
+    clv_text_rows_done(&r);
   }
   o.text.last = o.text.pad = NULL;
   o.text.tokenizer = put_json("filled");
-  must(clv_rows_open(&r, &o, &err), &err);
+  must(clv_text_rows_open(&r, &o, &err), &err);
   assert_int_equal(r.pad, 257);
-  clv_rows_done(&r);
+  clv_text_rows_done(&r);
   o.text.pad = "ab";
   o.text.tokenizer = put_json("cut");
   expect_error(CLV_INVALID, "cuts texts at 5 tokens (truncation.max_length), and rows have 6: give",
-               clv_rows_open(&r, &o, &err), &err);
-  clv_rows_done(&r);
+               clv_text_rows_open(&r, &o, &err), &err);
+  clv_text_rows_done(&r);
   o.text.max_tokens = 5;
-  must(clv_rows_open(&r, &o, &err), &err);
+  must(clv_text_rows_open(&r, &o, &err), &err);
 }
 
 static void refused(const char *name, const char *text, const char *says) {

@@ -8,12 +8,12 @@
 #include "master/data/image_int.h"
 #include "tests/unit/data/data_test.h"
 
-static clv_view choose(clv_image_options o, uint32_t width, uint32_t height,
-                       const clv_rng_key *key) {
-  clv_view v;
+static clv_image_view choose(clv_image_options o, uint32_t width, uint32_t height,
+                             const clv_rng_key *key) {
+  clv_image_view v;
   clv_err err;
   if (!o.max_pixels) o.max_pixels = CLV_IMAGE_MAX_PIXELS;
-  assert_ok(clv_view_choose(&o, width, height, key, &v, &err), &err);
+  assert_ok(clv_image_view_choose(&o, width, height, key, &v, &err), &err);
   return v;
 }
 
@@ -33,8 +33,8 @@ static void resize_and_centre_crop(void **state) {
       {1000, 3, 6, 4, 2000, 6, 998, 1},       /*  */
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_view v = choose((clv_image_options){.resize = cases[i].resize, .crop = cases[i].crop},
-                        cases[i].width, cases[i].height, NULL);
+    clv_image_view v = choose((clv_image_options){.resize = cases[i].resize, .crop = cases[i].crop},
+                              cases[i].width, cases[i].height, NULL);
     assert_int_equal(v.width, cases[i].out_w);
     assert_int_equal(v.height, cases[i].out_h);
     assert_int_equal(v.x, cases[i].x);
@@ -53,7 +53,7 @@ static void an_evaluation_draws_nothing(void **state) {
                          .ratio_low = 0.75,
                          .ratio_high = 1.3,
                          .flip = 1};
-  clv_view v = choose(o, 80, 60, NULL);
+  clv_image_view v = choose(o, 80, 60, NULL);
   assert_int_equal(v.width, 53);
   assert_int_equal(v.box.width, 80);
   assert_false(v.flip);
@@ -64,8 +64,8 @@ static void random_crops_cover_the_border(void **state) {
   clv_image_options o = {.crop = 32, .train_crop = CLV_CROP_RANDOM, .pad = 4, .flip = 0.5};
   int seen_x[9] = {0}, seen_y[9] = {0}, flips = 0;
   for (uint32_t i = 0; i < 900; i++) {
-    clv_rng_key key = clv_view_key_of(7, 3, i);
-    clv_view v = choose(o, 32, 32, &key), again = choose(o, 32, 32, &key);
+    clv_rng_key key = clv_image_view_key(7, 3, i);
+    clv_image_view v = choose(o, 32, 32, &key), again = choose(o, 32, 32, &key);
     assert_memory_equal(&v, &again, sizeof v);
     assert_in_range(v.x + 4, 0, 8);
     assert_in_range(v.y + 4, 0, 8);
@@ -87,8 +87,8 @@ static void random_parts_keep_area_and_ratio(void **state) {
                          .ratio_high = 2};
   double least = 1, most = 0;
   for (uint32_t i = 0; i < 500; i++) {
-    clv_rng_key key = clv_view_key_of(1, 0, i);
-    clv_view v = choose(o, 200, 100, &key);
+    clv_rng_key key = clv_image_view_key(1, 0, i);
+    clv_image_view v = choose(o, 200, 100, &key);
     double share = v.box.width * v.box.height / 20000.0;
     double ratio = (double)v.box.width / v.box.height;
     assert_true(v.box.x + v.box.width <= 200 && v.box.y + v.box.height <= 100);
@@ -110,8 +110,8 @@ static void impossible_ratio(void **state) {
                          .area_high = 1,
                          .ratio_low = 0.75,
                          .ratio_high = 4.0 / 3};
-  clv_rng_key key = clv_view_key_of(1, 0, 0);
-  clv_view wide = choose(o, 300, 30, &key), high = choose(o, 30, 300, &key);
+  clv_rng_key key = clv_image_view_key(1, 0, 0);
+  clv_image_view wide = choose(o, 300, 30, &key), high = choose(o, 30, 300, &key);
   assert_int_equal(wide.box.width, 40);
   assert_int_equal(wide.box.x, 130);
   assert_int_equal(high.box.height, 40);
@@ -121,11 +121,11 @@ static void impossible_ratio(void **state) {
 static void epochs_seeds_and_records_differ(void **state) {
   (void)state;
   clv_image_options o = {.crop = 16, .train_crop = CLV_CROP_RANDOM};
-  clv_rng_key keys[] = {clv_view_key_of(1, 0, 0), clv_view_key_of(1, 1, 0),
-                        clv_view_key_of(2, 0, 0), clv_view_key_of(1, 0, 1)};
+  clv_rng_key keys[] = {clv_image_view_key(1, 0, 0), clv_image_view_key(1, 1, 0),
+                        clv_image_view_key(2, 0, 0), clv_image_view_key(1, 0, 1)};
   for (size_t i = 0; i < CLV_COUNT(keys); i++)
     for (size_t j = 0; j < i; j++) {
-      clv_view a = choose(o, 60000, 1000, &keys[i]), b = choose(o, 60000, 1000, &keys[j]);
+      clv_image_view a = choose(o, 60000, 1000, &keys[i]), b = choose(o, 60000, 1000, &keys[j]);
       assert_true(a.x != b.x || a.y != b.y);
     }
 }
@@ -134,23 +134,23 @@ static void renders_borders_and_flips(void **state) {
   (void)state;
   uint8_t data[6] = {1, 2, 3, 4, 5, 6}, out[12];
   clv_pixels src = {.data = data, .width = 3, .height = 2, .channels = 1};
-  clv_view v = {.box = {0, 0, 3, 2}, .width = 3, .height = 2, .x = -1, .y = -1};
+  clv_image_view v = {.box = {0, 0, 3, 2}, .width = 3, .height = 2, .x = -1, .y = -1};
   v.out_width = 4;
   v.out_height = 3;
   CLV_AUTO(clv_resampler_done) clv_resampler r = {0};
   clv_err err;
-  assert_ok(clv_view_render(&v, &src, 100, &r, out, &err), &err);
+  assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t plain[12] = {0, 0, 0, 0, 0, 1, 2, 3, 0, 4, 5, 6};
   assert_memory_equal(out, plain, 12);
   v.flip = true;
-  assert_ok(clv_view_render(&v, &src, 100, &r, out, &err), &err);
+  assert_ok(clv_image_view_render(&v, &src, 100, &r, out, &err), &err);
   static const uint8_t flipped[12] = {0, 0, 0, 0, 3, 2, 1, 0, 6, 5, 4, 0};
   assert_memory_equal(out, flipped, 12);
   uint16_t wide[6] = {1000, 2000, 3000, 4000, 5000, 60000}, wide_out[12];
   clv_pixels deep = src;
   deep.data = (uint8_t *)wide;
   deep.is_wide = true;
-  assert_ok(clv_view_render(&v, &deep, 100, &r, (uint8_t *)wide_out, &err), &err);
+  assert_ok(clv_image_view_render(&v, &deep, 100, &r, (uint8_t *)wide_out, &err), &err);
   static const uint16_t wanted[12] = {0, 0, 0, 0, 3000, 2000, 1000, 0, 60000, 5000, 4000, 0};
   assert_memory_equal(wide_out, wanted, sizeof wanted);
 }
@@ -159,20 +159,20 @@ static void renders_borders_and_flips(void **state) {
 static void ribbons(void **state) {
   (void)state;
   clv_image_options o = {.resize = 256, .max_pixels = 1 << 20};
-  clv_view v;
+  clv_image_view v;
   clv_err err;
-  assert_int_equal(clv_view_choose(&o, 1, 1000000, NULL, &v, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_image_view_choose(&o, 1, 1000000, NULL, &v, &err), CLV_DATA_LOSS);
   assert_says(&err, "1 x 1000000 resized to 256 on its shorter side has 65536000000 pixels");
   uint8_t byte = 0;
   clv_pixels src = {.data = &byte, .width = 1, .height = 1000000, .channels = 1};
   clv_resampler r = {0};
-  v = (clv_view){.box = {0, 0, 1, 1000000}, .width = 8, .height = 8};
+  v = (clv_image_view){.box = {0, 0, 1, 1000000}, .width = 8, .height = 8};
   v.out_width = v.out_height = 8;
-  assert_int_equal(clv_view_render(&v, &src, 1 << 20, &r, NULL, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_image_view_render(&v, &src, 1 << 20, &r, NULL, &err), CLV_DATA_LOSS);
   assert_says(&err, "8 x 1000000 pixels on the way");
   o = (clv_image_options){.crop = 32, .train_crop = CLV_CROP_RANDOM, .max_pixels = 1 << 20};
-  clv_rng_key key = clv_view_key_of(0, 0, 0);
-  assert_int_equal(clv_view_choose(&o, 40, 31, &key, &v, &err), CLV_DATA_LOSS);
+  clv_rng_key key = clv_image_view_key(0, 0, 0);
+  assert_int_equal(clv_image_view_choose(&o, 40, 31, &key, &v, &err), CLV_DATA_LOSS);
   assert_says(&err, "smaller than the crop of 32: set data.images.resize or data.images.pad");
 }
 

@@ -126,9 +126,9 @@ static clv_code run_child(const char *const *args, const clv_child_limits *limit
                           bool *ret_apart, clv_err *err) {
   int fd = open(put("file", "what is in it", 13), O_RDONLY | O_CLOEXEC);
   int high = fcntl(fd, F_DUPFD_CLOEXEC, 10);
-  clv_child c = {.args = args, .file = high, .label = "x.pdf", .limits = limits};
+  clv_child_process c = {.args = args, .file = high, .label = "x.pdf", .limits = limits};
   close(fd);
-  clv_code code = clv_child_run(&c, out, ret_apart, err);
+  clv_code code = clv_child_process_run(&c, out, ret_apart, err);
   close(high);
   return code;
 }
@@ -233,7 +233,7 @@ static void windows_have_boxes_and_labels(void **state) {
   clv_window_options wo = {.width = 6, .stride = 1, .first = 2, .last = 3, .pad = 0};
   clv_err err = {0};
   must(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "v", &o, &t, &err), &err);
-  must(clv_windows_of(&page, labels, t, &wo, &w, &err), &err);
+  must(clv_windows_make(&page, labels, t, &wo, &w, &err), &err);
   assert_int_equal(w.n, 2);
   assert_memory_equal(w.ids, ids, sizeof ids);
   assert_memory_equal(w.words, word, sizeof word);
@@ -245,7 +245,7 @@ static void windows_have_boxes_and_labels(void **state) {
   clv_windows_done(&w);
   wo.stride = 4;
   expect_error(CLV_INVALID, "windows of 6 tokens leave room for 4, and 4 come again",
-               clv_windows_of(&page, NULL, t, &wo, &w, &err), &err);
+               clv_windows_make(&page, NULL, t, &wo, &w, &err), &err);
 }
 
 /* Of the tokens that two windows share, the former labels the first half. */
@@ -269,7 +269,7 @@ static void each_word_is_labelled_once(void **state) {
     clv_windows_done(&w);
     memset(count, 0, sizeof count);
     clv_window_options wo = {.width = 8, .stride = stride, .first = -1, .last = -1};
-    must(clv_windows_of(&page, labels, t, &wo, &w, &err), &err);
+    must(clv_windows_make(&page, labels, t, &wo, &w, &err), &err);
     for (size_t i = 0; i < w.n * w.width; i++)
       if (w.labels[i] >= 0) count[w.labels[i]]++;
     for (size_t i = 0; i < WORDS; i++) assert_int_equal(count[i], 1);

@@ -32,7 +32,7 @@ static clv_egress_line begun(uint64_t attempt, int second, const char *command,
 static clv_egress_line allow(uint64_t attempt, uint64_t id, clv_egress_kind kind, const char *stage,
                              const char *name, uint64_t bytes) {
   clv_egress_line l = line(CLV_EGRESS_ALLOW, attempt, 5);
-  clv_egress_what *w = &l.allow.what;
+  clv_egress_key *w = &l.allow.what;
   l.allow.id = id;
   l.allow.bytes = bytes;
   snprintf(l.allow.until, sizeof l.allow.until, "2026-11-22T19:00:15.000Z");
@@ -62,8 +62,8 @@ static clv_egress_line end(uint64_t attempt, uint64_t tensors, uint64_t bytes) {
   return l;
 }
 
-static clv_bytes page_of(const clv_bytes *text, clv_egress_form form) {
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+static clv_bytes page_of(const clv_bytes *text, clv_egress_format form) {
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_bytes page = {0};
   clv_err err;
   assert_ok(clv_egress_read_text(text->data, text->len, "egress.jsonl", &b, &err), &err);
@@ -104,7 +104,7 @@ static void what_a_worker_is_told_of_a_failure(void **state) {
   a.allow.what.shape.rank = 0;
   add(&t, &b);
   add(&t, &a);
-  clv_bytes page = page_of(&t, CLV_EGRESS_TEXT_FORM);
+  clv_bytes page = page_of(&t, CLV_EGRESS_PLAIN_TEXT);
   says(&page, "   failure of the run: a code and its place to w1: 0 tensors, at most 32 B");
   clv_bytes_done(&page);
   page = page_of(&t, CLV_EGRESS_HTML);
@@ -115,7 +115,7 @@ static void what_a_worker_is_told_of_a_failure(void **state) {
 
 static void what_left(void **state) {
   (void)state;
-  clv_bytes t = usual(), page = page_of(&t, CLV_EGRESS_TEXT_FORM);
+  clv_bytes t = usual(), page = page_of(&t, CLV_EGRESS_PLAIN_TEXT);
   says(&page, "what left in runs/demo (session demo)\n");
   says(&page,
        "in all: at most 1.1 KiB (1100 bytes), of which 600 B (600 bytes) was allowed and not "
@@ -139,10 +139,10 @@ static void what_left(void **state) {
 
 static void an_empty_record(void **state) {
   (void)state;
-  for (int form = CLV_EGRESS_TEXT_FORM; form <= CLV_EGRESS_JSON; form++) {
+  for (int form = CLV_EGRESS_PLAIN_TEXT; form <= CLV_EGRESS_JSON; form++) {
     clv_bytes none = {0};
     clv_bytes_puts(&none, "");
-    clv_bytes page = page_of(&none, (clv_egress_form)form);
+    clv_bytes page = page_of(&none, (clv_egress_format)form);
     says(&page, form == CLV_EGRESS_JSON ? "\"bytes\":0" : "0 B (0 bytes)");
     clv_bytes_done(&page);
     clv_bytes_done(&none);
@@ -167,13 +167,13 @@ static clv_bytes hostile(void) {
 
 static void hostile_texts_stay_texts(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_bytes t = hostile(), html = {0}, text = {0};
   clv_err err;
   if (clv_egress_read_text(t.data, t.len, "egress.jsonl", &b, &err) == CLV_OK) {
     static const char run[] = "runs/<b>\n2  eval: all is well\x1b[2J";
     assert_ok(clv_egress_page(&b, run, CLV_EGRESS_HTML, &html, &err), &err);
-    assert_ok(clv_egress_page(&b, run, CLV_EGRESS_TEXT_FORM, &text, &err), &err);
+    assert_ok(clv_egress_page(&b, run, CLV_EGRESS_PLAIN_TEXT, &text, &err), &err);
     assert_null(strstr(html.data, "<script"));
     assert_null(strstr(html.data, "<img"));
     assert_null(strstr(html.data, "<b>"));

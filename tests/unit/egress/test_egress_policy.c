@@ -160,9 +160,9 @@ static clv_policy_tensor tensor(void) {
 static void denied(clv_policy_tensor t, const char *message) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_err err = {0};
-  assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_string_equal(err.text, message);
-  assert_int_equal(clv_policy_take(p, &t, 1, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_charge(p, &t, 1, &err), CLV_INVALID);
   assert_int_equal(p->left, 0);
 }
 
@@ -171,16 +171,16 @@ static void what_is_permitted(void **state) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_err err;
   clv_policy_tensor t = tensor();
-  assert_ok(clv_policy_permits(p, &t, &err), &err);
-  t.shows = CLV_SHOWS_RAW_INPUT;
-  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
+  t.shows = CLV_FINDING_RAW_INPUT;
+  assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   t.kind = CLV_EGRESS_INPUT;
-  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   t = tensor();
   t.kind = CLV_EGRESS_FAILURE;
-  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   t.identity = "spiffe://acme/w2";
-  assert_ok(clv_policy_permits(NULL, &t, &err), &err);
+  assert_ok(clv_policy_check_tensor(NULL, &t, &err), &err);
 }
 
 static void what_is_kept_has_a_kind_of_its_own(void **state) {
@@ -232,17 +232,17 @@ static void what_it_shows_is_not(void **state) {
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
          "is not true; keep more layers at the master, or ask for allow.labels: true");
   t = tensor();
-  t.shows = CLV_SHOWS_TOKENS;
+  t.shows = CLV_FINDING_TOKENS;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
          "is not true; keep more layers at the master, or ask for allow.tokens: true");
   t = tensor();
-  t.shows = CLV_SHOWS_LABELS_READABLE;
+  t.shows = CLV_FINDING_LABELS_READABLE;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
          "allow.labels_readable is not true; keep more layers at the master, or ask for "
          "allow.labels_readable: true");
-  t.shows = CLV_SHOWS_FRONT_KNOWN;
+  t.shows = CLV_FINDING_FRONT_KNOWN;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
          "allow.front_known is not true; keep more layers at the master, or ask for "
@@ -254,25 +254,25 @@ static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) 
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_tensor t = tensor();
   clv_err err;
-  t.shows = CLV_SHOWS_RAW_INPUT | CLV_SHOWS_TOKENS; /* `raw` alone does not do */
+  t.shows = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS; /* `raw` alone does not do */
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
          "is not true; keep more layers at the master, or ask for allow.tokens: true");
-  t.shows = CLV_SHOWS_PICTURE;
-  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  t.shows = CLV_FINDING_PICTURE;
+  assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   p->config->pictures = false;
-  assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "to w1: pictures is not true"));
   t.shows = 0;
-  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   p->config->min_layers_at_home = 2;
   t.layers_at_home = 1;
-  assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_non_null(strstr(err.text,
                          "has 1 hiding layer at the master on its shortest path, and "
                          "min_layers_at_home is 2"));
   t.layers_at_home = 2;
-  assert_ok(clv_policy_permits(p, &t, &err), &err);
+  assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
 }
 
 static void what_is_read_has_limits_that_the_policy_names(void **state) {
@@ -280,21 +280,21 @@ static void what_is_read_has_limits_that_the_policy_names(void **state) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_reading r = {.reader = 1, .figure = .9, .why = "it is too large"};
   clv_err err = {0};
-  assert_ok(clv_policy_permits_reading(NULL, &r, &err), &err);
-  assert_ok(clv_policy_permits_reading(p, &r, &err), &err);
+  assert_ok(clv_policy_check_reading(NULL, &r, &err), &err);
+  assert_ok(clv_policy_check_reading(p, &r, &err), &err);
   p->config->max_read[1] = .2;
   assert_true(clv_policy_max_read(p, 1) == .2 && clv_policy_max_read(p, 2) == 1);
-  assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err,
               "tokens: 0.90 is read of what leaves, and the policy permits 0.2 (max_read.tok");
   r.figure = .2001;
-  assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err, "tokens: 0.2001 is read of what leaves, and the policy permits 0.2 (max_read.");
   r.figure = -1;
-  assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err, "(max_read.tokens: 0.2), and that was not looked at: it is too large");
   r.figure = .2;
-  assert_ok(clv_policy_permits_reading(p, &r, &err), &err);
+  assert_ok(clv_policy_check_reading(p, &r, &err), &err);
 }
 
 static void bytes_of_an_epoch(void **state) {
@@ -302,25 +302,25 @@ static void bytes_of_an_epoch(void **state) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_tensor t = tensor();
   clv_err err = {0};
-  assert_ok(clv_policy_permits_epoch(p, 1000, &err), &err);
-  assert_int_equal(clv_policy_permits_epoch(p, 1001, &err), CLV_INVALID);
+  assert_ok(clv_policy_check_epoch(p, 1000, &err), &err);
+  assert_int_equal(clv_policy_check_epoch(p, 1001, &err), CLV_INVALID);
   assert_says(&err,
               "/p.yaml:6:18: an epoch sends 1001 B (1001 bytes), and bytes_per_epoch is 1000 B "
               "(1000 bytes): cut the model where less crosses, or ask for a larger limit");
   assert_false(clv_policy_has_refused(p));
-  assert_ok(clv_policy_take(p, &t, 600, &err), &err);
-  assert_int_equal(clv_policy_take(p, &t, 401, &err), CLV_INVALID);
+  assert_ok(clv_policy_charge(p, &t, 600, &err), &err);
+  assert_int_equal(clv_policy_charge(p, &t, 401, &err), CLV_INVALID);
   assert_says(&err,
               "/p.yaml:6:18: the policy permits 1000 B (1000 bytes) in an epoch, and activation of "
               "stage 'a' would exceed that; ask for a larger bytes_per_epoch");
   assert_true(clv_policy_has_refused(p));
-  assert_int_equal(clv_policy_take(p, &t, UINT64_MAX, &err), CLV_INVALID);
-  assert_ok(clv_policy_take(p, &t, 400, &err), &err);
+  assert_int_equal(clv_policy_charge(p, &t, UINT64_MAX, &err), CLV_INVALID);
+  assert_ok(clv_policy_charge(p, &t, 400, &err), &err);
   clv_policy_begin_epoch(p, 999);
-  assert_int_equal(clv_policy_take(p, &t, 2, &err), CLV_INVALID);
-  assert_ok(clv_policy_take(p, &t, 1, &err), &err);
+  assert_int_equal(clv_policy_charge(p, &t, 2, &err), CLV_INVALID);
+  assert_ok(clv_policy_charge(p, &t, 1, &err), &err);
   clv_policy_begin_epoch(p, UINT64_MAX);
-  assert_int_equal(clv_policy_take(p, &t, 1, &err), CLV_INVALID);
+  assert_int_equal(clv_policy_charge(p, &t, 1, &err), CLV_INVALID);
 }
 
 int main(void) {

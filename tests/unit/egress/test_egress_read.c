@@ -22,13 +22,13 @@
 #define END(n, tensors, bytes) \
   HEAD("end", "3.000", n) ",\"code\":0,\"tensors\":" tensors ",\"bytes\":" bytes "}\n"
 
-static clv_code read_text(const char *text, clv_egress_book *ret, clv_err *err) {
+static clv_code read_text(const char *text, clv_egress_summary *ret, clv_err *err) {
   return clv_egress_read_text(text, strlen(text), "egress.jsonl", ret, err);
 }
 
 static void an_attempt_that_ended_is_what_was_settled(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
   assert_ok(read_text(ATTEMPT("1") ALLOW("1", "1", "master", "100") SETTLE("1", "1", "60") ALLOW(
                           "1", "2", "master", "100") SETTLE("1", "2", "7") END("1", "2", "67"),
@@ -51,7 +51,7 @@ static void an_attempt_that_ended_is_what_was_settled(void **state) {
 
 static void what_was_read_before_is_of_its_attempt(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0}, none = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0}, none = {0};
   clv_err err;
   assert_ok(read_text(ATTEMPT("1") LOOK("1") END("1", "0", "0") ATTEMPT("2"), &b, &err), &err);
   assert_true(b.attempts[0].looked && !b.attempts[1].looked);
@@ -63,7 +63,7 @@ static void what_was_read_before_is_of_its_attempt(void **state) {
 
 static void what_is_not_settled_counts_in_full(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
   assert_ok(read_text(ATTEMPT("1") ALLOW("1", "1", "master", "100") SETTLE("1", "1", "60")
                           ALLOW("1", "2", "master", "100") ATTEMPT("2")
@@ -80,7 +80,7 @@ static void what_is_not_settled_counts_in_full(void **state) {
 
 static void hops_between_workers_are_no_bytes_of_the_master(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
   assert_ok(
       read_text(ATTEMPT("1") ALLOW("1", "1", "w2", "100") SETTLE("1", "1", "60") HEAD(
@@ -99,7 +99,7 @@ static void a_last_line_that_was_cut_short_is_none(void **state) {
   (void)state;
   static const char half[] = ATTEMPT("1") "{\"event\":\"allow\",";
   static const char zeros[] = ATTEMPT("1") "\0\0\0\0\n";
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0}, z = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0}, z = {0};
   clv_err err;
   assert_ok(clv_egress_read_text(half, sizeof half - 1, "x", &b, &err), &err);
   assert_int_equal(b.whole, strlen(ATTEMPT("1")));
@@ -109,7 +109,7 @@ static void a_last_line_that_was_cut_short_is_none(void **state) {
 }
 
 static void refused(const char *text, const char *why) {
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err = {0};
   assert_int_equal(read_text(text, &b, &err), CLV_DATA_LOSS);
   assert_says(&err, why);
@@ -146,7 +146,7 @@ static void lines_of_another_hand_are_refused(void **state) {
 
 static void files_are_read_as_far_as_they_are(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
   const char *path = put("egress.jsonl", ATTEMPT("1"), strlen(ATTEMPT("1")));
   assert_ok(clv_egress_read(path, &b, &err), &err);

@@ -33,7 +33,7 @@ int __wrap_fdatasync(int fd) {
   pthread_mutex_lock(&disk_lock);
   n_syncs++;
   disk.len = 0;
-  assert_ok(egress_load(fd, "disk", &disk, &err), &err);
+  assert_ok(egress_read_file(fd, "disk", &disk, &err), &err);
   pthread_mutex_unlock(&disk_lock);
   return 0;
 }
@@ -41,7 +41,7 @@ int __wrap_fdatasync(int fd) {
 uint64_t __wrap_clv_now_ns(void) { return __real_clv_now_ns() + ahead_ns; }
 
 static uint64_t total_on_disk(void) {
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
   pthread_mutex_lock(&disk_lock);
   assert_ok(clv_egress_read_text(disk.data, disk.len, "disk", &b, &err), &err);
@@ -53,13 +53,13 @@ static uint64_t total_on_disk(void) {
 
 static const clv_egress_line about = {
     .begun = {.command = "train", .session = "s", .run = "runs/s"}};
-static const clv_egress_what activation = {.from = CLV_EGRESS_MASTER,
-                                           .to = "w1",
-                                           .identity = "spiffe://w1",
-                                           .kind = CLV_EGRESS_ACTIVATION,
-                                           .stage = "a",
-                                           .dtype = "f32",
-                                           .shape = {1, {25}}};
+static const clv_egress_key activation = {.from = CLV_EGRESS_MASTER,
+                                          .to = "w1",
+                                          .identity = "spiffe://w1",
+                                          .kind = CLV_EGRESS_ACTIVATION,
+                                          .stage = "a",
+                                          .dtype = "f32",
+                                          .shape = {1, {25}}};
 
 static clv_egress_record *open_record(const char *name) {
   clv_egress_record *r = NULL;
@@ -68,7 +68,7 @@ static clv_egress_record *open_record(const char *name) {
   return r;
 }
 
-static clv_egress_flow *flow_of(clv_egress_record *r, const clv_egress_what *what, uint64_t unit) {
+static clv_egress_flow *flow_of(clv_egress_record *r, const clv_egress_key *what, uint64_t unit) {
   clv_egress_flow *f = NULL;
   clv_err err;
   assert_ok(clv_egress_flow_new(r, what, false, &f, &err), &err);
@@ -78,7 +78,7 @@ static clv_egress_flow *flow_of(clv_egress_record *r, const clv_egress_what *wha
 
 static void take(clv_egress_flow *f, uint64_t bytes) {
   clv_err err;
-  assert_ok(clv_egress_take(f, bytes, &err), &err);
+  assert_ok(clv_egress_charge(f, bytes, &err), &err);
 }
 
 static void close_record(clv_egress_record *r) {
@@ -86,7 +86,7 @@ static void close_record(clv_egress_record *r) {
   assert_ok(clv_egress_close(r, 0, &err), &err);
 }
 
-static void read_record(const char *name, clv_egress_book *ret) {
+static void read_record(const char *name, clv_egress_summary *ret) {
   clv_err err;
   assert_ok(clv_egress_read(at(name), ret, &err), &err);
 }
@@ -95,7 +95,7 @@ static void read_record(const char *name, clv_egress_book *ret) {
 
 static void what_is_taken_is_on_the_disk(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("ahead");
   clv_egress_flow *f = flow_of(r, &activation, 100);
   uint64_t taken = 0;
@@ -127,12 +127,12 @@ static void one_sync_is_for_many_steps(void **state) {
 /* The numbers of an allowance, and of all that is open at once. */
 static void no_allowance_is_for_more_than_64_steps(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("most");
   clv_egress_flow *f = flow_of(r, &activation, 100);
   for (int i = 0; i < 2000; i++) {
     take(f, 100);
-    assert_true(total_on_disk() <= 100u * (i + 1 + CLV_EGRESS_STEPS * 3 / 2));
+    assert_true(total_on_disk() <= 100u * (i + 1 + CLV_EGRESS_MAX_STEPS * 3 / 2));
   }
   close_record(r);
   read_record("most", &b);
@@ -147,12 +147,12 @@ static void what_the_disk_refuses_stays(void **state) {
   take(f, 100);
   fail_with = EIO;
   int n = 0;
-  while (clv_egress_take(f, 100, &err) == CLV_OK) n++;
-  assert_in_range(n, 0, CLV_EGRESS_STEPS);
+  while (clv_egress_charge(f, 100, &err) == CLV_OK) n++;
+  assert_in_range(n, 0, CLV_EGRESS_MAX_STEPS);
   assert_says(&err, "fails: Input/output error");
   assert_true(total_on_disk() >= 100u * (unsigned)(n + 1));
   fail_with = 0; /* what the first failure has lost, a second try would not bring back */
-  assert_int_equal(clv_egress_take(f, 100, &err), CLV_PRECONDITION);
+  assert_int_equal(clv_egress_charge(f, 100, &err), CLV_PRECONDITION);
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
@@ -164,19 +164,19 @@ static void nothing_leaves_for_a_record_that_was_removed(void **state) {
   clv_egress_flow *f = flow_of(r, &activation, 100);
   take(f, 100);
   assert_int_equal(unlink(at("removed")), 0);
-  for (int i = 0; i < 4 * CLV_EGRESS_STEPS; i++)
-    if (clv_egress_take(f, 100, &err) != CLV_OK) break;
+  for (int i = 0; i < 4 * CLV_EGRESS_MAX_STEPS; i++)
+    if (clv_egress_charge(f, 100, &err) != CLV_OK) break;
   assert_says(&err, "removed: it was removed");
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
 static void what_is_old_is_taken_back(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("old");
   clv_egress_flow *f = flow_of(r, &activation, 100);
   take(f, 100);
-  ahead_ns += (uint64_t)CLV_EGRESS_PERIOD_MS * 1000000u;
+  ahead_ns += (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   egress_tick(r);
   read_record("old", &b);
   assert_int_equal(b.total, 100);
@@ -188,19 +188,19 @@ static void what_is_old_is_taken_back(void **state) {
 
 static void tensors_that_go_once(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
   clv_egress_record *r = open_record("once");
   clv_egress_flow *f[20];
   int before = n_syncs;
   for (int i = 0; i < 20; i++) {
-    clv_egress_what what = activation;
+    clv_egress_key what = activation;
     what.kind = CLV_EGRESS_WEIGHTS;
     snprintf(what.name, sizeof what.name, "%d.weight\"\n\x9b", i);
     assert_ok(clv_egress_flow_new(r, &what, true, &f[i], &err), &err);
     clv_egress_expect(f[i], (uint64_t)i + 1);
   }
-  assert_ok(clv_egress_ahead(r, &err), &err);
+  assert_ok(clv_egress_write_ahead(r, &err), &err);
   for (int i = 0; i < 20; i++) take(f[i], (uint64_t)i + 1);
   assert_int_equal(n_syncs - before, 1);
   close_record(r);
@@ -212,7 +212,7 @@ static void tensors_that_go_once(void **state) {
 
 static void an_attempt_goes_on_behind_the_last(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("again");
   take(flow_of(r, &activation, 100), 60);
   close_record(r);
@@ -231,7 +231,7 @@ static void an_attempt_goes_on_behind_the_last(void **state) {
 /* Blocks that the disk never got read as zeros, with whole lines behind them. */
 static void what_a_fallen_machine_has_left_is_cut_off(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("fallen");
   take(flow_of(r, &activation, 100), 60);
   close_record(r);
@@ -252,7 +252,7 @@ static void what_a_fallen_machine_has_left_is_cut_off(void **state) {
 /* Of another command, which was killed while it wrote. */
 static void half_a_line_is_not_gone_on_with(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("half");
   FILE *f = fopen(at("half"), "a");
   fputs("{\"event\":\"allow\",\"at", f);
@@ -292,9 +292,9 @@ static void *take_on(void *user) {
 
 static void many_take_at_once(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("threads"), *other = open_record("threads");
-  clv_egress_what back = activation;
+  clv_egress_key back = activation;
   back.kind = CLV_EGRESS_GRADIENT;
   uint64_t sum = 0;
   clv_egress_flow *f = flow_of(r, &activation, 50);
@@ -322,7 +322,7 @@ static void *open_often(void *name) {
 /* Each command has a number of its own, or nobody could read the record any more. */
 static void many_begin_at_once(void **state) {
   (void)state;
-  CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   pthread_t threads[4];
   for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, open_often, "begin");
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
@@ -338,7 +338,7 @@ static uint64_t taken_until_killed(const char *name, uint64_t *sum, unsigned us)
     clv_egress_flow *f = flow_of(r, &activation, 50);
     clv_err err;
     alarm(60);
-    while (clv_egress_take(f, 50, &err) == CLV_OK) __atomic_fetch_add(sum, 50, __ATOMIC_SEQ_CST);
+    while (clv_egress_charge(f, 50, &err) == CLV_OK) __atomic_fetch_add(sum, 50, __ATOMIC_SEQ_CST);
     _exit(1);
   }
   for (int i = 0; i < 300000 && !__atomic_load_n(sum, __ATOMIC_SEQ_CST); i++) usleep(100);
@@ -353,13 +353,14 @@ static void killed_at_any_moment(void **state) {
   uint64_t *sum = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   uint64_t all = 0;
   for (unsigned i = 0; i < 12; i++) {
-    CLV_AUTO(clv_egress_book_done) clv_egress_book b = {0};
+    CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
     *sum = 0;
     all += taken_until_killed("killed", sum, i * 311);
     read_record("killed", &b);
     assert_int_equal(b.n_attempts, i + 1);
     assert_true(b.total >= all);
-    assert_true(b.attempts[i].open <= 50 * CLV_EGRESS_STEPS * 3 / 2 + 50 * CLV_EGRESS_STEPS);
+    assert_true(b.attempts[i].open <=
+                50 * CLV_EGRESS_MAX_STEPS * 3 / 2 + 50 * CLV_EGRESS_MAX_STEPS);
   }
   munmap(sum, 4096);
 }

@@ -21,33 +21,36 @@ typedef struct shown_case {
   cleave_sending_kind sending;
 } shown_case;
 
-#define KNOWN CLV_SHOWS_FRONT_KNOWN
+#define KNOWN CLV_FINDING_FRONT_KNOWN
 static const shown_case cases[] = {
-    {CLV_EGRESS_INPUT, CLV_SHOWS_RAW_INPUT, "RAW INPUT", NULL, "raw", "input", CLEAVE_SENDING_LEAF},
-    {CLV_EGRESS_INPUT, CLV_SHOWS_MIXED, NULL, NULL, "raw", "input", CLEAVE_SENDING_LEAF},
-    {CLV_EGRESS_LABELS, CLV_SHOWS_LABELS, "LABELS", NULL, "labels", "labels", CLEAVE_SENDING_LEAF},
-    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_MIXED, NULL, "activation", NULL, "activation",
+    {CLV_EGRESS_INPUT, CLV_FINDING_RAW_INPUT, "RAW INPUT", NULL, "raw", "input",
+     CLEAVE_SENDING_LEAF},
+    {CLV_EGRESS_INPUT, CLV_FINDING_MIXED, NULL, NULL, "raw", "input", CLEAVE_SENDING_LEAF},
+    {CLV_EGRESS_LABELS, CLV_FINDING_LABELS, "LABELS", NULL, "labels", "labels",
+     CLEAVE_SENDING_LEAF},
+    {CLV_EGRESS_ACTIVATION, CLV_FINDING_MIXED, NULL, "activation", NULL, "activation",
      CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_PICTURE, NULL, "activation", "pictures", "activation",
+    {CLV_EGRESS_ACTIVATION, CLV_FINDING_PICTURE, NULL, "activation", "pictures", "activation",
      CLEAVE_SENDING_VALUE},
     {CLV_EGRESS_ACTIVATION, KNOWN, "FRONT KNOWN", "activation", "front_known", "activation",
      CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_TOKENS, "TOKENS", "activation", "tokens", "tokens",
+    {CLV_EGRESS_ACTIVATION, CLV_FINDING_TOKENS, "TOKENS", "activation", "tokens", "tokens",
      CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_TOKENS | KNOWN, "TOKENS", "activation", "tokens", "tokens",
+    {CLV_EGRESS_ACTIVATION, CLV_FINDING_TOKENS | KNOWN, "TOKENS", "activation", "tokens", "tokens",
      CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_RAW_INPUT, "RAW INPUT", "activation", "raw", "input",
+    {CLV_EGRESS_ACTIVATION, CLV_FINDING_RAW_INPUT, "RAW INPUT", "activation", "raw", "input",
      CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_ACTIVATION, CLV_SHOWS_RAW_INPUT | CLV_SHOWS_PICTURE, "RAW INPUT", "activation",
+    {CLV_EGRESS_ACTIVATION, CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE, "RAW INPUT", "activation",
      "raw", "input", CLEAVE_SENDING_VALUE},
-    {CLV_EGRESS_GRADIENT, CLV_SHOWS_MIXED, NULL, "gradient", NULL, "gradient",
+    {CLV_EGRESS_GRADIENT, CLV_FINDING_MIXED, NULL, "gradient", NULL, "gradient",
      CLEAVE_SENDING_GRADIENT},
-    {CLV_EGRESS_GRADIENT, CLV_SHOWS_LABELS_READABLE, "LABELS READABLE", "gradient",
+    {CLV_EGRESS_GRADIENT, CLV_FINDING_LABELS_READABLE, "LABELS READABLE", "gradient",
      "labels_readable", "gradient", CLEAVE_SENDING_GRADIENT},
-    {CLV_EGRESS_CACHED, CLV_SHOWS_MIXED, NULL, "cached", NULL, "cached", CLEAVE_SENDING_CACHED},
-    {CLV_EGRESS_CACHED, CLV_SHOWS_TOKENS, "TOKENS", "cached", "tokens", "cached",
+    {CLV_EGRESS_CACHED, CLV_FINDING_MIXED, NULL, "cached", NULL, "cached", CLEAVE_SENDING_CACHED},
+    {CLV_EGRESS_CACHED, CLV_FINDING_TOKENS, "TOKENS", "cached", "tokens", "cached",
      CLEAVE_SENDING_CACHED},
-    {CLV_EGRESS_WEIGHTS, CLV_SHOWS_MIXED, NULL, "weights", NULL, "weights", CLEAVE_SENDING_WEIGHTS},
+    {CLV_EGRESS_WEIGHTS, CLV_FINDING_MIXED, NULL, "weights", NULL, "weights",
+     CLEAVE_SENDING_WEIGHTS},
 };
 
 /* A policy that permits all but one kind and one key; either may be NULL. */
@@ -110,7 +113,7 @@ static void fill(sent *s, const shown_case *c) {
 }
 
 static void read_word(const char *path, sent *s) {
-  CLV_AUTO(clv_egress_book_done) clv_egress_book book = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary book = {0};
   clv_err err;
   assert_ok(clv_egress_read(path, &book, &err), &err);
   s->recorded[0] = '\0';
@@ -122,13 +125,13 @@ static void read_word(const char *path, sent *s) {
 
 static cleave_status send_through(sent *s) {
   const clv_egress_line about = {.begun = {.command = "train", .session = "s", .run = "runs/s"}};
-  clv_egress_what what = {.from = CLV_EGRESS_MASTER,
-                          .to = "w1",
-                          .identity = "spiffe://w1",
-                          .kind = clv_egress_record_kind(s->row.kind, s->row.shows),
-                          .stage = "front",
-                          .dtype = "f32",
-                          .shape = {1, {3}}};
+  clv_egress_key what = {.from = CLV_EGRESS_MASTER,
+                         .to = "w1",
+                         .identity = "spiffe://w1",
+                         .kind = clv_egress_record_kind(s->row.kind, s->row.shows),
+                         .stage = "front",
+                         .dtype = "f32",
+                         .shape = {1, {3}}};
   clv_egress_record *record = NULL;
   clv_egress_flow *flow = NULL;
   clv_err err;
@@ -137,7 +140,7 @@ static cleave_status send_through(sent *s) {
   assert_ok(clv_egress_open(path, &about, &record, &err), &err);
   assert_ok(clv_egress_flow_new(record, &what, false, &flow, &err), &err);
   clv_egress_expect(flow, 48);
-  clv_flow flows[] = {{.flow = flow}};
+  clv_row_flow flows[] = {{.flow = flow}};
   clv_state_flow state = {.flow = flow, .name = "weight"};
   clv_egress_flow *failures[] = {flow};
   clv_gate gate = {.config = &s->config,
@@ -213,7 +216,7 @@ static void plan_and_gate_ask_the_policy_the_same(void **state) {
     fill(&s, &cases[i]);
     s.policy = p;
     clv_policy_tensor t = clv_egress_row_tensor(&s.config, &s.row);
-    clv_code planned = clv_policy_permits(p, &t, &err);
+    clv_code planned = clv_policy_check_tensor(p, &t, &err);
     assert_int_equal(send_through(&s) == CLEAVE_OK, planned == CLV_OK);
     if (planned != CLV_OK) assert_non_null(strstr(s.error.text, err.text));
   }
@@ -224,14 +227,14 @@ static void look_that_is_uncertain_needs_no_session_key(void **state) {
   sent s;
   fill(&s, &cases[6]);
   memset(&s.config.privacy, 0, sizeof s.config.privacy);
-  s.row.looked = CLV_SHOWS_TOKENS;
-  clv_flow flows[] = {{0}};
+  s.row.looked = CLV_FINDING_TOKENS;
+  clv_row_flow flows[] = {{0}};
   clv_gate gate = {.config = &s.config,
                    .rows = &s.row,
                    .n_rows = 1,
                    .flows = flows,
                    .max_samples = 4,
-                   .uncertain = CLV_SHOWS_TOKENS};
+                   .uncertain = CLV_FINDING_TOKENS};
   assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
   assert_non_null(strstr(s.error.text, "is not in the plan's table")); /* no flow, and no finding */
   gate.uncertain = 0;

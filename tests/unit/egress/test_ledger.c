@@ -258,15 +258,15 @@ static void who_adds_waits_for_the_lock(void **state) {
 
 /* A file of 64 MiB: `marks` keys, each with identities as long as they may be. */
 static void fill(uint32_t marks) {
-  enum { MOST = CLV_LEDGER_BYTES, ROOM = 100 };
-  static char identity[CLV_LEDGER_IDENTITY + 1];
+  enum { MOST = CLV_LEDGER_MAX_BYTES, ROOM = 100 };
+  static char identity[CLV_LEDGER_MAX_IDENTITY + 1];
   size_t at = sizeof head - 1;
   begin();
   add(item(CLV_LEDGER_KEY, 1, W1)); /* makes the folder */
   FILE *f = fopen(path(), "wb");
   fputs(head, f);
-  memset(identity, 'a', CLV_LEDGER_IDENTITY);
-  for (uint32_t i = 0; at + CLV_LEDGER_IDENTITY + ROOM <= MOST; i++) {
+  memset(identity, 'a', CLV_LEDGER_MAX_IDENTITY);
+  for (uint32_t i = 0; at + CLV_LEDGER_MAX_IDENTITY + ROOM <= MOST; i++) {
     memcpy(identity, "spiffe://00000000", 17);
     snprintf(identity + 9, 9, "%08x", i);
     identity[17] = 'a';

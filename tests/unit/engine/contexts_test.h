@@ -48,7 +48,7 @@ static inline void engine_module(engine *w, uint32_t index, clv_op op) {
   if (w->backend) o.backend = w->backend;
   if (w->backends) o.backend = w->backends[index];
   assert_ok(clv_module_new(&o, &w->modules[index], &err));
-  clv_module_bind(w->modules[index], w->pool);
+  clv_module_set_pool(w->modules[index], w->pool);
 }
 
 static inline void engine_begin(engine *w, uint64_t seed) {
@@ -73,7 +73,7 @@ static inline void engine_begin(engine *w, uint64_t seed) {
 
 static inline void engine_results(engine *w) {
   clv_result r;
-  while (clv_contexts_result(w->contexts, &r)) {
+  while (clv_contexts_take_result(w->contexts, &r)) {
     if (w->on_result)
       w->on_result(w, &r);
     else
@@ -87,7 +87,7 @@ static inline void engine_finish(engine *w, uint32_t which) {
   clv_work *work = w->started[which];
   w->started[which] = w->started[--w->n_started];
   clv_code code = clv_work_compute(work, &why);
-  assert_ok(clv_contexts_finished(w->contexts, work, code, &why, &err));
+  assert_ok(clv_contexts_finish_work(w->contexts, work, code, &why, &err));
 }
 
 /* Whatever is ready starts; `all`: and whatever has started ends, else some of it. */
@@ -100,7 +100,7 @@ static inline void engine_run(engine *w, bool all) {
       assert_ok(code);
       continue;
     }
-    if (clv_contexts_next_frame(w->contexts)) continue;
+    if (clv_contexts_handle_held_frame(w->contexts)) continue;
     if (!w->n_started || (!all && (w->holds || draw_of(&w->seed, 3)))) return;
     engine_finish(w, draw_of(&w->seed, w->n_started));
   }
@@ -109,7 +109,7 @@ static inline void engine_run(engine *w, bool all) {
 /* A frame comes; takes it. Returns what became of it. */
 static inline clv_code engine_packet(engine *w, clv_packet *p, clv_err *err) {
   bool kept;
-  clv_code code = clv_contexts_packet(w->contexts, p, &kept, err);
+  clv_code code = clv_contexts_handle_packet(w->contexts, p, &kept, err);
   if (!kept) clv_packet_free(p);
   engine_run(w, false);
   return code;

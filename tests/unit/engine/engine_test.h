@@ -31,7 +31,7 @@ static inline clv_graph *graph_of(clv_op op, int64_t rows, int64_t columns) {
   clv_attrs attrs;
   assert_ok(clv_graph_new(&g, &err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(rows, columns), &input, &err));
-  assert_ok(clv_attrs_from(op, &out, op == CLV_OP_LINEAR, &attrs, &err));
+  assert_ok(clv_attrs_parse(op, &out, op == CLV_OP_LINEAR, &attrs, &err));
   assert_ok(clv_graph_add(g, op, &attrs, NULL, 0, &input, 1, &output, &err));
   g->output = output;
   return g;

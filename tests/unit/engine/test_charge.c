@@ -19,7 +19,7 @@ static void set_up(fixture *f, uint64_t most) {
   clv_err err;
   clv_account_options o = {.of = "this test", .most = {[CLV_QUOTA_BYTES] = most}};
   assert_ok(clv_account_new(&o, &f->account, &err));
-  assert_ok(clv_pool_new_of(f->account, &f->pool, &err));
+  assert_ok(clv_pool_new_for_account(f->account, &f->pool, &err));
 }
 
 /* Nothing may be charged any more. */
@@ -90,7 +90,7 @@ static void who_does_not_wait_any_more_ends_it(void **state) {
   for (int asked = 0; asked < 5; asked++) {
     fixture f;
     int left = asked;
-    const clv_waiter waiter = {gone_after, &left};
+    const clv_cancel_hook waiter = {gone_after, &left};
     set_up(&f, 2ull * WEIGHT_BYTES);
     clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, 2048), 0);
     clv_err err = {0};
@@ -115,7 +115,7 @@ static clv_graph *packed_graph(void) {
   assert_ok(clv_graph_new(&g, &err));
   assert_ok(clv_graph_add_input(g, "x", CLV_F32, &CLV_SHAPE(64, 512), &in[0], &err));
   assert_ok(clv_graph_add_input(g, "lengths", CLV_I64, &CLV_SHAPE(1), &in[1], &err));
-  assert_ok(clv_attrs_from(CLV_OP_DROPOUT, &packed, 1, &attrs, &err));
+  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &packed, 1, &attrs, &err));
   assert_ok(clv_graph_add(g, CLV_OP_DROPOUT, &attrs, NULL, 0, in, 2, NULL, &err));
   return g;
 }
@@ -145,7 +145,7 @@ static void few_plans_of_packed_sequences_are_kept(void **state) {
   clv_module_options o = stage_of(packed_graph(), 0);
   o.pool = f.pool;
   assert_ok(clv_module_new(&o, &m, &err));
-  clv_module_bind(m, f.pool);
+  clv_module_set_pool(m, f.pool);
   clv_call *held;
   clv_module_plan *at_work = call(m, 1, &held);
   clv_plan *its = at_work->plan;
@@ -180,7 +180,7 @@ static void a_size_more_than_there_are_plans(void **state) {
   clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, 2, 8), 0);
   o.pool = f.pool;
   assert_ok(clv_module_new(&o, &m, &err));
-  clv_module_bind(m, f.pool);
+  clv_module_set_pool(m, f.pool);
   for (int64_t rows = 1; rows <= MAX_PLANS + 5; rows++) call(m, rows, NULL);
   assert_int_equal(m->n_plans, MAX_PLANS);
   clv_module_plan *last = call(m, MAX_PLANS + 5, NULL);

@@ -22,7 +22,7 @@ static void on_program(void *user, clv_packet *p) {
   fixture *f = user;
   assert_true(f->n_seen < SEEN);
   f->seen[f->n_seen++] = p;
-  if (f->n_seen >= f->wanted) clv_node_kick(f->node);
+  if (f->n_seen >= f->wanted) clv_node_interrupt(f->node);
 }
 
 static void add_module(fixture *f, uint32_t index, clv_op op) {
@@ -63,8 +63,8 @@ static int tear_down(void **state) {
 static void pump(fixture *f, uint32_t wanted) {
   f->wanted = wanted;
   if (f->n_seen >= wanted) return;
-  clv_node_unkick(f->node);
-  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+  clv_node_clear_interrupt(f->node);
+  assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
 }
 
 static clv_tensor *filled(fixture *f, float first) {
@@ -79,7 +79,7 @@ static void post_call(fixture *f, uint64_t context, uint64_t id, uint64_t arg, c
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_call(f->pool, context, id, 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, arg, true, here, &err));
+  assert_ok(clv_packet_add_arg(p, arg, true, here, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   assert_ok(clv_packet_deliver(f->pool, context, id, "", &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
@@ -110,12 +110,12 @@ static void one_context(fixture *f, uint64_t context) {
   assert_int_equal(f->seen[0]->frame.kind, CLV_VALUE);
   assert_int_equal(f->seen[0]->frame.message + f->seen[1]->frame.message, 23);
   assert_ok(clv_packet_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
-  assert_ok(clv_packet_need(p, 12, 1, 0, &err));
-  assert_ok(clv_packet_target(p, 0, 11, "", 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, 12, 1, 0, &err));
+  assert_ok(clv_packet_add_target(p, 0, 11, "", 0, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   assert_ok(clv_packet_prepare(f->pool, context, 1, 2, false, true, false, &p, &err));
-  assert_ok(clv_packet_need(p, 11, 1, 0, &err));
-  assert_ok(clv_packet_target(p, 0, 10, "", 4, &err));
+  assert_ok(clv_packet_add_needed_call(p, 11, 1, 0, &err));
+  assert_ok(clv_packet_add_target(p, 0, 10, "", 4, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, context, 12, dy);
   pump(f, 4);
@@ -163,8 +163,8 @@ static void the_numbers_are_those_of_the_weights(void **state) {
   assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 1, &b));
   post_call(f, 7, 11, 10, x);
   assert_ok(clv_packet_prepare(f->pool, 7, 1, 1, false, false, false, &p, &err));
-  assert_ok(clv_packet_need(p, 11, 1, 0, &err));
-  assert_ok(clv_packet_target(p, 0, 10, "", 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, 11, 1, 0, &err));
+  assert_ok(clv_packet_add_target(p, 0, 10, "", 0, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_gradient(f, 7, 11, dy);
   pump(f, 3);
@@ -195,7 +195,7 @@ static void random_call(fixture *f, clv_packet *p, uint64_t *seed) {
   uint32_t n = draw(seed, 20) == 0 ? 2 : 1;
   for (uint32_t i = 0; i < n; i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = draw(seed, 3) ? NULL : filled(f, 0);
-    assert_ok(clv_packet_arg(p, 1 + draw(seed, 12), draw(seed, 4) > 0, x, &err));
+    assert_ok(clv_packet_add_arg(p, 1 + draw(seed, 12), draw(seed, 4) > 0, x, &err));
   }
 }
 
@@ -206,10 +206,11 @@ static void random_prepare(clv_packet *p, uint64_t *seed) {
   p->frame.backward.more = draw(seed, 6) == 0;
   for (uint64_t i = draw(seed, 4); i-- > 0;) {
     float root = draw(seed, 8) == 0 ? 0.5f : 0;
-    assert_ok(clv_packet_need(p, 1 + draw(seed, 12), (uint32_t)draw(seed, 3), root, &err));
+    assert_ok(
+        clv_packet_add_needed_call(p, 1 + draw(seed, 12), (uint32_t)draw(seed, 3), root, &err));
     if (draw(seed, 2))
-      assert_ok(clv_packet_target(p, draw(seed, 10) == 0, 1 + draw(seed, 12),
-                                  draw(seed, 5) ? "" : "w2", (uint32_t)draw(seed, 3), &err));
+      assert_ok(clv_packet_add_target(p, draw(seed, 10) == 0, 1 + draw(seed, 12),
+                                      draw(seed, 5) ? "" : "w2", (uint32_t)draw(seed, 3), &err));
   }
 }
 
@@ -312,16 +313,16 @@ static void a_prepare_says_when_it_is_full(void **state) {
   clv_packet *p;
   char name[16];
   assert_ok(clv_packet_prepare(f->pool, 9, 1, 0, false, false, false, &p, &err));
-  assert_int_equal(clv_packet_target(p, 0, 1, "", 0, &err), CLV_PRECONDITION);
-  assert_ok(clv_packet_need(p, 1, 0, true, &err));
+  assert_int_equal(clv_packet_add_target(p, 0, 1, "", 0, &err), CLV_PRECONDITION);
+  assert_ok(clv_packet_add_needed_call(p, 1, 0, true, &err));
   for (int i = 0; i < CLV_WIRE_HOPS; i++) {
     snprintf(name, sizeof name, "w%d", i);
-    assert_ok(clv_packet_target(p, (uint32_t)i, 5, name, 0, &err));
+    assert_ok(clv_packet_add_target(p, (uint32_t)i, 5, name, 0, &err));
   }
-  assert_ok(clv_packet_target(p, 8, 5, "w3", 0, &err));
-  assert_int_equal(clv_packet_target(p, 9, 5, "w99", 0, &err), CLV_EXHAUSTED);
-  for (int i = 1; i < CLV_WIRE_NEEDED; i++) assert_ok(clv_packet_need(p, 9, 1, 0, &err));
-  assert_int_equal(clv_packet_need(p, 9, 1, 0, &err), CLV_EXHAUSTED);
+  assert_ok(clv_packet_add_target(p, 8, 5, "w3", 0, &err));
+  assert_int_equal(clv_packet_add_target(p, 9, 5, "w99", 0, &err), CLV_EXHAUSTED);
+  for (int i = 1; i < CLV_WIRE_NEEDED; i++) assert_ok(clv_packet_add_needed_call(p, 9, 1, 0, &err));
+  assert_int_equal(clv_packet_add_needed_call(p, 9, 1, 0, &err), CLV_EXHAUSTED);
   clv_packet_free(p);
 }
 

@@ -96,7 +96,8 @@ static void on_program(void *user, clv_packet *p) {
   world *w = user;
   pthread_mutex_lock(&w->lock);
   w->answers[p->frame.kind]++;
-  if (clv_frame_fails(&p->frame)) snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
+  if (clv_frame_is_failure(&p->frame))
+    snprintf(w->text, sizeof w->text, "%s", p->frame.failure.text);
   pthread_cond_broadcast(&w->changed);
   pthread_mutex_unlock(&w->lock);
   clv_packet_free(p);
@@ -170,8 +171,8 @@ static void post_calls(world *w, uint32_t context) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_call(w->pool, context, called(i), i, true, &p, &err));
-    assert_ok(clv_packet_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
-    if (i == MODULES - 1) assert_ok(clv_packet_call_deliver(p, "", &err));
+    assert_ok(clv_packet_add_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
+    if (i == MODULES - 1) assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w->node, p);
   }
 }
@@ -182,8 +183,8 @@ static void post_backward(world *w, uint32_t context) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
   assert_ok(clv_packet_prepare(w->pool, context, 1, MODULES, false, false, false, &p, &err));
   for (uint32_t i = MODULES; i-- > 0;) {
-    assert_ok(clv_packet_need(p, called(i), 1, 0, &err));
-    if (i) assert_ok(clv_packet_target(p, 0, called(i - 1), "", 0, &err));
+    assert_ok(clv_packet_add_needed_call(p, called(i), 1, 0, &err));
+    if (i) assert_ok(clv_packet_add_target(p, 0, called(i - 1), "", 0, &err));
   }
   clv_node_post(w->node, p);
   assert_ok(clv_packet_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
@@ -194,7 +195,7 @@ static void post_end(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_end_context(w->pool, context, context, &p, &err));
-  clv_packet_end_commit(p, 1, 0.1f, true);
+  clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
 
@@ -278,8 +279,8 @@ static void ends_that_come_together_are_all_handled(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_call(w.pool, 1, called(i), i, true, &p, &err));
-    assert_ok(clv_packet_arg(p, LEAF, true, NULL, &err));
-    assert_ok(clv_packet_call_deliver(p, "", &err));
+    assert_ok(clv_packet_add_arg(p, LEAF, true, NULL, &err));
+    assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w.node, p);
   }
   assert_ok(clv_packet_value(w.pool, 1, LEAF, "", x, &p, &err));

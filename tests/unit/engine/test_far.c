@@ -20,9 +20,9 @@ static void on_result(engine *w, clv_result *r) {
   heard *h = w->user;
   const clv_frame *f = &r->packet->frame;
   h->kind = f->kind;
-  h->code = clv_frame_fails(f) ? f->failure.code : CLV_OK;
+  h->code = clv_frame_is_failure(f) ? f->failure.code : CLV_OK;
   h->aborts += f->kind == CLV_ABORT;
-  if (clv_frame_fails(f)) snprintf(h->text, sizeof h->text, "%s", f->failure.text);
+  if (clv_frame_is_failure(f)) snprintf(h->text, sizeof h->text, "%s", f->failure.text);
   clv_packet_free(r->packet);
 }
 
@@ -54,8 +54,8 @@ static void call_of(engine *w, uint64_t context, uint64_t id, uint32_t module, u
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg ? NULL : engine_tensor(w, 1);
   assert_ok(clv_packet_call(w->pool, context, id, module, true, &p, &err));
-  assert_ok(clv_packet_arg(p, arg, arg != 0, x, &err));
-  if (deliver) assert_ok(clv_packet_call_deliver(p, "", &err));
+  assert_ok(clv_packet_add_arg(p, arg, arg != 0, x, &err));
+  if (deliver) assert_ok(clv_packet_add_delivery(p, "", &err));
   post(w, p);
 }
 
@@ -67,7 +67,7 @@ static void backward(engine *w, uint64_t context) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(w, 0.5f);
   assert_ok(clv_packet_prepare(w->pool, context, 1, 0, false, true, false, &p, &err));
-  assert_ok(clv_packet_need(p, 10 * context, 1, 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, 10 * context, 1, 0, &err));
   post(w, p);
   assert_ok(clv_packet_gradient(w->pool, context, 1, 10 * context, 0, "", dy, &p, &err));
   post(w, p);
@@ -217,10 +217,10 @@ static void what_stays_in_the_node_does_not_pass_the_host(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(&w, 0.5f);
   assert_ok(clv_packet_prepare(w.pool, 1, 1, 0, false, true, false, &p, &err));
   for (uint64_t id = 12; id > 10; id--) {
-    assert_ok(clv_packet_need(p, id, 1, 0, &err));
-    assert_ok(clv_packet_target(p, 0, 10, "", (uint32_t)id - 11, &err));
+    assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
+    assert_ok(clv_packet_add_target(p, 0, 10, "", (uint32_t)id - 11, &err));
   }
-  assert_ok(clv_packet_need(p, 10, 2, 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, 10, 2, 0, &err));
   post(&w, p);
   for (uint64_t id = 11; id <= 12; id++) {
     assert_ok(clv_packet_gradient(w.pool, 1, 1, id, 0, "", dy, &p, &err));
@@ -343,7 +343,8 @@ static void what_is_lent_lies_on_the_same_device(void **state) {
   gone = 0;
   for (size_t i = 0; i < CLV_COUNT(homes); i++) {
     clv_tensor *t = lent_by(homes[i], host);
-    assert_int_equal(clv_module_lend(m, names[0], t, &err), i == 2 ? CLV_OK : CLV_INVALID);
+    assert_int_equal(clv_module_set_shared_param(m, names[0], t, &err),
+                     i == 2 ? CLV_OK : CLV_INVALID);
     clv_tensor_unref(t);
   }
   assert_int_equal(gone, 2);

@@ -11,7 +11,7 @@ static clv_graph *network(void) {
   clv_err err = {0};
   clv_graph *g = graph_of(CLV_OP_LINEAR, BATCH, WIDTH);
   clv_attrs attrs;
-  assert_ok(clv_attrs_from(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
+  assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &attrs, &err));
   assert_ok(
       clv_graph_add(g, CLV_OP_BATCHNORM, &attrs, "1", 1, &(int){g->output}, 1, &g->output, &err));
   return g;
@@ -28,7 +28,7 @@ static void on_program(void *user, clv_packet *p) {
   fixture *f = user;
   clv_packet_free(f->last);
   f->last = p;
-  clv_node_kick(f->node);
+  clv_node_interrupt(f->node);
 }
 
 static void start(fixture *f, bool fixed) {
@@ -61,8 +61,8 @@ static void post(fixture *f, clv_packet *p) {
 }
 
 static void answer(fixture *f, clv_frame_kind kind) {
-  clv_node_unkick(f->node);
-  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+  clv_node_clear_interrupt(f->node);
+  assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
   if (f->last->frame.kind == CLV_ABORT) fail_msg("%s", f->last->frame.failure.text);
   assert_int_equal(f->last->frame.kind, kind);
 }
@@ -80,10 +80,10 @@ static void step(fixture *f, uint64_t context) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, context), *dy = filled(f, 2 * context);
   assert_ok(clv_packet_call(f->pool, context, 11, 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, 0, false, x, &err));
+  assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
   post(f, p);
   assert_ok(clv_packet_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
-  assert_ok(clv_packet_need(p, 11, 1, 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, 11, 1, 0, &err));
   post(f, p);
   assert_ok(clv_packet_gradient(f->pool, context, 1, 11, 0, "", dy, &p, &err));
   post(f, p);
@@ -95,7 +95,7 @@ static void step(fixture *f, uint64_t context) {
   answer(f, CLV_APPLIED);
 }
 
-static void same_state(fixture *a, fixture *b, clv_state_what what) {
+static void same_state(fixture *a, fixture *b, clv_state_kind what) {
   clv_state_item one, other;
   clv_module *m = clv_node_module(a->node, 0), *of = clv_node_module(b->node, 0);
   for (uint32_t i = 0; clv_module_state_item(m, what, i, &one); i++) {
@@ -137,7 +137,7 @@ static void the_layout_has_three_parts(void **state) {
   size_t total = p->total_bytes, before = p->trainable_bytes;
   assert_int_equal(p->buffer_offset, before);
   p->list[0].frozen = true;
-  clv_params_fix(p);
+  clv_params_fix_frozen(p);
   assert_int_equal(p->total_bytes, total);
   assert_int_equal(p->buffer_offset, before);
   assert_int_equal(p->trainable_bytes, before - WEIGHT_BYTES);

@@ -86,7 +86,7 @@ static void on_program(void *user, clv_packet *p) {
   clv_packet_free(f->last);
   f->last = p;
   if (p->frame.kind == CLV_ABORT) memcpy(f->why, p->frame.failure.text, sizeof f->why);
-  clv_node_kick(f->node);
+  clv_node_interrupt(f->node);
 }
 
 static void add_stage(fixture *f, uint32_t i, const clv_module_group *group) {
@@ -129,8 +129,8 @@ static void post(fixture *f, clv_packet *p) {
 }
 
 static clv_frame_kind answer(fixture *f) {
-  clv_node_unkick(f->node);
-  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+  clv_node_clear_interrupt(f->node);
+  assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
   return f->last->frame.kind;
 }
 
@@ -150,11 +150,11 @@ static void differentiate(fixture *f, uint64_t context, float *ret_gradient) {
   const float *x = tx->data, *dy = tdy->data;
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_call(f->pool, context, 11 + i, i, true, &p, &err));
-    assert_ok(clv_packet_arg(p, 0, false, tx, &err));
+    assert_ok(clv_packet_add_arg(p, 0, false, tx, &err));
     post(f, p);
   }
   assert_ok(clv_packet_prepare(f->pool, context, 1, MODULES, false, true, false, &p, &err));
-  for (uint32_t i = MODULES; i-- > 0;) assert_ok(clv_packet_need(p, 11 + i, 1, 0, &err));
+  for (uint32_t i = MODULES; i-- > 0;) assert_ok(clv_packet_add_needed_call(p, 11 + i, 1, 0, &err));
   post(f, p);
   for (uint32_t i = 0; i < MODULES; i++) {
     assert_ok(clv_packet_gradient(f->pool, context, 1, 11 + i, 0, "", tdy, &p, &err));
@@ -186,7 +186,7 @@ static clv_packet *apply_of(fixture *f, uint64_t context, uint32_t module, const
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_apply(f->pool, context, 21, module, 1, lrs[0], true, &p, &err));
-  assert_ok(clv_packet_more_lrs(p, lrs + 1, more, &err));
+  assert_ok(clv_packet_set_group_lrs(p, lrs + 1, more, &err));
   return p;
 }
 
@@ -234,10 +234,10 @@ static void fewer_rates_than_groups_move_nothing(void **state) {
   refused_for_rates(f, 6, apply_of(f, 6, CLV_MODULE_ALL, lrs, 0));
   refused_for_rates(f, 7, apply_of(f, 7, 1, lrs, 0));
   assert_ok(clv_packet_end_context(f->pool, 8, 22, &end, &err));
-  clv_packet_end_commit(end, 1, lrs[0], true);
+  clv_packet_set_end_commit(end, 1, lrs[0], true);
   refused_for_rates(f, 8, end);
   clv_packet *p = apply_of(f, 9, 0, lrs, 1);
-  assert_int_equal(clv_packet_more_lrs(p, lrs, CLV_WIRE_GROUPS + 1, &err), CLV_EXHAUSTED);
+  assert_int_equal(clv_packet_set_group_lrs(p, lrs, CLV_WIRE_GROUPS + 1, &err), CLV_EXHAUSTED);
   clv_packet_free(p);
 }
 

@@ -85,8 +85,8 @@ static void post_call(world *w, bool here) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
   assert_ok(clv_packet_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
-  assert_ok(clv_packet_arg(p, LEAF, true, here ? t : NULL, &err));
-  assert_ok(clv_packet_call_deliver(p, "", &err));
+  assert_ok(clv_packet_add_arg(p, LEAF, true, here ? t : NULL, &err));
+  assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w->node, p);
 }
 
@@ -109,8 +109,8 @@ static void post_prepare(world *w) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
-  assert_ok(clv_packet_need(p, CALLED, 1, 0, &err));
-  assert_ok(clv_packet_target(p, 0, LEAF, "", 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, CALLED, 1, 0, &err));
+  assert_ok(clv_packet_add_target(p, 0, LEAF, "", 0, &err));
   clv_node_post(w->node, p);
 }
 
@@ -133,18 +133,20 @@ static void post_end(world *w, bool steps) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_end_context(w->pool, w->context, 1, &p, &err));
-  if (steps) clv_packet_end_commit(p, 1, 0.1f, true);
+  if (steps) clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
 
 /* ---- on a clock of the test's ---------------------------------------------------------------- */
 
-static void assert_waits(world *w) { assert_true(clv_node_due(w->node) == w->now + CLV_REST_NS); }
+static void assert_waits(world *w) {
+  assert_true(clv_node_due_ns(w->node) == w->now + CLV_COALESCE_NS);
+}
 
 static void assert_wakes(world *w) {
-  assert_true(clv_node_due(w->node) == 0);
+  assert_true(clv_node_due_ns(w->node) == 0);
   assert_true(clv_node_poll(w->node));
-  assert_true(clv_node_due(w->node) == UINT64_MAX);
+  assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
 }
 
 static uint64_t values_of(const world *w) {
@@ -156,7 +158,7 @@ static uint64_t values_of(const world *w) {
 static void a_node_is_polled(void **state) {
   world *w = *state;
   assert_false(clv_node_poll(w->node));
-  assert_true(clv_node_due(w->node) == UINT64_MAX);
+  assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
   post_end(w, false);
   assert_wakes(w);
   assert_int_equal(w->answers[CLV_ENDED], 1);
@@ -184,8 +186,8 @@ static void a_step_wakes_twice(void **state) {
     post_end(w, true);
     assert_waits(w);
   }
-  w->now += CLV_REST_NS;
-  assert_true(clv_node_due(w->node) <= w->now);
+  w->now += CLV_COALESCE_NS;
+  assert_true(clv_node_due_ns(w->node) <= w->now);
   assert_true(clv_node_poll(w->node));
   assert_int_equal(w->answers[CLV_ENDED], 3);
 }
@@ -209,7 +211,7 @@ static void facts_that_have_been_handled_count(void **state) {
   post_drop(w, 99);
   post_gradient(w);
   assert_waits(w);
-  w->now += CLV_REST_NS;
+  w->now += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
   post_value(w, ROWS); /* a DELIVER is there for it */
   assert_wakes(w);
@@ -231,7 +233,7 @@ static void a_root_is_one_wake(void **state) {
   clv_packet *p;
   post_call(w, false);
   assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
-  assert_ok(clv_packet_need(p, CALLED, 0, 1, &err));
+  assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
   clv_node_post(w->node, p);
   assert_waits(w);
   post_value(w, ROWS);
@@ -247,7 +249,7 @@ static void a_prepare_wakes_for_a_root_that_has_run(void **state) {
   post_call(w, true);
   assert_wakes(w);
   assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
-  assert_ok(clv_packet_need(p, CALLED, 0, 1, &err));
+  assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
   clv_node_post(w->node, p);
   assert_wakes(w);
 }
@@ -256,7 +258,7 @@ static void much_and_many_wake(void **state) {
   world *w = *state;
   post_value(w, 100000);
   assert_wakes(w);
-  for (int i = 1; i < CLV_REST_PACKETS; i++) {
+  for (int i = 1; i < CLV_COALESCE_PACKETS; i++) {
     post_drop(w, LEAF);
     assert_waits(w);
   }
@@ -269,13 +271,13 @@ static void what_waits_is_handled_after_a_rest(void **state) {
   world *w = *state;
   post_value(w, ROWS);
   assert_waits(w);
-  w->now += CLV_REST_NS;
+  w->now += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
   assert_int_equal(values_of(w), 1);
   post_drop(w, LEAF);
   assert_waits(w);
-  w->now += CLV_REST_NS;
-  assert_true(clv_node_due(w->node) <= w->now);
+  w->now += CLV_COALESCE_NS;
+  assert_true(clv_node_due_ns(w->node) <= w->now);
   assert_true(clv_node_poll(w->node));
   assert_int_equal(values_of(w), 0);
 }
@@ -320,12 +322,12 @@ static void an_end_that_is_waited_for_wakes(void **state) {
   assert_ok(clv_packet_call(w->pool, w->context + 1, CALLED, 0, true, &p, &err));
   p->frame.context = w->context + 1;
   p->frame.flags |= CLV_FLAG_TRACE;
-  assert_ok(clv_packet_arg(p, LEAF, true, NULL, &err));
+  assert_ok(clv_packet_add_arg(p, LEAF, true, NULL, &err));
   clv_node_post(w->node, p);
-  w->now += CLV_REST_NS;
+  w->now += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
   assert_ok(clv_packet_end_context(w->pool, w->context + 1, 1, &p, &err));
-  clv_packet_end_commit(p, 1, 0.1f, true);
+  clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
   assert_wakes(w);
   assert_int_equal(w->answers[CLV_ENDED], 2);
@@ -357,16 +359,16 @@ static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
     case 3:
       assert_ok(clv_packet_prepare(w->pool, context, 1, 0, draw(seed, 2), draw(seed, 2), false, &p,
                                    &err));
-      assert_ok(clv_packet_need(p, call, (uint32_t)draw(seed, 2), 0, &err));
-      assert_ok(clv_packet_target(p, 0, call - 1, "", 0, &err));
+      assert_ok(clv_packet_add_needed_call(p, call, (uint32_t)draw(seed, 2), 0, &err));
+      assert_ok(clv_packet_add_target(p, 0, call - 1, "", 0, &err));
       return p;
     case 4:
       assert_ok(clv_packet_drop(w->pool, context, 0, &call, 1, &p, &err));
       return p;
     default:
       assert_ok(clv_packet_call(w->pool, context, call, 0, true, &p, &err));
-      assert_ok(clv_packet_arg(p, call - 1, true, draw(seed, 4) ? NULL : t, &err));
-      if (draw(seed, 2)) assert_ok(clv_packet_call_deliver(p, "", &err));
+      assert_ok(clv_packet_add_arg(p, call - 1, true, draw(seed, 4) ? NULL : t, &err));
+      if (draw(seed, 2)) assert_ok(clv_packet_add_delivery(p, "", &err));
       return p;
   }
 }
@@ -387,8 +389,8 @@ static void nothing_runs_for_what_may_wait(void **state) {
     uint64_t before = runs(w);
     do {
       clv_node_post(w->node, by_chance(w, 100 + i / 20, &seed));
-    } while (clv_node_due(w->node) != 0 && draw(&seed, 3));
-    bool waits = clv_node_due(w->node) != 0;
+    } while (clv_node_due_ns(w->node) != 0 && draw(&seed, 3));
+    bool waits = clv_node_due_ns(w->node) != 0;
     assert_true(clv_node_poll(w->node));
     assert_true(!waits || runs(w) == before);
     waited += waits;
@@ -411,7 +413,7 @@ static bool pass_time(void *user, uint64_t until_ns) {
   if (w->arrives)
     clv_node_post(w->node, clv_steal(&w->arrives));
   else if (w->kicks)
-    clv_node_kick(w->node);
+    clv_node_interrupt(w->node);
   else if (!w->over)
     w->now = until_ns;
   return !w->over;
@@ -423,18 +425,18 @@ static void a_world_runs_while_a_node_waits(void **state) {
   (void)state;
   make(&w, (clv_node_options){.clock = {now_of, &w}, .wait = pass_time, .wait_user = &w});
   assert_ok(clv_packet_end_context(w.pool, 7, 1, &w.arrives, &err));
-  assert_false(clv_node_help(w.node, 5000)); /* its time has come */
+  assert_false(clv_node_run_until(w.node, 5000)); /* its time has come */
   assert_int_equal(w.answers[CLV_ENDED], 1);
   assert_int_equal(w.waits, 2);
   assert_true(w.now == 5000);
   w.kicks = true;
-  assert_true(clv_node_help(w.node, 9000));
-  assert_true(clv_node_help(w.node, 9000)); /* at once: nobody has unkicked it */
+  assert_true(clv_node_run_until(w.node, 9000));
+  assert_true(clv_node_run_until(w.node, 9000)); /* at once: nobody has unkicked it */
   assert_int_equal(w.waits, 3);
-  clv_node_unkick(w.node);
+  clv_node_clear_interrupt(w.node);
   w.kicks = false;
   w.over = true;
-  assert_false(clv_node_help(w.node, 9000));
+  assert_false(clv_node_run_until(w.node, 9000));
   assert_int_equal(w.waits, 4);
   clv_node_free(w.node);
   clv_pool_unref(w.pool);
@@ -461,11 +463,11 @@ static void a_thread_handles_what_waits_by_itself(void **state) {
   assert_int_equal(pthread_create(&thread, NULL, run, w.node), 0);
   for (int i = 0; i < 8; i++) {
     post_value(&w, ROWS);
-    if (i % 2) usleep(CLV_REST_NS / 1000 / 4);
+    if (i % 2) usleep(CLV_COALESCE_NS / 1000 / 4);
     assert_true(gets_to(&w, 1));
     post_drop(&w, LEAF);
     assert_true(gets_to(&w, 0));
-    if (i > 4) usleep(3 * CLV_REST_NS / 1000);
+    if (i > 4) usleep(3 * CLV_COALESCE_NS / 1000);
   }
   clv_node_stop(w.node);
   pthread_join(thread, NULL);

@@ -168,8 +168,8 @@ static void a_spared_value_that_cannot_leave_is_told(void **state) {
   memset(x->data, 0, x->bytes);
   for (int i = 0; i < 2; i++) {
     assert_ok(clv_packet_call(w.pool, CONTEXT, calls[i], 0, false, &p, &err));
-    assert_ok(clv_packet_arg(p, calls[i] - 1, false, NULL, &err));
-    assert_ok(clv_packet_call_deliver(p, "w2", &err));
+    assert_ok(clv_packet_add_arg(p, calls[i] - 1, false, NULL, &err));
+    assert_ok(clv_packet_add_delivery(p, "w2", &err));
     clv_node_post(w.node, p);
   }
   assert_ok(clv_packet_spare(w.pool, CONTEXT, calls, 2, &p, &err));
@@ -198,7 +198,7 @@ static void an_abort_that_cannot_leave_is_not_repeated(void **state) {
   (void)state;
   w.link->events.may_send = nothing_may;
   assert_ok(clv_packet_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
-  assert_ok(clv_packet_need(p, VALUE, 0, 1, &err)); /* there is no such call */
+  assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err)); /* there is no such call */
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
   assert_int_equal(w.n_refused, 1);
@@ -267,7 +267,7 @@ static void hear(clv_rref_message m) {
 /* Of a FETCH: the answer in place of the value. */
 static void a_kept_value_that_cannot_leave_is_a_failure(void **state) {
   clv_err err = {0};
-  const clv_rref_birth b = {.ref = 3, .fork = 4, .key = 5};
+  const clv_rref_new_ids b = {.ref = 3, .fork = 4, .key = 5};
   (void)state;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
   assert_ok(clv_rrefs_own(w.node->references, &b, t, clv_now_ns(), &err));

@@ -28,7 +28,7 @@ static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint32_t mo
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_call(w->pool, context, id, module, true, &p, &err));
-  assert_ok(clv_packet_arg(p, value, true, here, &err));
+  assert_ok(clv_packet_add_arg(p, value, true, here, &err));
   return p;
 }
 
@@ -36,8 +36,8 @@ static void prepare(engine *w, uint64_t context, uint64_t id, uint64_t target) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_prepare(w->pool, context, 1, 1, false, true, false, &p, &err));
-  assert_ok(clv_packet_need(p, id, 1, 0, &err));
-  if (target) assert_ok(clv_packet_target(p, 0, target, "", 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
+  if (target) assert_ok(clv_packet_add_target(p, 0, target, "", 0, &err));
   give(w, p);
 }
 
@@ -87,7 +87,7 @@ static void a_step_that_has_begun_is_counted(void **state) {
   w.holds = true;
   clv_tensor *x = engine_tensor(&w, 1);
   p = call_of(&w, 1, 30, 0, 0, x);
-  clv_packet_call_positions(p, 1, 2, 3, false);
+  clv_packet_set_positions(p, 1, 2, 3, false);
   give(&w, p);
   engine_run(&w, true);
   prepare(&w, 1, 30, 0);
@@ -152,7 +152,7 @@ static void what_somebody_waits_for_does_not_rest(void **state) {
   give(&w, call_of(&w, 1, 30, 1, 29, NULL)); /* call 31 stands behind it */
   give(&w, call_of(&w, 2, 31, 1, 0, x));
   assert_ok(clv_packet_end_context(w.pool, 1, 70, &p, &err));
-  clv_packet_end_commit(p, 1, 0.25f, true);
+  clv_packet_set_end_commit(p, 1, 0.25f, true);
   assert_false(clv_contexts_can_wait(w.contexts, 0, p));
   give(&w, p);
   assert_ok(clv_packet_apply(w.pool, 2, 90, 1, 1, 0.5f, false, &p, &err));

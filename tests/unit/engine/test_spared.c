@@ -41,7 +41,7 @@ static clv_packet *call_of(engine *w, uint64_t id, uint32_t module, uint64_t val
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_call(w->pool, 1, id, module, true, &p, &err));
-  assert_ok(clv_packet_arg(p, value, true, NULL, &err));
+  assert_ok(clv_packet_add_arg(p, value, true, NULL, &err));
   return p;
 }
 
@@ -51,7 +51,7 @@ static void call(engine *w, uint64_t id, uint32_t module, uint64_t value) {
 
 static void keep(engine *w, uint64_t value) {
   clv_err err = {0};
-  assert_ok(clv_contexts_keep(w->contexts, REF, 1, value, &err));
+  assert_ok(clv_contexts_keep_value(w->contexts, REF, 1, value, &err));
   engine_run(w, false);
 }
 
@@ -160,7 +160,7 @@ static void a_spared_call_waits_for_inputs_alone(void **state) {
   call(&w, 30, A, LEAF);
   clv_packet *p = call_of(&w, 31, B, LEAF);
   p->frame.call.after = 30;
-  clv_packet_call_positions(p, 7, 8, 9, false);
+  clv_packet_set_positions(p, 7, 8, 9, false);
   give(&w, p);
   keep(&w, 31);
   give(&w, end(&w));
@@ -211,7 +211,7 @@ static void a_leaf_behind_the_end_goes_with_its_call(void **state) {
   assert_int_equal(h.left, 1);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
   assert_ok(clv_packet_call(w.pool, 1, 31, B, true, &whole, &err));
-  assert_ok(clv_packet_arg(whole, LEAF, true, x, &err));
+  assert_ok(clv_packet_add_arg(whole, LEAF, true, x, &err));
   whole->headed = true;
   give(&w, whole);
   assert_int_equal(h.kept, 1);
@@ -234,7 +234,7 @@ static void a_step_does_not_overtake_a_spared_call(void **state) {
   begin(&w);
   keep(&w, 31);
   clv_packet *p = end(&w);
-  clv_packet_end_commit(p, 1, 0.25f, true);
+  clv_packet_set_end_commit(p, 1, 0.25f, true);
   give(&w, p);
   bring(&w, LEAF);
   assert_int_equal(h.kept, 1);
@@ -257,7 +257,7 @@ static void statistics_go_back_behind_spared_calls(void **state) {
   call(&w, 30, STATISTICS, LEAF);
   keep(&w, 30);
   clv_packet *p = end(&w);
-  clv_packet_end_commit(p, 1, 0, false);
+  clv_packet_set_end_commit(p, 1, 0, false);
   give(&w, p);
   bring(&w, LEAF);
   assert_int_equal(h.kept, 1);
@@ -277,7 +277,7 @@ static void a_spared_call_keeps_its_place(void **state) {
   clv_tensor *x = engine_tensor(&w, 1);
   for (uint64_t context = 2, id = 29; context <= 3; context++, id = 31) {
     assert_ok(clv_packet_call(w.pool, context, id, STATISTICS, true, &p, &err));
-    assert_ok(clv_packet_arg(p, context == 2 ? 28 : 0, false, context == 2 ? NULL : x, &err));
+    assert_ok(clv_packet_add_arg(p, context == 2 ? 28 : 0, false, context == 2 ? NULL : x, &err));
     give(&w, p);
   }
   call(&w, 30, STATISTICS, LEAF);

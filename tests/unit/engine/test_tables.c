@@ -22,10 +22,13 @@ typedef struct walk {
 
 static void hear(walk *all, const char *text) {
   for (uint32_t m = 0; m < MACHINES; m++)
-    for (uint32_t i = 0; i < clv_table_of((clv_machine)m)->n_states * MOST_FACTS; i++) {
-      const clv_cell *cell = &clv_table_of((clv_machine)m)->cells[i / MOST_FACTS][i % MOST_FACTS];
+    for (uint32_t i = 0; i < clv_table_of((clv_state_machine)m)->n_states * MACHINE_MAX_EVENTS;
+         i++) {
+      const clv_cell *cell = &clv_table_of((clv_state_machine)m)
+                                  ->cells[i / MACHINE_MAX_EVENTS][i % MACHINE_MAX_EVENTS];
       if (cell->text && strstr(text, cell->text))
-        all->said[clv_table_index((clv_machine)m, i / MOST_FACTS, i % MOST_FACTS)] = true;
+        all->said[clv_table_index((clv_state_machine)m, i / MACHINE_MAX_EVENTS,
+                                  i % MACHINE_MAX_EVENTS)] = true;
     }
 }
 
@@ -42,9 +45,9 @@ static void on_result(engine *w, clv_result *r) {
     fprintf(all->log, "/%llu", (unsigned long long)f->message);
   if (f->phase) fprintf(all->log, " phase %u", f->phase);
   if (f->step) fprintf(all->log, ", %u spared", (unsigned)f->step);
-  if (clv_frame_fails(f)) fprintf(all->log, ": %d %s", (int)f->failure.code, f->failure.text);
+  if (clv_frame_is_failure(f)) fprintf(all->log, ": %d %s", (int)f->failure.code, f->failure.text);
   fprintf(all->log, "\n");
-  if (clv_frame_fails(f)) hear(all, f->failure.text);
+  if (clv_frame_is_failure(f)) hear(all, f->failure.text);
   clv_packet_free(r->packet);
 }
 
@@ -90,7 +93,7 @@ static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint64_t ar
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg ? NULL : engine_tensor(w, 1);
   assert_ok(clv_packet_call(w->pool, context, id, MODULE, true, &p, &err));
-  assert_ok(clv_packet_arg(p, arg, true, x, &err));
+  assert_ok(clv_packet_add_arg(p, arg, true, x, &err));
   return p;
 }
 
@@ -104,7 +107,7 @@ static void call_with(engine *w, uint64_t context, uint64_t id, uint64_t leaf) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
   assert_ok(clv_packet_call(w->pool, context, id, MODULE, true, &p, &err));
-  assert_ok(clv_packet_arg(p, leaf, true, x, &err));
+  assert_ok(clv_packet_add_arg(p, leaf, true, x, &err));
   send(w, p);
 }
 
@@ -123,7 +126,7 @@ static void call_flagged(engine *w, uint64_t context, uint64_t id, uint32_t flag
 /* A backward whose second part has a position that comes with a step. */
 static void call_positions(engine *w, uint64_t context, uint64_t id, uint32_t weight) {
   clv_packet *p = call_of(w, context, id, 0);
-  clv_packet_call_positions(p, 1, 2, weight, false);
+  clv_packet_set_positions(p, 1, 2, weight, false);
   send(w, p);
 }
 
@@ -161,7 +164,7 @@ static void deliver(engine *w, uint64_t context, uint64_t id) {
 
 static void keep(engine *w, uint64_t context, uint64_t id) {
   clv_err err = {0};
-  assert_ok(clv_contexts_keep(w->contexts, 77, context, id, &err));
+  assert_ok(clv_contexts_keep_value(w->contexts, 77, context, id, &err));
   engine_run(w, false);
   show(w, CLV_REF_KEEP, context, id);
 }
@@ -199,7 +202,7 @@ static void prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, in
   uint32_t last = c ? c->phase : 0;
   assert_ok(clv_packet_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
                                flags & MORE, &p, &err));
-  if (id) assert_ok(clv_packet_need(p, id, 1, 0, &err));
+  if (id) assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
   p->frame.backward.skipped = phase > last ? phase - last - 1 : 0;
   send(w, p);
 }
@@ -236,7 +239,7 @@ static void end_with_step(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_end_context(w->pool, context, 9, &p, &err));
-  clv_packet_end_commit(p, 1, 0.5f, true);
+  clv_packet_set_end_commit(p, 1, 0.5f, true);
   send(w, p);
 }
 
@@ -507,11 +510,11 @@ static void run(walk *all, void (*program)(engine *w), bool later) {
   engine_end(&w);
 }
 
-static bool is_right(const walk *all, clv_machine machine, uint32_t state, uint32_t fact) {
+static bool is_right(const walk *all, clv_state_machine machine, uint32_t state, uint32_t fact) {
   const clv_table *table = clv_table_of(machine);
   clv_action action = table->cells[state][fact].action;
   uint32_t i = clv_table_index(machine, state, fact);
-  bool there = action != CELL_NEVER, moves = table->cells[state][fact].next != state;
+  bool there = action != CELL_IMPOSSIBLE, moves = table->cells[state][fact].next != state;
   bool stays = action == CELL_IGNORE || action == CELL_COUNT || action == CELL_REPEAT;
   const char *wrong = stays && moves                           ? "what changes nothing moves"
                       : there && !all->met[i]                  ? "no program meets it"
@@ -523,17 +526,17 @@ static bool is_right(const walk *all, clv_machine machine, uint32_t state, uint3
 }
 
 /* One that is not there leaves the state as it is. */
-static void check_step(clv_machine machine, uint32_t state, uint32_t fact) {
+static void check_step(clv_state_machine machine, uint32_t state, uint32_t fact) {
   clv_err err = {0};
   const clv_cell *cell;
   uint8_t at = (uint8_t)state;
-  bool there = clv_table_of(machine)->cells[state][fact].action != CELL_NEVER;
+  bool there = clv_table_of(machine)->cells[state][fact].action != CELL_IMPOSSIBLE;
   assert_int_equal(clv_table_step(NULL, machine, &at, fact, &cell, &err),
                    there ? CLV_OK : CLV_INTERNAL);
   if (!there) assert_int_equal(at, state);
 }
 
-static uint32_t count_wrong(const walk *all, clv_machine m) {
+static uint32_t count_wrong(const walk *all, clv_state_machine m) {
   uint32_t wrong = 0;
   for (uint32_t s = 0; s < clv_table_of(m)->n_states; s++)
     for (uint32_t f = 0; f < clv_table_of(m)->n_facts; f++) {
@@ -586,7 +589,7 @@ static void every_cell_is_met_or_refused(void **state) {
   run(&all, passes_at_work, true);
   run(&all, steps, false);
   fclose(all.log);
-  for (clv_machine m = 0; m < MACHINES; m++) wrong += count_wrong(&all, m);
+  for (clv_state_machine m = 0; m < MACHINES; m++) wrong += count_wrong(&all, m);
   assert_int_equal(wrong, 0);
   if (getenv("CLEAVE_WRITE_TABLES")) write_expected(text, n);
   compare(text);
@@ -600,18 +603,18 @@ static void on_mistake(engine *w, clv_result *r) {
   assert_int_equal(f->kind, CLV_ABORT);
   assert_int_equal(f->failure.code, CLV_INTERNAL);
   assert_non_null(strstr(f->failure.text, "which cannot be"));
-  assert_non_null(strstr(f->failure.text, clv_table_of(*(clv_machine *)w->user)->name));
+  assert_non_null(strstr(f->failure.text, clv_table_of(*(clv_state_machine *)w->user)->name));
   clv_packet_free(r->packet);
 }
 
 /* A fact that has no cell, about a context with a call that has run. */
-static void mistake(clv_contexts *e, clv_context *c, clv_machine machine) {
+static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) {
   clv_context_call *k = c->values->maker;
-  if (machine == MACHINE_CALL) (void)clv_call_meets(e, k, CALL_BACKWARD_DONE);
-  if (machine == MACHINE_PASS) (void)clv_pass_meets(e, c, PASS_DONE);
-  if (machine == MACHINE_STEP) (void)clv_step_fact_of(e, MODULE, c->id, STEP_REVERTED);
-  if (machine == MACHINE_WORK) clv_work_ended(e, &k->work);
-  assert_int_equal(k->progress, CALL_RAN);
+  if (machine == MACHINE_CALL) (void)clv_call_on_event(e, k, CALL_BACKWARD_DONE);
+  if (machine == MACHINE_PASS) (void)clv_pass_on_event(e, c, PASS_DONE);
+  if (machine == MACHINE_STEP) (void)clv_step_on_event(e, MODULE, c->id, STEP_REVERTED);
+  if (machine == MACHINE_WORK) clv_work_note_end(e, &k->work);
+  assert_int_equal(k->progress, CALL_FORWARD_DONE);
   assert_int_equal(k->work.state, WORK_IDLE);
   assert_int_equal(e->n_work, 0);
   assert_int_equal(c->pass, PASS_NONE);
@@ -620,7 +623,7 @@ static void mistake(clv_contexts *e, clv_context *c, clv_machine machine) {
 
 static void what_cannot_be_fails_its_context(void **state) {
   (void)state;
-  for (clv_machine m = MACHINE_CALL; m <= MACHINE_WORK; m++) {
+  for (clv_state_machine m = MACHINE_CALL; m <= MACHINE_WORK; m++) {
     clv_err err = {0};
     engine w = {.on_result = on_mistake, .user = &m};
     engine_begin(&w, 0);
@@ -640,8 +643,8 @@ static void what_cannot_be_of_nobody_is_said(void **state) {
   engine w = {0};
   (void)state;
   engine_begin(&w, 0);
-  (void)clv_step_fact_of(w.contexts, MODULE, 77, STEP_REVERTED);
-  (void)clv_step_fact_of(w.contexts, MODULE, 78, STEP_OTHER_WORK);
+  (void)clv_step_on_event(w.contexts, MODULE, 77, STEP_REVERTED);
+  (void)clv_step_on_event(w.contexts, MODULE, 78, STEP_OTHER_WORK);
   assert_true(clv_contexts_run_one(w.contexts, &code, &err));
   assert_int_equal(code, CLV_INTERNAL);
   assert_non_null(strstr(err.text, "step"));

@@ -18,7 +18,7 @@ static void on_program(void *user, clv_packet *p) {
   fixture *f = user;
   assert_true(f->n_seen < SEEN);
   f->seen[f->n_seen++] = p;
-  if (f->n_seen >= f->wanted) clv_node_kick(f->node);
+  if (f->n_seen >= f->wanted) clv_node_interrupt(f->node);
 }
 
 static clv_code add_wide(fixture *f, clv_op op, uint32_t index, uint32_t generation,
@@ -65,8 +65,8 @@ static int tear_down(void **state) {
 /* Until so many packets more have reached the program; the last one. */
 static const clv_frame *pump(fixture *f, uint32_t more) {
   f->wanted = f->n_seen + more;
-  clv_node_unkick(f->node);
-  assert_true(clv_node_help(f->node, clv_now_ns() + 10000000000u));
+  clv_node_clear_interrupt(f->node);
+  assert_true(clv_node_run_until(f->node, clv_now_ns() + 10000000000u));
   return &f->seen[f->n_seen - 1]->frame;
 }
 
@@ -93,9 +93,9 @@ static void call_wide(fixture *f, uint64_t context, uint64_t id, uint32_t genera
   assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, width), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)i;
   assert_ok(clv_packet_call(f->pool, context, id, 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, id + 1000, true, t, &err));
+  assert_ok(clv_packet_add_arg(p, id + 1000, true, t, &err));
   clv_tensor_unref(t);
-  if (deliver) assert_ok(clv_packet_call_deliver(p, "", &err));
+  if (deliver) assert_ok(clv_packet_add_delivery(p, "", &err));
   post(f, p, generation);
 }
 
@@ -111,7 +111,7 @@ static void backward(fixture *f, uint64_t context, uint64_t id) {
   assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = 1;
   assert_ok(clv_packet_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
-  assert_ok(clv_packet_need(p, id, 1, 0, &err));
+  assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
   post(f, p, 0);
   assert_ok(clv_packet_gradient(f->pool, context, 1, id, 0, "", t, &p, &err));
   clv_tensor_unref(t);
@@ -122,13 +122,13 @@ static void end(fixture *f, uint64_t context, bool steps) {
   clv_err err = {0};
   clv_packet *p;
   assert_ok(clv_packet_end_context(f->pool, context, 9, &p, &err));
-  if (steps) clv_packet_end_commit(p, 1, 0.5f, true);
+  if (steps) clv_packet_set_end_commit(p, 1, 0.5f, true);
   post(f, p, 0);
 }
 
 static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
   assert_int_equal(f->kind, kind);
-  assert_int_equal(clv_frame_fails(f) ? f->failure.code : CLV_OK, code);
+  assert_int_equal(clv_frame_is_failure(f) ? f->failure.code : CLV_OK, code);
 }
 
 /* ---- the tests ------------------------------------------------------------------------------- */
@@ -250,7 +250,7 @@ static void it_waits_for_what_came_before(void **state) {
   clv_packet *p;
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
   assert_ok(clv_packet_call(f->pool, 3, 5, 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, 1000, true, NULL, &err));
+  assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   post(f, p, 0);
   unload(f, 0, 0);
   end(f, 3, false); /* takes it out of the queue */
@@ -258,7 +258,7 @@ static void it_waits_for_what_came_before(void **state) {
   assert_int_equal(f->seen[0]->frame.kind, CLV_ENDED);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 1), CLV_OK);
   assert_ok(clv_packet_call(f->pool, 4, 5, 0, true, &p, &err));
-  assert_ok(clv_packet_arg(p, 1000, true, NULL, &err));
+  assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   post(f, p, 1);
   unload(f, 0, 1);
   call(f, 5, 6, 1, true); /* waits for the change */
@@ -284,7 +284,7 @@ static void what_is_to_change_it_keeps_it(void **state) {
     backward(f, stepped, 5);
     is(pump(f, 1), CLV_FINISHED, CLV_OK);
     assert_ok(clv_packet_call(f->pool, waits, 5, 0, true, &p, &err));
-    assert_ok(clv_packet_arg(p, 1000, true, NULL, &err));
+    assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
     post(f, p, reverts);
     unload(f, 0, reverts);
     if (reverts) {

@@ -28,7 +28,7 @@ static uint64_t hash_module(clv_module *m, uint64_t hash) {
   clv_state_item item;
   char bytes[256];
   for (int what = CLV_STATE_WEIGHTS; what <= CLV_STATE_OPTIMIZER; what++)
-    for (uint32_t i = 0; clv_module_state_item(m, (clv_state_what)what, i, &item); i++) {
+    for (uint32_t i = 0; clv_module_state_item(m, (clv_state_kind)what, i, &item); i++) {
       assert_true(item.bytes <= sizeof bytes);
       assert_ok(clv_state_item_get(&item, bytes, &err));
       hash = mix(hash, bytes, item.bytes);
@@ -52,7 +52,7 @@ static void on_result(engine *w, clv_result *r) {
   digest *d = w->user;
   d->sum += hash_packet(w, r);
   d->n++;
-  d->failures += clv_frame_fails(&r->packet->frame) || r->kind == CLV_RESULT_REFUSED;
+  d->failures += clv_frame_is_failure(&r->packet->frame) || r->kind == CLV_RESULT_REFUSED;
   clv_packet_free(r->packet);
 }
 
@@ -82,9 +82,9 @@ static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool p
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_tensor(g->w, (float)i);
   uint32_t module = draw_of(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
   assert_ok(clv_packet_call(g->w->pool, c + 1, id_of(c, i + 1), module, true, &p, &err));
-  assert_ok(clv_packet_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
-  if (draw_of(&g->seed, 3)) assert_ok(clv_packet_call_deliver(p, "", &err));
-  if (planned) clv_packet_call_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
+  assert_ok(clv_packet_add_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
+  if (draw_of(&g->seed, 3)) assert_ok(clv_packet_add_delivery(p, "", &err));
+  if (planned) clv_packet_set_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
   add_frame(g, c, p);
 }
 
@@ -115,8 +115,9 @@ static void backward(program *g, uint32_t c, const uint32_t *arg) {
   for (uint32_t i = CALLS; i-- > 0;) {
     uint32_t n = 1;
     for (uint32_t k = i + 1; k < CALLS; k++) n += arg[k] == i + 1;
-    assert_ok(clv_packet_need(p, id_of(c, i + 1), n, 0, &err));
-    if (arg[i]) assert_ok(clv_packet_target(p, 0, id_of(c, arg[i]), "", place_of(arg, i), &err));
+    assert_ok(clv_packet_add_needed_call(p, id_of(c, i + 1), n, 0, &err));
+    if (arg[i])
+      assert_ok(clv_packet_add_target(p, 0, id_of(c, arg[i]), "", place_of(arg, i), &err));
   }
   add_frame(g, c, p);
   for (uint32_t i = 0; i < CALLS; i++) {
@@ -138,7 +139,7 @@ static void step(program *g, uint32_t c) {
   assert_ok(clv_packet_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));
   add_frame(g, c, p);
   assert_ok(clv_packet_end_context(pool, c + 1, 70 + c, &p, &err));
-  if (draw_of(&g->seed, 2)) clv_packet_end_commit(p, 1, 0.25f, draw_of(&g->seed, 4) > 0);
+  if (draw_of(&g->seed, 2)) clv_packet_set_end_commit(p, 1, 0.25f, draw_of(&g->seed, 4) > 0);
   add_frame(g, c, p);
 }
 
@@ -235,7 +236,7 @@ static void what_has_begun_is_not_overtaken(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
   for (uint64_t id = 20; id >= 15; id -= 5) {
     assert_ok(clv_packet_call(w.pool, 1, id, 1, true, &p, &err));
-    for (uint64_t n = id; n <= 20; n += 5) assert_ok(clv_packet_arg(p, 0, false, x, &err));
+    for (uint64_t n = id; n <= 20; n += 5) assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
     assert_ok(engine_packet(&w, p, &err));
   }
   assert_int_equal(w.n_started, 1);
@@ -258,8 +259,8 @@ static void what_is_ready_first_starts_first(void **state) {
   for (uint32_t i = 0; i < CLV_COUNT(modules); i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
     assert_ok(clv_packet_call(w.pool, 1, 20 + i, modules[i], true, &p, &err));
-    assert_ok(clv_packet_arg(p, 0, false, x, &err));
-    assert_ok(clv_contexts_packet(w.contexts, p, &kept, &err));
+    assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
+    assert_ok(clv_contexts_handle_packet(w.contexts, p, &kept, &err));
     if (!kept) clv_packet_free(p);
   }
   assert_int_equal(w.n_started, 0);

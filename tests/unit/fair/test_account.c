@@ -37,7 +37,7 @@ static int set_up(void **state) {
                                    .most = {[CLV_QUOTA_BYTES] = 24 * KIB},
                                    .key = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
     assert_ok(clv_account_new(&session, &own, &err));
-    assert_ok(clv_pool_new_of(own, &f->pools[i], &err));
+    assert_ok(clv_pool_new_for_account(own, &f->pools[i], &err));
   }
   *state = f;
   return 0;

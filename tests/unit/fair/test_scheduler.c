@@ -167,7 +167,7 @@ static void a_share_is_credited(void **state) {
   enter(&b, &h, 1, 'b', 100);
   clv_share_count(a.share, &before);
   pass(&h, 1000);
-  clv_share_credit(a.share, 900);
+  clv_share_refund(a.share, 900);
   clv_share_count(a.share, &c);
   assert_int_equal(c.computed_ns - before.computed_ns, 100);
   assert_int_equal(pthread_create(&a.thread, NULL, compute, &a), 0);
@@ -187,16 +187,16 @@ static void a_credit_is_of_one_slice(void **state) {
   clv_share *s = share_of(&h, 0);
   assert_true(clv_share_take(s, 1));
   pass(&h, 500);
-  clv_share_credit(s, 200);
-  clv_share_credit(s, 1000);
+  clv_share_refund(s, 200);
+  clv_share_refund(s, 1000);
   pass(&h, 300);
   clv_share_count(s, &c);
   assert_int_equal(c.computed_ns, 300);
   clv_share_release(s);
-  clv_share_credit(s, 100);
+  clv_share_refund(s, 100);
   assert_true(clv_share_take(s, 1));
   pass(&h, 50);
-  clv_share_credit(s, 100);
+  clv_share_refund(s, 100);
   clv_share_count(s, &c);
   assert_int_equal(c.computed_ns, 300);
   clv_share_free(s);
@@ -470,7 +470,7 @@ static void closing_nothing_is_fine(void **state) {
   clv_slab_done(NULL);
   clv_share_release(NULL);
   clv_share_yield(NULL);
-  clv_share_credit(NULL, 1);
+  clv_share_refund(NULL, 1);
   clv_share_stop(NULL);
   clv_share_free(NULL);
   clv_fair_scheduler_free(NULL);

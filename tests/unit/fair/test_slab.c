@@ -15,7 +15,7 @@ enum { MOST = 100, BYTES = 72, WRITTEN = 0x11, IDLE = 0xdb };
 #define POISONS false
 #endif
 
-#ifdef CLV_MARKS_IDLE
+#ifdef CLV_FILLS_FREED
 enum { GIVEN_BACK = IDLE };
 #else
 enum { GIVEN_BACK = WRITTEN };
@@ -47,7 +47,7 @@ static int tear_down(void **state) {
 static uint8_t *take(fixture *f) {
   clv_err err = {0};
   uint8_t *record;
-  assert_ok(clv_slab_take_from(f->pool, &f->slab, &record, &err));
+  assert_ok(clv_slab_alloc(f->pool, &f->slab, &record, &err));
   return record;
 }
 
@@ -61,9 +61,9 @@ static void a_record_that_is_taken_again_is_zero(void **state) {
       for (int k = 0; k < BYTES; k++) assert_int_equal(records[i][k], 0);
       memset(records[i], WRITTEN, BYTES);
     }
-    assert_int_equal(clv_slab_take_from(f->pool, &f->slab, &more, &err), CLV_EXHAUSTED);
+    assert_int_equal(clv_slab_alloc(f->pool, &f->slab, &more, &err), CLV_EXHAUSTED);
     assert_non_null(strstr(err.text, "more than 100 records"));
-    for (int i = 0; i < MOST; i++) clv_slab_give(&f->slab, records[i]);
+    for (int i = 0; i < MOST; i++) clv_slab_recycle(&f->slab, records[i]);
     assert_int_equal(f->slab.used, 0);
   }
 }
@@ -75,7 +75,7 @@ static void a_record_that_was_given_back_is_marked(void **state) {
   memset(one, WRITTEN, BYTES);
   memset(other, WRITTEN, BYTES);
   assert_false(is_poisoned(one));
-  clv_slab_give(&f->slab, one);
+  clv_slab_recycle(&f->slab, one);
   assert_int_equal(is_poisoned(one), POISONS);
   assert_int_equal(is_poisoned(last), POISONS);
   if (!POISONS) assert_int_equal(*last, GIVEN_BACK);

@@ -45,7 +45,7 @@ static inline int add_node(clv_graph *g, clv_op op, uint32_t layer, int a, int b
                            const clv_attr_value *values, int n) {
   clv_attrs attrs;
   int node = -1, in[2] = {a, b};
-  assert_ok(clv_attrs_from(op, values, n, &attrs, err));
+  assert_ok(clv_attrs_parse(op, values, n, &attrs, err));
   assert_ok(clv_graph_add(g, op, &attrs, NULL, layer, in, b < 0 ? 1 : 2, &node, err));
   return node;
 }

@@ -27,7 +27,7 @@ static inline int join(clv_graph *g, clv_op op, uint32_t layer, const int *in, i
                        const clv_attr_value *values, int n_values) {
   clv_attrs attrs;
   int node = -1;
-  assert_ok(clv_attrs_from(op, values, n_values, &attrs, err));
+  assert_ok(clv_attrs_parse(op, values, n_values, &attrs, err));
   assert_ok(clv_graph_add(g, op, &attrs, NULL, layer, in, n, &node, err));
   return node;
 }

@@ -92,7 +92,7 @@ static inline rig rig_new(clv_graph *g, const rig_options *o) {
       po.batches[k] = g->nodes[i].shape.dim[0];
       k++;
     }
-  clv_params_follow(r.params);
+  clv_params_update_ties(r.params);
   assert_ok(clv_plan_new(g, r.params, &po, &r.plan, err));
   rig_memory(&r);
   return r;

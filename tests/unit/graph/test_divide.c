@@ -49,7 +49,7 @@ static void columns_and_rows_are_one_span(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
-  assert_ok(clv_divide(g, how, 4, &d, err));
+  assert_ok(clv_divide_chain(g, how, 4, &d, err));
   assert_int_equal(d->n_stretches, 2);
   assert_true(d->stretches[0].spread);
   for (int k = 0; k < 4; k++) {
@@ -75,7 +75,7 @@ static void columns_alone_are_put_beside_each_other(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, 0, 0};
-  assert_ok(clv_divide(g, how, 2, &d, err));
+  assert_ok(clv_divide_chain(g, how, 2, &d, err));
   assert_int_equal(d->n_stretches, 2);
   assert_ops(d->stretches[0].graph[1], "linear relu");
   assert_ops(d->stretches[1].graph[0], "concat linear softmax");
@@ -87,7 +87,7 @@ static void rows_alone_take_their_share(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, 0, 0, CLV_PARALLEL_ROWS, 0};
-  assert_ok(clv_divide(g, how, 2, &d, err));
+  assert_ok(clv_divide_chain(g, how, 2, &d, err));
   assert_int_equal(d->n_stretches, 3);
   assert_ops(d->stretches[0].graph[0], "linear relu");
   assert_ops(d->stretches[1].graph[1], "slice linear");
@@ -102,7 +102,7 @@ static void glue_has_no_layer_of_the_model(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
-  assert_ok(clv_divide(g, how, 2, &d, err));
+  assert_ok(clv_divide_chain(g, how, 2, &d, err));
   const clv_graph *join = d->stretches[1].graph[0];
   for (int i = 0; i < join->n_nodes; i++)
     if (join->nodes[i].op == CLV_OP_ADD) assert_true(join->nodes[i].layer > 1000);
@@ -115,13 +115,13 @@ static void what_cannot_be_divided_is_refused(void **state) {
   const clv_parallel relu[LAYERS] = {0, 0, CLV_PARALLEL_COLUMNS, 0, 0};
   const clv_parallel columns[LAYERS] = {0, 0, 0, CLV_PARALLEL_COLUMNS, 0};
   const clv_parallel rows[LAYERS] = {0, CLV_PARALLEL_ROWS, 0, 0, 0};
-  assert_fails(clv_divide(g, relu, 2, &d, err), CLV_INVALID, "only linear can be divided");
-  assert_fails(clv_divide(g, columns, 2, &d, err), CLV_INVALID,
+  assert_fails(clv_divide_chain(g, relu, 2, &d, err), CLV_INVALID, "only linear can be divided");
+  assert_fails(clv_divide_chain(g, columns, 2, &d, err), CLV_INVALID,
                "'2' has 3 outputs, which 2 parts do not divide");
-  assert_fails(clv_divide(g, rows, 4, &d, err), CLV_INVALID,
+  assert_fails(clv_divide_chain(g, rows, 4, &d, err), CLV_INVALID,
                "'0' has 6 inputs, which 4 parts do not divide");
-  assert_fails(clv_divide(g, rows, 1, &d, err), CLV_INVALID, "1 parts; 2 to 8");
-  assert_fails(clv_divide(g, rows, 9, &d, err), CLV_INVALID, "9 parts; 2 to 8");
+  assert_fails(clv_divide_chain(g, rows, 1, &d, err), CLV_INVALID, "1 parts; 2 to 8");
+  assert_fails(clv_divide_chain(g, rows, 9, &d, err), CLV_INVALID, "9 parts; 2 to 8");
   assert_null(d);
 }
 
@@ -129,9 +129,9 @@ static void cut_and_put_together(clv_shape whole, clv_shape part, uint32_t n) {
   float all[24], again[24] = {0}, some[24];
   for (int i = 0; i < 24; i++) all[i] = (float)i;
   for (uint32_t k = 0; k < n; k++) {
-    clv_part p = {whole, part, k, sizeof *all};
-    clv_part_copy(&p, all, some, false);
-    clv_part_copy(&p, again, some, true);
+    clv_tensor_part p = {whole, part, k, sizeof *all};
+    clv_tensor_part_copy(&p, all, some, false);
+    clv_tensor_part_copy(&p, again, some, true);
   }
   assert_memory_equal(all, again, sizeof all);
 }
@@ -139,8 +139,8 @@ static void cut_and_put_together(clv_shape whole, clv_shape part, uint32_t n) {
 static void parts_of_tensors_are_the_tensor(void **state) {
   (void)state;
   float all[] = {0, 1, 2, 3, 4, 5, 6, 7}, some[4];
-  clv_part right = {CLV_SHAPE(2, 4), CLV_SHAPE(2, 2), 1, sizeof *all};
-  clv_part_copy(&right, all, some, false);
+  clv_tensor_part right = {CLV_SHAPE(2, 4), CLV_SHAPE(2, 2), 1, sizeof *all};
+  clv_tensor_part_copy(&right, all, some, false);
   assert_memory_equal(some, ((float[]){2, 3, 6, 7}), sizeof some);
   cut_and_put_together(CLV_SHAPE(6, 4), CLV_SHAPE(2, 4), 3);
   cut_and_put_together(CLV_SHAPE(6, 4), CLV_SHAPE(6, 1), 4);

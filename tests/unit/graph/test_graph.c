@@ -139,7 +139,7 @@ static void slices_of_branches(void **state) {
   int c = add_node(g, CLV_OP_ADD, 2, a, b, NULL, 0);
   add_plain(g, CLV_OP_TANH, 3, c);
   int nodes[8];
-  assert_int_equal(clv_graph_crossing(g, 1, nodes), 2);
+  assert_int_equal(clv_graph_crossing_nodes(g, 1, nodes), 2);
   assert_int_equal(nodes[0], a);
   assert_int_equal(nodes[1], b);
   assert_ok(clv_graph_slice(g, 0, 1, &part, err));
@@ -171,7 +171,7 @@ static void slices_of_many_branches(void **state) {
   sum = add_node(g, CLV_OP_ADD, MANY, 1, 2, NULL, 0);
   for (uint32_t i = 1; i + 1 < MANY; i++)
     sum = add_node(g, CLV_OP_ADD, MANY + i, sum, (int)i + 2, NULL, 0);
-  assert_int_equal(clv_graph_crossing(g, MANY - 1, nodes), MANY);
+  assert_int_equal(clv_graph_crossing_nodes(g, MANY - 1, nodes), MANY);
   assert_ok(clv_graph_slice(g, 0, MANY - 1, &part, err));
   assert_true(clv_shape_equal(&part->nodes[part->output].shape, &CLV_SHAPE(4, 12 * MANY)));
   clv_graph_free(part);

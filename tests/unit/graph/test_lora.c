@@ -13,7 +13,7 @@ enum { IN = 6, OUT = 5, RANK = 2, ROWS = 4 };
 static void named(clv_graph *g, clv_op op, const char *name, uint32_t layer, int64_t out, int *at) {
   clv_attr_value v = int_attr(CLV_ATTR_OUT, out);
   clv_attrs attrs;
-  assert_ok(clv_attrs_from(op, &v, out > 0, &attrs, err));
+  assert_ok(clv_attrs_parse(op, &v, out > 0, &attrs, err));
   assert_ok(clv_graph_add(g, op, &attrs, name, layer, at, 1, at, err));
 }
 

@@ -48,8 +48,8 @@ static float *numbers(size_t n, uint32_t stream) {
 static void make_params(one *r, bool narrow) {
   assert_ok(clv_params_of(r->graph, &r->params, err));
   r->params->list[0].frozen = true;
-  if (narrow) clv_params_narrow(r->graph, r->params);
-  clv_params_fix(r->params);
+  if (narrow) clv_params_frozen_to_bf16(r->graph, r->params);
+  clv_params_fix_frozen(r->params);
   assert_ok(clv_alloc_aligned(r->params->total_bytes, &r->block, err));
   clv_params_init(r->graph, r->params, r->block);
   const clv_param *w = &r->params->list[0];
@@ -142,7 +142,7 @@ static void only_frozen_weights_are_narrow(void **state) {
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_of(g, &p, err));
   p->list[1].frozen = true;
-  clv_params_narrow(g, p);
+  clv_params_frozen_to_bf16(g, p);
   assert_int_equal(p->list[0].dtype, CLV_F32);
   assert_int_equal(p->list[1].dtype, CLV_F32);
 }

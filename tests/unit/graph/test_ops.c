@@ -65,8 +65,8 @@ static void layernorm_without_shape(void **state) {
   int x, y;
   (void)state;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 5, 3), &x);
-  assert_ok(clv_attrs_from(CLV_OP_LAYERNORM, NULL, 0, &attrs, err));
-  assert_int_equal(clv_attrs_to(CLV_OP_LAYERNORM, &attrs, none, CLV_MAX_RANK), 0);
+  assert_ok(clv_attrs_parse(CLV_OP_LAYERNORM, NULL, 0, &attrs, err));
+  assert_int_equal(clv_attrs_encode(CLV_OP_LAYERNORM, &attrs, none, CLV_MAX_RANK), 0);
   assert_ok(clv_graph_add(g, CLV_OP_LAYERNORM, &attrs, "n", 0, &x, 1, &y, err));
   assert_ok(clv_params_of(g, &params, err));
   for (int i = 0; i < 2; i++) assert_true(clv_shape_equal(&params->list[i].shape, &CLV_SHAPE(3)));
@@ -79,7 +79,7 @@ static void attribute_defaults(void **state) {
   clv_attrs a;
   clv_attr_value conv[] = {int_attr(CLV_ATTR_OUT, 4),
                            {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {3, 5}}};
-  assert_ok(clv_attrs_from(CLV_OP_CONV2D, conv, 2, &a, err));
+  assert_ok(clv_attrs_parse(CLV_OP_CONV2D, conv, 2, &a, err));
   assert_int_equal(a.kernel[0], 3);
   assert_int_equal(a.kernel[1], 5);
   assert_int_equal(a.stride[0], 1);
@@ -87,25 +87,25 @@ static void attribute_defaults(void **state) {
   assert_int_equal(a.groups, 1);
   assert_true(a.bias);
   clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 3);
-  assert_ok(clv_attrs_from(CLV_OP_MAXPOOL, &pool, 1, &a, err));
+  assert_ok(clv_attrs_parse(CLV_OP_MAXPOOL, &pool, 1, &a, err));
   assert_int_equal(a.stride[0], 3);
   assert_int_equal(a.stride[1], 3);
-  assert_ok(clv_attrs_from(CLV_OP_DROPOUT, NULL, 0, &a, err));
+  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, NULL, 0, &a, err));
   assert_true(a.p == 0.5);
-  assert_ok(clv_attrs_from(CLV_OP_BATCHNORM, NULL, 0, &a, err));
+  assert_ok(clv_attrs_parse(CLV_OP_BATCHNORM, NULL, 0, &a, err));
   assert_true(a.eps == 1e-5 && a.momentum == 0.1);
   clv_attr_value whole = int_attr(CLV_ATTR_P, 1); /* an integer where a number is due */
-  assert_ok(clv_attrs_from(CLV_OP_DROPOUT, &whole, 1, &a, err));
+  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &whole, 1, &a, err));
   assert_true(a.p == 1);
 }
 
 static void attribute_refusals(void **state) {
   (void)state;
   clv_attrs a;
-#define REFUSED(op, part, ...)                                                            \
-  do {                                                                                    \
-    clv_attr_value v_[] = {__VA_ARGS__};                                                  \
-    assert_fails(clv_attrs_from(op, v_, (int)CLV_COUNT(v_), &a, err), CLV_INVALID, part); \
+#define REFUSED(op, part, ...)                                                             \
+  do {                                                                                     \
+    clv_attr_value v_[] = {__VA_ARGS__};                                                   \
+    assert_fails(clv_attrs_parse(op, v_, (int)CLV_COUNT(v_), &a, err), CLV_INVALID, part); \
   } while (0)
   REFUSED(CLV_OP_LINEAR, "linear needs 'out'", int_attr(CLV_ATTR_BIAS, 1));
   REFUSED(CLV_OP_LINEAR, "linear.out is 0, outside 1..2147483647", int_attr(CLV_ATTR_OUT, 0));
@@ -142,30 +142,30 @@ static void attribute_round_trip(void **state) {
                         int_attr(CLV_ATTR_BIAS, 0)};
   clv_attr_value sent[CLV_MAX_RANK + 2];
   clv_attrs a, b;
-  assert_ok(clv_attrs_from(CLV_OP_CONV2D, v, 4, &a, err));
-  int n = clv_attrs_to(CLV_OP_CONV2D, &a, sent, (int)CLV_COUNT(sent));
+  assert_ok(clv_attrs_parse(CLV_OP_CONV2D, v, 4, &a, err));
+  int n = clv_attrs_encode(CLV_OP_CONV2D, &a, sent, (int)CLV_COUNT(sent));
   assert_int_equal(n, 4); /* what differs from the defaults, and what is required */
-  assert_ok(clv_attrs_from(CLV_OP_CONV2D, sent, n, &b, err));
+  assert_ok(clv_attrs_parse(CLV_OP_CONV2D, sent, n, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
   clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 3);
-  assert_ok(clv_attrs_from(CLV_OP_AVGPOOL, &pool, 1, &a, err));
-  assert_int_equal(clv_attrs_to(CLV_OP_AVGPOOL, &a, sent, 10), 1);
+  assert_ok(clv_attrs_parse(CLV_OP_AVGPOOL, &pool, 1, &a, err));
+  assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, sent, 10), 1);
   a.stride[1] = 1;
-  assert_int_equal(clv_attrs_to(CLV_OP_AVGPOOL, &a, sent, 10), 2);
+  assert_int_equal(clv_attrs_encode(CLV_OP_AVGPOOL, &a, sent, 10), 2);
   static const float weights[] = {0.5f, 2, 0};
   clv_attr_value loss[] = {{.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = 3, .numbers = weights},
                            int_attr(CLV_ATTR_IGNORE_INDEX, -7)};
-  assert_ok(clv_attrs_from(CLV_OP_CROSS_ENTROPY, loss, 2, &a, err));
-  assert_int_equal(clv_attrs_to(CLV_OP_CROSS_ENTROPY, &a, sent, 10), 2);
-  assert_ok(clv_attrs_from(CLV_OP_CROSS_ENTROPY, sent, 2, &b, err));
+  assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, loss, 2, &a, err));
+  assert_int_equal(clv_attrs_encode(CLV_OP_CROSS_ENTROPY, &a, sent, 10), 2);
+  assert_ok(clv_attrs_parse(CLV_OP_CROSS_ENTROPY, sent, 2, &b, err));
   assert_memory_equal(&a, &b, sizeof a);
   clv_attr_value p = real_attr(CLV_ATTR_P, 0.1);
-  assert_ok(clv_attrs_from(CLV_OP_DROPOUT, &p, 1, &a, err));
+  assert_ok(clv_attrs_parse(CLV_OP_DROPOUT, &p, 1, &a, err));
   clv_attr_value part[] = {int_attr(CLV_ATTR_DIM, -1), int_attr(CLV_ATTR_START, -3)};
-  assert_ok(clv_attrs_from(CLV_OP_SLICE, part, 2, &b, err));
+  assert_ok(clv_attrs_parse(CLV_OP_SLICE, part, 2, &b, err));
   assert_int_equal(b.stop, CLV_TO_END);
-  assert_int_equal(clv_attrs_to(CLV_OP_SLICE, &b, sent, 10), 2);
-  n = clv_attrs_to(CLV_OP_DROPOUT, &a, sent, 10);
+  assert_int_equal(clv_attrs_encode(CLV_OP_SLICE, &b, sent, 10), 2);
+  n = clv_attrs_encode(CLV_OP_DROPOUT, &a, sent, 10);
   assert_int_equal(n, 1);
   assert_true(sent[0].is_number && sent[0].number == 0.1);
 }
@@ -338,7 +338,7 @@ static const shape_case shapes[] = {
      SHAPE(4, 3),
      REFUSE,
      "embedding needs i64 row numbers as input 0, got f32"},
-    /* attributes that did not come through clv_attrs_from are judged too */
+    /* attributes that did not come through clv_attrs_parse are judged too */
     {CLV_OP_CONV2D,
      {.out = 4, WINDOW(3, 3, 1, 1, 0, 0)},
      SHAPE(1, 1, 9, 9),

@@ -39,7 +39,7 @@ static void rows_follow_the_batch(void **state) {
   assert_int_equal(p->nodes[0].shape.dim[0], 3 * S);
   assert_int_equal(p->nodes[1].shape.dim[0], 3);
   assert_int_equal(p->nodes[p->output].shape.dim[0], 3);
-  assert_int_equal(clv_graph_lengths(p, 1), S);
+  assert_int_equal(clv_graph_length_limit(p, 1), S);
   clv_graph_free(p);
   clv_graph_free(g);
 }

@@ -101,7 +101,7 @@ static void shapes_without_values_change(void **state) {
     clv_attr_value v = {.key = CLV_ATTR_SHAPE, .n_ints = cases[i].rank};
     memcpy(v.ints, cases[i].want, sizeof cases[i].want);
     clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 0, 3), &x);
-    assert_ok(clv_attrs_from(CLV_OP_RESHAPE, &v, 1, &attrs, err));
+    assert_ok(clv_attrs_parse(CLV_OP_RESHAPE, &v, 1, &attrs, err));
     if (cases[i].is.rank) {
       assert_ok(clv_graph_add(g, CLV_OP_RESHAPE, &attrs, NULL, 0, &x, 1, &node, err));
       assert_true(clv_shape_equal(&g->nodes[node].shape, &cases[i].is));
@@ -136,7 +136,7 @@ static void what_needs_values_says_so(void **state) {
     int x, node;
     clv_attrs attrs;
     clv_graph *g = new_graph(CLV_F32, cases[i].in, &x);
-    assert_ok(clv_attrs_from(cases[i].op, cases[i].attrs, cases[i].n, &attrs, err));
+    assert_ok(clv_attrs_parse(cases[i].op, cases[i].attrs, cases[i].n, &attrs, err));
     assert_fails(clv_graph_add(g, cases[i].op, &attrs, NULL, 0, &x, 1, &node, err), CLV_INVALID,
                  cases[i].says);
     clv_graph_free(g);

@@ -27,7 +27,7 @@ static int add_attention(clv_graph *g, uint32_t layer, int q, int k, int v) {
   clv_attr_value values[] = {int_attr(CLV_ATTR_HEADS, 2), real_attr(CLV_ATTR_P, 0.2)};
   clv_attrs attrs;
   int node = -1, in[] = {q, k, v};
-  assert_ok(clv_attrs_from(CLV_OP_ATTENTION, values, 2, &attrs, err));
+  assert_ok(clv_attrs_parse(CLV_OP_ATTENTION, values, 2, &attrs, err));
   assert_ok(clv_graph_add(g, CLV_OP_ATTENTION, &attrs, NULL, layer, in, 3, &node, err));
   return node;
 }

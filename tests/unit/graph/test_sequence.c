@@ -27,7 +27,7 @@ static int add_concat(clv_graph *g, uint32_t layer, const int *in, int n, int64_
   clv_attr_value v = int_attr(CLV_ATTR_DIM, dim);
   clv_attrs attrs;
   int node = -1;
-  assert_ok(clv_attrs_from(CLV_OP_CONCAT, &v, 1, &attrs, err));
+  assert_ok(clv_attrs_parse(CLV_OP_CONCAT, &v, 1, &attrs, err));
   assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &attrs, NULL, layer, in, n, &node, err));
   return node;
 }

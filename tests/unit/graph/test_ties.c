@@ -76,7 +76,7 @@ static void it_is_one_parameter(void **state) {
   assert_int_equal(p->gradient_bytes, p->trainable_bytes + 128); /* 120 bytes, aligned */
   assert_int_equal(p->n_values, ROWS * WIDTH + WIDTH * WIDTH + WIDTH + ROWS);
   p->list[0].frozen = true;
-  clv_params_fix(p);
+  clv_params_fix_frozen(p);
   assert_true(p->ties[0].param.frozen && p->ties[0].param.fixed);
   assert_int_equal(p->gradient_bytes, p->trainable_bytes);
 }

@@ -158,9 +158,9 @@ static void a_plan_times_its_layers(void **state) {
   add_wait(g, 1, x, 100, 0, 20);
   rig r = rig_new(g, &(rig_options){.backend = clv_backend_ref()});
   run_parts(&r);
-  clv_plan_time(r.plan, t);
+  clv_plan_set_times(r.plan, t);
   run_parts(&r);
-  clv_plan_time(r.plan, NULL);
+  clv_plan_set_times(r.plan, NULL);
   memcpy(then, t, sizeof t);
   run_parts(&r);
   assert_memory_equal(then, t, sizeof t);
@@ -179,9 +179,9 @@ static void times_have_limits(void **state) {
   clv_attrs a;
   clv_attr_value late = int_attr(CLV_ATTR_INPUT_MS, 10001),
                  early = int_attr(CLV_ATTR_WEIGHT_MS, -1);
-  assert_fails(clv_attrs_from(CLV_OP_WAIT, &late, 1, &a, err), CLV_INVALID,
+  assert_fails(clv_attrs_parse(CLV_OP_WAIT, &late, 1, &a, err), CLV_INVALID,
                "wait.input_ms is 10001, outside 0..10000");
-  assert_fails(clv_attrs_from(CLV_OP_WAIT, &early, 1, &a, err), CLV_INVALID,
+  assert_fails(clv_attrs_parse(CLV_OP_WAIT, &early, 1, &a, err), CLV_INVALID,
                "wait.weight_ms is -1, outside 0..10000");
 }
 
@@ -191,7 +191,7 @@ static void refused_outside_of_tests(void **state) {
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(3, 5), &x);
   clv_attrs a;
-  assert_ok(clv_attrs_from(CLV_OP_WAIT, NULL, 0, &a, err));
+  assert_ok(clv_attrs_parse(CLV_OP_WAIT, NULL, 0, &a, err));
   for (size_t i = 0; i < CLV_COUNT(others); i++) {
     if (others[i])
       setenv(switch_name, others[i], 1);

@@ -44,7 +44,7 @@ static clv_code build(const clv_hf_config *c, clv_hf_head head, bool lengths, cl
   if (clv_hf_takes_boxes(c))
     CLV_TRY(clv_graph_add_input(g, "boxes", CLV_I64, &boxes, &in.boxes, err));
   if (lengths) CLV_TRY(clv_graph_add_input(g, "lengths", CLV_I64, &one, &in.lengths, err));
-  CLV_TRY(clv_hf_layers(c, head, 0, &in, g, &layer, &g->output, err));
+  CLV_TRY(clv_hf_add_layers(c, head, 0, &in, g, &layer, &g->output, err));
   *ret = clv_steal(&g);
   return CLV_OK;
 }

@@ -58,7 +58,7 @@ static bool is_there(const char *path) { return access(path, F_OK) == 0; }
 
 static const char *const old_files[] = {"session.effective.yaml", "log.txt",
                                         "metrics.jsonl",          "checkpoint-4/MANIFEST.json",
-                                        "tensorboard/events",     CLV_RUN_CLASSES};
+                                        "tensorboard/events",     CLV_RUN_CLASSES_FILE};
 
 static void make_old(const char *dir, clv_run_status status) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
@@ -80,21 +80,21 @@ static void make_old(const char *dir, clv_run_status status) {
   assert_ok(clv_run_record_add(&r, &a, &err), &err);
   a->status = status;
   strcpy(r.name, "old");
-  assert_ok(clv_record_write(dir, &r, &err), &err);
+  assert_ok(clv_run_record_write(dir, &r, &err), &err);
 }
 
 static bool is_old(const char *dir) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   for (size_t i = 0; i < CLV_COUNT(old_files); i++)
     if (!has(dir, old_files[i], "old")) return false;
-  return clv_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "old") == 0;
+  return clv_run_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "old") == 0;
 }
 
 static bool is_new(const char *dir) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   for (size_t i = 0; i < CLV_COUNT(old_files); i++)
     if (has(dir, old_files[i], "old")) return false;
-  return clv_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "new") == 0;
+  return clv_run_record_read(dir, &r, NULL) == CLV_OK && strcmp(r.name, "new") == 0;
 }
 
 /* What `train --fresh` does to the folder before it connects. */
@@ -115,7 +115,7 @@ static clv_run_lock *begin(const char *dir) {
 
 static void start(clv_run_lock *c) {
   clv_sha256 digest = {{1}};
-  clv_run_lock_started(c, 0, 10, &digest);
+  clv_run_lock_note_start(c, 0, 10, &digest);
 }
 
 /* One that dies at a rename; false: there are not so many. */
@@ -214,7 +214,7 @@ static void only_a_finished_run_is_kept(void **state) {
     clv_run_lock *c = begin("runs/d");
     assert_true(is_old("runs/d.1")); /* until the new one has started */
     start(c);
-    assert_int_equal(clv_run_lock_aside(c) != NULL, cases[i].kept);
+    assert_int_equal(clv_run_lock_moved_folder(c) != NULL, cases[i].kept);
     clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
     clv_run_lock_free(c);
     assert_true(is_new("runs/d"));
@@ -225,7 +225,7 @@ static void only_a_finished_run_is_kept(void **state) {
   put("runs/d/run.json", "{");
   clv_run_lock *c = begin("runs/d");
   start(c);
-  assert_non_null(strstr(clv_run_lock_aside(c), "/runs/d.2"));
+  assert_non_null(strstr(clv_run_lock_moved_folder(c), "/runs/d.2"));
   assert_true(has("runs/d.2", "log.txt", "old")); /* nobody knows what it was */
   clv_run_lock_free(c);
 }
@@ -253,9 +253,10 @@ static void a_note_is_read_strictly(void **state) {
   };
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
-    clv_moving m = {0};
+    clv_move_note m = {0};
     clv_err err = {0};
-    clv_code code = clv_moving_parse(cases[i].text, strlen(cases[i].text), "run.moving", &m, &err);
+    clv_code code =
+        clv_move_note_parse(cases[i].text, strlen(cases[i].text), "run.moving", &m, &err);
     assert_int_equal(code, cases[i].number ? CLV_OK : CLV_DATA_LOSS);
     assert_int_equal(m.number, cases[i].number);
     assert_int_equal(m.whole, cases[i].whole);
@@ -289,10 +290,10 @@ static void a_lock_without_a_folder_is_none(void **state) {
   long pid;
   int fd = -1;
   (void)state;
-  assert_int_equal(clv_holder_lock("runs/nowhere", &fd, &pid, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_run_folder_lock("runs/nowhere", &fd, &pid, &err), CLV_NOT_FOUND);
   assert_ok(clv_mkdirs("runs/f", &err), &err);
   taken_away = "runs/f/run.lock";
-  assert_int_equal(clv_holder_lock("runs/f", &fd, &pid, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_run_folder_lock("runs/f", &fd, &pid, &err), CLV_NOT_FOUND);
   taken_away = "runs/f/run.lock";
   assert_ok(clv_run_lock_new("runs/f", &c, &err), &err); /* tries again */
   assert_true(is_there("runs/f/run.lock"));

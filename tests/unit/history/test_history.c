@@ -42,8 +42,8 @@ static void train(const char *dir, bool resume, uint64_t step, int ready, int go
                          &(clv_run_lock_info){.name = "n", .session = "s.yaml", .resume = resume},
                          &err) != CLV_OK)
     _exit(1);
-  clv_run_lock_started(c, step, 50, &digest);
-  clv_run_lock_step(c, step + 1, 0.5, NAN);
+  clv_run_lock_note_start(c, step, 50, &digest);
+  clv_run_lock_note_step(c, step + 1, 0.5, NAN);
   if (write(ready, &byte, 1) != 1) _exit(1);
   if (read(go, &byte, 1) < 0) _exit(1);
   clv_run_lock_end(c, CLV_RUN_FAILED, 6, "worker 'w1' was lost");
@@ -78,7 +78,7 @@ static void end(child c, int signal) {
 static clv_run_entry look(const char *dir) {
   clv_run_entry e = {0};
   clv_err err = {0};
-  assert_ok(clv_entry_read(dir, &e, &err), &err);
+  assert_ok(clv_run_entry_read(dir, &e, &err), &err);
   return e;
 }
 
@@ -95,10 +95,10 @@ static void a_folder_has_one_trainer(void **state) {
   snprintf(pid, sizeof pid, "process %d", (int)c.pid);
   assert_says(&err, pid);
   assert_says(&err, "cleave-master stop runs/one");
-  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/one");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/one");
   assert_int_equal(e.state, CLV_STATE_RUNNING);
   assert_int_equal(e.holder, c.pid);
-  assert_int_equal(clv_entry_last(&e)->pid_start, clv_holder_start_of(c.pid));
+  assert_int_equal(clv_run_entry_last_attempt(&e)->pid_start, clv_process_start_time(c.pid));
   end(c, 0);
   assert_ok(clv_run_lock_new("runs/one", &second, &err), &err);
   clv_run_lock_free(second);
@@ -107,18 +107,18 @@ static void a_folder_has_one_trainer(void **state) {
 static void an_end_is_recorded_and_a_death_is_seen(void **state) {
   (void)state;
   end(begin("runs/two", false, 0), 0);
-  CLV_AUTO(clv_entry_done) clv_run_entry failed = look("runs/two");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry failed = look("runs/two");
   assert_int_equal(failed.state, CLV_STATE_FAILED);
-  assert_int_equal(clv_entry_exit(&failed), 6);
-  assert_string_equal(clv_entry_last(&failed)->text, "worker 'w1' was lost");
+  assert_int_equal(clv_run_entry_exit_code(&failed), 6);
+  assert_string_equal(clv_run_entry_last_attempt(&failed)->text, "worker 'w1' was lost");
   assert_int_equal(failed.step, 1);
   end(begin("runs/two", true, 1), SIGKILL);
-  CLV_AUTO(clv_entry_done) clv_run_entry died = look("runs/two");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry died = look("runs/two");
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(died.record.n_attempts, 2);
-  assert_int_equal(clv_entry_exit(&died), 1);
+  assert_int_equal(clv_run_entry_exit_code(&died), 1);
   end(begin("runs/two", false, 0), 0); /* afresh: nothing is left of those */
-  CLV_AUTO(clv_entry_done) clv_run_entry fresh = look("runs/two");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry fresh = look("runs/two");
   assert_int_equal(fresh.record.n_attempts, 1);
 }
 
@@ -129,26 +129,26 @@ static void a_record_is_no_life(void **state) {
   clv_err err = {0};
   int exit_code;
   (void)state;
-  clv_holder_self(&here);
+  clv_process_describe_self(&here);
   assert_ok(clv_mkdirs("runs/three", &err), &err);
   assert_ok(clv_run_record_add(&r, &a, &err), &err);
   *a = here;
   a->pid = (uint64_t)getppid(); /* lives, and never trained */
-  a->pid_start = clv_holder_start_of(getppid());
-  assert_ok(clv_record_write("runs/three", &r, &err), &err);
-  CLV_AUTO(clv_entry_done) clv_run_entry died = look("runs/three");
+  a->pid_start = clv_process_start_time(getppid());
+  assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
+  CLV_AUTO(clv_run_entry_done) clv_run_entry died = look("runs/three");
   assert_int_equal(died.state, CLV_STATE_DIED);
   assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "does not run");
 
   strcpy(a->boot, "another boot of this machine");
-  assert_ok(clv_record_write("runs/three", &r, &err), &err);
-  CLV_AUTO(clv_entry_done) clv_run_entry rebooted = look("runs/three");
+  assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
+  CLV_AUTO(clv_run_entry_done) clv_run_entry rebooted = look("runs/three");
   assert_int_equal(rebooted.state, CLV_STATE_DIED);
 
   strcpy(a->host, "far");
-  assert_ok(clv_record_write("runs/three", &r, &err), &err);
-  CLV_AUTO(clv_entry_done) clv_run_entry elsewhere = look("runs/three");
+  assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
+  CLV_AUTO(clv_run_entry_done) clv_run_entry elsewhere = look("runs/three");
   assert_int_equal(elsewhere.state, CLV_STATE_ELSEWHERE);
   assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_UNAVAILABLE);
   assert_says(&err, "host 'far'");
@@ -161,16 +161,16 @@ static void a_stranger_is_not_stopped(void **state) {
   int exit_code;
   (void)state;
   child c = begin("runs/four", false, 0);
-  assert_ok(clv_record_read("runs/four", &r, &err), &err);
+  assert_ok(clv_run_record_read("runs/four", &r, &err), &err);
   r.attempts[0].pid_start++;
-  assert_ok(clv_record_write("runs/four", &r, &err), &err);
+  assert_ok(clv_run_record_write("runs/four", &r, &err), &err);
   assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "not the one in its record");
   assert_int_equal(kill(c.pid, 0), 0);
   put("runs/four/run.json", "{");
   assert_int_equal(clv_history_stop("four", true, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "bad JSON");
-  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/four");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/four");
   assert_int_equal(e.state, CLV_STATE_RUNNING);
   end(c, 0);
 }
@@ -196,11 +196,11 @@ static void progress_comes_from_the_last_whole_line(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     put("runs/five/metrics.jsonl", cases[i].text);
     CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
-    assert_int_equal(clv_record_read("runs/five", &r, NULL), CLV_OK);
+    assert_int_equal(clv_run_record_read("runs/five", &r, NULL), CLV_OK);
     r.attempts[0].step = 8;
     r.attempts[0].loss = 0.5;
-    assert_int_equal(clv_record_write("runs/five", &r, NULL), CLV_OK);
-    CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/five");
+    assert_int_equal(clv_run_record_write("runs/five", &r, NULL), CLV_OK);
+    CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/five");
     assert_int_equal(e.step, cases[i].step);
     assert_true(e.loss == cases[i].loss || (isnan(e.loss) && isnan(cases[i].loss)));
   }
@@ -219,11 +219,11 @@ static void the_best_is_kept(void **state) {
   assert_ok(clv_run_lock_new("runs/six", &c, &err), &err);
   assert_ok(clv_run_lock_begin(c, &(clv_run_lock_info){.name = "six", .session = "/s.yaml"}, &err),
             &err);
-  clv_run_lock_started(c, 0, 5, &(clv_sha256){{1}});
-  for (size_t i = 0; i < CLV_COUNT(told); i++) clv_run_lock_evaluation(c, &told[i]);
+  clv_run_lock_note_start(c, 0, 5, &(clv_sha256){{1}});
+  for (size_t i = 0; i < CLV_COUNT(told); i++) clv_run_lock_note_evaluation(c, &told[i]);
   clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
   clv_run_lock_free(c);
-  assert_ok(clv_record_read("runs/six", &r, &err), &err);
+  assert_ok(clv_run_record_read("runs/six", &r, &err), &err);
   assert_int_equal(r.best.step, 2);
   assert_string_equal(r.best.what, "validation");
 }
@@ -245,16 +245,16 @@ static void a_damaged_record_is_begun_anew(void **state) {
   (void)state;
   assert_ok(clv_mkdirs("runs/seven", &err), &err);
   put("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
-  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/seven");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/seven");
   assert_int_equal(e.state, CLV_STATE_DAMAGED);
   assert_says(&e.why, "run.json");
-  assert_int_equal(clv_entry_exit(&e), 1);
+  assert_int_equal(clv_run_entry_exit_code(&e), 1);
   assert_ok(clv_run_lock_new("runs/seven", &c, &err), &err);
   assert_ok(clv_run_lock_begin(c, &run, &err), &err);
   assert_int_equal(notices, 1);
   clv_run_lock_end(c, CLV_RUN_FINISHED, 0, "");
   clv_run_lock_free(c);
-  CLV_AUTO(clv_entry_done) clv_run_entry after = look("runs/seven");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry after = look("runs/seven");
   assert_int_equal(after.state, CLV_STATE_FINISHED);
 }
 
@@ -277,7 +277,7 @@ static void runs_are_found_by_name_and_folder(void **state) {
   assert_ok(clv_mkdirs("runs/eight", &err), &err);
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_freep) char *folder = NULL;
-    clv_code code = clv_entry_find(cases[i].run, &folder, &err);
+    clv_code code = clv_run_entry_find_folder(cases[i].run, &folder, &err);
     assert_int_equal(code, cases[i].want ? CLV_OK : CLV_NOT_FOUND);
     if (cases[i].want)
       assert_string_equal(folder, cases[i].want);
@@ -285,10 +285,10 @@ static void runs_are_found_by_name_and_folder(void **state) {
       assert_says(&err, cases[i].says);
   }
   clv_run_entry none = {0};
-  assert_int_equal(clv_entry_read("runs/eight", &none, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_run_entry_read("runs/eight", &none, &err), CLV_NOT_FOUND);
   assert_says(&err, "not the folder of a run");
   put("runs/eight/metrics.jsonl", "{\"step\":3,\"loss\":1}\n"); /* of an older version */
-  CLV_AUTO(clv_entry_done) clv_run_entry e = look("runs/eight");
+  CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/eight");
   assert_int_equal(e.state, CLV_STATE_UNRECORDED);
   assert_int_equal(e.step, 3);
 }

@@ -33,13 +33,13 @@ static void values_are_read(void **state) {
   for (size_t n = 0; n < 5; n++) {
     must(clv_json_next(&j, CLV_JSON_OBJECT, n, &more, &err), &err);
     assert_true(more);
-    must(clv_json_which(&j, names, 5, &seen, &which, &err), &err);
+    must(clv_json_find_key(&j, names, 5, &seen, &which, &err), &err);
     assert_int_equal(which, n);
     if (n == 0) must(clv_json_text(&j, &text, &err), &err);
     if (n == 1) must(clv_json_integer(&j, -12, 12, &whole, &err), &err);
     if (n == 2) must(clv_json_real(&j, &real, &err), &err);
     if (n == 3) must(clv_json_bool(&j, &truth, &err), &err);
-    if (n == 4) assert_true(clv_json_null(&j));
+    if (n == 4) assert_true(clv_json_skip_null(&j));
   }
   must(clv_json_next(&j, CLV_JSON_OBJECT, 5, &more, &err), &err);
   assert_false(more);
@@ -95,7 +95,7 @@ static void depth_numbers_and_keys_are_bounded(void **state) {
                &err);
   j = over("\"a\": 1");
   expect_error(CLV_INVALID, "'a' stands here twice",
-               clv_json_which(&j, names, 1, &seen, &which, &err), &err);
+               clv_json_find_key(&j, names, 1, &seen, &which, &err), &err);
   j = over("[] 1");
   must(clv_json_skip(&j, &err), &err);
   expect_error(CLV_INVALID, "f.json:1:4: something stands behind", clv_json_end(&j, &err), &err);

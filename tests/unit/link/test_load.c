@@ -27,7 +27,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
   fixture *f = *state;
-  clv_pace_drop(&f->pace);
+  clv_pace_clear(&f->pace);
   clv_tensor_unref(f->tensor);
   free(f);
   return 0;

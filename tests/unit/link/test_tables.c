@@ -88,22 +88,22 @@ static void end(void) {
 
 /* ---- the life of a link ---------------------------------------------------------------------- */
 
-static clv_code fact(clv_life_fact what, uint32_t index) {
+static clv_code fact(clv_link_state_event what, uint32_t index) {
   clv_err err;
-  clv_life_note n = {.index = index, .lanes = LANES, .code = CLV_OK, .text = "over"};
-  return clv_life_note_fact(w.link, what, &n, &err);
+  clv_link_event_args n = {.index = index, .lanes = LANES, .code = CLV_OK, .text = "over"};
+  return clv_link_on_event(w.link, what, &n, &err);
 }
 
 /* A link in a state, by the facts that lead there. */
-static void live_until(clv_life state) {
+static void live_until(clv_link_state state) {
   begin_link();
-  if (state == CLV_LIFE_NEW) return;
-  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(fact(CLV_LIFE_JOIN, i), CLV_OK);
-  assert_int_equal(fact(CLV_LIFE_ATTACHED, 0), CLV_OK);
-  if (state >= CLV_LIFE_OPEN) assert_int_equal(fact(CLV_LIFE_ATTACHED, 1), CLV_OK);
-  if (state >= CLV_LIFE_ENDING) assert_int_equal(fact(CLV_LIFE_END, 0), CLV_OK);
-  for (uint32_t i = 0; i < LANES && state == CLV_LIFE_ENDED; i++)
-    assert_int_equal(fact(CLV_LIFE_GONE, i), CLV_OK);
+  if (state == CLV_LINK_NEW) return;
+  for (uint32_t i = 0; i < LANES; i++) assert_int_equal(fact(CLV_LINK_LANE_JOINS, i), CLV_OK);
+  assert_int_equal(fact(CLV_LINK_LANE_ATTACHED, 0), CLV_OK);
+  if (state >= CLV_LINK_OPEN) assert_int_equal(fact(CLV_LINK_LANE_ATTACHED, 1), CLV_OK);
+  if (state >= CLV_LINK_ENDING) assert_int_equal(fact(CLV_LINK_ENDS, 0), CLV_OK);
+  for (uint32_t i = 0; i < LANES && state == CLV_LINK_ENDED; i++)
+    assert_int_equal(fact(CLV_LINK_LANE_ENDED, i), CLV_OK);
   assert_int_equal(w.link->life, state);
 }
 
@@ -111,18 +111,18 @@ enum { REFUSED = -1 };
 
 static void each_fact_in_the_life_of_a_link(void **state) {
   (void)state;
-  static const int leads_to[CLV_LIFE_STATES][CLV_LIFE_FACTS] = {
+  static const int leads_to[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
       /* JOIN of lane 0, ATTACHED, END, GONE of lane 0 */
-      [CLV_LIFE_NEW] = {CLV_LIFE_ATTACHING, REFUSED, CLV_LIFE_ENDED, REFUSED},
-      [CLV_LIFE_ATTACHING] = {REFUSED, CLV_LIFE_OPEN, CLV_LIFE_ENDING, REFUSED},
-      [CLV_LIFE_OPEN] = {REFUSED, REFUSED, CLV_LIFE_ENDING, REFUSED},
-      [CLV_LIFE_ENDING] = {REFUSED, CLV_LIFE_ENDING, CLV_LIFE_ENDING, CLV_LIFE_ENDING},
-      [CLV_LIFE_ENDED] = {REFUSED, REFUSED, CLV_LIFE_ENDED, REFUSED},
+      [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, CLV_LINK_ENDED, REFUSED},
+      [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, CLV_LINK_ENDING, REFUSED},
+      [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_ENDING, REFUSED},
+      [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING, CLV_LINK_ENDING},
+      [CLV_LINK_ENDED] = {REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
   };
-  for (int s = 0; s < CLV_LIFE_STATES; s++)
-    for (int f = 0; f < CLV_LIFE_FACTS; f++) {
-      live_until((clv_life)s);
-      clv_code code = fact((clv_life_fact)f, 0);
+  for (int s = 0; s < CLV_LINK_STATES; s++)
+    for (int f = 0; f < CLV_LINK_STATE_EVENTS; f++) {
+      live_until((clv_link_state)s);
+      clv_code code = fact((clv_link_state_event)f, 0);
       int wanted = leads_to[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_PRECONDITION : CLV_OK);
       assert_int_equal((int)w.link->life, wanted == REFUSED ? s : wanted);
@@ -134,11 +134,12 @@ static void a_lane_joins_once_and_in_range(void **state) {
   (void)state;
   clv_err err;
   begin_link();
-  clv_life_note out = {.index = LANES, .lanes = LANES}, other = {.index = 1, .lanes = LANES + 1};
-  assert_int_equal(clv_life_note_fact(w.link, CLV_LIFE_JOIN, &out, &err), CLV_PRECONDITION);
-  assert_int_equal(fact(CLV_LIFE_JOIN, 0), CLV_OK);
-  assert_int_equal(fact(CLV_LIFE_JOIN, 0), CLV_PRECONDITION);
-  assert_int_equal(clv_life_note_fact(w.link, CLV_LIFE_JOIN, &other, &err), CLV_PRECONDITION);
+  clv_link_event_args out = {.index = LANES, .lanes = LANES},
+                      other = {.index = 1, .lanes = LANES + 1};
+  assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &out, &err), CLV_PRECONDITION);
+  assert_int_equal(fact(CLV_LINK_LANE_JOINS, 0), CLV_OK);
+  assert_int_equal(fact(CLV_LINK_LANE_JOINS, 0), CLV_PRECONDITION);
+  assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &other, &err), CLV_PRECONDITION);
   end();
 }
 
@@ -155,9 +156,9 @@ static void an_end_is_said_once(void **state) {
   assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, "the first"));
   end();
-  live_until(CLV_LIFE_OPEN); /* and while its lanes are still there */
+  live_until(CLV_LINK_OPEN); /* and while its lanes are still there */
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
-  assert_int_equal(w.link->life, CLV_LIFE_ENDING);
+  assert_int_equal(w.link->life, CLV_LINK_ENDING);
   clv_link_end(w.link, CLV_OK, "the second");
   assert_int_equal(w.ends, 1);
   assert_int_equal(w.link->close_code, CLV_DATA_LOSS);
@@ -178,7 +179,7 @@ static void a_packet_outlives_its_link(void **state) {
   clv_packet *p, *head;
   clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1};
   begin_link();
-  assert_ok(clv_reassembly_packet(&w.link->in, &f, &p, &head, &err));
+  assert_ok(clv_reassembly_new_packet(&w.link->in, &f, &p, &head, &err));
   clv_link_end(w.link, CLV_OK, "closed");
   clv_link_unref(clv_steal(&w.link));
   assert_string_equal(clv_link_peer(p->from), "peer");
@@ -298,7 +299,7 @@ static void a_ping_to_a_link_that_closes_is_no_offence(void **state) {
   make_lanes(CLV_LANE_CONTROL, lanes);
   clv_link_end(w.link, CLV_OK, "closed");
   hear(lanes[0], &f, NULL, 0);
-  assert_false(clv_link_refused(w.link));
+  assert_false(clv_link_has_violation(w.link));
   assert_int_equal(w.streams[0].cancelled, 0);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
   end();
@@ -366,9 +367,9 @@ static clv_code head(void) {
   for (uint32_t i = 0; i < 2; i++)
     f.tensors[i] = (clv_tensor_head){
         .dtype = CLV_U8, .shape = CLV_SHAPE(TENSOR), .bytes = TENSOR, .transfer = i ? others++ : 5};
-  assert_ok(clv_reassembly_packet(&w.link->in, &f, &p, &announced, &err));
+  assert_ok(clv_reassembly_new_packet(&w.link->in, &f, &p, &announced, &err));
   clv_packet_free(announced);
-  clv_code code = clv_reassembly_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err);
+  clv_code code = clv_reassembly_add_packet(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err);
   assert_null(whole);
   return code;
 }
@@ -380,7 +381,7 @@ static clv_code chunk(uint64_t offset) {
   clv_piece piece = {bits, HALF};
   clv_payload payload = {.len = HALF};
   clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .offset = offset, .total = TENSOR}};
-  clv_code code = clv_reassembly_chunk(&w.link->in, &f, &piece, &payload, &whole, &err);
+  clv_code code = clv_reassembly_add_chunk(&w.link->in, &f, &piece, &payload, &whole, &err);
   assert_null(whole);
   return code;
 }
@@ -389,24 +390,24 @@ static void come_until(clv_partial_tensor_state state) {
   begin_link();
   if (state >= CLV_PARTIAL_HEADED) assert_int_equal(head(), CLV_OK);
   bool some = state == CLV_PARTIAL_HEADLESS || state == CLV_PARTIAL_BYTES;
-  if (some || state == CLV_PARTIAL_WHOLE) assert_int_equal(chunk(0), CLV_OK);
-  if (state == CLV_PARTIAL_BYTES || state == CLV_PARTIAL_WHOLE)
+  if (some || state == CLV_PARTIAL_COMPLETE) assert_int_equal(chunk(0), CLV_OK);
+  if (state == CLV_PARTIAL_BYTES || state == CLV_PARTIAL_COMPLETE)
     assert_int_equal(chunk(HALF), CLV_OK);
   assert_int_equal(clv_reassembly_state(&w.link->in, 5), state);
 }
 
 static void each_fact_of_an_incoming_tensor(void **state) {
   (void)state;
-  static const int leads_to[CLV_PARTIAL_STATES][CLV_PARTIAL_FACTS] = {
+  static const int leads_to[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
       /* HEAD, CHUNK of its second half */
       [CLV_PARTIAL_NONE] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_HEADLESS},
       [CLV_PARTIAL_HEADLESS] = {CLV_PARTIAL_HEADED, CLV_PARTIAL_BYTES},
-      [CLV_PARTIAL_BYTES] = {CLV_PARTIAL_WHOLE, REFUSED},
+      [CLV_PARTIAL_BYTES] = {CLV_PARTIAL_COMPLETE, REFUSED},
       [CLV_PARTIAL_HEADED] = {REFUSED, CLV_PARTIAL_HEADED},
-      [CLV_PARTIAL_WHOLE] = {REFUSED, REFUSED},
+      [CLV_PARTIAL_COMPLETE] = {REFUSED, REFUSED},
   };
   for (int s = 0; s < CLV_PARTIAL_STATES; s++)
-    for (int f = 0; f < CLV_PARTIAL_FACTS; f++) {
+    for (int f = 0; f < CLV_PARTIAL_EVENTS; f++) {
       come_until((clv_partial_tensor_state)s);
       clv_code code = f == CLV_PARTIAL_HEAD ? head() : chunk(HALF);
       int wanted = leads_to[s][f];
@@ -443,11 +444,11 @@ static void a_kept_value_over_the_quota_is_a_failure(void **state) {
   clv_piece piece = {bits, sizeof bits};
   begin_link();
   w.link->in.quota_fails_packet = true;
-  assert_ok(clv_reassembly_packet(&w.link->in, &f, &p, &none, &err));
-  assert_ok(clv_reassembly_take(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err));
+  assert_ok(clv_reassembly_new_packet(&w.link->in, &f, &p, &none, &err));
+  assert_ok(clv_reassembly_add_packet(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err));
   assert_null(whole);
-  assert_ok(clv_reassembly_chunk(&w.link->in, &c, &piece, &(clv_payload){.len = sizeof bits},
-                                 &whole, &err));
+  assert_ok(clv_reassembly_add_chunk(&w.link->in, &c, &piece, &(clv_payload){.len = sizeof bits},
+                                     &whole, &err));
   assert_non_null(whole);
   assert_true(whole->refused && whole->frame.has_failure);
   assert_int_equal(whole->frame.failure.code, CLV_EXHAUSTED);
@@ -462,8 +463,8 @@ static void what_is_over_the_credit_is_refused(void **state) {
   clv_err err = {0};
   begin_link();
   uint64_t most = w.link->recv_window->limit;
-  assert_ok(clv_recv_window_take(w.link->recv_window, most, &err));
-  assert_int_equal(clv_recv_window_take(w.link->recv_window, 1, &err), CLV_EXHAUSTED);
+  assert_ok(clv_recv_window_consume(w.link->recv_window, most, &err));
+  assert_int_equal(clv_recv_window_consume(w.link->recv_window, 1, &err), CLV_EXHAUSTED);
   end();
 }
 

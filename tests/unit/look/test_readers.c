@@ -15,7 +15,7 @@
 #include "master/look/look.h"
 
 enum { RECORDS = 64, SIDE = 8, TOKENS = 12, ROWS = 50, WIDTH = 16, SAMPLES = 512 };
-static const clv_look_half half = {RECORDS, RECORDS / 2};
+static const clv_look_split half = {RECORDS, RECORDS / 2};
 
 static void fill(uint32_t stream, float *to, size_t n) {
   const clv_rng_key key = {.seed = 7, .layer = stream};
@@ -36,13 +36,13 @@ static float images[RECORDS][SIDE * SIDE];
 static double read_pixels(const float *values, clv_shape shape) {
   size_t n;
   clv_err err;
-  clv_look_view records, views[CLV_LOOK_VIEWS];
-  clv_look_read read;
+  clv_look_view records, views[CLV_LOOK_MAX_VIEWS];
+  clv_look_reading read;
   assert_int_equal(clv_shape_numel(&shape, &n, &err), CLV_OK);
   const clv_look_tensor image = {images[0], SIDE * SIDE, 0, CLV_SHAPE(1, SIDE, SIDE)};
   const clv_look_tensor t = {values, n, 0, shape};
-  assert_true(clv_look_record(&image, &records));
-  size_t n_views = clv_look_grids(&t, &records, views);
+  assert_true(clv_look_record_view(&image, &records));
+  size_t n_views = clv_look_grid_views(&t, &records, views);
   assert_int_equal(clv_look_pixels(views, n_views, &records, half, &read, &err), CLV_OK);
   return *read.by ? read.figure : -1;
 }
@@ -85,12 +85,12 @@ static void draw_tokens(void) {
 static double read_tokens(const float *values, clv_shape shape) {
   size_t n;
   clv_err err;
-  clv_look_view views[CLV_LOOK_VIEWS];
-  clv_look_read read;
+  clv_look_view views[CLV_LOOK_MAX_VIEWS];
+  clv_look_reading read;
   assert_int_equal(clv_shape_numel(&shape, &n, &err), CLV_OK);
   const clv_look_tensor t = {values, n, 0, shape};
   const clv_look_tokens of = {tokens[0], TOKENS};
-  size_t n_views = clv_look_sequences(&t, TOKENS, views);
+  size_t n_views = clv_look_sequence_views(&t, TOKENS, views);
   assert_int_equal(clv_look_nearest(views, n_views, &of, half, &read, &err), CLV_OK);
   return read.figure;
 }
@@ -130,9 +130,9 @@ static void one_place_that_shows_its_token_is_found(void **state) {
 static float gradients[SAMPLES][WIDTH];
 static int64_t labels[SAMPLES];
 
-static clv_look_read read_labels(size_t n_lengths) {
+static clv_look_reading read_labels(size_t n_lengths) {
   clv_err err;
-  clv_look_read read;
+  clv_look_reading read;
   const clv_look_gradients g = {.values = gradients[0],
                                 .label = labels,
                                 .n = SAMPLES,
@@ -157,7 +157,7 @@ static void labels_are_seen(void **state) {
   draw_gradients(2);
   assert_true(read_labels(2).figure < .2); /* noise */
   for (size_t i = 0; i < SAMPLES; i++) gradients[i][3] = labels[i] ? 1e-6f : -1e-6f;
-  clv_look_read read = read_labels(2);
+  clv_look_reading read = read_labels(2);
   assert_true(read.figure > .99);
   assert_string_equal(read.by, "sign");
 

@@ -100,7 +100,7 @@ static void parts_refused(void **state) {
     clv_session_config *c = session("resnet50", "", &parts[i].range, 1);
     clv_graph *g = NULL;
     clv_err err = {0};
-    assert_int_equal(clv_model_part(c, &image, &g, &err), CLV_INVALID);
+    assert_int_equal(clv_model_first_stage_graph(c, &image, &g, &err), CLV_INVALID);
     if (strncmp(err.text, "/s.yaml:8:36: ", 14) || !strstr(err.text, parts[i].text))
       fail_msg("'%s' is not '...%s'", err.text, parts[i].text);
     clv_session_config_free(c);

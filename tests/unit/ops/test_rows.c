@@ -149,7 +149,7 @@ static void test_outside_the_list(void **state) {
   assert_null(clv_op_def_in(CLV_OP_LINEAR, CLV_I64));
   assert_string_equal(clv_op_name(CLV_OP_INPUT), "input");
   assert_string_equal(clv_op_name(CLV_OP_COUNT), "?");
-  assert_int_equal(clv_op_most_params(CLV_OP_COUNT), 0);
+  assert_int_equal(clv_op_max_params(CLV_OP_COUNT), 0);
 }
 
 int main(void) {

@@ -370,16 +370,16 @@ static void test_spans_refused(void **state) {
 static void test_defaults(void **state) {
   clv_optim_config c = {.kind = CLV_OPTIM_RMSPROP};
   (void)state;
-  clv_optim_fill(&c);
+  clv_optim_set_defaults(&c);
   assert_true(c.alpha == 0.99 && c.eps == 1e-8 && c.beta1 == 0);
   c = (clv_optim_config){.kind = CLV_OPTIM_RMSPROP, .eps = 1e-3};
-  clv_optim_fill(&c);
+  clv_optim_set_defaults(&c);
   assert_true(c.alpha == 0 && c.eps == 1e-3);
   c = (clv_optim_config){.kind = CLV_OPTIM_ADAGRAD};
-  clv_optim_fill(&c);
+  clv_optim_set_defaults(&c);
   assert_true(c.eps == 1e-10);
   c = (clv_optim_config){.kind = CLV_OPTIM_SGD};
-  clv_optim_fill(&c);
+  clv_optim_set_defaults(&c);
   assert_true(c.eps == 0 && c.momentum == 0);
 }
 

@@ -34,7 +34,7 @@ static void expect(const char *data, const clv_model_inputs *inputs, const char 
                    data, front, rest);
   if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, &c, &err) != CLV_OK)
     fail_msg("%s", err.text);
-  clv_code code = clv_blueprint_over(c, inputs, CLV_I64, &b, &err);
+  clv_code code = clv_blueprint_new_of_inputs(c, inputs, CLV_I64, &b, &err);
   if (says == none) {
     if (code != CLV_OK) fail_msg("%s", err.text);
     assert_true(b->caches);

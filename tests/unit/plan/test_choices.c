@@ -16,7 +16,8 @@ static void expect_choices(uint64_t batch, int64_t least, uint32_t also, const c
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   uint32_t n = 0;
   clv_err err = {0};
-  if (clv_micro_choices(batch, least, also, &list, &n, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_micro_batch_choices(batch, least, also, &list, &n, &err) != CLV_OK)
+    fail_msg("%s", err.text);
   for (uint32_t i = 0; i < n; i++) clv_bytes_printf(&got, "%s%u", i ? " " : "", list[i]);
   assert_string_equal(got.data, want);
 }

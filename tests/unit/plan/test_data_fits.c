@@ -41,8 +41,8 @@ static void expect(const char *text, const char *const *sets, size_t n_sets, con
   clv_err err = {0};
   assert_ok(clv_session_config_parse(at("s.yaml"), text, strlen(text), &over, &c, &err), &err);
   assert_ok(clv_run_data_open(c, true, &d, &err), &err);
-  clv_code code = clv_blueprint_of_data(c, d.train, &b, &err);
-  if (code == CLV_OK) code = clv_run_data_fits(&d, b, &err);
+  clv_code code = clv_blueprint_new_of_data(c, d.train, &b, &err);
+  if (code == CLV_OK) code = clv_run_data_check_fit(&d, b, &err);
   assert_int_equal(code, *says ? CLV_INVALID : CLV_OK);
   if (*says) assert_says(&err, says);
   clv_run_data_done(&d);

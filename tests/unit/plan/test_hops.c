@@ -46,7 +46,7 @@ static clv_blueprint *planned(const char *layers, clv_session_config **ret) {
                    "  - {name: three, at: master, layers: [{op: linear, out: 3}]}\n",
                    layers);
   if (clv_session_config_parse("/s.yaml", text.data, text.len, NULL, ret, &err) != CLV_OK ||
-      clv_blueprint_over(*ret, &features, CLV_I64, &b, &err) != CLV_OK)
+      clv_blueprint_new_of_inputs(*ret, &features, CLV_I64, &b, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return b;
 }
@@ -74,7 +74,7 @@ static clv_policy *policy_of(const char *without, bool raw) {
 
 /* The hop alone: what the policy says of the first worker's records is another matter. */
 static clv_code hold_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
-  const clv_sends nothing = {0};
+  const clv_planned_sends nothing = {0};
   b->policy = p;
   return clv_blueprint_check_policy(b, &nothing, err);
 }
@@ -88,7 +88,8 @@ static void plan_policy_and_record_have_the_same_words(void **state) {
     CLV_AUTO(clv_policy_freep) clv_policy *none = policy_of(cases[i].key, false);
     CLV_AUTO(clv_policy_freep)
     clv_policy *enough = policy_of("none", strcmp(cases[i].key, "raw") == 0);
-    clv_egress_row there = clv_blueprint_hop(b, 0, false), back = clv_blueprint_hop(b, 0, true);
+    clv_egress_row there = clv_blueprint_hop_row(b, 0, false),
+                   back = clv_blueprint_hop_row(b, 0, true);
     char words[CLV_FINDINGS_TEXT], name[160];
     clv_err err = {0};
     assert_string_equal(clv_findings_words(there.shows, words), cases[i].plan);

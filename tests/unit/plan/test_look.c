@@ -67,13 +67,13 @@ static void what_is_read_is_a_finding_of_its_rows(void **state) {
   clv_look look = look_of(.25, .9);
   clv_err err;
   clv_blueprint_egress_text(b, &before);
-  clv_blueprint_looked(b, &look);
-  if (clv_blueprint_permits(b, &err) != CLV_OK) fail_msg("%s", err.text);
-  assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, CLV_SHOWS_TOKENS);
-  assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->shows, CLV_SHOWS_LABELS_READABLE);
+  clv_blueprint_add_look(b, &look);
+  if (clv_blueprint_check_privacy(b, &err) != CLV_OK) fail_msg("%s", err.text);
+  assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, CLV_FINDING_TOKENS);
+  assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->shows, CLV_FINDING_LABELS_READABLE);
   clv_blueprint_egress_text(b, &after); /* figures change while weights learn, and it may not */
   assert_string_equal(before.data, after.data);
-  clv_blueprint_egress(b, false, &page);
+  clv_blueprint_describe_egress(b, false, &page);
   assert_non_null(strstr(page.data, "tokens 0.25 by the nearest vector, above 0.2; labels 0.90"));
   assert_non_null(strstr(page.data, "READABLE by w1"));
 }
@@ -84,9 +84,10 @@ static void a_figure_at_its_limit_is_no_finding(void **state) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = session("tokens_readable: true");
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
     clv_look look = look_of(.2 + .01 * above, .3 + .01 * above);
-    clv_blueprint_looked(b, &look);
-    assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, above ? CLV_SHOWS_TOKENS : 0);
-    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->looked, above ? CLV_SHOWS_LABELS_READABLE : 0);
+    clv_blueprint_add_look(b, &look);
+    assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, above ? CLV_FINDING_TOKENS : 0);
+    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->looked,
+                     above ? CLV_FINDING_LABELS_READABLE : 0);
   }
 }
 
@@ -110,8 +111,8 @@ static void what_is_read_needs_a_key(void **state) {
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
     clv_look look = look_of(cases[i].tokens, cases[i].labels);
     clv_err err = {0};
-    clv_blueprint_looked(b, &look);
-    clv_code code = clv_blueprint_permits(b, &err);
+    clv_blueprint_add_look(b, &look);
+    clv_code code = clv_blueprint_check_privacy(b, &err);
     assert_int_equal(code, cases[i].says ? CLV_INVALID : CLV_OK);
     if (cases[i].says && !strstr(err.text, cases[i].says)) fail_msg("%s", err.text);
   }

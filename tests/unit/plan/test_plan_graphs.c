@@ -36,7 +36,7 @@ static clv_code plan(const clv_session_config *c, clv_blueprint **ret, clv_err *
                                           .list = {{"ids", CLV_I64, {2, {1, 12}}},
                                                    {"extra", CLV_F32, {2, {1, 4}}},
                                                    {"lengths", CLV_I64, {1, {1}}}}};
-  return clv_blueprint_over(c, &inputs, CLV_I64, ret, err);
+  return clv_blueprint_new_of_inputs(c, &inputs, CLV_I64, ret, err);
 }
 
 #define FRONT                                                                              \
@@ -123,7 +123,7 @@ static void lengths_are_told(void **state) {
   clv_privacy_describe(b, true, &json);
   assert_non_null(strstr(text.data, "lengths: of every record's sequence are sent"));
   assert_non_null(strstr(json.data, "\"lengths\":\"leave\""));
-  assert_int_equal(b->stages[0].shows, CLV_SHOWS_TOKENS); /* by the tokens, not by the lengths */
+  assert_int_equal(b->stages[0].shows, CLV_FINDING_TOKENS); /* by the tokens, not by the lengths */
   assert_int_equal(b->stages[1].n_leaves, 1);
   assert_int_equal(b->stages[2].leaf[0], 1);
 }

@@ -60,10 +60,10 @@ typedef struct front_row {
 } front_row;
 
 enum {
-  RAW = CLV_SHOWS_RAW_INPUT,
-  TOKENS = CLV_SHOWS_TOKENS,
-  KNOWN = CLV_SHOWS_FRONT_KNOWN,
-  PICTURE = CLV_SHOWS_PICTURE
+  RAW = CLV_FINDING_RAW_INPUT,
+  TOKENS = CLV_FINDING_TOKENS,
+  KNOWN = CLV_FINDING_FRONT_KNOWN,
+  PICTURE = CLV_FINDING_PICTURE
 };
 
 static const clv_shape rgb = {4, {1, 3, 6, 6}}, pixel = {4, {1, 1, 1, 1}}, signal = {3, {1, 1, 9}},
@@ -384,7 +384,7 @@ static void what_a_front_shows(void **state) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
     char words_of[CLV_FINDINGS_TEXT];
-    clv_picture share = b->stages[0].picture;
+    clv_narrowest_element share = b->stages[0].picture;
     if (b->stages[0].shows != r->want || b->egress[0].shows != r->want ||
         (r->least && share.least != r->least))
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->layers, r->more, r->train,
@@ -425,10 +425,11 @@ static void each_addend_is_a_path(void **state) {
     stages[0].last_layer = 1;
     stages[0].graph = b.whole;
     assert_int_equal(clv_params_of(b.whole, &stages[0].params, &err), CLV_OK);
-    assert_int_equal(clv_privacy_find(&b, &err), CLV_OK);
+    assert_int_equal(clv_privacy_analyze(&b, &err), CLV_OK);
     assert_string_equal(clv_findings_words(stages[0].shows, text), want[around]);
-    assert_int_equal(clv_privacy_of_cuts(&b, cuts, heads, &err), CLV_OK);
-    assert_int_equal(cuts[0], around ? CLV_SHOWS_PICTURE : CLV_SHOWS_RAW_INPUT | CLV_SHOWS_PICTURE);
+    assert_int_equal(clv_privacy_findings_of_cuts(&b, cuts, heads, &err), CLV_OK);
+    assert_int_equal(cuts[0],
+                     around ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE);
     clv_params_free(stages[0].params);
     clv_graph_free(b.whole);
   }
@@ -442,7 +443,7 @@ static void know(clv_blueprint *b, const char *name) {
     if (strcmp(b->whole->nodes[k].name, name) == 0)
       assert_int_equal(
           clv_strdup("was at 'spiffe://t/w1' in an earlier session", &b->known[k], &err), CLV_OK);
-  assert_int_equal(clv_privacy_find(b, &err), CLV_OK);
+  assert_int_equal(clv_privacy_analyze(b, &err), CLV_OK);
   assert_int_equal(clv_blueprint_make_table(b, &err), CLV_OK);
 }
 
@@ -459,7 +460,7 @@ static void layers_may_be_known(void **state) {
     assert_int_equal(b->egress[0].shows, PICTURE);
     assert_int_equal(b->egress[0].layers_at_home, 1);
     know(b, "0");
-    clv_code code = clv_blueprint_permits(b, &err);
+    clv_code code = clv_blueprint_check_privacy(b, &err);
     assert_int_equal(code, permitted ? CLV_OK : CLV_INVALID);
     if (!permitted) assert_non_null(strstr(err.text, "0 was at 'spiffe://t/w1' in an earlier"));
     if (!permitted) continue;
@@ -519,7 +520,7 @@ static void check_head(const head_row *r) {
                    unused ? "head" : "front", r->more, r->layers);
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
-  clv_shows want = r->want ? CLV_SHOWS_MIXED : CLV_SHOWS_LABELS_READABLE;
+  clv_finding want = r->want ? CLV_FINDING_MIXED : CLV_FINDING_LABELS_READABLE;
   if (b->stages[1].head_layers != r->want || b->stages[1].gradient_shows != want)
     fail_msg("%s %s %s: %u layers hide", r->layers, r->more, r->train, b->stages[1].head_layers);
 }
@@ -604,19 +605,19 @@ static void refusals_name_dropout(void **state) {
 }
 
 static void each_key_permits_its_case(void **state) {
-  static const clv_findings all = 2 * CLV_SHOWS_LABELS - 1;
+  static const clv_findings all = 2 * CLV_FINDING_LABELS - 1;
   static const clv_findings want[5] = {
-      CLV_SHOWS_PICTURE, CLV_SHOWS_PICTURE | CLV_SHOWS_FRONT_KNOWN,
-      CLV_SHOWS_PICTURE | CLV_SHOWS_TOKENS | CLV_SHOWS_FRONT_KNOWN,
-      CLV_SHOWS_PICTURE | CLV_SHOWS_FRONT_KNOWN | CLV_SHOWS_TOKENS | CLV_SHOWS_RAW_INPUT,
-      CLV_SHOWS_PICTURE | CLV_SHOWS_LABELS_READABLE};
+      CLV_FINDING_PICTURE, CLV_FINDING_PICTURE | CLV_FINDING_FRONT_KNOWN,
+      CLV_FINDING_PICTURE | CLV_FINDING_TOKENS | CLV_FINDING_FRONT_KNOWN,
+      CLV_FINDING_PICTURE | CLV_FINDING_FRONT_KNOWN | CLV_FINDING_TOKENS | CLV_FINDING_RAW_INPUT,
+      CLV_FINDING_PICTURE | CLV_FINDING_LABELS_READABLE};
   (void)state;
   for (int i = 0; i < 5; i++) {
     clv_session_config c = {.privacy = {.front_known = i == 1,
                                         .tokens_readable = i == 2,
                                         .raw_input_leaves = i == 3,
                                         .labels_readable = i == 4}};
-    assert_int_equal(clv_privacy_forbids(&c, all), all & ~want[i]);
+    assert_int_equal(clv_privacy_forbidden_findings(&c, all), all & ~want[i]);
   }
 }
 

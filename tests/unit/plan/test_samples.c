@@ -22,12 +22,12 @@ static clv_sha256 digest_of(clv_dtype dtype, const clv_shape *shape, const void 
   clv_weights_sample s;
   clv_sha256 d;
   size_t bytes;
-  assert_true(clv_sample_begin(&s, dtype, shape));
+  assert_true(clv_weights_sample_begin(&s, dtype, shape));
   assert_int_equal(clv_shape_bytes(shape, dtype, &bytes, NULL), CLV_OK);
   memset(s.values, 0xee, sizeof s.values);
   for (size_t at = 0; at < bytes; at += piece)
-    clv_sample_take(&s, at, (const char *)data + at, CLV_MIN(piece, bytes - at));
-  assert_int_equal(clv_sample_digest(&s, &d, NULL), CLV_OK);
+    clv_weights_sample_add(&s, at, (const char *)data + at, CLV_MIN(piece, bytes - at));
+  assert_int_equal(clv_weights_sample_digest(&s, &d, NULL), CLV_OK);
   return d;
 }
 
@@ -68,23 +68,23 @@ static void a_copy_in_bf16_is_the_same(void **state) {
 
 enum { SIDE = 64, DRAWINGS = 40 };
 
-static clv_weights_form form_of(const float *v, size_t rows, size_t columns, bool all) {
+static clv_weights_moments form_of(const float *v, size_t rows, size_t columns, bool all) {
   static clv_weights_sample s;
-  clv_weights_form ret;
+  clv_weights_moments ret;
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
-  assert_true(clv_sample_begin(&s, CLV_F32, &shape));
-  clv_sample_take(&s, 0, v, rows * columns * sizeof *v);
-  assert_true(clv_sample_form(&s, all, &ret));
+  assert_true(clv_weights_sample_begin(&s, CLV_F32, &shape));
+  clv_weights_sample_add(&s, 0, v, rows * columns * sizeof *v);
+  assert_true(clv_weights_sample_moments(&s, all, &ret));
   return ret;
 }
 
 /* Is the second, in any cell that it may be in, the first? */
-static bool same_form(const clv_weights_form *noted, const clv_weights_form *asked) {
+static bool same_form(const clv_weights_moments *noted, const clv_weights_moments *asked) {
   clv_sha256 a, b;
   bool near, found = false;
-  assert_int_equal(clv_form_digest(noted, 0, &a, &near, NULL), CLV_OK);
-  for (unsigned beside = 0; beside < 1u << CLV_FORM_MEANS; beside++) {
-    assert_int_equal(clv_form_digest(asked, beside, &b, &near, NULL), CLV_OK);
+  assert_int_equal(clv_weights_moments_digest(noted, 0, &a, &near, NULL), CLV_OK);
+  for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
+    assert_int_equal(clv_weights_moments_digest(asked, beside, &b, &near, NULL), CLV_OK);
     found |= near && equal(a, b);
   }
   return found;
@@ -109,7 +109,7 @@ static void copies_in_another_unit_type_or_order_are_found(void **state) {
     const size_t sides[][2] = {{SIDE, SIDE}, {16, 16}, {ROWS, COLUMNS}};
     for (size_t k = 0; k < CLV_COUNT(sides); k++) {
       size_t rows = sides[k][0], columns = sides[k][1], n = rows * columns;
-      clv_weights_form own = form_of(v, rows, columns, false), other;
+      clv_weights_moments own = form_of(v, rows, columns, false), other;
       for (size_t i = 0; i < CLV_COUNT(by) + 2; i++) {
         float factor = i < CLV_COUNT(by) ? by[i] : 1 + (float)i;
         for (size_t j = 0; j < n; j++) w[j] = factor * v[j];
@@ -141,7 +141,7 @@ static void large_tensors_are_found_in_any_order(void **state) {
     size_t at = j % N * N + j / N;
     w[j] = clv_bf16_value(clv_bf16_of(-1.7F * v[at]));
   }
-  clv_weights_form own = form_of(v, N, N, true), other = form_of(w, N, N, true);
+  clv_weights_moments own = form_of(v, N, N, true), other = form_of(w, N, N, true);
   assert_true(same_form(&own, &other));
   clv_rng_uniform(&(clv_rng_key){.seed = 12}, -0.05F, 0.05F, w, N * N);
   other = form_of(w, N, N, true);
@@ -154,24 +154,25 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   static float v[VALUES];
   static clv_weights_sample s;
   const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS);
-  clv_weights_form own, other;
+  clv_weights_moments own, other;
   draw(3, v);
   own = form_of(v, ROWS, COLUMNS, true);
-  assert_true(clv_sample_begin(&s, CLV_F32, &shape));
-  assert_false(clv_sample_form(&s, true, &other));
-  clv_sample_take(&s, 4000, v + 1000, sizeof v - 4000);
-  assert_false(clv_sample_form(&s, true, &other));
-  clv_sample_take(&s, 0, v, 4000);
-  assert_true(clv_sample_form(&s, true, &other) && same_form(&own, &other));
-  assert_true(clv_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
-  clv_sample_take(&s, 0, v, SIDE * SIDE * sizeof *v);
-  assert_false(clv_sample_form(&s, true, &other)); /* the form of the sample is that of all */
+  assert_true(clv_weights_sample_begin(&s, CLV_F32, &shape));
+  assert_false(clv_weights_sample_moments(&s, true, &other));
+  clv_weights_sample_add(&s, 4000, v + 1000, sizeof v - 4000);
+  assert_false(clv_weights_sample_moments(&s, true, &other));
+  clv_weights_sample_add(&s, 0, v, 4000);
+  assert_true(clv_weights_sample_moments(&s, true, &other) && same_form(&own, &other));
+  assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
+  clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
+  /* the form of the sample is that of all */
+  assert_false(clv_weights_sample_moments(&s, true, &other));
 }
 
 static void drawings_of_one_shape_differ_in_form(void **state) {
   (void)state;
   static float v[VALUES];
-  clv_weights_form of[2 * DRAWINGS];
+  clv_weights_moments of[2 * DRAWINGS];
   static const size_t sides[][2] = {{SIDE, SIDE}, {8, 2}, {ROWS, COLUMNS}};
   for (size_t way = 0; way < CLV_COUNT(sides); way++) {
     for (uint64_t seed = 0; seed < 2 * DRAWINGS; seed++) {
@@ -187,10 +188,10 @@ static void biases_and_counts_are_none(void **state) {
   (void)state;
   clv_weights_sample s;
   const clv_shape bias = CLV_SHAPE(8), weight = CLV_SHAPE(8, 8), none = CLV_SHAPE(0, 8);
-  assert_false(clv_sample_begin(&s, CLV_F32, &bias));
-  assert_false(clv_sample_begin(&s, CLV_I64, &weight));
-  assert_false(clv_sample_begin(&s, CLV_F32, &none));
-  assert_true(clv_sample_begin(&s, CLV_F32, &weight));
+  assert_false(clv_weights_sample_begin(&s, CLV_F32, &bias));
+  assert_false(clv_weights_sample_begin(&s, CLV_I64, &weight));
+  assert_false(clv_weights_sample_begin(&s, CLV_F32, &none));
+  assert_true(clv_weights_sample_begin(&s, CLV_F32, &weight));
   assert_int_equal(s.parts * s.part, 64);
 }
 
@@ -201,7 +202,7 @@ enum { LABELS = 600, CLASSES = 5 };
 static clv_label_order order_of(const double *labels, size_t n) {
   static double copy[LABELS];
   memcpy(copy, labels, n * sizeof *copy);
-  return clv_label_order_of(copy, n);
+  return clv_label_order_compute(copy, n);
 }
 
 static void drawn_labels_have_no_order(void **state) {

@@ -67,7 +67,7 @@ static void assert_empty(const node *n) {
 }
 
 /* Keeps a tensor while the pool has so many bytes left; false: there was no memory for it. */
-static bool own_with(node *n, size_t left, const clv_rref_birth *b, clv_tensor *v) {
+static bool own_with(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor *v) {
   clv_err err;
   assert_int_equal(clv_pool_charge(n->pool, QUOTA - left, &err), CLV_OK);
   clv_code code = clv_rrefs_own(n->table, b, v, 1, &err);
@@ -78,7 +78,7 @@ static bool own_with(node *n, size_t left, const clv_rref_birth *b, clv_tensor *
 
 /* Kept with its value or not at all, wherever in between the memory ends. */
 static void what_is_kept_has_its_value(void **state) {
-  const clv_rref_birth b = {1, 2, 3};
+  const clv_rref_new_ids b = {1, 2, 3};
   const clv_shape scalar = {0};
   unsigned kept = 0, refused = 0;
   clv_tensor *v;

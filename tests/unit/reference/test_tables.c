@@ -86,7 +86,7 @@ static void acknowledge(node *n, const char *kind, bool well) {
 static void tick_for(node *n, uint64_t ns, bool heard) {
   uint64_t end = n->now + ns;
   clv_rref_message m = {.kind = CLV_RREF_ACK, .number = UINT64_MAX};
-  for (uint64_t due; (due = clv_rrefs_due(n->t)) <= end;) {
+  for (uint64_t due; (due = clv_rrefs_due_ns(n->t)) <= end;) {
     n->now = CLV_MAX(n->now, due);
     for (uint32_t i = OWNER; heard && i < NODES; i++) receive(n, i, m);
     clv_rrefs_tick(n->t, n->now);
@@ -96,29 +96,29 @@ static void tick_for(node *n, uint64_t ns, bool heard) {
 }
 
 static void do_own(node *n) {
-  clv_rref_birth b = {REF, FORK, KEY};
+  clv_rref_new_ids b = {REF, FORK, KEY};
   n->code = clv_rrefs_own(n->t, &b, n->v, n->now, NULL);
 }
 static void do_keep(node *n) {
-  clv_rref_birth b = {REF, FORK, KEY};
+  clv_rref_new_ids b = {REF, FORK, KEY};
   n->code = clv_rrefs_keep(n->t, &b, OWNER, 1, 2, n->now, NULL);
 }
 static void do_keep_here(node *n) {
-  clv_rref_birth b = {REF, FORK, KEY};
+  clv_rref_new_ids b = {REF, FORK, KEY};
   n->code = clv_rrefs_keep(n->t, &b, SELF, 1, 2, n->now, NULL);
 }
 static void do_pass(node *n) {
-  clv_rref_passing what = {CHILD, OTHER, 1, 2};
+  clv_rref_pass_args what = {CHILD, OTHER, 1, 2};
   n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
 }
 static void do_pass_owner(node *n) {
-  clv_rref_passing what = {CHILD, OWNER, 1, 2};
+  clv_rref_pass_args what = {CHILD, OWNER, 1, 2};
   n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
 }
 /* So many to the other node that what comes after is behind the window. */
 static void do_flood(node *n) {
   for (uint64_t i = 0; i < MANY; i++) {
-    clv_rref_passing what = {1000 + i, OTHER, 1, 2};
+    clv_rref_pass_args what = {1000 + i, OTHER, 1, 2};
     n->code = clv_rrefs_pass(n->t, FORK, &what, n->now, NULL);
   }
 }
@@ -272,22 +272,22 @@ static const cell entry_cells[] = {
     {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_FAILED, "<KEEP fail", RREF_ENTRY_FAILURE, "", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_FAILED, "<KEEP <FORK <FETCH fail", RREF_ENTRY_FAILURE, "VALUE2!", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_FORKED, "<KEEP <FORK", RREF_ENTRY_EXPECTED, "ACK2", CLV_OK},
-    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_KEYLESS, "<KEEP <FORK-keyless", RREF_ENTRY_EXPECTED, "", CLV_OK},
-    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_LEFT, "<KEEP <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_WRONG_KEY, "<KEEP <FORK-keyless", RREF_ENTRY_EXPECTED, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_EXPECTED, RREF_ENTRY_UNUSED, "<KEEP <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_KEPT, "<KEEP settle <KEEP", RREF_ENTRY_VALUE, "ACK1!", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_OWNED, "own own", RREF_ENTRY_VALUE, "", CLV_EXISTS},
     {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_SETTLED, "<KEEP settle settle", RREF_ENTRY_VALUE, "", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_FAILED, "<KEEP settle fail", RREF_ENTRY_VALUE, "", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_FORKED, "<KEEP settle <FORK", RREF_ENTRY_VALUE, "ACK2", CLV_OK},
-    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_KEYLESS, "<KEEP settle <FORK-keyless", RREF_ENTRY_VALUE, "", CLV_OK},
-    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_LEFT, "<KEEP settle <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_WRONG_KEY, "<KEEP settle <FORK-keyless", RREF_ENTRY_VALUE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_VALUE, RREF_ENTRY_UNUSED, "<KEEP settle <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_KEPT, "<KEEP fail <KEEP", RREF_ENTRY_FAILURE, "ACK1!", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_OWNED, "<KEEP fail own", RREF_ENTRY_FAILURE, "", CLV_EXISTS},
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_SETTLED, "<KEEP fail settle", RREF_ENTRY_FAILURE, "", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_FAILED, "<KEEP fail fail", RREF_ENTRY_FAILURE, "", CLV_OK},
     {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_FORKED, "<KEEP fail <FORK", RREF_ENTRY_FAILURE, "ACK2", CLV_OK},
-    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_KEYLESS, "<KEEP fail <FORK-keyless", RREF_ENTRY_FAILURE, "", CLV_OK},
-    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_LEFT, "<KEEP fail <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_WRONG_KEY, "<KEEP fail <FORK-keyless", RREF_ENTRY_FAILURE, "", CLV_OK},
+    {RREF_ENTRIES, RREF_ENTRY_FAILURE, RREF_ENTRY_UNUSED, "<KEEP fail <DELETE-first", RREF_ENTRY_NONE, "freed ACK1", CLV_OK},
 };
 
 /* Of the other node's fork at this node. */
@@ -296,35 +296,35 @@ static const cell fork_cells[] = {
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_ADDED, "<KEEP <FETCH-early <FORK", RREF_FORK_ASKED, "ACK2 ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_PASSED, "own pass", RREF_FORK_OFFERED, "USE2", CLV_OK},
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_FETCH, "own <FETCH", RREF_FORK_NONE, "ACK2!", CLV_OK},
-    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_EARLY, "own <FETCH-early", RREF_FORK_NONE, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_FETCH_EARLY, "own <FETCH-early", RREF_FORK_NONE, "", CLV_OK},
     {RREF_FORKS, RREF_FORK_NONE, RREF_FORK_DELETED, "own <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_ADDED, "own pass <FORK", RREF_FORK_OFFERED, "ACK2!", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_PASSED, "own pass pass", RREF_FORK_OFFERED, "", CLV_EXISTS},
     {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_FETCH, "own pass <FETCH", RREF_FORK_OFFERED, "VALUE2 ACK2", CLV_OK},
-    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_ASK, "keep-here pass <FETCH", RREF_FORK_OFFERED_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_FETCH_PENDING, "keep-here pass <FETCH", RREF_FORK_OFFERED_ASKED, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_SETTLED, "keep-here pass settle", RREF_FORK_OFFERED, "", CLV_OK},
-    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_TAKEN, "own pass +USE", RREF_FORK_KNOWN, "", CLV_OK},
-    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_REFUSED, "own pass -USE", RREF_FORK_NONE, "unused!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_USE_ACKED, "own pass +USE", RREF_FORK_KNOWN, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_USE_REFUSED, "own pass -USE", RREF_FORK_NONE, "unused!", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_DELETED, "own pass <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED, RREF_FORK_LOST, "own pass silence", RREF_FORK_NONE, "", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_ADDED, "keep-here pass <FETCH <FORK", RREF_FORK_OFFERED_ASKED, "ACK2!", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_PASSED, "keep-here pass <FETCH pass", RREF_FORK_OFFERED_ASKED, "", CLV_EXISTS},
-    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_ASK, "keep-here pass <FETCH <FETCH", RREF_FORK_OFFERED_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_FETCH_PENDING, "keep-here pass <FETCH <FETCH", RREF_FORK_OFFERED_ASKED, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_SETTLED, "keep-here pass <FETCH settle", RREF_FORK_OFFERED, "VALUE2", CLV_OK},
-    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_TAKEN, "keep-here pass <FETCH +USE", RREF_FORK_ASKED, "", CLV_OK},
-    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_REFUSED, "keep-here pass <FETCH -USE", RREF_FORK_NONE, "unused!", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_USE_ACKED, "keep-here pass <FETCH +USE", RREF_FORK_ASKED, "", CLV_OK},
+    {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_USE_REFUSED, "keep-here pass <FETCH -USE", RREF_FORK_NONE, "unused!", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_DELETED, "keep-here pass <FETCH <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_OFFERED_ASKED, RREF_FORK_LOST, "keep-here pass <FETCH silence", RREF_FORK_NONE, "", CLV_OK},
     {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_ADDED, "own pass +USE <FORK", RREF_FORK_KNOWN, "ACK2!", CLV_OK},
     {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_PASSED, "own pass +USE pass", RREF_FORK_KNOWN, "", CLV_EXISTS},
     {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_FETCH, "own pass +USE <FETCH", RREF_FORK_KNOWN, "VALUE2 ACK2", CLV_OK},
-    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_ASK, "<KEEP <FORK <FETCH", RREF_FORK_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_FETCH_PENDING, "<KEEP <FORK <FETCH", RREF_FORK_ASKED, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_SETTLED, "<KEEP <FORK settle", RREF_FORK_KNOWN, "", CLV_OK},
     {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_DELETED, "<KEEP <FORK <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_KNOWN, RREF_FORK_LOST, "<KEEP <FORK silence", RREF_FORK_NONE, "freed", CLV_OK},
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_ADDED, "keep-here pass +USE <FETCH <FORK", RREF_FORK_ASKED, "ACK2!", CLV_OK},
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_PASSED, "keep-here pass +USE <FETCH pass", RREF_FORK_ASKED, "", CLV_EXISTS},
-    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_ASK, "keep-here pass +USE <FETCH <FETCH", RREF_FORK_ASKED, "ACK2", CLV_OK},
+    {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_FETCH_PENDING, "keep-here pass +USE <FETCH <FETCH", RREF_FORK_ASKED, "ACK2", CLV_OK},
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_SETTLED, "keep-here pass +USE <FETCH settle", RREF_FORK_KNOWN, "VALUE2", CLV_OK},
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_SETTLED, "<KEEP <FORK <FETCH fail", RREF_FORK_KNOWN, "VALUE2!", CLV_OK},
     {RREF_FORKS, RREF_FORK_ASKED, RREF_FORK_DELETED, "keep-here pass +USE <FETCH <DELETE", RREF_FORK_NONE, "ACK2", CLV_OK},
@@ -335,22 +335,22 @@ static const cell fork_cells[] = {
 static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_NONE, RREF_KEPT, "keep", RREF_JOINING, "KEEP1", CLV_OK},
     {RREF_HANDLES, RREF_NONE, RREF_OWNED, "own", RREF_JOINED, "joined", CLV_OK},
-    {RREF_HANDLES, RREF_NONE, RREF_GIVEN, "<USE", RREF_JOINING, "FORK1 used ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_NONE, RREF_GIVEN_KNOWN, "<USE-known", RREF_JOINED, "used ACK1", CLV_OK},
+    {RREF_HANDLES, RREF_NONE, RREF_RECEIVED, "<USE", RREF_JOINING, "FORK1 used ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_NONE, RREF_RECEIVED_FROM_OWNER, "<USE-known", RREF_JOINED, "used ACK1", CLV_OK},
     {RREF_HANDLES, RREF_NONE, RREF_PASS, "pass", RREF_NONE, "", CLV_NOT_FOUND},
     {RREF_HANDLES, RREF_NONE, RREF_FETCH, "fetch", RREF_NONE, "", CLV_NOT_FOUND},
     {RREF_HANDLES, RREF_NONE, RREF_RELEASE, "release", RREF_NONE, "", CLV_NOT_FOUND},
     {RREF_HANDLES, RREF_JOINING, RREF_PASS, "keep pass", RREF_JOINING, "USE2", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_FETCH, "keep fetch", RREF_JOINING, "FETCH1", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_RELEASE, "keep fetch release", RREF_JOINING_RELEASED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_ANSWERED, "keep +KEEP", RREF_JOINED, "joined", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_ANSWERED, "<USE +FORK", RREF_JOINED, "ACCEPT2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_REFUSED, "keep -KEEP", RREF_FAILED, "joined!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_REFUSED, "<USE fetch -FORK", RREF_FAILED, "ACCEPT2 fetched!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_ASKED, "keep fetch +FETCH", RREF_JOINING, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_NOT_ASKED, "keep fetch -FETCH", RREF_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_ACKED, "keep +KEEP", RREF_JOINED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_ACKED, "<USE +FORK", RREF_JOINED, "ACCEPT2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_REFUSED, "keep -KEEP", RREF_FAILED, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_JOIN_REFUSED, "<USE fetch -FORK", RREF_FAILED, "ACCEPT2 fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_FETCH_ACKED, "keep fetch +FETCH", RREF_JOINING, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_FETCH_REFUSED, "keep fetch -FETCH", RREF_JOINING, "", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_VALUE_CAME, "keep fetch <VALUE", RREF_JOINING, "fetched", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING, RREF_QUIET, "keep pass <ACCEPT", RREF_JOINING, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING, RREF_NO_WAITERS, "keep pass <ACCEPT", RREF_JOINING, "ACK2", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_OWNER_FORGOT, "keep renew -RENEW", RREF_JOINING, "", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_OWNER_LOST, "keep fetch silence", RREF_FAILED, "joined! fetched!", CLV_OK},
     {RREF_HANDLES, RREF_JOINING, RREF_OWNER_LOST, "keep pass-owner silence", RREF_FAILED, "joined! unused!", CLV_OK},
@@ -359,11 +359,11 @@ static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_JOINED, RREF_FETCH, "keep +KEEP fetch", RREF_JOINED, "FETCH1", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_RELEASE, "keep +KEEP release", RREF_LEAVING, "DELETE1", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_RELEASE, "keep +KEEP pass release", RREF_JOINED_RELEASED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_ASKED, "keep +KEEP fetch +FETCH", RREF_JOINED, "", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_NOT_ASKED, "keep +KEEP fetch -FETCH", RREF_JOINED, "fetched!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_FETCH_ACKED, "keep +KEEP fetch +FETCH", RREF_JOINED, "", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_FETCH_REFUSED, "keep +KEEP fetch -FETCH", RREF_JOINED, "fetched!", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_VALUE_CAME, "keep +KEEP fetch <VALUE", RREF_JOINED, "fetched", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_CHILDLESS, "<USE pass +FORK <ACCEPT", RREF_JOINED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED, RREF_QUIET, "keep +KEEP pass <ACCEPT", RREF_JOINED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED, RREF_NO_WAITERS, "keep +KEEP pass <ACCEPT", RREF_JOINED, "ACK2", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_OWNER_FORGOT, "keep +KEEP fetch renew -RENEW", RREF_FAILED, "fetched!", CLV_OK},
     {RREF_HANDLES, RREF_JOINED, RREF_OWNER_LOST, "keep +KEEP fetch silence", RREF_FAILED, "fetched!", CLV_OK},
     {RREF_HANDLES, RREF_FAILED, RREF_PASS, "keep silence pass", RREF_FAILED, "", CLV_UNAVAILABLE},
@@ -371,25 +371,25 @@ static const cell handle_cells[] = {
     {RREF_HANDLES, RREF_FAILED, RREF_RELEASE, "keep -KEEP release", RREF_NONE, "", CLV_OK},
     {RREF_HANDLES, RREF_FAILED, RREF_RELEASE, "<USE -FORK release", RREF_ENDED, "", CLV_OK},
     {RREF_HANDLES, RREF_FAILED, RREF_CHILDLESS, "<USE pass -FORK <ACCEPT", RREF_FAILED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_FAILED, RREF_QUIET, "keep pass -KEEP <ACCEPT", RREF_FAILED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_ANSWERED, "<USE release +FORK", RREF_LEAVING, "ACCEPT2 DELETE1", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_ANSWERED, "keep pass release +KEEP", RREF_JOINED_RELEASED, "joined", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_REFUSED, "<USE release -FORK", RREF_ENDED, "ACCEPT2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_REFUSED, "keep release -KEEP", RREF_NONE, "joined!", CLV_OK},
-    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_QUIET, "keep pass release <ACCEPT", RREF_JOINING_RELEASED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_FAILED, RREF_NO_WAITERS, "keep pass -KEEP <ACCEPT", RREF_FAILED, "ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_ACKED, "<USE release +FORK", RREF_LEAVING, "ACCEPT2 DELETE1", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_ACKED, "keep pass release +KEEP", RREF_JOINED_RELEASED, "joined", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_REFUSED, "<USE release -FORK", RREF_ENDED, "ACCEPT2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_JOIN_REFUSED, "keep release -KEEP", RREF_NONE, "joined!", CLV_OK},
+    {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_NO_WAITERS, "keep pass release <ACCEPT", RREF_JOINING_RELEASED, "ACK2", CLV_OK},
     {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_OWNER_FORGOT, "keep release renew -RENEW", RREF_JOINING_RELEASED, "", CLV_OK},
     {RREF_HANDLES, RREF_JOINING_RELEASED, RREF_OWNER_LOST, "keep release silence", RREF_NONE, "joined!", CLV_OK},
     {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_CHILDLESS, "<USE pass +FORK release <ACCEPT", RREF_LEAVING, "DELETE1 ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_QUIET, "keep +KEEP pass release <ACCEPT", RREF_LEAVING, "DELETE1 ACK2", CLV_OK},
+    {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_NO_WAITERS, "keep +KEEP pass release <ACCEPT", RREF_LEAVING, "DELETE1 ACK2", CLV_OK},
     {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_OWNER_FORGOT, "keep +KEEP pass release renew -RENEW", RREF_ENDED, "", CLV_OK},
     {RREF_HANDLES, RREF_JOINED_RELEASED, RREF_OWNER_LOST, "keep +KEEP pass release silence", RREF_NONE, "unused!", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_LEFT, "keep +KEEP release +DELETE", RREF_NONE, "", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_LEFT, "<USE +FORK release +DELETE", RREF_ENDED, "", CLV_OK},
-    {RREF_HANDLES, RREF_LEAVING, RREF_QUIET, "<USE +FORK release +ACCEPT", RREF_LEAVING, "", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_DELETE_ACKED, "keep +KEEP release +DELETE", RREF_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_DELETE_ACKED, "<USE +FORK release +DELETE", RREF_ENDED, "", CLV_OK},
+    {RREF_HANDLES, RREF_LEAVING, RREF_NO_WAITERS, "<USE +FORK release +ACCEPT", RREF_LEAVING, "", CLV_OK},
     {RREF_HANDLES, RREF_LEAVING, RREF_OWNER_FORGOT, "keep +KEEP release renew -RENEW", RREF_LEAVING, "", CLV_OK},
     {RREF_HANDLES, RREF_LEAVING, RREF_OWNER_LOST, "keep +KEEP release silence", RREF_NONE, "", CLV_OK},
     {RREF_HANDLES, RREF_ENDED, RREF_CHILDLESS, "<USE pass -FORK release <ACCEPT", RREF_ENDED, "ACK2", CLV_OK},
-    {RREF_HANDLES, RREF_ENDED, RREF_QUIET, "<USE -FORK release +ACCEPT", RREF_NONE, "", CLV_OK},
+    {RREF_HANDLES, RREF_ENDED, RREF_NO_WAITERS, "<USE -FORK release +ACCEPT", RREF_NONE, "", CLV_OK},
     {RREF_HANDLES, RREF_ENDED, RREF_OWNER_FORGOT, "<USE +FORK release +DELETE renew -RENEW", RREF_ENDED, "", CLV_OK},
     {RREF_HANDLES, RREF_ENDED, RREF_OWNER_LOST, "<USE +FORK release +DELETE silence", RREF_NONE, "", CLV_OK},
 };
@@ -399,7 +399,7 @@ static const cell child_cells[] = {
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_PASSED, "keep pass", RREF_CHILD_OFFERED, "USE2", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_NONE, RREF_CHILD_ACCEPTED, "<ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_PASSED, "keep pass pass", RREF_CHILD_OFFERED, "", CLV_EXISTS},
-    {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_USE_TAKEN, "keep pass +USE", RREF_CHILD_TAKEN, "", CLV_OK},
+    {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_USE_ACKED, "keep pass +USE", RREF_CHILD_TAKEN, "", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_USE_REFUSED, "keep pass -USE", RREF_CHILD_NONE, "unused!", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_ACCEPTED, "keep pass <ACCEPT", RREF_CHILD_NONE, "ACK2", CLV_OK},
     {RREF_CHILDREN, RREF_CHILD_OFFERED, RREF_CHILD_LOST, "keep pass silence", RREF_CHILD_NONE, "joined! unused!", CLV_OK},
@@ -411,9 +411,9 @@ static const cell child_cells[] = {
 /* Of the USE for that. */
 static const cell post_cells[] = {
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_POSTED, "keep pass", RREF_POST_SENT, "USE2", CLV_OK},
-    {RREF_POSTS, RREF_POST_NONE, RREF_POST_BEYOND, "keep flood pass", RREF_POST_BEHIND, "", CLV_OK},
+    {RREF_POSTS, RREF_POST_NONE, RREF_POST_OVER_WINDOW, "keep flood pass", RREF_POST_BEHIND, "", CLV_OK},
     {RREF_POSTS, RREF_POST_NONE, RREF_POST_CANCELLED, "keep -KEEP", RREF_POST_NONE, "joined!", CLV_OK},
-    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_ROOM, "keep flood pass <ACK-first", RREF_POST_SENT, "USE2", CLV_OK},
+    {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_IN_WINDOW, "keep flood pass <ACK-first", RREF_POST_SENT, "USE2", CLV_OK},
     {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_ACKED, "keep flood pass <ACK-behind", RREF_POST_NONE, "", CLV_OK},
     {RREF_POSTS, RREF_POST_BEHIND, RREF_POST_CANCELLED, "keep flood pass <ACCEPT", RREF_POST_NONE, "ACK2", CLV_OK},
     {RREF_POSTS, RREF_POST_SENT, RREF_POST_DUE, "keep pass again", RREF_POST_SENT, "KEEP1 USE2", CLV_OK},
@@ -435,8 +435,8 @@ static const char *const to_state[RREF_HANDLE_STATES] = {
 static const cell taken_cells[] = {
     {RREF_HANDLES, 0, RREF_KEPT, "keep", 0, "", CLV_EXISTS},
     {RREF_HANDLES, 0, RREF_OWNED, "own", 0, "", CLV_EXISTS},
-    {RREF_HANDLES, 0, RREF_GIVEN, "<USE", 0, "ACK2!", CLV_OK},
-    {RREF_HANDLES, 0, RREF_GIVEN_KNOWN, "<USE-known", 0, "ACK1!", CLV_OK},
+    {RREF_HANDLES, 0, RREF_RECEIVED, "<USE", 0, "ACK2!", CLV_OK},
+    {RREF_HANDLES, 0, RREF_RECEIVED_FROM_OWNER, "<USE-known", 0, "ACK1!", CLV_OK},
 };
 static const cell released_cells[] = {
     {RREF_HANDLES, 0, RREF_PASS, "pass", 0, "", CLV_NOT_FOUND},
@@ -457,10 +457,10 @@ static uint8_t state_of(const node *n, clv_rref_machine m) {
   const uint64_t ids[] = {
       [RREF_ENTRIES] = REF, [RREF_FORKS] = CHILD, [RREF_HANDLES] = FORK, [RREF_CHILDREN] = CHILD};
   if (m == RREF_POSTS) {
-    const clv_rref_child *c = clv_rref_find(&n->t->children, CHILD);
+    const clv_rref_child *c = clv_rref_record_find(&n->t->children, CHILD);
     return c ? c->use.state : RREF_POST_NONE;
   }
-  const clv_rref_record *r = clv_rref_find(maps[m], ids[m]);
+  const clv_rref_record *r = clv_rref_record_find(maps[m], ids[m]);
   return r ? r->state : 0;
 }
 
@@ -516,12 +516,12 @@ static void each_cell_does_what_it_says(void **state) {
 
 /* It changes nothing and is refused. */
 static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
-  static clv_rref_doer *const nothing[RREF_ACTIONS] = {0};
+  static clv_rref_action_fn *const nothing[RREF_ACTIONS] = {0};
   clv_rrefs t = {0};
-  clv_rref_given given = {0};
+  clv_rref_event_args given = {0};
   uint8_t state = s;
   if (visited.n[m][s][f]) fail_msg("machine %d: fact %u came in state %u", (int)m, f, s);
-  assert_int_equal(clv_rref_step(&t, m, nothing, NULL, &state, f, &given), CLV_INTERNAL);
+  assert_int_equal(clv_rref_on_event(&t, m, nothing, NULL, &state, f, &given), CLV_INTERNAL);
   assert_true(given.refused);
   assert_int_equal(state, s);
 }
@@ -529,9 +529,9 @@ static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
 static void each_cell_is_reached_or_refused(void **state) {
   (void)state;
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
-    for (uint8_t s = 0; s < clv_rref_states(m); s++)
-      for (uint8_t f = 0; f < clv_rref_facts(m); f++) {
-        if (clv_rref_cell_of(m, s, f)->rule == RREF_NEVER)
+    for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
+      for (uint8_t f = 0; f < clv_rref_n_events(m); f++) {
+        if (clv_rref_cell_of(m, s, f)->rule == RREF_IMPOSSIBLE)
           check_never(m, s, f);
         else if (!reached.n[m][s][f])
           fail_msg("machine %d: no program brings fact %u to state %u", (int)m, f, s);
@@ -586,7 +586,7 @@ static void an_answer_that_is_too_late_is_none(void **state) {
   clv_rref_peer *p = &n.t->peers[OTHER];
   assert_true(clv_rref_is_new(n.t, p, 1));
   assert_true(clv_rref_is_new(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
-  clv_rref_answer(n.t, OTHER, 1, CLV_NOT_FOUND);
+  clv_rref_queue_ack(n.t, OTHER, 1, CLV_NOT_FOUND);
   assert_false(clv_rref_next_ack(p, &number, &code));
   assert_true(clv_rref_is_new(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
   node_done(&n);
@@ -609,7 +609,7 @@ static void what_is_settled_stays(void **state) {
   assert_int_equal(clv_tensor_new(CLV_F32, &scalar, &other, &err), CLV_OK);
   run_program(&n, "<KEEP settle");
   clv_rrefs_settle(n.t, REF, other, NULL, n.now);
-  const clv_rref_entry *e = clv_rref_find(&n.t->entries, REF);
+  const clv_rref_entry *e = clv_rref_record_find(&n.t->entries, REF);
   assert_ptr_equal(e->tensor, n.v);
   assert_int_equal(other->refs, 1);
   assert_int_equal(n.v->refs, 2);

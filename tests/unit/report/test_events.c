@@ -19,10 +19,10 @@ static void count_notice(void *user, const char *text) {
   n_notices++;
 }
 
-static clv_events *open_in(const char *folder, uint64_t step) {
-  clv_events *e = NULL;
+static clv_event_file *open_in(const char *folder, uint64_t step) {
+  clv_event_file *e = NULL;
   clv_err err = {0};
-  if (clv_events_open(folder, step, (clv_notifier){count_notice, NULL}, &e, &err) != CLV_OK)
+  if (clv_event_file_open(folder, step, (clv_notifier){count_notice, NULL}, &e, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return e;
 }
@@ -106,10 +106,10 @@ static void bytes_are_as_the_protobuf_says(void **state) {
   size_t at = 0, len;
   (void)state;
   snprintf(folder, sizeof folder, "%s/one/deep", scratch);
-  clv_events *e = open_in(folder, 301);
-  clv_events_text(e, 300, "t", "hello");
-  clv_events_scalars(e, 301, two, 2);
-  clv_events_close(e);
+  clv_event_file *e = open_in(folder, 301);
+  clv_event_file_add_text(e, 300, "t", "hello");
+  clv_event_file_add_scalars(e, 301, two, 2);
+  clv_event_file_close(e);
   assert_int_equal(files_in(folder, paths), 1);
   assert_int_equal(clv_file_read(paths[0], 1 << 20, &file, NULL), CLV_OK);
   EXPECT(&file, &at,
@@ -140,14 +140,14 @@ static void a_later_file_sorts_behind(void **state) {
   (void)state;
   snprintf(folder, sizeof folder, "%s/order", scratch);
   for (int i = 0; i < 3; i++) { /* within a second, by one process */
-    clv_events_close(open_in(folder, (uint64_t)i));
+    clv_event_file_close(open_in(folder, (uint64_t)i));
     assert_int_equal(files_in(folder, paths), i + 1);
     if (i) assert_string_equal(paths[i - 1], old);
     strcpy(old, paths[i]);
   }
   snprintf(old, sizeof old, "%s/events.out.tfevents.9999999998.z.1.0", folder);
   fclose(fopen(old, "w")); /* by a clock that was ahead */
-  clv_events_close(open_in(folder, 9));
+  clv_event_file_close(open_in(folder, 9));
   assert_int_equal(files_in(folder, paths), 5);
   assert_non_null(strstr(paths[4], ".9999999999."));
 }
@@ -157,21 +157,22 @@ static void records_wait_for_a_flush(void **state) {
   char folder[100], paths[8][200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/wait", scratch);
-  clv_events *e = open_in(folder, 0);
+  clv_event_file *e = open_in(folder, 0);
   assert_int_equal(files_in(folder, paths), 1);
   assert_int_equal(count_events(paths[0]), 2);
-  clv_events_scalars(e, 1, one, 1);
+  clv_event_file_add_scalars(e, 1, one, 1);
   assert_int_equal(count_events(paths[0]), 2);
-  clv_events_flush(e);
+  clv_event_file_flush(e);
   assert_int_equal(count_events(paths[0]), 3);
   uint64_t before = clv_alloc_count();
-  for (uint64_t i = 2; i <= 10000; i++) clv_events_scalars(e, i, one, 1); /* more than may wait */
+  /* more than may wait */
+  for (uint64_t i = 2; i <= 10000; i++) clv_event_file_add_scalars(e, i, one, 1);
   assert_true(count_events(paths[0]) > 1000);
   assert_true(clv_alloc_count() - before < 16); /* buffers that grew */
   before = clv_alloc_count();
-  for (uint64_t i = 1; i <= 10000; i++) clv_events_scalars(e, 10000 + i, one, 1);
+  for (uint64_t i = 1; i <= 10000; i++) clv_event_file_add_scalars(e, 10000 + i, one, 1);
   assert_int_equal(clv_alloc_count(), before);
-  clv_events_close(e);
+  clv_event_file_close(e);
   assert_int_equal(count_events(paths[0]), 2 + 20000);
 }
 
@@ -182,32 +183,32 @@ static void a_full_disk_loses_records_alone(void **state) {
   char folder[100], paths[8][200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/full", scratch);
-  clv_events *e = open_in(folder, 0);
+  clv_event_file *e = open_in(folder, 0);
   n_notices = 0;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &tight);
   for (uint64_t i = 1; i <= 300; i++) {
-    clv_events_scalars(e, i, one, 1);
-    if (i % 20 == 0) clv_events_flush(e);
+    clv_event_file_add_scalars(e, i, one, 1);
+    if (i % 20 == 0) clv_event_file_flush(e);
   }
   setrlimit(RLIMIT_FSIZE, &wide);
   assert_int_equal(n_notices, 1);
   assert_int_equal(files_in(folder, paths), 1);
   size_t kept = count_events(paths[0]);
   assert_true(kept > 40 && kept < 200);
-  clv_events_scalars(e, 301, one, 1);
-  clv_events_close(e);
+  clv_event_file_add_scalars(e, 301, one, 1);
+  clv_event_file_close(e);
   assert_int_equal(count_events(paths[0]), kept + 1);
 }
 
 static void a_folder_that_cannot_be_is_an_error(void **state) {
   char path[100];
-  clv_events *e = NULL;
+  clv_event_file *e = NULL;
   clv_err err = {0};
   (void)state;
   snprintf(path, sizeof path, "%s/file", scratch);
   fclose(fopen(path, "w"));
-  assert_int_not_equal(clv_events_open(path, 0, (clv_notifier){0}, &e, &err), CLV_OK);
+  assert_int_not_equal(clv_event_file_open(path, 0, (clv_notifier){0}, &e, &err), CLV_OK);
   assert_non_null(strstr(err.text, path));
   assert_null(e);
 }

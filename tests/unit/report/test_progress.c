@@ -19,10 +19,10 @@ static void a_time_is_short(void **state) {
   } cases[] = {{0, "0s"},        {0.4, "0s"},     {59.4, "59s"},   {60, "1m00s"},    {200, "3m20s"},
                {3599, "59m59s"}, {3600, "1h00m"}, {7500, "2h05m"}, {1e6, "277h46m"}, {-1, ""},
                {NAN, ""},        {INFINITY, ""},  {1e300, ""}};
-  char text[CLV_TIME_LEFT];
+  char text[CLV_DURATION_TEXT];
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++)
-    assert_string_equal(clv_time_left(cases[i].s, text), cases[i].text);
+    assert_string_equal(clv_format_duration(cases[i].s, text), cases[i].text);
 }
 
 /* What the run printed after so many of `total` steps, as text and as JSON. */

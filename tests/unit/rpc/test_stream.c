@@ -251,7 +251,7 @@ static void test_order(void **state) {
 }
 
 static bool enclose(clv_rpc_stream *stream, const char *text) {
-  return clv_rpc_stream_enclose(stream, &(clv_iov){text, strlen(text)}, 1);
+  return clv_rpc_stream_coalesce(stream, &(clv_iov){text, strlen(text)}, 1);
 }
 
 /* What is enclosed goes behind the next message, or by itself, or before the close; no more of it
@@ -267,7 +267,7 @@ static void test_enclosed(void **state) {
   assert_true(enclose(stream, "3"));
   must(clv_rpc_stream_send(stream, &(clv_rpc_piece){"1", 1, NULL, NULL}, 1, &err), &err);
   assert_true(event_wait(&r.messages, 1, 20000));
-  for (int i = 0; i < CLV_RPC_ENCLOSED; i++) assert_true(enclose(stream, "4"));
+  for (int i = 0; i < CLV_RPC_COALESCED; i++) assert_true(enclose(stream, "4"));
   assert_false(enclose(stream, "5"));
   assert_true(clv_rpc_stream_flush(stream));
   assert_true(event_wait(&r.messages, 2, 20000));
@@ -278,7 +278,7 @@ static void test_enclosed(void **state) {
   clv_rpc_stream_close(stream);
   assert_true(event_wait(&r.closed, 1, 20000));
   assert_int_equal(r.code, CLV_OK);
-  assert_int_equal(r.data.len, 3 + CLV_RPC_ENCLOSED + sizeof large - 1);
+  assert_int_equal(r.data.len, 3 + CLV_RPC_COALESCED + sizeof large - 1);
   assert_memory_equal(r.data.data, "123444444444444444555", 21);
   assert_memory_equal(r.data.data + r.data.len - 3, "567", 3);
   assert_false(enclose(stream, "8"));
@@ -494,7 +494,7 @@ static void test_ends(void **state) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     char text[RPC_TEXT];
     snprintf(text, sizeof text, "%s", rows[i][0]);
-    assert_int_equal(rpc_end_text(60000, text), i < 6);
+    assert_int_equal(rpc_translate_end_text(60000, text), i < 6);
     if (!strstr(text, rows[i][1])) fail_msg("'%s' is not in: %s", rows[i][1], text);
   }
 }

@@ -33,7 +33,7 @@ static void make_run(uint64_t step, clv_run_status status) {
   assert_int_equal(system("rm -rf run"), 0);
   assert_ok(clv_run_lock_new("run", &c, &err), &err);
   assert_ok(clv_run_lock_begin(c, &info, &err), &err);
-  clv_run_lock_started(c, 0, STEPS, &(clv_sha256){{1}});
+  clv_run_lock_note_start(c, 0, STEPS, &(clv_sha256){{1}});
   make_checkpoint(step);
   clv_run_lock_end(c, status, 0, "");
   clv_run_lock_free(c);
@@ -51,7 +51,7 @@ static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *
   r.data.train_rows = (clv_subset){index, ROWS};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, &err), &err);
-  assert_ok(clv_run_is_done(&r, &r.done, &err), &err);
+  assert_ok(clv_run_check_done(&r, &r.done, &err), &err);
   clv_run_lock_free(r.lock);
   clv_bytes_done(&r.dir);
   return r.done;
@@ -111,7 +111,7 @@ static void it_begins_where_no_checkpoint_was(void **state) {
   assert_int_equal(system("mkdir -p run/checkpoint-3; touch run/checkpoint-3/state"), 0);
   assert_ok(find_start(&on, &err), &err); /* killed while the first was written */
   assert_false(on);
-  assert_false(clv_checkpoint_any("run"));
+  assert_false(clv_checkpoint_has_any("run"));
   make_run(3, CLV_RUN_FAILED);
   assert_ok(find_start(&on, &err), &err);
   assert_true(on);

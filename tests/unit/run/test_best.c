@@ -44,12 +44,12 @@ static void better_is_finite_and_strict(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     const clv_best_checkpoint now = {.value = cases[i].now, .step = 2},
                               then = {.value = cases[i].then, .step = 1};
-    assert_int_equal(clv_best_is_better(&now, &then, cases[i].mode), cases[i].better);
+    assert_int_equal(clv_is_better_checkpoint(&now, &then, cases[i].mode), cases[i].better);
   }
   const clv_best_checkpoint none = {.step = CLV_CHECKPOINT_NONE}, nan = {.value = NAN, .step = 1},
                             one = {.value = 5, .step = 1};
-  assert_true(clv_best_is_better(&one, &none, CLV_BEST_MIN));
-  assert_false(clv_best_is_better(&nan, &none, CLV_BEST_MAX));
+  assert_true(clv_is_better_checkpoint(&one, &none, CLV_BEST_MIN));
+  assert_false(clv_is_better_checkpoint(&nan, &none, CLV_BEST_MAX));
 }
 
 static void the_line_is_read_strictly(void **state) {
@@ -76,15 +76,16 @@ static void the_line_is_read_strictly(void **state) {
   clv_err err = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
-    assert_int_equal(clv_best_parse(bad[i], strlen(bad[i]), "it", &b, &err), CLV_DATA_LOSS);
+    assert_int_equal(clv_best_checkpoint_parse(bad[i], strlen(bad[i]), "it", &b, &err),
+                     CLV_DATA_LOSS);
     assert_says(&err, "it is damaged");
   }
   const char *nul = "validation.loss 0.25 step 120\n\0x";
-  assert_int_equal(clv_best_parse(nul, 32, "it", &b, &err), CLV_DATA_LOSS);
-  assert_ok(clv_best_parse(nul, 30, "it", &b, &err), &err);
+  assert_int_equal(clv_best_checkpoint_parse(nul, 32, "it", &b, &err), CLV_DATA_LOSS);
+  assert_ok(clv_best_checkpoint_parse(nul, 30, "it", &b, &err), &err);
   assert_true(b.metric == CLV_BEST_LOSS && b.value == 0.25 && b.step == 120);
   const char *accuracy = "validation.accuracy 0.10000000000000001 step 0\n";
-  assert_ok(clv_best_parse(accuracy, strlen(accuracy), "it", &b, &err), &err);
+  assert_ok(clv_best_checkpoint_parse(accuracy, strlen(accuracy), "it", &b, &err), &err);
   assert_true(b.metric == CLV_BEST_ACCURACY && b.value == 0.1 && b.step == 0);
 }
 
@@ -94,7 +95,7 @@ static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
   clv_run r = {.config = &config, .resumed = resume};
   config.checkpoint.best = metric;
   clv_bytes_puts(&r.dir, "run");
-  clv_run_recall_best(&r);
+  clv_run_read_best(&r);
   clv_bytes_done(&r.dir);
   return r.best;
 }
@@ -104,20 +105,20 @@ static void a_run_that_goes_on_knows_its_best(void **state) {
   make_checkpoint(4);
   make_checkpoint(8);
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
-  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 4\n");
+  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, 4);
   assert_true(recalled(CLV_BEST_LOSS, true).value == 0.25);
   assert_int_equal(recalled(CLV_BEST_NONE, true).step, 4); /* it stays */
-  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 5\n");
+  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 5\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
-  put("run/" CLV_RUN_BEST, "validation.loss");
+  put("run/" CLV_RUN_BEST_FILE, "validation.loss");
   assert_int_equal(recalled(CLV_BEST_LOSS, true).step, CLV_CHECKPOINT_NONE);
-  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 4\n");
+  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_ACCURACY, true).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST, F_OK), 0); /* of another value */
-  put("run/" CLV_RUN_BEST, "validation.loss 0.25 step 4\n");
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another value */
+  put("run/" CLV_RUN_BEST_FILE, "validation.loss 0.25 step 4\n");
   assert_int_equal(recalled(CLV_BEST_LOSS, false).step, CLV_CHECKPOINT_NONE);
-  assert_int_not_equal(access("run/" CLV_RUN_BEST, F_OK), 0); /* of another run */
+  assert_int_not_equal(access("run/" CLV_RUN_BEST_FILE, F_OK), 0); /* of another run */
 }
 
 static clv_code choose(const char *which, uint64_t *ret_step, clv_err *err) {
@@ -148,7 +149,7 @@ static void a_checkpoint_is_chosen(void **state) {
   make_checkpoint(8);
   assert_int_equal(choose("best", &step, &err), CLV_NOT_FOUND);
   assert_says(&err, "no checkpoint was kept as the best");
-  put("run/" CLV_RUN_BEST, "validation.accuracy 1 step 4\n");
+  put("run/" CLV_RUN_BEST_FILE, "validation.accuracy 1 step 4\n");
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_code code = choose(cases[i].which, &step, &err);
     assert_int_equal(code, cases[i].says ? CLV_NOT_FOUND : CLV_OK);
@@ -157,7 +158,7 @@ static void a_checkpoint_is_chosen(void **state) {
     else
       assert_int_equal(step, cases[i].step);
   }
-  put("run/" CLV_RUN_BEST, "4");
+  put("run/" CLV_RUN_BEST_FILE, "4");
   assert_int_equal(choose("best", &step, &err), CLV_DATA_LOSS);
 }
 

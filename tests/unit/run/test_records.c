@@ -57,10 +57,10 @@ static const clv_classes classes = {.names = (const char **)(uintptr_t)names, .n
 static const clv_classes none;
 
 /* Two rows of so many outputs; of records 7 and 9. */
-static clv_records records(const clv_classes *of, clv_loss_kind loss, clv_tensor *outputs,
-                           const clv_dataset *data) {
+static clv_predictions records(const clv_classes *of, clv_loss_kind loss, clv_tensor *outputs,
+                               const clv_dataset *data) {
   static const uint32_t index[] = {7, 9};
-  return (clv_records){
+  return (clv_predictions){
       .outputs = outputs, .data = data, .index = index, .classes = of, .loss = loss};
 }
 
@@ -104,19 +104,19 @@ static void digests_of_data_are_read_strictly(void **state) {
                                     "\n%s\n",
                                     "%s\n"};
   char text[256];
-  clv_data_parts parts;
+  clv_data_digests parts;
   clv_err err;
   snprintf(text, sizeof text, "train.labels 20 %s\ntest.rows 7 %s\n", digest, digest);
-  assert_ok(clv_data_parts_parse(text, strlen(text), "d", &parts, &err), &err);
+  assert_ok(clv_data_digests_parse(text, strlen(text), "d", &parts, &err), &err);
   assert_int_equal(parts.n, 2);
   assert_string_equal(parts.list[1].name, "test.rows");
   assert_int_equal(parts.list[1].records, 7);
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     snprintf(text, sizeof text, bad[i], digest);
-    assert_int_equal(clv_data_parts_parse(text, strlen(text), "d", &parts, &err), CLV_DATA_LOSS);
+    assert_int_equal(clv_data_digests_parse(text, strlen(text), "d", &parts, &err), CLV_DATA_LOSS);
     assert_says(&err, "d is damaged: line 1");
   }
-  assert_int_equal(clv_data_parts_parse("", 0, "d", &parts, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_data_digests_parse("", 0, "d", &parts, &err), CLV_DATA_LOSS);
 }
 
 static void lines_have_ids_classes_and_names(void **state) {
@@ -149,10 +149,10 @@ static void lines_have_ids_classes_and_names(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(cases[i].values, cases[i].width);
     CLV_AUTO(clv_bytes_done) clv_bytes csv = {0}, json = {0};
-    const clv_records r = records(cases[i].classes, cases[i].loss, t, data);
+    const clv_predictions r = records(cases[i].classes, cases[i].loss, t, data);
     clv_err err = {0};
-    assert_ok(clv_records_write(&r, CLV_RECORDS_CSV, "p.csv", &err), &err);
-    assert_ok(clv_records_write(&r, CLV_RECORDS_JSONL, "p.jsonl", &err), &err);
+    assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "p.csv", &err), &err);
+    assert_ok(clv_predictions_write(&r, CLV_PREDICTIONS_JSONL, "p.jsonl", &err), &err);
     assert_ok(clv_file_read("p.csv", 1 << 20, &csv, &err), &err);
     assert_ok(clv_file_read("p.jsonl", 1 << 20, &json, &err), &err);
     assert_string_equal(csv.data, cases[i].csv);
@@ -167,11 +167,11 @@ static void an_array_has_its_names_beside_it(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   clv_err err = {0};
   (void)state;
-  const clv_records bare = records(&none, CLV_LOSS_MSE, t, data),
-                    named = records(&classes, CLV_LOSS_NLL, t, data);
-  assert_ok(clv_records_write(&bare, CLV_RECORDS_NPY, "p.npy", &err), &err);
+  const clv_predictions bare = records(&none, CLV_LOSS_MSE, t, data),
+                        named = records(&classes, CLV_LOSS_NLL, t, data);
+  assert_ok(clv_predictions_write(&bare, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
   assert_int_not_equal(access("p.npy.json", F_OK), 0);
-  assert_ok(clv_records_write(&named, CLV_RECORDS_NPY, "p.npy", &err), &err);
+  assert_ok(clv_predictions_write(&named, CLV_PREDICTIONS_NPY, "p.npy", &err), &err);
   assert_ok(clv_file_read("p.npy.json", 1 << 20, &json, &err), &err);
   assert_string_equal(json.data,
                       "{\"ids\":[7,9],\"classes\":[\"cat\",\"dog, \\\"big\\\"\",\"eel\"]}\n");
@@ -183,13 +183,15 @@ static void what_cannot_be_written_leaves_nothing(void **state) {
   static const float values[] = {1, 2};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(values, 1);
-  const clv_records r = records(&none, CLV_LOSS_MSE, t, data);
+  const clv_predictions r = records(&none, CLV_LOSS_MSE, t, data);
   clv_err err = {0};
   (void)state;
-  assert_int_equal(clv_records_write(&r, CLV_RECORDS_CSV, "none/p.csv", &err), CLV_UNAVAILABLE);
+  assert_int_equal(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "none/p.csv", &err),
+                   CLV_UNAVAILABLE);
   assert_says(&err, "none/p.csv");
   assert_ok(clv_mkdirs("folder.csv/x", &err), &err);
-  assert_int_equal(clv_records_write(&r, CLV_RECORDS_CSV, "folder.csv", &err), CLV_UNAVAILABLE);
+  assert_int_equal(clv_predictions_write(&r, CLV_PREDICTIONS_CSV, "folder.csv", &err),
+                   CLV_UNAVAILABLE);
   assert_int_not_equal(access("folder.csv.tmp", F_OK), 0);
 }
 

@@ -89,13 +89,13 @@ static inline void take(shuffle *x, const clv_instr *i) {
   x->steps[s] += i->kind == CLV_INSTR_STEP;
   if (i->kind >= CLV_INSTR_SEND_F && i->kind <= CLV_INSTR_RECV_B)
     *moved(x, i->kind, s, i->micro) = true;
-  ok(clv_sched_push(x->s, x->s->shape.rank[s], i->kind, s, i->micro, i->weights_age, err));
+  ok(clv_sched_add_instr(x->s, x->s->shape.rank[s], i->kind, s, i->micro, i->weights_age, err));
 }
 
 static inline clv_sched *random_of(const clv_sched_shape *shape, clv_sched_kind kind,
                                    uint64_t *seed) {
   shuffle x = {.seed = seed};
-  uint32_t per_step = clv_sched_per_step(kind, shape);
+  uint32_t per_step = clv_sched_micros_per_step(kind, shape);
   ok(clv_sched_new(kind, shape, 0, &x.s, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
     for (uint32_t k = 0; k < shape->n_micro; k++) x.whole[s][k] = roll(seed, 2);
@@ -122,7 +122,7 @@ static inline clv_sched *random_schedule(uint64_t *seed) {
 /* ---- damage ---------------------------------------------------------------------------------- */
 
 static inline void insert(clv_sched *s, uint32_t rank, uint32_t at, clv_instr i) {
-  ok(clv_sched_push(s, rank, i.kind, i.stage, i.micro, i.weights_age, err));
+  ok(clv_sched_add_instr(s, rank, i.kind, i.stage, i.micro, i.weights_age, err));
   clv_instr *list = s->list[rank];
   memmove(&list[at + 1], &list[at], (s->n[rank] - 1 - at) * sizeof *list);
   list[at] = i;

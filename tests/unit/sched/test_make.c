@@ -107,7 +107,7 @@ static void test_free_of_cost(void **state) {
   CLV_AUTO(clv_sched_freep) clv_sched *of_nothing = make(CLV_SCHED_1F1B, &shape, 0, &nothing);
   CLV_AUTO(clv_bytes_done) clv_bytes a = {0}, b = {0};
   (void)state;
-  clv_sched_text(plain, &a), clv_sched_text(of_nothing, &b);
+  clv_sched_format(plain, &a), clv_sched_format(of_nothing, &b);
   assert_string_equal(a.data, b.data);
 }
 
@@ -131,7 +131,7 @@ static void test_textbook_whatever_it_costs(void **state) {
     CLV_AUTO(clv_sched_freep) clv_sched *plain = make(kind, &shape, 0, NULL);
     CLV_AUTO(clv_sched_freep) clv_sched *costly = make(kind, &shape, 0, &costs);
     CLV_AUTO(clv_bytes_done) clv_bytes a = {0}, b = {0};
-    clv_sched_text(plain, &a), clv_sched_text(costly, &b);
+    clv_sched_format(plain, &a), clv_sched_format(costly, &b);
     assert_string_equal(a.data, b.data);
   }
 }

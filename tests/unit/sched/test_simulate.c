@@ -151,7 +151,7 @@ static void test_formula(void **state) {
     clv_sched_costs_equal(&c, uniform(&seed, 1, 30), uniform(&seed, 1, 30), uniform(&seed, 1, 30));
     c.latency[0] = uniform(&seed, 0, 100);
     c.serialise_f[0] = c.serialise_b[0] = uniform(&seed, 0, 100);
-    uint32_t w = clv_sched_need(&shape, &c, free_stages);
+    uint32_t w = clv_sched_window_formula(&shape, &c, free_stages);
     ok(clv_sched_window(&shape, &c, &window, err));
     double formula = fmin(excess(&shape, &c, w), excess(&shape, &c, w + 1));
     double chosen = excess(&shape, &c, window);
@@ -164,7 +164,7 @@ static void test_formula(void **state) {
 static uint32_t need_of(const clv_sched_shape *shape, const clv_sched_costs *c) {
   bool free_stages[CLV_SCHED_STAGES];
   clv_sched_find_free_stages(shape, c, free_stages);
-  return clv_sched_need(shape, c, free_stages);
+  return clv_sched_window_formula(shape, c, free_stages);
 }
 
 static void test_need(void **state) {

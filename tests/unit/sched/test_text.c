@@ -7,7 +7,7 @@
 static void expect_round_trip(const clv_sched *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
   CLV_AUTO(clv_sched_freep) clv_sched *back = NULL;
-  clv_sched_text(s, &text);
+  clv_sched_format(s, &text);
   ok(clv_sched_parse("text", text.data, text.len, &back, err));
   assert_int_equal(back->kind, s->kind);
   assert_int_equal(back->window, s->window);
@@ -17,7 +17,7 @@ static void expect_round_trip(const clv_sched *s) {
     for (uint32_t k = 0; k < s->n[r]; k++)
       assert_memory_equal(&back->list[r][k], &s->list[r][k], sizeof(clv_instr));
   }
-  clv_sched_text(back, &again);
+  clv_sched_format(back, &again);
   assert_string_equal(again.data, text.data);
 }
 
@@ -44,7 +44,7 @@ static void test_literal(void **state) {
   (void)state;
   shape.n_accumulate = 1;
   s = make(CLV_SCHED_PIPEDREAM_2BW, &shape, 0, NULL);
-  clv_sched_text(s, &text);
+  clv_sched_format(s, &text);
   assert_string_equal(text.data,
                       "schedule pipedream-2bw stages 2 ranks 2 micro-batches 2 first-backward 0 "
                       "accumulate 1 window 0\n"

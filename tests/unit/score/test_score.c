@@ -29,7 +29,7 @@ static void three_classes(void **state) {
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
   for (int again = 0; again < 2; again++) {
-    clv_score_start(s);
+    clv_score_reset(s);
     assert_ok(clv_score_add(s, x, y, 2, &err), &err);
     assert_ok(clv_score_add(s, x + 6, y + 2, 4, &err), &err);
     CLV_AUTO(clv_scores_done) clv_scores r = scored(s);
@@ -91,7 +91,7 @@ static void what_is_refused(void **state) {
   static const float x[2] = {0};
   (void)state;
   assert_int_equal(clv_score_new(&o, &s, &err), CLV_INVALID);
-  o.classes = CLV_SCORE_MOST_CONFUSED + 1;
+  o.classes = CLV_SCORE_MAX_CONFUSION + 1;
   assert_int_equal(clv_score_new(&o, &s, &err), CLV_INVALID);
   o.classes = 2;
   assert_ok(clv_score_new(&o, &s, &err), &err);

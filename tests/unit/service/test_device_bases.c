@@ -13,7 +13,7 @@
 #include "tests/unit/far.h"
 #include "worker/store/store.h"
 
-enum { N = 3000, BYTES = N * 4, LONG = CLV_BASE_PART / 4 + N };
+enum { N = 3000, BYTES = N * 4, LONG = CLV_BASE_CHUNK_BYTES / 4 + N };
 
 static clv_err err;
 
@@ -56,7 +56,7 @@ static const clv_backend *device(int number) { return far_device(clv_backend_ref
 static clv_tensor *taken(clv_bases *b, const clv_backend *home, int64_t n, source *s) {
   const clv_base_key key = key_of(home, n);
   clv_tensor *t = NULL;
-  if (clv_bases_take(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
   assert_ptr_equal(t->home, home);
   return t;
 }
@@ -138,7 +138,7 @@ static void nothing_is_left_where_it_fails(void **state) {
     source s = {.refusals = i == 1};
     far.fail_take = i == 0;
     far.fail_finish = i == 2;
-    assert_int_equal(clv_bases_take(b, &key, NULL, fill, &s, &t, &err), codes[i]);
+    assert_int_equal(clv_bases_acquire(b, &key, NULL, fill, &s, &t, &err), codes[i]);
     assert_int_equal(left_there(), before);
     assert_int_equal(clv_bases_bytes(b), 0);
   }

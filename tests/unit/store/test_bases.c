@@ -52,7 +52,7 @@ static void is_filled(const float *x, size_t n) {
 static clv_tensor *taken(clv_bases *b, const char *owner, const char *name, source *s) {
   const clv_base_key key = key_of(owner, name);
   clv_tensor *t = NULL;
-  if (clv_bases_take(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
+  if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
   return t;
 }
 
@@ -95,7 +95,7 @@ static void another_artifact_type_or_shape_is_another_tensor(void **state) {
   key[1].dtype = CLV_I32;
   key[2].shape = CLV_SHAPE(N / 2, 2);
   for (int i = 0; i < 3; i++) {
-    assert_int_equal(clv_bases_take(b, &key[i], NULL, fill, &s, &more[i], &err), CLV_OK);
+    assert_int_equal(clv_bases_acquire(b, &key[i], NULL, fill, &s, &more[i], &err), CLV_OK);
     assert_ptr_not_equal(more[i]->data, t->data);
     clv_tensor_unref(more[i]);
   }
@@ -132,7 +132,7 @@ static void *take_it(void *user) {
   taker *k = user;
   const clv_base_key key = key_of("a", "w");
   clv_err why;
-  k->code = clv_bases_take(k->b, &key, NULL, fill, k->s, &k->t, &why);
+  k->code = clv_bases_acquire(k->b, &key, NULL, fill, k->s, &k->t, &why);
   return NULL;
 }
 
@@ -149,10 +149,10 @@ static void who_comes_while_it_is_filled(void **state) {
   pthread_t thread;
   clv_tensor *t = NULL;
   const clv_base_key key = key_of("a", "w");
-  const clv_waiter impatient = {has_left, NULL};
+  const clv_cancel_hook impatient = {has_left, NULL};
   assert_int_equal(pthread_create(&thread, NULL, take_it, &k), 0);
   while (!__atomic_load_n(&s.started, __ATOMIC_ACQUIRE)) usleep(1000);
-  assert_int_equal(clv_bases_take(b, &key, &impatient, fill, &own, &t, &err), CLV_CANCELLED);
+  assert_int_equal(clv_bases_acquire(b, &key, &impatient, fill, &own, &t, &err), CLV_CANCELLED);
   assert_int_equal(own.fills, 0);
   __atomic_store_n(&s.slow, false, __ATOMIC_RELEASE);
   t = taken(b, "a", "w", &own); /* after the first has failed, or because it has */

@@ -55,7 +55,7 @@ static clv_code get(clv_caches *c, const char *who, const clv_cache *cache, cons
   clv_tensor *t;
   clv_dtype dtype;
   clv_shape shape;
-  clv_code code = clv_caches_form(c, who, cache, (size_t)n, &dtype, &shape, &err);
+  clv_code code = clv_caches_rows_shape(c, who, cache, (size_t)n, &dtype, &shape, &err);
   if (code != CLV_OK) return code;
   assert_true(dtype == CLV_F32 && clv_shape_equal(&shape, &CLV_SHAPE(n, 2, WIDTH / 2)));
   assert_int_equal(clv_tensor_new(dtype, &shape, &t, &err), CLV_OK);
@@ -68,7 +68,7 @@ static clv_code get(clv_caches *c, const char *who, const clv_cache *cache, cons
 
 static uint32_t count(clv_caches *c, const char *who, const clv_sha256 *key, bool remove,
                       clv_cache_status *ret) {
-  clv_cache_status list[CLV_CACHES];
+  clv_cache_status list[CLV_MAX_CACHES];
   uint32_t n;
   assert_int_equal(clv_caches_list(c, who, key, remove, list, &n, &err), CLV_OK);
   if (n && ret) *ret = list[0];
@@ -213,13 +213,13 @@ static void the_quota_is_of_whole_caches(void **state) {
   assert_int_equal(put(c, A, 20000, &other, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(count(c, A, NULL, true, NULL), 1);
   assert_int_equal(count(c, B, NULL, true, NULL), 1);
-  for (uint8_t k = 0; k < CLV_CACHES; k++) {
+  for (uint8_t k = 0; k < CLV_MAX_CACHES; k++) {
     const clv_cache many = cache_of(k, 60);
     assert_int_equal(put(c, A, MIB, &many, (int64_t[]){0}, 1), CLV_OK);
   }
-  const clv_cache more = cache_of(CLV_CACHES, 60);
+  const clv_cache more = cache_of(CLV_MAX_CACHES, 60);
   assert_int_equal(put(c, A, MIB, &more, (int64_t[]){0}, 1), CLV_EXHAUSTED);
-  assert_int_equal(count(c, A, NULL, true, NULL), CLV_CACHES);
+  assert_int_equal(count(c, A, NULL, true, NULL), CLV_MAX_CACHES);
   clv_caches_free(c);
 }
 
@@ -257,11 +257,11 @@ static void what_nobody_uses_is_deleted(void **state) {
   int64_t now = (int64_t)(clv_wall_ms() / 1000);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(put(c, A, MIB, &longer, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(clv_caches_sweep(c, now + 30), 0);
-  assert_int_equal(clv_caches_sweep(c, now + 90), 1);
+  assert_int_equal(clv_caches_evict_expired(c, now + 30), 0);
+  assert_int_equal(clv_caches_evict_expired(c, now + 90), 1);
   assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND);
   assert_int_equal(get(c, A, &longer, (int64_t[]){0}, 1), CLV_OK);
-  assert_int_equal(clv_caches_sweep(c, now - 7000), 1); /* a clock that was set back */
+  assert_int_equal(clv_caches_evict_expired(c, now - 7000), 1); /* a clock that was set back */
   assert_int_equal(leftovers(), 0);
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   path_of(1, &path);
@@ -275,14 +275,14 @@ static void what_nobody_uses_is_deleted(void **state) {
   assert_int_equal(put(c, A, MIB, &one, (int64_t[]){0}, 1), CLV_OK);
   assert_int_equal(utimensat(AT_FDCWD, path.data, old, 0), 0);
   assert_int_equal(get(c, A, &one, (int64_t[]){0}, 1), CLV_NOT_FOUND); /* before a sweep */
-  assert_int_equal(clv_caches_sweep(c, now), 0);
+  assert_int_equal(clv_caches_evict_expired(c, now), 0);
   assert_int_equal(leftovers(), 0);
   clv_caches_free(c);
 }
 
 /* Nothing stays of what did not fit, and once there is room it is made. */
 static void a_file_that_does_not_fit_is_gone(void **state) {
-  const struct rlimit tight = {CLV_CACHE_HEAD + 8, RLIM_INFINITY},
+  const struct rlimit tight = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
                       wide = {RLIM_INFINITY, RLIM_INFINITY};
   const clv_cache one = cache_of(1, 60);
   clv_caches *c = opened();

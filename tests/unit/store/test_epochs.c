@@ -26,7 +26,7 @@ static clv_epochs *opened(const char *dir) {
 static clv_code enter(clv_epochs *e, const char *who, uint8_t session, uint64_t epoch,
                       uint8_t config, bool *changed) {
   uint8_t id[16] = {session};
-  return clv_epochs_enter(e, who, id, epoch, &(clv_sha256){{config}}, changed, &err);
+  return clv_epochs_register(e, who, id, epoch, &(clv_sha256){{config}}, changed, &err);
 }
 
 static void epochs_only_rise(void **state) {

@@ -69,7 +69,7 @@ static pair dial(void) {
   pair p = {.there = socket(AF_INET, SOCK_STREAM, 0)};
   assert_int_equal(connect(p.there, (struct sockaddr *)&at_port, sizeof at_port), 0);
   p.here = accept(listener, NULL, NULL);
-  p.taken = clv_tls_accepted_next(p.here);
+  p.taken = clv_tls_accepted_expect_fd(p.here);
   if (!p.taken) return p;
   p.server = SSL_new(server_ctx);
   p.in = BIO_new(BIO_s_mem());
@@ -344,8 +344,8 @@ static void a_list_ends_what_is_open(void **state) {
   must(clv_tls_identity_load(at("ca.pem"), at("good.pem"), at("good.key"), &id, &err), &err);
   must(clv_tls_ca_revoke(scratch, "good", 1, &err), &err);
   must(clv_tls_revocation_load(at("crl.pem"), id, &err), &err);
-  assert_true(clv_tls_peer_revoked("spiffe://cleave/worker-1"));
-  assert_false(clv_tls_peer_revoked("spiffe://cleave/worker-2"));
+  assert_true(clv_tls_is_peer_revoked("spiffe://cleave/worker-1"));
+  assert_false(clv_tls_is_peer_revoked("spiffe://cleave/worker-2"));
   assert_int_equal(clv_tls_accepted_recheck(), 1);
   assert_int_equal(clv_tls_accepted_recheck(), 0);
   assert_int_equal(recv(p.here, &byte, 1, 0), 0); /* shut */

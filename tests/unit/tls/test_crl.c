@@ -38,7 +38,7 @@ static clv_code load(clv_tls_crl **ret, clv_err *err) {
 
 static clv_tls_decision decision_of(const char *name, clv_err *err) {
   numbers n = numbers_of(name);
-  return clv_tls_revocation_judge(n.issuer, n.serial, err);
+  return clv_tls_revocation_decide(n.issuer, n.serial, err);
 }
 
 static void use(void) {
@@ -179,13 +179,13 @@ static void an_ended_list_fails_closed(void **state) {
   write_forged(&(forged){.from_s = -60, .until_s = 3600}, "w");
   use();
   assert_int_equal(decision_of("c", &err), CLV_TLS_ADMIT);
-  assert_int_equal(clv_tls_revocation_judge("/CN=elsewhere", "01", &err), CLV_TLS_NO_LIST);
+  assert_int_equal(clv_tls_revocation_decide("/CN=elsewhere", "01", &err), CLV_TLS_NO_LIST);
   must(clv_tls_revocation_check(&err), &err);
-  assert_in_range(clv_tls_revocation_ends(), time(NULL) + 3000, time(NULL) + 3700);
+  assert_in_range(clv_tls_revocation_expiry(), time(NULL) + 3000, time(NULL) + 3700);
   clv_tls_crl *none = NULL;
   clv_tls_revocation_set(&none);
-  assert_int_equal(clv_tls_revocation_judge("/CN=elsewhere", "01", &err), CLV_TLS_ADMIT);
-  assert_int_equal(clv_tls_revocation_ends(), 0);
+  assert_int_equal(clv_tls_revocation_decide("/CN=elsewhere", "01", &err), CLV_TLS_ADMIT);
+  assert_int_equal(clv_tls_revocation_expiry(), 0);
 }
 
 static int set_up(void **state) {

@@ -72,12 +72,12 @@ static void tokens_have_names_and_rows(void **state) {
   (void)state;
   clv_tokenizer *all[CLV_COUNT(ways)];
   open_all(all);
-  assert_int_equal(clv_tokenizer_id(all[0], "[PAD]"), 0);
-  assert_int_equal(clv_tokenizer_id(all[0], "[SEP]"), 3);
-  assert_int_equal(clv_tokenizer_id(all[0], "no such token"), -1);
-  assert_int_equal(clv_tokenizer_rows(all[0]), 1600);
-  assert_int_equal(clv_tokenizer_id(all[5], "<mask>"), 643);
-  assert_int_equal(clv_tokenizer_rows(all[5]), 645);
+  assert_int_equal(clv_tokenizer_token_id(all[0], "[PAD]"), 0);
+  assert_int_equal(clv_tokenizer_token_id(all[0], "[SEP]"), 3);
+  assert_int_equal(clv_tokenizer_token_id(all[0], "no such token"), -1);
+  assert_int_equal(clv_tokenizer_vocab_size(all[0]), 1600);
+  assert_int_equal(clv_tokenizer_token_id(all[5], "<mask>"), 643);
+  assert_int_equal(clv_tokenizer_vocab_size(all[5]), 645);
   for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
 }
 
@@ -219,7 +219,7 @@ static void a_byte_order_mark_is_no_token(void **state) {
     clv_bytes_printf(&marked, "\xef\xbb\xbf%s", file.data);
     put(name, marked.data, marked.len);
     must(clv_tokenizer_open(at(name), &o, &t, &err), &err);
-    if (!i) assert_int_equal(clv_tokenizer_id(t, "[PAD]"), 0);
+    if (!i) assert_int_equal(clv_tokenizer_token_id(t, "[PAD]"), 0);
   }
 }
 

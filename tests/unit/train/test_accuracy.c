@@ -10,17 +10,17 @@
 static void the_largest_output_is_the_class(void **state) {
   static const float outputs[] = {0.1f, 0.7f, 0.2f, 3, 3, 1};
   (void)state;
-  assert_int_equal(clv_largest(outputs, 3), 1);
-  assert_int_equal(clv_largest(outputs + 3, 3), 0); /* the first, as torch.argmax */
-  assert_int_equal(clv_largest(outputs, 1), 0);
+  assert_int_equal(clv_argmax_row(outputs, 3), 1);
+  assert_int_equal(clv_argmax_row(outputs + 3, 3), 0); /* the first, as torch.argmax */
+  assert_int_equal(clv_argmax_row(outputs, 1), 0);
 }
 
 static void binary_losses_have_a_threshold(void **state) {
   static const float probabilities[] = {0.9f, 0.4f, 0.5f, 0.6f}, labels[] = {1, 0, 0, 0};
   static const float logits[] = {0.1f, -0.1f, 0, -5}, sides[] = {1, 0, 0, 1};
   (void)state;
-  assert_int_equal(clv_count_sides(CLV_LOSS_BCE, probabilities, labels, 4, 1), 3);
-  assert_int_equal(clv_count_sides(CLV_LOSS_BCE_WITH_LOGITS, logits, sides, 4, 1), 3);
+  assert_int_equal(clv_count_correct_binary(CLV_LOSS_BCE, probabilities, labels, 4, 1), 3);
+  assert_int_equal(clv_count_correct_binary(CLV_LOSS_BCE_WITH_LOGITS, logits, sides, 4, 1), 3);
   assert_false(clv_is_positive(CLV_LOSS_BCE, NAN));
 }
 
@@ -29,7 +29,7 @@ static void all_outputs_of_a_record_count(void **state) {
   static const float outputs[] = {0.9f, 0.1f, 0.9f, 0.9f, 0.2f, 0.2f},
                      labels[] = {1, 0, 1, 0, 0, 0.2f};
   (void)state;
-  assert_int_equal(clv_count_sides(CLV_LOSS_BCE, outputs, labels, 3, 2), 2);
+  assert_int_equal(clv_count_correct_binary(CLV_LOSS_BCE, outputs, labels, 3, 2), 2);
 }
 
 static void labels_of_another_width_are_not_read(void **state) {
@@ -67,14 +67,14 @@ static void places_that_are_ignored_count_for_nothing(void **state) {
   (void)state;
   assert_true(clv_trainer_batch_weight(&t, labels, 0, 2) == 3);
   assert_true(clv_trainer_batch_weight(&t, labels, 1, 1) == 1);
-  assert_int_equal(clv_trainer_judged(&t, labels, 0, 1), 2);
+  assert_int_equal(clv_trainer_count_labelled(&t, labels, 0, 1), 2);
   assert_int_equal(clv_trainer_count_correct(&t, &output, labels, 0, 2), 2);
   assert_int_equal(clv_trainer_count_correct(&t, &second, labels, 1, 1), 1);
   config.loss.weight = (clv_number_list){.n = 2, .items = weight};
   assert_true(clv_trainer_batch_weight(&t, labels, 0, 2) == 4.5);
-  assert_int_equal(clv_trainer_judged(&t, labels, 0, 2), 3);
+  assert_int_equal(clv_trainer_count_labelled(&t, labels, 0, 2), 3);
   config.loss.ignore_index = 1;
-  assert_int_equal(clv_trainer_judged(&t, labels, 0, 2), 4);
+  assert_int_equal(clv_trainer_count_labelled(&t, labels, 0, 2), 4);
   clv_tensor_unref(labels);
 }
 

@@ -25,7 +25,7 @@ static clv_wire_module_status modules[2][2];
 static clv_wire_link_status links[2][1];
 static clv_wire_session_status sessions[2][1];
 static clv_wire_status_reply replies[2]; /* before and now */
-static clv_status_memory memory;
+static clv_status_buffers memory;
 
 enum { BEFORE, NOW };
 
@@ -91,15 +91,15 @@ static int begin(void **state) {
 
 static int end(void **state) {
   (void)state;
-  clv_status_memory_done(&memory);
+  clv_status_buffers_done(&memory);
   return 0;
 }
 
 static clv_status_worker look(uint32_t worker, bool compare) {
   clv_status_worker w = {0};
   clv_err err = {0};
-  if (clv_status_make(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW], &memory,
-                      &w, &err) != CLV_OK)
+  if (clv_status_compare(&config, worker, compare ? &replies[BEFORE] : NULL, &replies[NOW], &memory,
+                         &w, &err) != CLV_OK)
     fail_msg("%s", err.text);
   return w;
 }

@@ -52,7 +52,7 @@ static clv_code write_checkpoint(const char *run, uint64_t step, clv_err *err) {
 static uint64_t latest_step(const char *run, clv_bytes *reasons) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_err err;
-  assert_ok(clv_checkpoint_latest(run, &c, reasons, &err), &err);
+  assert_ok(clv_checkpoint_load_latest(run, &c, reasons, &err), &err);
   assert_int_equal(clv_checkpoint_manifest(c)->step, clv_checkpoint_state(c)->global_step);
   return clv_checkpoint_manifest(c)->step;
 }
@@ -69,7 +69,7 @@ static clv_checkpoint *written(const char *name) {
   clv_checkpoint *c = NULL;
   clv_err err;
   assert_ok(write_checkpoint(run, 100, &err), &err);
-  assert_ok(clv_checkpoint_latest(run, &c, &reasons, &err), &err);
+  assert_ok(clv_checkpoint_load_latest(run, &c, &reasons, &err), &err);
   assert_int_equal(reasons.len, 0);
   return c;
 }
@@ -134,8 +134,8 @@ static void same_step_same_bytes(void **state) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *a = NULL, *b = NULL;
   assert_ok(write_checkpoint(run_dir("same-a"), 5, &err), &err);
   assert_ok(write_checkpoint(run_dir("same-b"), 5, &err), &err);
-  assert_ok(clv_checkpoint_latest(run_dir("same-a"), &a, NULL, &err), &err);
-  assert_ok(clv_checkpoint_latest(run_dir("same-b"), &b, NULL, &err), &err);
+  assert_ok(clv_checkpoint_load_latest(run_dir("same-a"), &a, NULL, &err), &err);
+  assert_ok(clv_checkpoint_load_latest(run_dir("same-b"), &b, NULL, &err), &err);
   const clv_manifest *ma = clv_checkpoint_manifest(a), *mb = clv_checkpoint_manifest(b);
   assert_int_equal(ma->n_files, mb->n_files);
   for (size_t i = 0; i < ma->n_files; i++)
@@ -187,10 +187,10 @@ static void unfinished(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
   clv_checkpoint *none = NULL;
   clv_err err;
-  assert_int_equal(clv_checkpoint_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_checkpoint_load_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
   assert_says(&err, "unfinished is not there: train first");
   assert_ok(clv_mkdirs(run, &err), &err);
-  assert_int_equal(clv_checkpoint_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_checkpoint_load_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
   assert_says(&err, "no usable checkpoint: train first");
   assert_ok(write_checkpoint(run, 9, &err), &err);
   assert_ok(write_checkpoint(run, 10, &err), &err);
@@ -269,7 +269,7 @@ static void changed_after_load(void **state) {
   clv_weights_file *m = NULL;
   clv_err err;
   assert_ok(write_checkpoint(run, 1, &err), &err);
-  assert_ok(clv_checkpoint_latest(run, &c, NULL, &err), &err);
+  assert_ok(clv_checkpoint_load_latest(run, &c, NULL, &err), &err);
   const char *path = at("changed/checkpoint-1/model-00001-of-00002.safetensors");
   assert_ok(clv_file_read(path, 1 << 20, &b, &err), &err);
   b.data[b.len - 1] ^= 1;
@@ -286,7 +286,7 @@ static void renamed_folder(void **state) {
   clv_err err;
   assert_ok(write_checkpoint(run, 7, &err), &err);
   assert_int_equal(rename(at("renamed/checkpoint-7"), at("renamed/checkpoint-8")), 0);
-  assert_int_equal(clv_checkpoint_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_checkpoint_load_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
   assert_says(&err, "the manifest is of step 7");
   assert_int_equal(rename(at("renamed/checkpoint-8"), at("renamed/best")), 0);
   assert_ok(clv_checkpoint_load(at("renamed/best/"), &c, &err), &err);
@@ -472,13 +472,13 @@ static void the_spared_one_stays(void **state) {
   assert_true(exists(run, "checkpoint-2/MANIFEST.json"));
   assert_false(exists(run, "checkpoint-4"));
   assert_false(exists(run, "checkpoint-1"));
-  assert_ok(clv_checkpoint_of_step(run, 2, &c, &err), &err);
+  assert_ok(clv_checkpoint_load_step(run, 2, &c, &err), &err);
   assert_int_equal(clv_checkpoint_manifest(c)->step, 2);
   clv_checkpoint_freep(&c);
-  assert_int_equal(clv_checkpoint_of_step(run, 4, &c, &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_checkpoint_load_step(run, 4, &c, &err), CLV_NOT_FOUND);
   assert_says(&err, "no checkpoint of step 4; of 5, 2");
   put("spared/checkpoint-2/MANIFEST.json", "x", 1);
-  assert_int_equal(clv_checkpoint_of_step(run, 2, &c, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_checkpoint_load_step(run, 2, &c, &err), CLV_DATA_LOSS);
 }
 
 /* The state's own parser, through a checkpoint whose digests are right. */
@@ -509,9 +509,9 @@ static void bad_state(void **state) {
               &err);
     assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
     clv_checkpoint_writer_free(w);
-    assert_int_equal(clv_checkpoint_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
+    assert_int_equal(clv_checkpoint_load_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
     CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
-    assert_int_equal(clv_checkpoint_latest(run, &c, &reasons, &err), CLV_NOT_FOUND);
+    assert_int_equal(clv_checkpoint_load_latest(run, &c, &reasons, &err), CLV_NOT_FOUND);
     assert_non_null(strstr(reasons.data, cases[i].says));
   }
 }

@@ -82,19 +82,20 @@ static void parts_are_read(void **state) {
   clv_sha256 digest;
   clv_err err;
   assert_ok(clv_weights_write(at("read"), list, 3, NULL, 0, &digest, NULL, &err), &err);
-  assert_ok(clv_weights_open_parts(at("read"), &f, &err), &err);
+  assert_ok(clv_weights_open_lazy(at("read"), &f, &err), &err);
   assert_ok(clv_weights_open(at("read"), 0, &whole, &err), &err);
   assert_memory_equal(clv_weights_digest(f), &digest, sizeof digest);
   const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
   assert_null(e->data);
-  assert_ok(clv_weights_part(f, e, 8, got, 16, &err), &err);
+  assert_ok(clv_weights_read_range(f, e, 8, got, 16, &err), &err);
   assert_memory_equal(got, w + 2, 16);
-  assert_ok(clv_weights_part(f, e, 24, got, 0, &err), &err);
-  assert_ok(clv_weights_part(whole, clv_weights_find(whole, "fc.weight"), 8, got + 4, 8, &err),
-            &err);
+  assert_ok(clv_weights_read_range(f, e, 24, got, 0, &err), &err);
+  assert_ok(
+      clv_weights_read_range(whole, clv_weights_find(whole, "fc.weight"), 8, got + 4, 8, &err),
+      &err);
   assert_memory_equal(got + 4, w + 2, 8);
-  assert_int_equal(clv_weights_part(f, e, 20, got, 8, &err), CLV_INVALID);
-  assert_int_equal(clv_weights_part(f, e, UINT64_MAX, got, 8, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_read_range(f, e, 20, got, 8, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_read_range(f, e, UINT64_MAX, got, 8, &err), CLV_INVALID);
   assert_says(&err, "tensor 'fc.weight', which has 24");
 }
 
@@ -106,11 +107,11 @@ static void files_that_change(void **state) {
   float got[6];
   clv_err err;
   assert_ok(clv_weights_write(at("changes"), list, 3, NULL, 0, NULL, NULL, &err), &err);
-  assert_ok(clv_weights_open_parts(at("changes"), &f, &err), &err);
+  assert_ok(clv_weights_open_lazy(at("changes"), &f, &err), &err);
   const clv_weights_entry *e = clv_weights_find(f, "fc.weight");
-  assert_ok(clv_weights_part(f, e, 0, got, 24, &err), &err);
+  assert_ok(clv_weights_read_range(f, e, 0, got, 24, &err), &err);
   assert_int_equal(utimensat(AT_FDCWD, at("changes"), long_ago, 0), 0);
-  assert_int_equal(clv_weights_part(f, e, 0, got, 24, &err), CLV_DATA_LOSS);
+  assert_int_equal(clv_weights_read_range(f, e, 0, got, 24, &err), CLV_DATA_LOSS);
   assert_says(&err, "was changed while it was read");
 }
 

@@ -413,11 +413,11 @@ static void matching(void **state) {
               "'conv1.bias', 'conv1.weight'");
   assert_ok(clv_weights_match(f, want, 2, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err), &err);
 
-  assert_ok(clv_weights_only(f, want, 5, &err), &err);
-  assert_int_equal(clv_weights_only(f, want, 4, &err), CLV_INVALID);
+  assert_ok(clv_weights_check_no_extra(f, want, 5, &err), &err);
+  assert_int_equal(clv_weights_check_no_extra(f, want, 4, &err), CLV_INVALID);
   assert_says(&err, "1 tensors that the model does not have: 'bn.num_batches_tracked'");
   want[0].name = "weight";
-  assert_int_equal(clv_weights_only(f, want, 5, &err), CLV_INVALID);
+  assert_int_equal(clv_weights_check_no_extra(f, want, 5, &err), CLV_INVALID);
   assert_says(&err, "1 tensors that the model does not have: 'fc.weight' (the model has 'weight')");
 }
 
@@ -437,7 +437,7 @@ static void missing_tensors_are_named(void **state) {
   want[1].name = "fc.bias";
   want[4].name =
       "bn2.num_batches_tracked"; /* a count, which may be missing where that is asked for */
-  unsigned counts = CLV_WEIGHTS_COUNTS_FROM_0 | CLV_WEIGHTS_ALLOW_UNEXPECTED;
+  unsigned counts = CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_UNEXPECTED;
   assert_int_equal(clv_weights_match(f, want, 5, CLV_WEIGHTS_ALLOW_UNEXPECTED, found, &err),
                    CLV_INVALID);
   assert_says(&err, "1 missing tensors: 'bn2.num_batches_tracked'");

@@ -32,7 +32,7 @@ static void only_code_and_place_stay(void **state) {
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_frame f = failing("row number 987654 of sample 40", cases[i].hop);
     memcpy(f.failure.element, "987654", 7);
-    clv_frame_keep_place(&f, cases[i].step, cases[i].number);
+    clv_frame_redact_failure(&f, cases[i].step, cases[i].number);
     assert_string_equal(f.failure.text, cases[i].text);
     assert_string_equal(f.failure.hop, cases[i].place);
     assert_string_equal(f.failure.element, "");
@@ -61,9 +61,9 @@ static void who_tells_of_a_failure(void **state) {
   (void)state;
   for (int kind = 1; kind < CLV_FRAME_KINDS; kind++) {
     clv_frame f = {.kind = (clv_frame_kind)kind};
-    assert_int_equal(clv_frame_fails(&f), kind == CLV_ABORT || kind == CLV_ERROR);
+    assert_int_equal(clv_frame_is_failure(&f), kind == CLV_ABORT || kind == CLV_ERROR);
     f.has_failure = true;
-    assert_true(clv_frame_fails(&f));
+    assert_true(clv_frame_is_failure(&f));
   }
 }
 

@@ -160,9 +160,9 @@ static void single_bytes_give_the_same(void **state) {
 }
 
 static void add_before(clv_bytes *message, const clv_frame *f, size_t payload) {
-  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
+  uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   CLV_AUTO(clv_bytes_done) clv_bytes one = encode_whole(f, payload);
-  clv_bytes_add(message, prefix, clv_frame_put_before(prefix, one.len));
+  clv_bytes_add(message, prefix, clv_frame_bundle_prefix(prefix, one.len));
   clv_bytes_add(message, one.data, one.len);
 }
 
@@ -178,7 +178,7 @@ static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame
   assert_ok(clv_frame_decode_bundle(pieces, 2, &limits, &before, &got, &payload, &err));
   assert_int_equal(before.n, n);
   assert_int_equal(got.kind, last);
-  assert_ok(clv_frame_decode_before(pieces, 2, &before.frame[1], &limits, &got, &payload, &err));
+  assert_ok(clv_frame_decode_bundled(pieces, 2, &before.frame[1], &limits, &got, &payload, &err));
   assert_same(second, &got);
   assert_int_equal(payload.len, payload_of_second);
   uint8_t copy[4096];

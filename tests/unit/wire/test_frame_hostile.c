@@ -36,11 +36,11 @@ static clv_code decode_bundle(const clv_bytes *b, clv_err *err) {
 
 /* `n` frames of 2 bytes before none. */
 static clv_bytes pings_before(uint32_t n) {
-  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
+  uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   const uint8_t ping[] = {8, CLV_PING};
   clv_bytes b = {0};
   for (uint32_t i = 0; i < n; i++) {
-    clv_bytes_add(&b, prefix, clv_frame_put_before(prefix, sizeof ping));
+    clv_bytes_add(&b, prefix, clv_frame_bundle_prefix(prefix, sizeof ping));
     clv_bytes_add(&b, ping, sizeof ping);
   }
   return b;
@@ -51,24 +51,24 @@ static void frames_before_another_have_none_and_are_few(void **state) {
   clv_bundle before;
   clv_frame frame;
   clv_payload payload;
-  uint8_t prefix[CLV_WIRE_BEFORE_PREFIX];
+  uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   clv_wire_limits limits = clv_wire_limits_default();
   (void)state;
-  CLV_AUTO(clv_bytes_done) clv_bytes most = pings_before(CLV_WIRE_BEFORE);
+  CLV_AUTO(clv_bytes_done) clv_bytes most = pings_before(CLV_WIRE_BUNDLED);
   assert_ok(decode_bundle(&most, &err));
-  CLV_AUTO(clv_bytes_done) clv_bytes more = pings_before(CLV_WIRE_BEFORE + 1);
+  CLV_AUTO(clv_bytes_done) clv_bytes more = pings_before(CLV_WIRE_BUNDLED + 1);
   assert_int_equal(decode_bundle(&more, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "more than 15 frames before one"));
   assert_int_equal(
       clv_frame_decode(&(clv_piece){most.data, most.len}, 1, &limits, &frame, &payload, &err),
       CLV_INVALID);
   CLV_AUTO(clv_bytes_done) clv_bytes nested = {0}, inner = pings_before(1);
-  clv_bytes_add(&nested, prefix, clv_frame_put_before(prefix, inner.len));
+  clv_bytes_add(&nested, prefix, clv_frame_bundle_prefix(prefix, inner.len));
   clv_bytes_add(&nested, inner.data, inner.len);
   clv_piece piece = {nested.data, nested.len};
   assert_ok(clv_frame_decode_bundle(&piece, 1, &limits, &before, &frame, &payload, &err));
   assert_int_equal(
-      clv_frame_decode_before(&piece, 1, &before.frame[0], &limits, &frame, &payload, &err),
+      clv_frame_decode_bundled(&piece, 1, &before.frame[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
   assert_non_null(strstr(err.text, "has none before it"));
   nested.len -= 2; /* the frame runs past the end of the message */
@@ -239,8 +239,8 @@ SPOIL(transfer_zero, f->chunk.transfer = 0)
 SPOIL(beyond_total, f->chunk.offset = (1 << 20) - 999)
 SPOIL(offset_wraps, f->chunk.offset = UINT64_MAX - 500)
 SPOIL(total_high, f->chunk.total = UINT64_MAX)
-SPOIL(what_zero, f->state.what = (clv_state_what)0)
-SPOIL(what_five, f->state.what = (clv_state_what)5)
+SPOIL(what_zero, f->state.what = (clv_state_kind)0)
+SPOIL(what_five, f->state.what = (clv_state_kind)5)
 SPOIL(put_gradients, f->state.what = CLV_STATE_GRADIENTS; f->context = 0)
 SPOIL(index_high, f->state.index = 7)
 SPOIL(of_a_path, strcpy(f->state.name, "../x"))

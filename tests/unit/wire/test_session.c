@@ -90,7 +90,7 @@ static void hello_reply_round_trips(void **state) {
   assert_memory_equal(&got.artifacts[1].sha256, &artifacts[1].sha256, sizeof(clv_sha256));
 }
 
-static void assert_kind(const clv_wire_kind *k, const char *kind, const char *isa,
+static void assert_kind(const clv_wire_device_kind *k, const char *kind, const char *isa,
                         const char *built_with) {
   assert_string_equal(k->kind, kind);
   assert_string_equal(k->isa, isa);
@@ -103,7 +103,7 @@ static void kinds_of_devices_round_trip(void **state) {
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
   const char *devices[] = {"cuda:0", "cuda:1", "cpu", "cpu:0"};
-  clv_wire_kind kinds[] = {
+  clv_wire_device_kind kinds[] = {
       {"cuda", "sm_90", "x"}, {"cuda", "sm_80", "y"}, {"cpu", "avx2", "z"}, {"cpu", "avx2", "z"}};
   clv_wire_library versions[] = {{"kernels", "oneDNN"}, {"cuda:1", "cuDNN"}};
   clv_wire_hello_reply reply = {

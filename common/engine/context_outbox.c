@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The exit of the engine: what comes of its work waits here until the node takes it, which it does
+ * after each piece of work. Nothing of the engine calls the node.
+ */
+#include <string.h>
+
+#include "common/engine/context_int.h"
+
+void clv_packet_list_add(clv_packet_list *l, clv_packet *p) {
+  p->next = NULL;
+  *(l->last ? &l->last->next : &l->first) = p;
+  l->last = p;
+}
+
+clv_packet *clv_packet_list_take(clv_packet_list *l) {
+  clv_packet *p = l->first;
+  if (!p) return NULL;
+  l->first = p->next;
+  if (!l->first) l->last = NULL;
+  return p;
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
+                               uint64_t message, uint32_t name, clv_packet **ret, clv_err *err) {
+  CLV_TRY(clv_packet_new(e->env.pool, kind, ret, err));
+  (*ret)->frame.context = c->id;
+  (*ret)->frame.message = message;
+  memcpy((*ret)->frame.to, e->names[name], sizeof(*ret)->frame.to);
+  return CLV_OK;
+}
+
+void clv_outbox_send(clv_contexts *e, clv_packet *p) { clv_packet_list_add(&e->send, p); }
+
+bool clv_outbox_can_stream(const clv_contexts *e, uint32_t name, size_t bytes) {
+  return (name || !e->env.program) && bytes > CLV_WIRE_INLINE_MAX;
+}
+
+void clv_outbox_add_state_frame(clv_contexts *e, clv_packet *p) {
+  clv_packet_list_add(&e->state_frames, p);
+}
+
+void clv_outbox_refuse(clv_contexts *e, clv_packet *p, const clv_err *why) {
+  clv_frame_set_failure(&p->frame, why->code, why->text, "");
+  memcpy(p->frame.failure.element, why->element, sizeof why->element);
+  clv_packet_list_add(&e->refused, p);
+}
+
+void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *tensor,
+                               clv_shared_err *failed) {
+  d->next = NULL;
+  d->tensor = tensor ? clv_tensor_ref(tensor) : NULL;
+  d->failed = failed ? clv_shared_err_ref(failed) : NULL;
+  *(e->kept_last ? &e->kept_last->next : &e->kept) = d;
+  e->kept_last = d;
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+static bool packet_of(clv_packet_list *l, clv_result_kind kind, clv_result *ret) {
+  *ret = (clv_result){.kind = kind, .packet = clv_packet_list_take(l)};
+  return ret->packet;
+}
+
+static bool kept_value(clv_contexts *e, clv_result *ret) {
+  clv_delivery *d = e->kept;
+  if (!d) return false;
+  e->kept = d->next;
+  if (!e->kept) e->kept_last = NULL;
+  *ret = (clv_result){
+      .kind = CLV_RESULT_KEPT, .ref = d->keep, .tensor = d->tensor, .failed = d->failed};
+  clv_slab_recycle(&e->deliveries, d);
+  return true;
+}
+
+bool clv_contexts_take_result(clv_contexts *e, clv_result *ret) {
+  return packet_of(&e->send, CLV_RESULT_SEND, ret) ||
+         packet_of(&e->state_frames, CLV_RESULT_STATE, ret) ||
+         packet_of(&e->refused, CLV_RESULT_REFUSED, ret) || kept_value(e, ret);
+}
+
+void clv_result_done(clv_contexts *e, clv_result *r) {
+  if (!r) return;
+  clv_tensor_unref(r->tensor);
+  clv_shared_err_unref(e, r->failed);
+}
+
+void clv_outbox_free(clv_contexts *e) {
+  if (!e) return;
+  clv_result r;
+  while (clv_contexts_take_result(e, &r)) {
+    clv_packet_free(r.packet);
+    clv_result_done(e, &r);
+  }
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks whose values are not kept until backward (torch.utils.checkpoint's): backward begins such
+ * a block with the steps of forward once more, as many as it needs, from the values that come into
+ * the block. The numbers drawn are functions of the call, so the bits are those of the first time.
+ */
+#include "common/model/graph/plan_int.h"
+
+bool clv_plan_is_recomputed(const clv_plan *p, int node) {
+  return p->options.training && p->graph->nodes[node].recompute &&
+         p->graph->nodes[node].op != CLV_OP_INPUT;
+}
+
+bool clv_plan_is_in_block(const clv_plan *p, int node, uint32_t number) {
+  return clv_plan_is_recomputed(p, node) && p->graph->nodes[node].recompute == number;
+}
+
+bool clv_plan_has_dw(const clv_plan *p, int node) {
+  const clv_plan_node *q = &p->nodes[node];
+  return q->live && q->kernel && q->learns && !q->kernel->fused_grads;
+}
+
+bool clv_plan_has_dx(const clv_plan *p, int node) {
+  const clv_plan_node *q = &p->nodes[node];
+  bool any = q->kernel->fused_grads && q->learns;
+  for (int i = 0; i < q->n_src; i++) any |= p->nodes[q->src[i]].needs_grad;
+  return any;
+}
+
+unsigned clv_plan_reads_saved(const clv_plan *p, int node) {
+  const clv_plan_node *q = &p->nodes[node];
+  unsigned saves = 0;
+  if (!q->kernel || !q->needs_grad) return 0;
+  if (clv_plan_has_dx(p, node)) saves |= q->kernel->saves & ~q->kernel->saves_for_dw;
+  if (clv_plan_has_dw(p, node)) saves |= q->kernel->saves;
+  return saves;
+}
+
+/* wanted[k]: the value of input k is read, by backward or by forward again. */
+static void want_inputs(const clv_plan *p, int node, unsigned saves, bool all, bool *wanted) {
+  const clv_plan_node *q = &p->nodes[node];
+  for (int k = 0; k < q->n_src; k++)
+    if (all || saves & clv_save_in(k)) wanted[q->src[k]] = true;
+}
+
+void clv_plan_find_recomputed(const clv_plan *p, int top, bool *wanted) {
+  uint32_t number = p->graph->nodes[top].recompute;
+  for (int i = top; i >= 0; i--) {
+    const clv_plan_node *q = &p->nodes[i];
+    if (!q->live || q->absorbed || !clv_plan_is_in_block(p, i, number)) continue;
+    unsigned saves = clv_plan_reads_saved(p, i);
+    bool backward = q->kernel && q->needs_grad;
+    wanted[i] |= saves & CLV_SAVE_OUT || (backward && q->kernel->saved_bytes);
+    want_inputs(p, i, saves, wanted[i], wanted);
+  }
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A chain of layers for several nodes (Shoeybi et al., Megatron-LM, 2019, section 3). With X of n
+ * rows, A cut into columns and B into rows,
+ *
+ *   Y = act(X A):  Y_k = act(X A_k + a_k), and Y is the Y_k beside each other
+ *   Z = Y B + b:   Z_k = Y_k B_k (+ b where k is 0), and Z = ((Z_0 + Z_1) + Z_2) + ...
+ *
+ * (a linear layer keeps the transpose, so that its columns are rows of its weight). Glue are
+ * ordinary ops: what goes forward through a concat or add comes back through it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/graph/graph_int.h"
+
+void clv_division_free(clv_division *d) {
+  if (!d) return;
+  for (uint32_t i = 0; i < d->n_stretches; i++)
+    for (uint32_t k = 0; k < CLV_MAX_IN; k++) clv_graph_free(d->stretches[i].graph[k]);
+  free(d->stretches);
+  free(d);
+}
+
+void clv_division_freep(clv_division **d) {
+  clv_division_free(*d);
+  *d = NULL;
+}
+
+/* ---- what can be divided --------------------------------------------------------------------- */
+
+clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
+                               clv_err *err) {
+  const clv_node *n = &g->nodes[node];
+  const clv_shape *in = &g->nodes[n->in[0]].shape;
+  bool columns = how == CLV_PARALLEL_COLUMNS;
+  int64_t extent = columns ? n->attrs.out : in->dim[in->rank - 1];
+  if (how == CLV_PARALLEL_NONE) return CLV_OK;
+  if (n->op != CLV_OP_LINEAR)
+    return clv_fail(err, CLV_INVALID,
+                    "parallel: only linear can be divided, '%s' is a %s: leave the word out, and "
+                    "the layer is computed whole where the parts are joined",
+                    n->name, clv_op_name(n->op));
+  if (extent % n_parts)
+    return clv_fail(err, CLV_INVALID, "parallel: '%s' has %lld %s, which %u parts do not divide",
+                    n->name, (long long)extent, columns ? "outputs" : "inputs", n_parts);
+  return CLV_OK;
+}
+
+/* ---- stretches ------------------------------------------------------------------------------- */
+
+typedef struct divider {
+  const clv_graph *g;
+  clv_division *d;
+  clv_division_segment *at; /* the last one; NULL before the first */
+  int last[CLV_MAX_IN];     /* in its graphs */
+} divider;
+
+static uint32_t graphs_of(const divider *v) { return v->at->spread ? v->d->n_parts : 1; }
+
+static const clv_node *last_of(const divider *v, uint32_t k) {
+  return &v->at->graph[k]->nodes[v->last[k]];
+}
+
+static bool is_spread(const divider *v) { return v->at && v->at->spread; }
+
+/* A stretch behind the others, each of its graphs over `n_in` values like this one. */
+static clv_code begin(divider *v, bool spread, uint32_t n_in, const clv_node *value, clv_err *err) {
+  clv_node like = *value; /* its graph stays, but be independent of it */
+  char name[24];
+  v->at = &v->d->stretches[v->d->n_stretches++];
+  v->at->spread = spread;
+  for (uint32_t k = 0; k < graphs_of(v); k++) {
+    CLV_TRY(clv_graph_new(&v->at->graph[k], err));
+    for (uint32_t i = 0; i < n_in; i++) {
+      snprintf(name, sizeof name, n_in > 1 ? "part%u" : "input", i);
+      CLV_TRY(
+          clv_graph_add_input(v->at->graph[k], name, like.dtype, &like.shape, &v->last[k], err));
+    }
+  }
+  return CLV_OK;
+}
+
+/* `n` again in graph k, with these attributes. */
+static clv_code add(divider *v, uint32_t k, const clv_node *n, const clv_attrs *attrs,
+                    clv_err *err) {
+  CLV_TRY(clv_graph_add(v->at->graph[k], n->op, attrs, n->name, n->layer, &v->last[k], 1,
+                        &v->last[k], err));
+  v->at->graph[k]->nodes[v->last[k]].key = n->key;
+  v->at->graph[k]->nodes[v->last[k]].recompute = n->recompute;
+  return CLV_OK;
+}
+
+/* Glue before or behind layer n; no layer of a file can have such a name twice. */
+static clv_code glue(divider *v, uint32_t k, clv_op op, const clv_attr_value *values, int n_values,
+                     const int *in, int n_in, clv_err *err) {
+  clv_graph *g = v->at->graph[k];
+  clv_attrs attrs;
+  char name[32];
+  snprintf(name, sizeof name, "-.%s%d", clv_op_name(op), g->n_nodes);
+  CLV_TRY(clv_attrs_parse(op, values, n_values, &attrs, err));
+  return clv_graph_add(g, op, &attrs, name, CLV_GLUE_LAYER, in, n_in, &v->last[k], err);
+}
+
+static clv_attr_value integer(clv_attr_key key, int64_t v) {
+  return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static clv_code beside(divider *v, clv_err *err) {
+  clv_attr_value dim = integer(CLV_ATTR_DIM, -1);
+  int in[CLV_MAX_IN];
+  for (int k = 0; k < CLV_MAX_IN; k++) in[k] = k;
+  return glue(v, 0, CLV_OP_CONCAT, &dim, 1, in, (int)v->d->n_parts, err);
+}
+
+/* In the order of the parts, whoever is first. */
+static clv_code sum(divider *v, clv_err *err) {
+  int in[2] = {0, 0};
+  for (uint32_t k = 1; k < v->d->n_parts; k++) {
+    in[1] = (int)k;
+    CLV_TRY(glue(v, 0, CLV_OP_ADD, NULL, 0, in, 2, err));
+    in[0] = v->last[0];
+  }
+  return CLV_OK;
+}
+
+static clv_code join(divider *v, clv_code (*how)(divider *v, clv_err *err), clv_err *err) {
+  CLV_TRY(begin(v, false, v->d->n_parts, last_of(v, 0), err));
+  return how(v, err);
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+/* Value i of its output needs value i of its input alone, and nothing is drawn for it. */
+static bool stays_spread(const clv_node *n) {
+  return clv_op_def_of(n->op)->elementwise && n->op != CLV_OP_DROPOUT;
+}
+
+static clv_code add_whole(divider *v, const clv_node *n, clv_err *err) {
+  if (is_spread(v) && !stays_spread(n)) CLV_TRY(join(v, beside, err));
+  if (!v->at) CLV_TRY(begin(v, false, 1, &v->g->nodes[n->in[0]], err));
+  for (uint32_t k = 0; k < graphs_of(v); k++) CLV_TRY(add(v, k, n, &n->attrs, err));
+  return CLV_OK;
+}
+
+static clv_code add_columns(divider *v, const clv_node *n, clv_err *err) {
+  clv_attrs attrs = n->attrs;
+  attrs.out /= v->d->n_parts;
+  if (is_spread(v)) CLV_TRY(join(v, beside, err));
+  CLV_TRY(begin(v, true, 1, &v->g->nodes[n->in[0]], err));
+  for (uint32_t k = 0; k < v->d->n_parts; k++) CLV_TRY(add(v, k, n, &attrs, err));
+  return CLV_OK;
+}
+
+/* Each part takes its share of a whole value. */
+static clv_code slice_all(divider *v, const clv_node *value, clv_err *err) {
+  int64_t width = value->shape.dim[value->shape.rank - 1] / v->d->n_parts;
+  CLV_TRY(begin(v, true, 1, value, err));
+  for (uint32_t k = 0; k < v->d->n_parts; k++) {
+    clv_attr_value values[] = {integer(CLV_ATTR_DIM, -1), integer(CLV_ATTR_START, k * width),
+                               integer(CLV_ATTR_STOP, (k + 1) * width)};
+    CLV_TRY(glue(v, k, CLV_OP_SLICE, values, 3, &v->last[k], 1, err));
+  }
+  return CLV_OK;
+}
+
+/* The bias is added once, by the first part. */
+static clv_code add_rows(divider *v, const clv_node *n, clv_err *err) {
+  clv_attrs attrs = n->attrs;
+  if (!is_spread(v)) CLV_TRY(slice_all(v, &v->g->nodes[n->in[0]], err));
+  for (uint32_t k = 0; k < v->d->n_parts; k++) {
+    CLV_TRY(add(v, k, n, &attrs, err));
+    attrs.bias = false;
+  }
+  return join(v, sum, err);
+}
+
+static clv_code add_all(divider *v, const clv_parallel *how, clv_err *err) {
+  static clv_code (*const adds[])(divider *, const clv_node *, clv_err *) = {
+      [CLV_PARALLEL_NONE] = add_whole,
+      [CLV_PARALLEL_COLUMNS] = add_columns,
+      [CLV_PARALLEL_ROWS] = add_rows};
+  for (int i = 1; i < v->g->n_nodes; i++) {
+    if (v->g->nodes[i].op == CLV_OP_INPUT || v->g->nodes[i].n_in != 1 ||
+        v->g->nodes[i].in[0] != i - 1)
+      return clv_fail(err, CLV_INVALID, "only a chain of layers can be divided");
+    CLV_TRY(clv_divide_check_node(v->g, i, how[i], v->d->n_parts, err));
+    CLV_TRY(adds[how[i]](v, &v->g->nodes[i], err));
+  }
+  return is_spread(v) ? join(v, beside, err) : CLV_OK;
+}
+
+clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
+                          clv_division **ret, clv_err *err) {
+  CLV_AUTO(clv_division_freep) clv_division *d = NULL;
+  if (n_parts < 2 || n_parts > CLV_MAX_IN)
+    return clv_fail(err, CLV_INVALID, "%u parts; 2 to %d are possible", n_parts, CLV_MAX_IN);
+  CLV_TRY(clv_alloc(1, sizeof *d, &d, err));
+  CLV_TRY(clv_alloc(2 * (size_t)chain->n_nodes, sizeof *d->stretches, &d->stretches, err));
+  d->n_parts = n_parts;
+  divider v = {.g = chain, .d = d};
+  CLV_TRY(add_all(&v, how, err));
+  *ret = clv_steal(&d);
+  return CLV_OK;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole) {
+  size_t outer = 1, inner = p->element;
+  int axis = 0;
+  while (axis < p->shape.rank && p->shape.dim[axis] == p->of.dim[axis])
+    outer *= (size_t)p->shape.dim[axis++];
+  for (int i = axis + 1; i < p->shape.rank; i++) inner *= (size_t)p->shape.dim[i];
+  bool cut = axis < p->shape.rank;
+  size_t run = cut ? (size_t)p->shape.dim[axis] * inner : inner;
+  size_t row = cut ? (size_t)p->of.dim[axis] * inner : inner;
+  for (size_t o = 0; o < outer; o++) {
+    char *there = (char *)whole + o * row + (cut ? p->index * run : 0),
+         *here = (char *)part + o * run;
+    memcpy(into_whole ? there : here, into_whole ? here : there, run);
+  }
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists of records that nobody has, linked by their first bytes. Address sanitizer reports who
+ * touches such a record. In builds that are not for release (CLV_FILLS_FREED) its bytes are
+ * FREED_BYTE, so that a pointer or a counter which is read there is no valid one.
+ */
+#ifndef CLEAVE_FAIR_IDLE_INT_H
+#define CLEAVE_FAIR_IDLE_INT_H
+
+#include <stddef.h>
+#include <string.h>
+
+#if defined __has_feature
+#if __has_feature(address_sanitizer)
+#define CLV_POISONS
+#endif
+#elif defined __SANITIZE_ADDRESS__
+#define CLV_POISONS
+#endif
+
+#ifdef CLV_POISONS
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#endif
+
+enum { FREED_BYTE = 0xdb };
+
+/* Puts a record of `bytes` at the head of the list. */
+static inline void clv_free_list_push(void **list, void *record, size_t bytes) {
+#ifdef CLV_FILLS_FREED
+  memset(record, FREED_BYTE, bytes);
+#endif
+  *(void **)record = *list;
+  *list = record;
+  ASAN_POISON_MEMORY_REGION(record, bytes);
+}
+
+/* Takes the first record of a list that has one. Its bytes are undefined. */
+static inline void *clv_free_list_pop(void **list, size_t bytes) {
+  void *record = *list;
+  ASAN_UNPOISON_MEMORY_REGION(record, bytes);
+  *list = *(void **)record;
+  return record;
+}
+
+#endif

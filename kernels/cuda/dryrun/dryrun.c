@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A table whose functions do nothing but say how much is borrowed.
+ */
+#include "kernels/cuda/dryrun/dryrun.h"
+
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda.h"
+
+/* A device for each way to lend; its number is the way. */
+enum { DEVICES = CLV_CUDA_DRY_RUN_MOST + 1 };
+
+/* Pointers that are not NULL, to nothing that anybody reads; a stream is its device's place. */
+static char thing, streams[DEVICES];
+
+static size_t lent(int device, size_t most) { return device == CLV_CUDA_DRY_RUN_MOST ? most : 0; }
+
+static clv_code describe(int device, clv_cuda_info *ret, clv_err *err) {
+  (void)device, (void)err;
+  *ret = (clv_cuda_info){.name = "paper", .libraries = "none", .capability = 90};
+  return CLV_OK;
+}
+
+/* ---- memory, and what is in order ------------------------------------------------------------ */
+
+static clv_code take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
+  (void)s, (void)bytes, (void)err;
+  *ret = &thing;
+  return CLV_OK;
+}
+
+static void give(clv_cuda_stream *s, void *p) { (void)s, (void)p; }
+
+static clv_code host_take(size_t bytes, void **ret, clv_err *err) {
+  return clv_alloc_aligned(bytes, ret, err);
+}
+
+static clv_code fill(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err) {
+  (void)s, (void)dst, (void)byte, (void)bytes, (void)err;
+  return CLV_OK;
+}
+
+static clv_code stream_new(int device, bool urgent, clv_cuda_stream **ret, clv_err *err) {
+  (void)urgent, (void)err;
+  *ret = (clv_cuda_stream *)&streams[device];
+  return CLV_OK;
+}
+
+static void stream_free(clv_cuda_stream *s) { (void)s; }
+
+static clv_code event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
+  (void)device, (void)timed, (void)err;
+  *ret = (clv_cuda_event *)&thing;
+  return CLV_OK;
+}
+
+static void event_free(clv_cuda_event *e) { (void)e; }
+
+/* ---- what libraries make --------------------------------------------------------------------- */
+
+static clv_code matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
+                           size_t *ret_workspace, clv_err *err) {
+  (void)d, (void)err;
+  *ret = (clv_cuda_matmul *)&thing;
+  *ret_workspace = lent(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
+  return CLV_OK;
+}
+
+static void matmul_free(clv_cuda_matmul *m) { (void)m; }
+
+static clv_code conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
+                         size_t *ret_workspace, clv_err *err) {
+  (void)d, (void)err;
+  *ret = (clv_cuda_conv *)&thing;
+  *ret_workspace = lent(device, CLV_CUDA_CONV_MAX_WORKSPACE);
+  return CLV_OK;
+}
+
+static void conv_free(clv_cuda_conv *c) { (void)c; }
+
+/* Of gates, cell and hidden value; a library keeps as much again at most. */
+enum { KEPT_OF_A_STEP = 6 };
+
+static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
+                         clv_cuda_lstm_space *ret_space, clv_err *err) {
+  (void)err;
+  int device = (int)((const char *)s - streams);
+  size_t h = (size_t)d->h, later = (size_t)d->layers - 1;
+  size_t values = 4 * h * ((size_t)d->f + h) + later * 8 * h * h;
+  if (d->bias) values += (later + 1) * 8 * h;
+  size_t steps = (later + 1) * (size_t)(d->n * d->t) * h;
+  size_t reserve = d->learns ? KEPT_OF_A_STEP * steps * sizeof(float) : 0;
+  *ret = (clv_cuda_lstm *)&thing;
+  *ret_space = (clv_cuda_lstm_space){.weights = values * sizeof(float),
+                                     .reserve = reserve + lent(device, reserve),
+                                     .workspace = lent(device, CLV_CUDA_MATMUL_MAX_WORKSPACE)};
+  return CLV_OK;
+}
+
+static void lstm_free(clv_cuda_lstm *l) { (void)l; }
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const clv_vendor vendor = {
+    .abi = CLV_VENDOR_ABI,
+    .size = sizeof(clv_vendor),
+    .name = "cuda",
+    .describe = describe,
+    .take = take,
+    .give = give,
+    .host_take = host_take,
+    .host_give = free,
+    .fill = fill,
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .event_new = event_new,
+    .event_free = event_free,
+    .matmul_new = matmul_new,
+    .matmul_free = matmul_free,
+    .conv_new = conv_new,
+    .conv_free = conv_free,
+    .lstm_new = lstm_new,
+    .lstm_free = lstm_free,
+};
+
+clv_code clv_cuda_dry_run_open(clv_cuda_dry_run_workspace loan, clv_backend **ret, clv_err *err) {
+  return clv_cuda_open(&vendor, loan, ret, err);
+}
+
+void clv_cuda_dry_run_close(clv_backend *b) { clv_cuda_close(b); }
+
+void clv_cuda_dry_run_closep(clv_backend **b) {
+  clv_cuda_dry_run_close(*b);
+  *b = NULL;
+}

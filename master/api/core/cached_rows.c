@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of a module's output that the worker behind it keeps on its disk: sent once with their
+ * numbers, later the numbers alone.
+ */
+#include <stdio.h>
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+
+static cleave_status check(const cleave_cached *c, cleave_error *error) {
+  const api_peer *p = &c->to->runtime->peers[c->to->node];
+  if (!c->n || !c->to->node || !p->has_module)
+    return api_fail(error, CLV_INVALID, "no rows, or no worker to keep them");
+  if (p->keeps_rows) return CLEAVE_OK;
+  api_fail(error, CLV_UNIMPLEMENTED,
+           "worker '%s' keeps no caches for this identity: it needs state_dir and "
+           "allow[].cache_bytes in its worker.yaml, or is of an older version",
+           p->name);
+  api_set_error_node(error, p->name, c->to->name);
+  return CLEAVE_UNIMPLEMENTED;
+}
+
+cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
+  LOCKED(c->to->runtime);
+  return check(c, error);
+}
+
+/* What the worker makes of it. */
+static void describe(const cleave_cached *c, api_value *v) {
+  const clv_node *out = &c->from->graph->nodes[c->from->graph->output];
+  v->row_of = c->from;
+  v->dtype = out->dtype;
+  v->shape = out->shape;
+  v->shape.dim[0] = (int64_t)c->n;
+  v->at = NODE_BIT(c->to->node);
+}
+
+static cleave_status send(cleave_runtime *rt, const cleave_cached *c, const api_value *v,
+                          clv_tensor *values, clv_tensor *rows, cleave_error *error) {
+  clv_packet *p;
+  PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  snprintf(p->frame.to, sizeof p->frame.to, "%s", api_wire_name(&rt->peers[c->to->node]));
+  p->frame.has_cached = true;
+  p->frame.cached = (clv_wire_cached){c->key, c->records, c->keep_s};
+  if (values) clv_packet_add(p, values);
+  clv_packet_add(p, rows);
+  return api_send(rt, c->to->node, p, error);
+}
+
+cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, const cleave_cached *c,
+                                 const cleave_tensor *values, cleave_reference *ret,
+                                 cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL, *rows = NULL;
+  const cleave_tensor numbers = {
+      .dtype = CLEAVE_I64, .rank = 1, .shape = {(int64_t)c->n}, .data = (void *)(uintptr_t)c->rows};
+  api_context *context;
+  api_value *v;
+  if (values) PASS(api_copy_tensor_in(rt->pool, values, &t, error));
+  PASS(api_copy_tensor_in(rt->pool, &numbers, &rows, error));
+  LOCKED(rt);
+  PASS(check(c, error));
+  PASS(api_find_context(rt, handle, &context, error));
+  PASS(api_new_value(rt, context, &v, error));
+  describe(c, v);
+  cleave_status status = send(rt, c, v, t, rows, error);
+  if (status != CLEAVE_OK) { /* nobody else knows of it yet */
+    context->newest = v->older;
+    api_drop_value(rt, v);
+    return status;
+  }
+  context->nodes |= NODE_BIT(c->to->node);
+  ret->id = v->id;
+  return CLEAVE_OK;
+}
+
+static clv_code ask(const cleave_cached *c, bool remove, uint64_t timeout_ms, uint64_t *ret_rows,
+                    clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
+  CLV_AUTO(clv_wire_done) clv_wire_cached_reply reply = {0};
+  const clv_wire_cached_request q = {.remove = remove, .key = c->key};
+  const api_peer *p = &c->to->runtime->peers[c->to->node];
+  CLV_TRY(clv_wire_cached_request_encode(&q, &request, err));
+  CLV_TRY(clv_rpc_call(p->channel, CLV_METHOD_CACHED, request.data, request.len,
+                       (unsigned)timeout_ms, &answer, err));
+  CLV_TRY(clv_wire_cached_reply_decode(&(clv_piece){answer.data, answer.len}, 1, &reply, err));
+  *ret_rows = 0;
+  for (uint32_t i = 0; i < reply.n_caches; i++) *ret_rows += reply.caches[i].rows;
+  return CLV_OK;
+}
+
+clv_code cleave_cache_count(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
+                            clv_err *err) {
+  return ask(c, false, timeout_ms, ret_rows, err);
+}
+
+clv_code cleave_cache_end(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
+                          clv_err *err) {
+  return ask(c, true, timeout_ms, ret_rows, err);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a lost node, or a lost link between two nodes, means for contexts, modules and requests.
+ */
+#include <stdio.h>
+
+#include "master/api/core/module_int.h"
+
+api_node_set api_lost_nodes(const cleave_runtime *rt) {
+  api_node_set lost = 0;
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (api_is_lost(&rt->peers[i])) lost |= NODE_BIT(i);
+  return lost;
+}
+
+const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len) {
+  size_t used = 0;
+  uint64_t now = api_now(rt);
+  buf[0] = '\0';
+  for (uint32_t i = 1; i < rt->n_peers && used < len; i++) {
+    uint64_t heard = __atomic_load_n(&rt->peers[i].heard_ns, __ATOMIC_RELAXED);
+    used += (size_t)snprintf(buf + used, len - used, "%s'%.64s' %llu ms ago",
+                             used ? ", " : "; last heard of worker ", rt->peers[i].name,
+                             (unsigned long long)(now - CLV_MIN(heard, now)) / 1000000u);
+  }
+  return buf;
+}
+
+void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
+  size_t at = 0;
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
+    if (c->nodes & ~(c->state > API_CONTEXT_ENDING ? c->ended : 0) & NODE_BIT(node))
+      api_context_fail(rt, c, failure, NODE_BIT(node));
+  if (rt->keeper) rt->keeper->node_failed(rt, node, failure);
+  api_modules_drop_at_node(rt, node);
+  for (api_state_request *r = rt->requests; r; r = r->next) {
+    if (r->node != node || r->failed) continue;
+    r->failed = true;
+    r->failure = *failure;
+  }
+  api_wake(rt);
+}
+
+/* The time that a worker's own loss had to show has passed. What needs no link between the two goes
+ * on: other contexts, and what either keeps. */
+static void fail_broken(cleave_runtime *rt) {
+  if (!rt->broken.status || api_now(rt) < rt->broken_until) return;
+  cleave_error why = rt->broken;
+  rt->broken.status = CLEAVE_OK;
+  api_node_set both = NODE_BIT(rt->broken_at) | NODE_BIT(rt->broken_to);
+  for (size_t i = 0; i < rt->contexts.cap; i++) {
+    api_context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    if (c && !(both & ~c->nodes)) api_context_fail(rt, c, &why, 0);
+  }
+}
+
+static uint64_t believed_at(cleave_runtime *rt) {
+  return rt->broken.status ? rt->broken_until : UINT64_MAX;
+}
+
+const api_job api_broken_link_job = {.before_sleep = believed_at, .after_sleep = fail_broken};

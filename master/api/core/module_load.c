@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Modules on their way to their nodes: at their first use, and again when what the node was told
+ * holds no more, with the state that they have, which is held here meanwhile.
+ */
+#include <stdio.h>
+
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+#include "master/api/core/ties_int.h"
+
+/* ---- loading it again ------------------------------------------------------------------------ */
+
+cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, uint64_t until,
+                                        cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  clv_packet *p;
+  PASS(api_packet_new(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, error));
+  api_set_frame_module(p, m);
+  p->frame.generation = generation;
+  PASS(api_send(rt, m->node, p, error));
+  while (m->unload) {
+    PASS(api_check_node_present(rt, m->node, error));
+    if (!api_sleep(rt, until))
+      return api_fail(error, CLV_DEADLINE, "'%s' has not let go of module '%s' in time",
+                      rt->peers[m->node].name, m->name);
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error) {
+  PASS(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->held[0], &m->n_held[0], error));
+  if (m->resets_moments) return CLEAVE_OK;
+  return api_state_read_all(m, CLEAVE_STATE_OPTIMIZER, until, &m->held[1], &m->n_held[1], error);
+}
+
+/* The owner takes those off first that are tied to it: they are loaded again behind it. */
+static cleave_status take_off_tied(const cleave_module *owner, uint64_t until_ns,
+                                   cleave_error *error) {
+  cleave_runtime *rt = owner->runtime;
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    if (!m || m == owner || !api_is_tied_to(m, owner)) continue;
+    while (m->state == MODULE_PLACING)
+      if (!api_sleep(rt, until_ns))
+        return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
+    if (m->state == MODULE_PLACED) PASS(api_module_save_and_unload(m, until_ns, error));
+  }
+  return CLEAVE_OK;
+}
+
+/* When this fails with nothing held, the module is as before; else its next use goes on. */
+cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
+  rt->peers[m->node].loading++;
+  cleave_status status = take_off_tied(m, until_ns, error);
+  if (status == CLEAVE_OK) status = hold(m, until_ns, error);
+  bool held = status == CLEAVE_OK;
+  if (held) status = api_module_unload_at_node(m, m->generation, until_ns, error);
+  rt->peers[m->node].loading--;
+  (void)api_module_on_event(&m->state, held ? MODULE_NOT_AT_NODE : MODULE_AT_NODE);
+  if (held) {
+    m->unload = 0;
+    m->needs_reload = m->resets_moments = false;
+    api_module_record_attempt(m, status);
+  } else {
+    for (int k = 0; k < 2; k++) api_module_drop_held_state(m, k);
+  }
+  api_wake(rt);
+  return status;
+}
+
+cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  static const clv_state_kind what[] = {CLV_STATE_WEIGHTS, CLV_STATE_OPTIMIZER};
+  for (int k = 0; k < 2; k++)
+    if (m->n_held[k]) PASS(api_state_put(m, what[k], 0, m->held[k], m->n_held[k], until_ns, error));
+  for (int k = 0; k < 2; k++) api_module_drop_held_state(m, k);
+  return CLEAVE_OK;
+}
+
+/* ---- placing it ------------------------------------------------------------------------------ */
+
+static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  for (size_t i = m->n_weights; i-- > 0;) { /* all stay until the last is there */
+    api_state_item item = {.tensor = m->weights[i].tensor};
+    snprintf(item.name, sizeof item.name, "%s", m->weights[i].name);
+    PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
+  }
+  api_module_drop_weights(m);
+  return CLEAVE_OK;
+}
+
+static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t now = api_now(rt), left_ms = until_ns > now ? (until_ns - now) / 1000000u : 0;
+  m->generation = rt->generations[m->index]++;
+  api_unlock(rt);
+  cleave_status status = api_load_module(m, CLV_MAX(left_ms, UINT64_C(1)), error);
+  api_lock(rt);
+  return status;
+}
+
+/* Of attempts that came too late, or of which there was no word. */
+static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  for (uint32_t g = m->attempts_from; g != m->generation; g++)
+    PASS(api_module_unload_at_node(m, g, until_ns, error));
+  m->attempts_from = m->generation;
+  return CLEAVE_OK;
+}
+
+/* The place was free by what this node has sent. A node that still has a module there has not been
+ * told, since its link broke: that is what went wrong, and whatever is sent next says so. */
+static cleave_status find_loss(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_error exists = error ? *error : (cleave_error){0};
+  PASS(api_module_unload_at_node(m, m->generation, until_ns, error));
+  if (error) *error = exists;
+  return CLEAVE_EXISTS;
+}
+
+cleave_status api_module_load_at_node(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  cleave_status status = attempt(m, until_ns, error);
+  if (status != CLEAVE_EXISTS) return status;
+  if (!m->may_be_at_node) return find_loss(m, until_ns, error);
+  PASS(let_go_of_attempts(m, until_ns, error));
+  return attempt(m, until_ns, error);
+}
+
+void api_module_record_attempt(cleave_module *m, cleave_status status) {
+  if (status != CLEAVE_OK && !m->may_be_at_node) m->attempts_from = m->generation;
+  m->may_be_at_node = status != CLEAVE_OK;
+}
+
+cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t deadline_ms,
+                               cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  uint64_t until = api_deadline_ns(rt, deadline_ms);
+  while (m->state == MODULE_PLACING)
+    if (!api_sleep(rt, until))
+      return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
+  PASS(api_check_module_present(m, error));
+  for (int i = 0; i < m->params->n_ties; i++)
+    if (m->owners[i]) PASS(api_module_place(m->owners[i], false, deadline_ms, error));
+  if (m->state == MODULE_PLACED && !m->needs_reload) return CLEAVE_OK;
+  if (m->state == MODULE_PLACED) {
+    PASS(api_module_save_and_unload(m, until, error));
+    input_grads = m->input_grads;
+  }
+  (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
+  m->input_grads = input_grads;
+  m->n_returns = rt->peers[m->node].n_returns;
+  rt->peers[m->node].loading++;
+  cleave_status status = api_module_load_at_node(m, until, error);
+  if (status == CLEAVE_OK) status = push_weights(m, until, error);
+  if (status == CLEAVE_OK) status = api_module_restore_state(m, until, error);
+  (void)api_module_on_event(&m->state, status == CLEAVE_OK ? MODULE_AT_NODE : MODULE_NOT_AT_NODE);
+  api_module_record_attempt(m, status);
+  rt->peers[m->node].loading--;
+  rt->peers[m->node].has_module |= status == CLEAVE_OK;
+  api_wake(rt);
+  return status;
+}
+
+cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module, bool input_grads,
+                                  uint64_t deadline_ms, cleave_error *error) {
+  NOT_NULL(runtime, module);
+  LOCKED(runtime);
+  return api_module_place(module, input_grads, deadline_ms, error);
+}

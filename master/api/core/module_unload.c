@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How modules end, and how they are loaded again. A released module stays while a context that has
+ * used it is not forgotten, or its optimiser is not released. Then its node is sent UNLOAD, and
+ * when that has answered, its index is free for another module, with the next generation. Nothing
+ * here sleeps.
+ */
+#include <stdlib.h>
+
+#include "master/api/core/module_int.h"
+#include "master/api/core/ties_int.h"
+
+void api_module_drop_weights(cleave_module *m) {
+  for (size_t i = 0; i < m->n_weights; i++) {
+    free(m->weights[i].name);
+    clv_tensor_unref(m->weights[i].tensor);
+  }
+  m->n_weights = 0;
+}
+
+void api_module_drop_held_state(cleave_module *m, int kind) {
+  api_state_items_done(clv_steal(&m->held[kind]), m->n_held[kind]);
+  m->n_held[kind] = 0;
+}
+
+void api_module_free(cleave_module *m) {
+  if (!m) return;
+  api_module_drop_weights(m);
+  for (int k = 0; k < 2; k++) api_module_drop_held_state(m, k);
+  clv_graph_free(m->graph);
+  clv_params_free(m->params);
+  free(m->weights);
+  free(m->owners);
+  free(m->frozen);
+  free(m->artifact);
+  free(m->fresh);
+  free(m->direct_to);
+  free(m->group_of);
+  free(m);
+}
+
+void api_module_mark_outdated(cleave_module *m, bool resets_moments) {
+  if (resets_moments) api_module_drop_held_state(m, 1);
+  if (api_module_on_event(&m->state, MODULE_OUTDATED) != API_RECORD) return;
+  m->needs_reload = true;
+  m->resets_moments |= resets_moments;
+}
+
+/* ---- its end --------------------------------------------------------------------------------- */
+
+static void look_at_owners(cleave_runtime *rt);
+
+static void gone(cleave_module *m) {
+  cleave_runtime *rt = m->runtime;
+  bool tied = m->params->n_ties > 0;
+  rt->modules[m->index] = NULL;
+  if (!m->keeps) api_module_free(m);
+  clv_pool_shrink(rt->pool); /* sizes that it alone had */
+  api_wake(rt);
+  if (tied) look_at_owners(rt);
+}
+
+static void drop(cleave_module *m) {
+  if (api_module_on_event(&m->state, MODULE_DROPPED) == API_END) gone(m);
+}
+
+/* A link that ends while UNLOAD is sent may have dropped the module already. */
+static void unload(cleave_module *m) {
+  cleave_runtime *rt = m->runtime;
+  clv_packet *p;
+  const api_peer *at = &rt->peers[m->node];
+  bool there = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_lost(at) &&
+               m->n_returns == at->n_returns;
+  if (!there ||
+      api_packet_new(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
+    drop(m);
+    return;
+  }
+  api_set_frame_module(p, m);
+  (void)api_module_on_event(&m->state, MODULE_UNLOADS);
+  api_module_add_kept(m);
+  if (api_send(rt, m->node, p, NULL) != CLEAVE_OK) drop(m);
+  api_module_remove_kept(m);
+}
+
+static bool is_needed(const cleave_module *m) {
+  bool travels = m->state == MODULE_PLACING || m->state == MODULE_UNLOADING;
+  return !m->released || m->contexts || travels || (m->optimizer && !m->optimizer->released) ||
+         api_is_tie_owner(m);
+}
+
+void api_module_unload_if_unused(cleave_module *m) {
+  if (is_needed(m) || !m->runtime->node) return; /* without one the runtime is being closed */
+  api_module_leave_optimizer(m);
+  unload(m);
+}
+
+/* Those that stayed for a module that was tied to them. */
+static void look_at_owners(cleave_runtime *rt) {
+  for (uint32_t i = 0; i < rt->n_modules; i++)
+    if (rt->modules[i] && rt->modules[i]->released) api_module_unload_if_unused(rt->modules[i]);
+}
+
+void api_optimizer_unload_if_unused(cleave_optimizer *o) {
+  bool last = false;
+  for (size_t i = o->n_modules; i-- > 0 && !last;) {
+    last = o->n_modules == 1; /* with it goes the optimiser */
+    api_module_unload_if_unused(o->modules[i]);
+  }
+}
+
+/* ---- who needs it ---------------------------------------------------------------------------- */
+
+void api_context_use_module(api_context *c, cleave_module *m) {
+  m->contexts += !c->uses[m->index];
+  c->uses[m->index] = true;
+}
+
+void api_context_release_modules(cleave_runtime *rt, api_context *c) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    if (!c->uses[i]) continue;
+    c->uses[i] = false;
+    rt->modules[i]->contexts--;
+    api_module_unload_if_unused(rt->modules[i]);
+  }
+}
+
+void api_module_add_kept(cleave_module *m) {
+  if (m) m->keeps++;
+}
+
+void api_module_remove_kept(cleave_module *m) {
+  if (m && --m->keeps == 0 && m->state == MODULE_GONE) api_module_free(m);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    bool asked = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
+    if (asked && m->unload && m->unload == f->reply_to && m->node == from->index) return m;
+  }
+  return NULL;
+}
+
+static void answered(cleave_module *m) {
+  m->unload = 0;
+  if (api_module_on_event(&m->state, MODULE_UNLOADED) == API_END)
+    gone(m);
+  else
+    api_wake(m->runtime);
+}
+
+bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
+  cleave_module *m = leaving(rt, from, &p->frame);
+  if (m) answered(m);
+  return false;
+}
+
+/* It is not there: the call that should have taken it there failed on its way back. One that the
+ * node does not let go keeps its index. */
+bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+  cleave_module *m = leaving(rt, from, f);
+  if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) answered(m);
+  return m;
+}
+
+void api_modules_drop_at_node(cleave_runtime *rt, uint32_t node) {
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    cleave_module *m = rt->modules[i];
+    if (m && m->node == node && m->state == MODULE_UNLOADING) drop(m);
+  }
+}

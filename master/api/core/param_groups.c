@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Groups of an optimiser: which parameters of its modules are in which, and what a module's node is
+ * told of that. A module numbers its own groups in the order in which they were given; when some of
+ * its parameters that learn are in none, number 0 stands for these and is not stepped.
+ */
+#include <float.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/module_int.h"
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+/* The header's list is that of common/base/settings. */
+#define CLV_OPTIMIZER(NAME, name, ...) \
+  _Static_assert((int)CLEAVE_##NAME == (int)CLV_OPTIM_##NAME, #name " in cleave.h");
+#include "common/base/settings/optimizers.def"
+#undef CLV_OPTIMIZER
+
+static clv_optim_config config_of(const cleave_group *g) {
+  clv_optim_config c = {.kind = (clv_optim_kind)g->kind};
+  CLV_OPTIM_COPY(&c, g);
+  clv_optim_set_defaults(&c);
+  return c;
+}
+
+clv_lr_schedule api_convert_schedule(const cleave_schedule *s) {
+  static const clv_lr_curve curves[] = {[CLEAVE_CONSTANT] = CLV_LR_CURVE_CONSTANT,
+                                        [CLEAVE_STEPS] = CLV_LR_CURVE_STEP,
+                                        [CLEAVE_COSINE] = CLV_LR_CURVE_COSINE,
+                                        [CLEAVE_LINEAR] = CLV_LR_CURVE_LINEAR};
+  return (clv_lr_schedule){.curve = curves[s->curve],
+                           .warmup_steps = s->warmup_steps,
+                           .step_size = s->step_size,
+                           .total_steps = s->total_steps,
+                           .gamma = s->gamma,
+                           .from_zero = s->from_zero};
+}
+
+cleave_status api_check_schedule(const cleave_schedule *s, cleave_error *error) {
+  if ((unsigned)s->curve > CLEAVE_LINEAR)
+    return api_fail(error, CLV_INVALID, "schedule curve %d: there is no such", (int)s->curve);
+  if (s->curve == CLEAVE_STEPS && !s->step_size)
+    return api_fail(error, CLV_INVALID, "a schedule in steps needs a step_size above 0");
+  if (s->curve == CLEAVE_STEPS && !(s->gamma >= 0 && s->gamma <= DBL_MAX))
+    return api_fail(error, CLV_INVALID, "schedule gamma is %g; it must be a number from 0 up",
+                    s->gamma);
+  return CLEAVE_OK;
+}
+
+static cleave_status check_settings(const cleave_group *g, cleave_error *error) {
+  clv_optim_config config = config_of(g);
+  PASS(api_check_schedule(&g->schedule, error));
+  TRY(clv_optim_check(&config, &err));
+  return CLEAVE_OK;
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static bool names(const cleave_group *g, const char *param) {
+  if (!g->parameters) return true;
+  for (size_t i = 0; i < g->n_parameters; i++)
+    if (fnmatch(g->parameters[i], param, 0) == 0) return true;
+  return false;
+}
+
+static bool matches_any(const cleave_group *g, const char *pattern) {
+  for (size_t k = 0; k < g->n_modules; k++)
+    for (int i = 0; i < g->modules[k]->params->n; i++) {
+      const clv_param *p = &g->modules[k]->params->list[i];
+      if (api_requires_grad(p) && fnmatch(pattern, p->name, 0) == 0) return true;
+    }
+  return false;
+}
+
+/* Every name is that of something that learns. */
+static cleave_status check_names(const cleave_group *g, cleave_error *error) {
+  const char *known[64];
+  size_t n = 0;
+  if (g->parameters && !g->n_parameters)
+    return api_fail(error, CLV_INVALID, "a group with a list of 0 parameters");
+  for (size_t k = 0; k < g->n_modules; k++)
+    for (int i = 0; i < g->modules[k]->params->n && n < CLV_COUNT(known); i++)
+      if (api_requires_grad(&g->modules[k]->params->list[i]))
+        known[n++] = g->modules[k]->params->list[i].name;
+  for (size_t i = 0; g->parameters && i < g->n_parameters; i++) {
+    if (matches_any(g, g->parameters[i])) continue;
+    const char *near = clv_did_you_mean(g->parameters[i], known, n);
+    return api_fail(
+        error, CLV_NOT_FOUND, "no parameter '%s' that learns in the modules of this group%s%s%s",
+        g->parameters[i], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+  }
+  return CLEAVE_OK;
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static cleave_status check_module(const cleave_optimizer *o, const cleave_module *m,
+                                  cleave_error *error) {
+  if (m->runtime != o->runtime) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  if (m->optimizer && m->optimizer != o && !m->optimizer->released)
+    return api_fail(error, CLV_EXISTS,
+                    "module '%s' is in an optimiser already: release that one first", m->name);
+  if (!m->n_learning)
+    return api_fail(error, CLV_INVALID, "module '%s' has no parameter that learns", m->name);
+  return CLEAVE_OK;
+}
+
+static cleave_status too_many_groups(const cleave_module *m, cleave_error *error) {
+  return api_fail(error, CLV_EXHAUSTED,
+                  "module '%s' is in too many groups: at most %d, one fewer when some of its "
+                  "parameters are in none",
+                  m->name, CLV_OPTIM_MAX_GROUPS);
+}
+
+/* The module has one group more. */
+static cleave_status add_group(cleave_optimizer *o, const api_optimizer_group *g, cleave_module *m,
+                               cleave_error *error) {
+  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
+  if (m->n_groups && m->groups[0]->optim.kind != g->optim.kind)
+    return api_fail(error, CLV_INVALID, "module '%s' is in groups of different kinds", m->name);
+  if (!m->optimizer) {
+    api_module_mark_outdated(m, true);
+    TRY(clv_alloc((size_t)m->params->n, sizeof *m->group_of, &m->group_of, &err));
+    m->optimizer = o;
+    o->modules[o->n_modules++] = m;
+  }
+  m->groups[m->n_groups++] = g;
+  return CLEAVE_OK;
+}
+
+static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
+                                 const api_optimizer_group *g, cleave_module *m,
+                                 cleave_error *error) {
+  bool joined = false;
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (!api_requires_grad(p) || !names(from, p->name)) continue;
+    if (m->group_of && m->group_of[i])
+      return api_fail(error, CLV_EXISTS, "parameter '%s' of module '%s' is in two groups", p->name,
+                      m->name);
+    if (!joined) PASS(add_group(o, g, m, error));
+    joined = true;
+    m->group_of[i] = (uint8_t)m->n_groups;
+  }
+  return CLEAVE_OK;
+}
+
+/* The optimiser that it was in has been released. */
+static void leave_released(const cleave_optimizer *o, cleave_module *m) {
+  if (!m->optimizer || m->optimizer == o) return;
+  api_module_leave_optimizer(m);
+  api_module_mark_outdated(m, true);
+}
+
+static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
+                                cleave_error *error) {
+  api_optimizer_group *g = &o->groups[o->n_groups++];
+  PASS(check_settings(from, error));
+  if (from->final != o->final)
+    return api_fail(error, CLV_INVALID, "groups with final steps and groups without");
+  *g = (api_optimizer_group){config_of(from), api_convert_schedule(&from->schedule)};
+  for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
+  PASS(check_names(from, error));
+  for (size_t k = 0; k < from->n_modules; k++) leave_released(o, from->modules[k]);
+  for (size_t k = 0; k < from->n_modules; k++)
+    PASS(join_module(o, from, g, from->modules[k], error));
+  return CLEAVE_OK;
+}
+
+/* Parameters that are in no group make room for themselves at number 0. */
+cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) {
+  bool rest = false;
+  if (!m->optimizer || m->hold_rest) return CLEAVE_OK;
+  for (int i = 0; i < m->params->n; i++)
+    rest |= api_requires_grad(&m->params->list[i]) && !m->group_of[i];
+  if (!rest) return CLEAVE_OK;
+  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
+  m->hold_rest = true;
+  memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(api_optimizer_group *));
+  for (int i = 0; i < m->params->n; i++) m->group_of[i] += m->group_of[i] > 0;
+  return CLEAVE_OK;
+}
+
+/* Which another optimiser has is refused, and waits for nobody. */
+static bool may_join(const cleave_optimizer *o, const cleave_module *m) {
+  return m->runtime == o->runtime && (!m->optimizer || m->optimizer->released);
+}
+
+cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_group *groups,
+                                    size_t n_groups, cleave_error *error) {
+  CLV_AUTO(clv_freep) cleave_module **all = NULL;
+  size_t n = 0;
+  for (size_t i = 0; i < n_groups; i++) n += groups[i].n_modules;
+  TRY(clv_alloc(n, sizeof *all, &all, &err));
+  for (size_t i = n = 0; i < n_groups; i++)
+    for (size_t k = 0; k < groups[i].n_modules; k++)
+      if (may_join(o, groups[i].modules[k])) all[n++] = groups[i].modules[k];
+  return api_modules_await_idle(all, n, "gets no other optimiser", api_deadline_ns(o->runtime, 0),
+                                error);
+}
+
+cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
+                              cleave_error *error) {
+  o->final = groups[0].final;
+  for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
+  for (size_t i = 0; i < o->n_modules; i++) PASS(api_groups_add_unstepped(o->modules[i], error));
+  return CLEAVE_OK;
+}
+
+void api_groups_leave(cleave_optimizer *o) {
+  for (size_t i = 0; i < o->n_modules; i++) {
+    cleave_module *m = o->modules[i];
+    free(m->group_of);
+    m->group_of = NULL;
+    m->optimizer = NULL;
+    m->n_groups = 0;
+    m->hold_rest = false;
+  }
+}

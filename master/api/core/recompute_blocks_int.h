@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * blocks_int: layers of a module that backward computes again.
+ */
+#ifndef CLEAVE_API_BLOCKS_INT_H
+#define CLEAVE_API_BLOCKS_INT_H
+
+#include "master/api/core/core_int.h"
+
+/* Marks those of options->recompute_blocks in the module's graph. */
+cleave_status api_mark_recompute_blocks(cleave_module *m, const cleave_module_options *o,
+                                        cleave_error *error) CLEAVE_RESULT;
+
+#endif

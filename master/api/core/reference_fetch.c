@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/incarnations_int.h"
+
+/* ---- fetching -------------------------------------------------------------------------------- */
+
+cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                              cleave_error *error) {
+  api_value *v;
+  PASS(api_find_value(rt, a->reference, &v, error));
+  if (v->kept) return rt->keeper->fetch(rt, v->kept, f, error);
+  PASS(api_deliver_value(rt, v, 0, false, error));
+  f->value = v;
+  f->context = v->context;
+  snprintf(f->of, sizeof f->of, "%s", v->module ? v->module->name : "a leaf");
+  return CLEAVE_OK;
+}
+
+void api_fetch_advance(cleave_runtime *rt, api_future *f) {
+  const api_value *v = f->value;
+  if (v->here) f->tensor = clv_tensor_ref(v->here);
+  if (v->here || v->failed)
+    api_future_finish(rt, f, v->here ? NULL : &v->failure);
+  else if (v->context->failed)
+    api_future_finish(rt, f, &v->context->failure);
+}
+
+void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->value->module;
+  char heard[200];
+  api_fail(ret, CLV_DEADLINE, "the value of module '%s' did not come from '%s' in time%s", m->name,
+           rt->peers[m->node].name, api_describe_silence(rt, heard, sizeof heard));
+  api_set_error_node(ret, rt->peers[m->node].name, m->name);
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference, const char *node,
+                             cleave_error *error) {
+  NOT_NULL(runtime, node);
+  api_value *v;
+  LOCKED(runtime);
+  PASS(api_find_value(runtime, reference, &v, error));
+  PASS(api_context_failure(v->context, error));
+  int at = api_find_node(runtime, node);
+  if (at < 0)
+    return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", node,
+                    runtime->config->file);
+  PASS(api_check_node_present(runtime, (uint32_t)at, error));
+  return api_deliver_value(runtime, v, (uint32_t)at, true, error);
+}
+
+cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
+                           cleave_place *ret_place, cleave_error *error) {
+  NOT_NULL(runtime, ret_place);
+  api_value *v;
+  LOCKED(runtime);
+  PASS(api_find_value(runtime, reference, &v, error));
+  const cleave_module *m = v->kept ? v->kept->module : v->module;
+  ret_place->node = runtime->peers[m ? m->node : 0].name;
+  ret_place->device = m ? m->device : "cpu";
+  return CLEAVE_OK;
+}
+
+/* What no backward will ask for is freed at once, everywhere, behind the calls that still use
+ * it. */
+static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error) {
+  for (uint32_t i = 0; i < rt->n_peers; i++) {
+    clv_packet *p;
+    if (!(v->at & NODE_BIT(i))) continue;
+    TRY(clv_packet_drop(rt->pool, v->context->id, v->context->calls[i], &v->id, 1, &p, &err));
+    PASS(api_send(rt, i, p, error));
+  }
+  v->here = clv_tensor_unref(v->here);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference reference,
+                                       cleave_error *error) {
+  NOT_NULL(runtime);
+  api_value *v;
+  LOCKED(runtime);
+  PASS(api_find_value(runtime, reference, &v, error));
+  v->released = true;
+  if (v->context->keeping)
+    return CLEAVE_OK; /* it is freed with its context: the owner may not have it yet */
+  return v->needs_grad ? CLEAVE_OK : drop(runtime, v, error);
+}

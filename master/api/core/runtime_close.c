@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The end of a runtime: what was left open is listed, its contexts are closed, its futures end.
+ */
+#include "master/api/core/future_int.h"
+
+static void report_values(const api_context *c, cleave_leaks *l) {
+  for (const api_value *v = c->newest; v; v = v->older) {
+    if (v->released) continue;
+    l->references++;
+    api_add_leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
+                 v->module ? "module" : "the", v->module ? v->module->name : "program's leaf",
+                 c->name);
+  }
+}
+
+static void report(cleave_runtime *rt, cleave_leaks *l) {
+  size_t at = 0;
+  LOCKED(rt);
+  *l = (cleave_leaks){0};
+  for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
+    if (c->state > API_CONTEXT_CLOSING) continue; /* released, and on its way out */
+    l->contexts++;
+    api_add_leak(l, "context %s\n", c->name);
+    report_values(c, l);
+  }
+  for (uint32_t i = 0; i < rt->n_modules; i++) {
+    const cleave_module *m = rt->modules[i];
+    if (!m || m->released) continue;
+    l->modules++;
+    api_add_leak(l, "module '%s' at %s\n", m->name, rt->peers[m->node].name);
+  }
+  for (const cleave_optimizer *o = rt->optimizers; o; o = o->next) {
+    if (o->released) continue;
+    l->optimizers++;
+    api_add_leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name,
+                 o->n_modules - 1);
+  }
+  if (rt->keeper) rt->keeper->report(rt, l);
+  api_futures_report(rt, l);
+}
+
+/* An open context's id, 0: none is left. Those that are ending are waited for here. */
+static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
+  LOCKED(rt);
+  rt->n_awaiting++; /* for good */
+  for (bool ending = true; ending;) {
+    size_t at = 0;
+    uint64_t due = api_futures_advance(rt);
+    ending = false;
+    for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
+      if (c->state == API_CONTEXT_OPEN) return c->id;
+      ending |= c->state <= API_CONTEXT_ENDING;
+    }
+    ending = ending && !api_is_expired(rt, until_ns);
+    if (ending) (void)api_sleep(rt, CLV_MIN(due, until_ns));
+  }
+  return 0;
+}
+
+/* A callback would wait for itself. */
+static cleave_status begin(cleave_runtime *rt, cleave_error *error) {
+  LOCKED(rt);
+  if (rt->open->calling && pthread_equal(rt->open->caller, pthread_self()))
+    return api_fail(error, CLV_PRECONDITION, "cleave_close is called by a callback of a future");
+  rt->open->closing = true;
+  return CLEAVE_OK;
+}
+
+static cleave_status close_contexts(cleave_runtime *rt, uint64_t deadline_ms, cleave_error *error) {
+  cleave_status status = CLEAVE_OK;
+  cleave_error why;
+  uint64_t until = api_deadline_ns(rt, deadline_ms);
+  for (uint64_t id; (id = any_context(rt, until)) != 0;) {
+    cleave_context c = {id};
+    if (cleave_context_close(rt, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
+      status = why.status;
+      if (error) *error = why;
+    }
+  }
+  return status;
+}
+
+cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave_leaks *ret_leaks,
+                           cleave_error *error) {
+  if (ret_leaks) *ret_leaks = (cleave_leaks){0};
+  if (!runtime) return CLEAVE_OK;
+  PASS(begin(runtime, error));
+  if (ret_leaks) report(runtime, ret_leaks);
+  cleave_status status = close_contexts(runtime, deadline_ms, error);
+  api_futures_stop(runtime);
+  if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
+  api_runtime_free(runtime);
+  return status;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A runtime from its options to its end: workers are listed and connected, the master's own node is
+ * started; in the end all of it is freed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+
+/* ---- the master's own node ------------------------------------------------------------------- */
+
+static void *drive(void *user) {
+  clv_node_run(user);
+  return NULL;
+}
+
+static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
+  clv_node_options o = {.pool = rt->pool,
+                        .runtime = rt->rpc,
+                        .user = rt,
+                        .on_program = api_on_program_packet,
+                        .notice = rt->notice,
+                        .clock = rt->platform.clock,
+                        .executor = rt->platform.executor,
+                        .wait = rt->platform.wait,
+                        .wait_user = rt->platform.user,
+                        .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
+  TRY(clv_node_new(&o, &rt->node, &err));
+  if (rt->single_thread) return CLEAVE_OK;
+  if (pthread_create(&rt->node_thread, NULL, drive, rt->node) != 0)
+    return api_fail(error, CLV_EXHAUSTED, "no thread for the master's own node");
+  rt->driving = true;
+  return CLEAVE_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool wanted(const cleave_options *o, const char *worker) {
+  bool any = !o->workers;
+  for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
+  return any;
+}
+
+static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options *o,
+                                  cleave_error *error) {
+  for (size_t i = 0; o->workers && i < o->n_workers; i++)
+    if (api_find_node(rt, o->workers[i]) <= 0)
+      return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", o->workers[i],
+                      rt->config->file);
+  return CLEAVE_OK;
+}
+
+/* Those of a run, or the program's own. */
+static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
+  const clv_session_config *c = rt->config;
+  rt->seed = c->train.seed.key;
+  rt->session = (clv_wire_id){0};
+  rt->single = !c->attempt.epoch;
+  rt->epoch = rt->single ? 1 : c->attempt.epoch;
+  memcpy(&rt->session, c->attempt.session, sizeof rt->session);
+  if (!c->train.seed.given && !c->train.seed.drawn)
+    TRY(api_random(rt, &rt->seed, sizeof rt->seed, &err));
+  if (rt->single) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
+  return CLEAVE_OK;
+}
+
+static cleave_status too_many(const cleave_runtime *rt, const char *worker, cleave_error *error) {
+  return api_fail(error, CLV_EXHAUSTED,
+                  "worker '%s' of %s would have name number %d: a runtime has %d, for workers and "
+                  "their returns. Take workers out of the file or of cleave_options.workers, or "
+                  "share them out over several runtimes",
+                  worker, rt->config->file, API_MAX_NODES, API_MAX_NODES - 1);
+}
+
+static cleave_status list_peers(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
+  const clv_session_config *c = rt->config;
+  TRY(clv_alloc(API_MAX_NODES, sizeof *rt->peers, &rt->peers, &err));
+  rt->peers[0] = (api_peer){.runtime = rt, .name = "master"};
+  rt->n_peers = 1;
+  for (size_t i = 0; i < c->n_workers; i++) {
+    if (!wanted(o, c->workers[i].name)) continue;
+    if (rt->n_peers == API_MAX_NODES) return too_many(rt, c->workers[i].name, error);
+    rt->peers[rt->n_peers] = (api_peer){
+        .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
+    rt->n_peers++;
+  }
+  return CLEAVE_OK;
+}
+
+static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
+  const clv_session_config *c = rt->config;
+  rt->deadline_ms = o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
+  rt->direct = c->transfer == CLV_TRANSFER_DIRECT;
+  rt->via_master = o->via_master;
+  PASS(list_peers(rt, o, error));
+  PASS(check_wanted(rt, o, error));
+  TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
+  api_add_job(rt, &api_step_job);
+  api_add_job(rt, &api_context_end_job);
+  api_add_job(rt, &api_broken_link_job);
+  PASS(api_futures_new(rt, error));
+  PASS(identify(rt, error));
+  rt->complaints.left_out = api_on_suppressed_logs;
+  rt->complaints.user = rt;
+  rt->single_thread = o->single_thread;
+  rt->may_send = o->may_send;
+  rt->on_event = o->on_event;
+  rt->notice = (clv_notifier){o->on_notice, o->user};
+  rt->user = o->user;
+  if (rt->n_peers > 1) PASS(api_connect(rt, error));
+  return start_node(rt, error);
+}
+
+static cleave_status join_worker(api_peer *p, cleave_error *error) {
+  PASS(api_open_link(p, error));
+  TRY(clv_node_add_peer(p->runtime->node, p->name, p->link, &err));
+  return CLEAVE_OK;
+}
+
+cleave_status api_open_on_platform(const api_platform *platform, const clv_session_config *config,
+                                   const cleave_options *options, cleave_runtime **ret,
+                                   cleave_error *error) {
+  COPY_OPTIONS_IN(cleave_options, o, options);
+  cleave_runtime *rt;
+  TRY(clv_alloc(1, sizeof *rt, &rt, &err));
+  rt->config = config;
+  rt->platform = *platform;
+  /* A link that ends while something is sent over it says so within the sending call. */
+  pthread_mutexattr_t recursive;
+  pthread_mutexattr_init(&recursive);
+  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&rt->lock, &recursive);
+  pthread_mutexattr_destroy(&recursive);
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&rt->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  cleave_status status = fill(rt, &o, error);
+  if (status == CLEAVE_OK && rt->n_peers > 1) {
+    for (uint32_t i = 1; i < rt->n_peers && status == CLEAVE_OK; i++)
+      status = join_worker(&rt->peers[i], error);
+  }
+  if (status != CLEAVE_OK) {
+    api_runtime_free(rt);
+    return status;
+  }
+  *ret = rt;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
+                                 cleave_runtime **ret, cleave_error *error) {
+  return api_open_on_platform(&(api_platform){0}, config, options, ret, error);
+}
+
+cleave_status cleave_open_text(const char *path, const char *text, const cleave_options *options,
+                               cleave_runtime **ret_runtime, cleave_error *error) {
+  NOT_NULL(path, text, ret_runtime);
+  clv_session_config *config;
+  PASS(api_read_config(path, text, &config, error));
+  cleave_status status = cleave_open_config(config, options, ret_runtime, error);
+  if (status == CLEAVE_OK)
+    (*ret_runtime)->own_config = config;
+  else
+    clv_session_config_free(config);
+  return status;
+}
+
+cleave_status cleave_open(const char *path, const cleave_options *options,
+                          cleave_runtime **ret_runtime, cleave_error *error) {
+  NOT_NULL(path, ret_runtime);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  TRY(clv_file_read(path, (size_t)1 << 20, &text, &err));
+  return cleave_open_text(path, text.data ? text.data : "", options, ret_runtime, error);
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+static void free_lists(cleave_runtime *rt) {
+  for (api_value *v = rt->free_values, *next; v; v = next) {
+    next = v->older;
+    free(v->parts);
+    free(v);
+  }
+  for (api_context *c = rt->free_contexts, *next; c; c = next) {
+    next = c->next;
+    free(c);
+  }
+  for (cleave_optimizer *o = rt->optimizers, *next; o; o = next) {
+    next = o->next;
+    api_optimizer_free(o);
+  }
+  for (api_attachment *a = rt->attachments, *next; a; a = next) {
+    next = a->next;
+    a->free(a);
+  }
+  for (uint32_t i = 0; i < rt->n_modules; i++) api_module_free(rt->modules[i]);
+}
+
+void api_runtime_free(cleave_runtime *rt) {
+  if (!rt) return;
+  if (rt->node) clv_node_remove_peers(rt->node);
+  if (rt->peers) api_close_sessions(rt);
+  if (rt->driving) {
+    clv_node_stop(rt->node);
+    pthread_join(rt->node_thread, NULL);
+  }
+  if (rt->peers) api_close_links(rt); /* no callback is running after this */
+  clv_node_free(clv_steal(&rt->node));
+  clv_log_limiter_tick(&rt->complaints, UINT64_MAX);
+  size_t at = 0;
+  for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
+    api_context_free(rt, c);
+  if (rt->keeper) rt->keeper->free(rt);
+  free_lists(rt);
+  api_id_table_done(&rt->values);
+  api_id_table_done(&rt->contexts);
+  api_futures_free(rt);
+  clv_tls_identity_free(rt->identity);
+  clv_pool_unref(rt->pool);
+  clv_session_config_free(rt->own_config);
+  free(rt->peers);
+  free(rt->groups);
+  pthread_cond_destroy(&rt->changed);
+  pthread_mutex_destroy(&rt->lock);
+  free(rt);
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parameters, buffers and optimiser state by name: asked for over the frames of state, wherever the
+ * module is, and judged by its graph.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/module_int.h"
+#include "master/api/core/future_int.h"
+#include "master/api/core/state_requests_int.h"
+#include "master/api/core/incarnations_int.h"
+
+/* ---- whole state_dicts ----------------------------------------------------------------------- */
+
+static cleave_status fill_state(const api_state_item *items, uint32_t n, cleave_state *ret,
+                                cleave_error *error) {
+  TRY(clv_alloc(n, sizeof *ret->items, &ret->items, &err));
+  for (; ret->n < n; ret->n++) {
+    char *name;
+    TRY(clv_strdup(items[ret->n].name, &name, &err));
+    ret->items[ret->n].name = name;
+    cleave_status status =
+        api_copy_tensor_out(items[ret->n].tensor, &ret->items[ret->n].tensor, error);
+    if (status == CLEAVE_OK) continue;
+    free(name);
+    return status;
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status api_state_result(const api_future *f, void *ret, cleave_error *error) {
+  cleave_state *to = ret;
+  cleave_state state = {0};
+  cleave_status status = fill_state(f->items, f->request.count, &state, error);
+  if (status == CLEAVE_OK)
+    *to = state;
+  else
+    cleave_state_free(&state);
+  return status;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+enum { WAITS_FOR_STEP, IS_ASKED };
+
+/* The module is there when this returns; steps on their way are waited for later. */
+cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                              cleave_error *error) {
+  cleave_module *m = a->module;
+  const char *name = a->name;
+  f->module = m;
+  f->what = (clv_state_kind)a->kind;
+  snprintf(f->of, sizeof f->of, "%s", name ? name : m->name);
+  if (name) PASS(api_check_weight(m, name, NULL, error));
+  PASS(api_module_place(m, false, f->deadline_ms, error));
+  PASS(api_check_no_window(rt, error));
+  f->request.wanted = name ? f->of : NULL;
+  f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
+  if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
+  f->n_items = f->request.count;
+  f->request.fewer = !name && m->artifact; /* its worker may withhold what is frozen */
+  f->request.items = f->items;
+  api_module_add_kept(m);
+  return CLEAVE_OK;
+}
+
+/* The record of the module may go. */
+void api_state_free_work(cleave_runtime *rt, api_future *f) {
+  (void)rt;
+  api_module_remove_kept(f->module);
+  f->module = NULL;
+}
+
+static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  const cleave_module *m = f->module;
+  const char *name = f->request.wanted;
+  if (!name) {
+    PASS(api_take_deferred_error(rt, error)); /* the node has answered what came before */
+    return api_state_check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
+  }
+  PASS(api_state_check_item(m, name, f->request.found, error));
+  f->tensor = clv_steal(&f->request.found);
+  if (f->tensor) return CLEAVE_OK;
+  if (m->artifact)
+    return api_fail(
+        error, CLV_DENIED,
+        "'%s' does not give out '%s' of its artifact '%s' (artifacts.%s.readable in its "
+        "worker.yaml)",
+        cleave_module_node(m), name, m->artifact, m->artifact);
+  return api_fail(error, CLV_BAD_ANSWER, "'%s' did not send '%s'", cleave_module_node(m), name);
+}
+
+void api_state_advance(cleave_runtime *rt, api_future *f) {
+  api_state_request *r = &f->request;
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_STEP && (rt->deciding || f->module->state == MODULE_PLACING)) return;
+  if (f->stage == WAITS_FOR_STEP) why.status = api_state_send_get(f->module, f->what, 0, r, &why);
+  f->stage = IS_ASKED;
+  if (why.status == CLEAVE_OK && r->failed) why = r->failure;
+  if (why.status == CLEAVE_OK) {
+    if (!r->answered || r->got < r->count) return;
+    (void)judge(rt, f, &why);
+  }
+  api_state_free_work(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+    api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
+             rt->deciding->name);
+    return;
+  }
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
+           f->request.wanted ? f->of : "the state", m->name, rt->peers[m->node].name,
+           api_describe_silence(rt, heard, sizeof heard));
+  api_set_error_node(ret, rt->peers[m->node].name, m->name);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
+                                const cleave_named *from, size_t n, api_state_item *items,
+                                cleave_error *error) {
+  for (size_t i = 0; i < n; i++) {
+    const cleave_tensor *t = &from[i].tensor;
+    clv_shape shape;
+    char text[160];
+    PASS(api_copy_shape_in(t->rank, t->shape, &shape, error));
+    if (!api_has_state_item(m, kind, from[i].name, (clv_dtype)t->dtype, &shape))
+      return api_fail(error, CLV_INVALID, "module '%s' has no state '%s' %s %s", m->name,
+                      from[i].name, clv_dtype_name((clv_dtype)t->dtype),
+                      clv_shape_format(&shape, text, sizeof text));
+    snprintf(items[i].name, sizeof items[i].name, "%s", from[i].name);
+    PASS(api_copy_tensor_in(m->runtime->pool, t, &items[i].tensor, error));
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
+                                   const cleave_named *from, size_t n, api_state_item **ret_items,
+                                   cleave_error *error) {
+  TRY(clv_alloc(n, sizeof **ret_items, ret_items, &err));
+  return take_items(m, kind, from, n, *ret_items, error);
+}
+
+cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                    cleave_error *error) {
+  cleave_module *m = a->module;
+  f->items = clv_steal(&a->items);
+  f->n_items = a->n;
+  f->what = (clv_state_kind)a->kind;
+  snprintf(f->of, sizeof f->of, "%s", m->name);
+  PASS(api_module_place(m, false, f->deadline_ms, error));
+  PASS(api_check_no_window(rt, error));
+  api_module_add_kept(m);
+  f->module = m;
+  return CLEAVE_OK;
+}
+
+void api_state_write_advance(cleave_runtime *rt, api_future *f) {
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_STEP) {
+    if (rt->deciding || f->module->state == MODULE_PLACING) return;
+    f->stage = IS_ASKED;
+    why.status = api_check_module_present(f->module, &why);
+    if (why.status == CLEAVE_OK)
+      why.status =
+          api_state_send_put(f->module, f->what, 0, f->items, f->n_items, &f->request, &why);
+  }
+  if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
+  if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
+  api_state_free_work(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char heard[200];
+  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+    api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
+             rt->deciding->name);
+    return;
+  }
+  api_fail(ret, CLV_DEADLINE, "'%s' has not taken the state of module '%s' in time%s",
+           rt->peers[m->node].name, m->name, api_describe_silence(rt, heard, sizeof heard));
+  api_set_error_node(ret, rt->peers[m->node].name, m->name);
+}
+
+void cleave_state_free(cleave_state *state) {
+  if (!state) return;
+  for (size_t i = 0; i < state->n; i++) {
+    free((char *)(uintptr_t)state->items[i].name);
+    cleave_tensor_free(&state->items[i].tensor);
+  }
+  free(state->items);
+  *state = (cleave_state){0};
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * State that is not held here: items go between a module's node and a file of the caller's in
+ * pieces, a few of them on their way at a time.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/state_requests_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+
+/* Few sizes, so that few tensors are kept for reuse: a longest piece is a chunk, the shortest of
+ * those that are cut in halves no longer fits a frame. */
+enum { LONGEST = 256 << 10, SHORTEST = 64 << 10, MOST_ASKED = 64 };
+enum { LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20, WINDOWS = 32 };
+
+typedef struct piece {
+  size_t item;
+  uint64_t offset;
+  size_t length;
+  api_state_request request;
+  api_state_item got;
+} piece;
+
+typedef struct pouring {
+  cleave_runtime *rt;
+  cleave_module *m;
+  cleave_state_kind kind;
+  const clv_weights_want *items; /* [n] */
+  size_t n, bytes;               /* of the item at `item` */
+  size_t window, out;            /* bytes that may be, and are, on their way */
+  size_t item;                   /* the next piece is of this one, */
+  uint64_t offset;               /* from here */
+  piece pieces[MOST_ASKED];      /* a ring */
+  size_t first, asked;
+} pouring;
+
+/* ---- which pieces ---------------------------------------------------------------------------- */
+
+static clv_code bytes_of(const clv_weights_want *w, size_t *ret, clv_err *err) {
+  return clv_shape_bytes(&w->shape, w->dtype, ret, err);
+}
+
+static size_t length_at(const pouring *p) {
+  size_t left = p->bytes - (size_t)p->offset, length = LONGEST;
+  while (length > left && length > SHORTEST) length /= 2;
+  return CLV_MIN(left, length);
+}
+
+/* To the next item that has bytes. */
+static cleave_status skip_to(pouring *p, size_t item, cleave_error *error) {
+  p->item = item;
+  p->offset = 0;
+  for (p->bytes = 0; p->item < p->n; p->item++) {
+    TRY(bytes_of(&p->items[p->item], &p->bytes, &err));
+    if (p->bytes) break;
+  }
+  return CLEAVE_OK;
+}
+
+/* The next one, or NULL: there is no more, or no room on the way. */
+static piece *next_piece(pouring *p) {
+  size_t length = p->item < p->n ? length_at(p) : 0;
+  if (!length || p->asked == MOST_ASKED || (p->asked && p->out + length > p->window)) return NULL;
+  piece *x = &p->pieces[(p->first + p->asked) % MOST_ASKED];
+  *x = (piece){.item = p->item, .offset = p->offset, .length = length};
+  return x;
+}
+
+static cleave_status has_left(pouring *p, const piece *x, cleave_error *error) {
+  p->asked++;
+  p->out += x->length;
+  p->offset += x->length;
+  return p->offset == p->bytes ? skip_to(p, p->item + 1, error) : CLEAVE_OK;
+}
+
+/* The oldest one, whose answer is waited for. */
+static cleave_status await_first(pouring *p, cleave_error *error) {
+  piece *x = &p->pieces[p->first];
+  return api_state_await(p->m, &x->request, p->items[x->item].name, api_deadline_ns(p->rt, 0),
+                         error);
+}
+
+static void leave_first(pouring *p) {
+  piece *x = &p->pieces[p->first];
+  api_state_request_done(p->rt, &x->request);
+  clv_tensor_unref(x->got.tensor);
+  p->first = (p->first + 1) % MOST_ASKED;
+  p->asked--;
+  p->out -= x->length;
+}
+
+static size_t window_for(const clv_weights_want *items, size_t n) {
+  size_t all = 0, bytes;
+  for (size_t i = 0; i < n; i++)
+    if (bytes_of(&items[i], &bytes, NULL) != CLV_OK || !clv_add_size(all, bytes, &all))
+      return MOST_WINDOW;
+  return CLV_MIN(CLV_MAX(all / WINDOWS, (size_t)LEAST_WINDOW), (size_t)MOST_WINDOW);
+}
+
+static cleave_status begin(pouring *p, cleave_error *error) {
+  cleave_runtime *rt = p->rt;
+  p->window = window_for(p->items, p->n);
+  PASS(skip_to(p, 0, error));
+  PASS(api_module_place(p->m, false, 0, error));
+  PASS(api_check_no_window(rt, error));
+  PASS(api_await_decision(rt, api_deadline_ns(rt, 0), error));
+  api_module_add_kept(p->m);
+  return CLEAVE_OK;
+}
+
+/* Sizes that training does not use are not kept. */
+static void end(pouring *p) {
+  LOCKED(p->rt);
+  while (p->asked) leave_first(p);
+  api_module_remove_kept(p->m);
+  clv_pool_shrink(p->rt->pool);
+}
+
+/* A link ends before it is known why: who waits for the answer learns that. */
+static cleave_status send(pouring *p, piece *x, clv_packet *packet, cleave_error *error) {
+  x->request.next = p->rt->requests;
+  p->rt->requests = &x->request;
+  cleave_status status = api_send(p->rt, p->m->node, packet, error);
+  bool ending = status == CLEAVE_UNAVAILABLE && !api_is_lost(&p->rt->peers[p->m->node]);
+  return ending ? CLEAVE_OK : status;
+}
+
+/* ---- from the node --------------------------------------------------------------------------- */
+
+static cleave_status ask(pouring *p, piece *x, cleave_error *error) {
+  clv_packet *packet;
+  x->request = (api_state_request){.items = &x->got, .count = 1};
+  x->request.id = ++p->rt->next_id;
+  x->request.node = p->m->node;
+  PASS(api_packet_new(p->rt, CLV_STATE_GET, 0, x->request.id, &packet, error));
+  api_set_frame_module(packet, p->m);
+  packet->frame.state.what = (clv_state_kind)p->kind;
+  packet->frame.state.offset = x->offset;
+  packet->frame.state.length = x->length;
+  snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
+  return send(p, x, packet, error);
+}
+
+static cleave_status check_piece(const pouring *p, const piece *x, cleave_error *error) {
+  const clv_tensor *t = x->got.tensor;
+  const char *node = p->rt->peers[p->m->node].name;
+  if (t && t->dtype == CLV_U8 && t->bytes == x->length &&
+      strcmp(x->got.name, p->items[x->item].name) == 0)
+    return CLEAVE_OK;
+  api_fail(error, CLV_BAD_ANSWER,
+           "'%s' sent another piece of '%s' of module '%s' than was asked for", node,
+           p->items[x->item].name, p->m->name);
+  api_set_error_node(error, node, p->m->name);
+  return CLEAVE_ANSWER;
+}
+
+/* As many as there is room for, and the oldest of them, which *ret then has a reference to. */
+static cleave_status receive(pouring *p, piece *ret, clv_tensor **ret_tensor, cleave_error *error) {
+  LOCKED(p->rt);
+  for (piece *x; (x = next_piece(p)) != NULL;) {
+    cleave_status status = ask(p, x, error);
+    PASS(has_left(p, x, error));
+    PASS(status);
+  }
+  PASS(await_first(p, error));
+  *ret = p->pieces[p->first];
+  PASS(check_piece(p, ret, error));
+  *ret_tensor = clv_tensor_ref(ret->got.tensor);
+  leave_first(p);
+  return CLEAVE_OK;
+}
+
+static cleave_status hand_over(pouring *p, cleave_piece_move *take, void *user,
+                               cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  piece x;
+  clv_err why;
+  PASS(receive(p, &x, &t, error));
+  if (take(user, x.item, x.offset, t->data, x.length, &why) == CLV_OK) return CLEAVE_OK;
+  return api_convert_error(error, &why);
+}
+
+static cleave_status take_all(pouring *p, cleave_piece_move *take, void *user,
+                              cleave_error *error) {
+  {
+    LOCKED(p->rt);
+    PASS(begin(p, error));
+  }
+  cleave_status status = CLEAVE_OK;
+  while (status == CLEAVE_OK && (p->asked || p->item < p->n))
+    status = hand_over(p, take, user, error);
+  end(p);
+  if (status != CLEAVE_OK) return status;
+  LOCKED(p->rt);
+  return api_take_deferred_error(p->rt, error); /* the node has answered what came before */
+}
+
+/* A worker that knows no pieces sends all. */
+static cleave_status take_whole(const pouring *p, cleave_piece_move *take, void *user,
+                                cleave_error *error) {
+  cleave_state all = {0};
+  PASS(cleave_state_read(p->rt, p->m, p->kind, 0, &all, error));
+  clv_code code = CLV_OK;
+  clv_err why;
+  for (size_t i = 0; i < p->n && code == CLV_OK; i++)
+    for (size_t k = 0; k < all.n && code == CLV_OK; k++) {
+      const cleave_tensor *t = &all.items[k].tensor;
+      size_t bytes;
+      if (strcmp(all.items[k].name, p->items[i].name) != 0) continue;
+      code = bytes_of(&p->items[i], &bytes, &why);
+      if (code == CLV_OK) code = take(user, i, 0, t->data, bytes, &why);
+    }
+  cleave_state_free(&all);
+  return code == CLV_OK ? CLEAVE_OK : api_convert_error(error, &why);
+}
+
+/* ---- to the node ----------------------------------------------------------------------------- */
+
+static cleave_status put(pouring *p, piece *x, clv_tensor *t, cleave_error *error) {
+  clv_packet *packet;
+  x->request = (api_state_request){.id = ++p->rt->next_id, .node = p->m->node};
+  PASS(api_packet_new(p->rt, CLV_STATE_PUT, 0, x->request.id, &packet, error));
+  api_set_frame_module(packet, p->m);
+  packet->frame.state.what = (clv_state_kind)p->kind;
+  packet->frame.state.count = 1;
+  packet->frame.state.offset = x->offset;
+  packet->frame.state.length = x->length;
+  snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
+  clv_packet_add(packet, t);
+  p->m->changes += p->kind == CLEAVE_STATE_WEIGHTS;
+  return send(p, x, packet, error);
+}
+
+/* A tensor for the next piece, when there is room for it on the way; *ret NULL: all have left. */
+static cleave_status room(pouring *p, piece **ret, clv_tensor **ret_tensor, cleave_error *error) {
+  LOCKED(p->rt);
+  while (!(*ret = next_piece(p)) && p->asked) {
+    PASS(await_first(p, error));
+    leave_first(p);
+  }
+  if (!*ret) return CLEAVE_OK;
+  clv_shape shape = CLV_SHAPE((int64_t)(*ret)->length);
+  TRY(clv_pool_tensor(p->rt->pool, CLV_U8, &shape, ret_tensor, &err));
+  return CLEAVE_OK;
+}
+
+static cleave_status send_next(pouring *p, cleave_piece_move *give, void *user, bool *ret_more,
+                               cleave_error *error) {
+  CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
+  piece *x;
+  clv_err why;
+  PASS(room(p, &x, &t, error));
+  *ret_more = x;
+  if (!x) return CLEAVE_OK;
+  if (give(user, x->item, x->offset, t->data, x->length, &why) != CLV_OK)
+    return api_convert_error(error, &why);
+  LOCKED(p->rt);
+  cleave_status status = put(p, x, t, error);
+  PASS(has_left(p, x, error));
+  return status;
+}
+
+static cleave_status give_all(pouring *p, cleave_piece_move *give, void *user,
+                              cleave_error *error) {
+  {
+    LOCKED(p->rt);
+    PASS(begin(p, error));
+  }
+  cleave_status status = CLEAVE_OK;
+  for (bool more = true; more && status == CLEAVE_OK;)
+    status = send_next(p, give, user, &more, error);
+  end(p);
+  return status;
+}
+
+static cleave_status give_item(const pouring *p, const clv_weights_want *w, const void *data,
+                               cleave_error *error) {
+  cleave_named one = {
+      w->name,
+      {.dtype = (cleave_dtype)w->dtype, .rank = w->shape.rank, .data = (void *)(uintptr_t)data}};
+  memcpy(one.tensor.shape, w->shape.dim, sizeof one.tensor.shape);
+  return cleave_state_write(p->rt, p->m, p->kind, &one, 1, 0, error);
+}
+
+/* One item at a time. */
+static cleave_status give_whole(const pouring *p, cleave_piece_move *give, void *user,
+                                cleave_error *error) {
+  for (size_t i = 0; i < p->n; i++) {
+    CLV_AUTO(clv_freep) void *data = NULL;
+    size_t bytes;
+    TRY(bytes_of(&p->items[i], &bytes, &err));
+    TRY(clv_alloc_aligned(bytes, &data, &err));
+    if (bytes) TRY(give(user, i, 0, data, bytes, &err));
+    PASS(give_item(p, &p->items[i], data, error));
+  }
+  return CLEAVE_OK;
+}
+
+/* ---- outward --------------------------------------------------------------------------------- */
+
+static cleave_status check_items(const pouring *p, cleave_error *error) {
+  if (p->m->runtime != p->rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  for (size_t i = 0; i < p->n; i++) {
+    const clv_weights_want *w = &p->items[i];
+    if (!api_has_state_item(p->m, p->kind, w->name, w->dtype, &w->shape))
+      return api_fail(error, CLV_INVALID, "module '%s' has no such state '%s'", p->m->name,
+                      w->name);
+  }
+  return CLEAVE_OK;
+}
+
+static bool knows_pieces(const pouring *p) {
+  return !p->m->node || p->rt->peers[p->m->node].gives_pieces;
+}
+
+/* The worker is called when the module is placed. */
+static cleave_status prepare(pouring *p, cleave_error *error) {
+  LOCKED(p->rt);
+  PASS(check_items(p, error));
+  return api_module_place(p->m, false, 0, error);
+}
+
+cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
+                                cleave_state_kind kind, const clv_weights_want *items, size_t n,
+                                cleave_piece_move *take, void *user, cleave_error *error) {
+  CLV_AUTO(clv_freep) pouring *p = NULL;
+  TRY(clv_alloc(1, sizeof *p, &p, &err));
+  *p = (pouring){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
+  PASS(prepare(p, error));
+  return knows_pieces(p) ? take_all(p, take, user, error) : take_whole(p, take, user, error);
+}
+
+cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
+                                cleave_state_kind kind, const clv_weights_want *items, size_t n,
+                                cleave_piece_move *give, void *user, cleave_error *error) {
+  CLV_AUTO(clv_freep) pouring *p = NULL;
+  TRY(clv_alloc(1, sizeof *p, &p, &err));
+  *p = (pouring){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
+  PASS(prepare(p, error));
+  return knows_pieces(p) ? give_all(p, give, user, error) : give_whole(p, give, user, error);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of state over the frames for it, wherever the module is: sent, waited for, and what came
+ * judged by the module's graph.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/state_requests_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/incarnations_int.h"
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+void api_state_request_done(cleave_runtime *rt, api_state_request *r) {
+  api_state_request **at = &rt->requests;
+  while (*at && *at != r) at = &(*at)->next;
+  if (*at) *at = r->next;
+  clv_tensor_unref(r->found);
+}
+
+cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
+                              uint64_t until_ns, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  while (!r->failed && !(r->answered && r->got >= r->count)) {
+    if (api_sleep(rt, until_ns)) continue;
+    char heard[200];
+    api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,
+             m->name, rt->peers[m->node].name, api_describe_silence(rt, heard, sizeof heard));
+    api_set_error_node(error, rt->peers[m->node].name, m->name);
+    return CLEAVE_DEADLINE;
+  }
+  if (r->failed && error) *error = r->failure;
+  return r->failed ? r->failure.status : CLEAVE_OK;
+}
+
+cleave_status api_state_send_get(cleave_module *m, clv_state_kind what, uint64_t context_id,
+                                 api_state_request *r, cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  clv_packet *p;
+  r->id = ++rt->next_id;
+  r->node = m->node;
+  TRY(clv_packet_state_get(rt->pool, context_id, r->id, m->index, what, &p, &err));
+  api_set_frame_module(p, m);
+  r->next = rt->requests;
+  rt->requests = r;
+  return api_send(rt, m->node, p, error);
+}
+
+cleave_status api_state_check_item(const cleave_module *m, const char *name, const clv_tensor *t,
+                                   cleave_error *error) {
+  const clv_param *p = clv_params_find(m->params, name);
+  if (!t || (p && t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape))) return CLEAVE_OK;
+  api_fail(error, CLV_DATA_LOSS, "'%s' of module '%s' came with another shape", name, m->name);
+  api_set_error_node(error, m->runtime->peers[m->node].name, m->name);
+  return CLEAVE_DATA_LOSS;
+}
+
+static cleave_status put_item(cleave_module *m, clv_state_kind what, uint64_t context_id,
+                              const api_state_item *item, uint32_t index, uint32_t n,
+                              uint64_t message, cleave_error *error) {
+  clv_packet *p;
+  PASS(api_packet_new(m->runtime, CLV_STATE_PUT, context_id, message, &p, error));
+  api_set_frame_module(p, m);
+  p->frame.state.what = what;
+  p->frame.state.index = index;
+  p->frame.state.count = n;
+  memcpy(p->frame.state.name, item->name, sizeof p->frame.state.name);
+  clv_packet_add(p, item->tensor);
+  return api_send(m->runtime, m->node, p, error);
+}
+
+cleave_status api_state_send_put(cleave_module *m, clv_state_kind what, uint64_t context_id,
+                                 const api_state_item *items, uint32_t n, api_state_request *r,
+                                 cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  cleave_status status = CLEAVE_OK;
+  *r = (api_state_request){.id = ++rt->next_id, .node = m->node, .next = rt->requests};
+  rt->requests = r;
+  m->changes += what == CLV_STATE_WEIGHTS;
+  for (uint32_t i = 0; i < n && status == CLEAVE_OK; i++)
+    status = put_item(m, what, context_id, &items[i], i, n, r->id, error);
+  return status;
+}
+
+cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t context_id,
+                            const api_state_item *items, uint32_t n, uint64_t until_ns,
+                            cleave_error *error) {
+  cleave_runtime *rt = m->runtime;
+  api_state_request r;
+  cleave_status status = api_state_send_put(m, what, context_id, items, n, &r, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, items[0].name, until_ns, error);
+  api_state_request_done(rt, &r);
+  return status;
+}
+
+/* ---- all of a kind --------------------------------------------------------------------------- */
+
+/* How many items there are follows from the module, so that a worker cannot send more. */
+size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
+  uint32_t trainable = 0, moments = 0;
+  if (!m) return 0;
+  if (kind == CLEAVE_STATE_WEIGHTS) return (size_t)m->params->n;
+  if (!m->optimizer) return 0;
+  for (int i = 0; i < m->params->n; i++)
+    trainable += m->params->list[i].trainable && !m->params->list[i].fixed;
+  for (uint32_t i = 0; i < m->n_groups; i++)
+    if (m->groups[i]) moments |= clv_optim_moments_of(&m->groups[i]->optim);
+  return (size_t)clv_optim_count_moments(moments) * trainable + 1;
+}
+
+bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *name,
+                    clv_dtype *ret_dtype, clv_shape *ret_shape) {
+  char param[CLV_WIRE_NAME + 1];
+  *ret_dtype = CLV_I64;
+  *ret_shape = (clv_shape){0};
+  if (kind == CLEAVE_STATE_OPTIMIZER && strcmp(name, "step") == 0) return true;
+  snprintf(param, sizeof param, "%s", name);
+  char *moment = kind == CLEAVE_STATE_OPTIMIZER ? strrchr(param, '.') : NULL;
+  if (moment) *moment = '\0';
+  const clv_param *p = clv_params_find(m->params, param);
+  if (!p || (moment && p->fixed)) return false;
+  *ret_dtype = p->dtype;
+  *ret_shape = p->shape;
+  return true;
+}
+
+bool api_has_state_item(const cleave_module *m, cleave_state_kind kind, const char *name,
+                        clv_dtype dtype, const clv_shape *shape) {
+  clv_dtype own;
+  clv_shape as;
+  return api_state_spec(m, kind, name, &own, &as) && own == dtype && clv_shape_equal(&as, shape);
+}
+
+cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind kind,
+                                    const api_state_item *items, uint32_t n, cleave_error *error) {
+  char shape[160];
+  for (uint32_t i = 0; i < n; i++) {
+    const clv_tensor *t = items[i].tensor;
+    if (t && api_has_state_item(m, kind, items[i].name, t->dtype, &t->shape)) continue;
+    if (!t)
+      api_fail(error, CLV_BAD_ANSWER, "item %u of %u of the state of module '%s' did not come", i,
+               n, m->name);
+    else
+      api_fail(error, CLV_BAD_ANSWER, "worker '%s' sent state '%s' %s, which is not module '%s''s",
+               m->runtime->peers[m->node].name, items[i].name,
+               clv_shape_format(&t->shape, shape, sizeof shape), m->name);
+    api_set_error_node(error, m->runtime->peers[m->node].name, m->name);
+    return CLEAVE_ANSWER;
+  }
+  return CLEAVE_OK;
+}
+
+cleave_status api_state_read_all(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
+                                 api_state_item **ret_items, uint32_t *ret_n, cleave_error *error) {
+  api_state_item *items = NULL;
+  api_state_request r = {.count = (uint32_t)cleave_state_count(m, kind), .fewer = m->artifact};
+  if (!r.count) return CLEAVE_OK;
+  TRY(clv_alloc(r.count, sizeof *items, &items, &err));
+  r.items = items;
+  cleave_status status = api_state_send_get(m, (clv_state_kind)kind, 0, &r, error);
+  if (status == CLEAVE_OK) status = api_state_await(m, &r, "the state", until_ns, error);
+  if (status == CLEAVE_OK) status = api_state_check_items(m, kind, items, r.count, error);
+  api_state_request_done(m->runtime, &r);
+  if (status != CLEAVE_OK) {
+    api_state_items_done(items, r.count);
+    return status;
+  }
+  *ret_items = items;
+  *ret_n = r.count;
+  return CLEAVE_OK;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state tables of peers, modules and contexts, each in words and as a table
+ * (state_tables_int.h).
+ */
+#include "master/api/core/state_tables_int.h"
+
+typedef struct cell {
+  uint8_t action, next;
+} cell;
+
+#define DO(action, state) \
+  { API_##action, (state) }
+
+/* A peer is a worker of the runtime; the master itself is one that is always PRESENT.
+ *
+ *   PRESENT            It is connected, or being connected while the runtime opens. Left for LOST
+ *                      when its link ends: then all that goes on with it fails.
+ *   LOST               Nothing is sent to it. Left for REJOINING by cleave_worker_rejoin alone.
+ *   REJOINING          One thread of the program has its link and its channel. Still nothing else
+ *                      is sent to it. Left for PRESENT when the worker has answered, else for LOST.
+ *   LOST_DURING_REJOIN Its new link has ended before the rejoin has: the rejoin fails.
+ *   CLOSED             The runtime is being closed, and the end of the link means nothing. */
+static const cell peers[PEER_STATES][PEER_FACTS] = {
+    [PEER_PRESENT] = {[PEER_LINK_ENDS] = DO(BEGIN, PEER_LOST),
+                      [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_PRESENT),
+                      [PEER_CLOSES] = DO(END, PEER_CLOSED)},
+    [PEER_LOST] = {[PEER_LINK_ENDS] = DO(IGNORE, PEER_LOST),
+                   [PEER_REJOIN_BEGINS] = DO(BEGIN, PEER_REJOINING),
+                   [PEER_CLOSES] = DO(IGNORE, PEER_CLOSED)},
+    [PEER_REJOINING] = {[PEER_LINK_ENDS] = DO(RECORD, PEER_LOST_DURING_REJOIN),
+                        [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_REJOINING),
+                        [PEER_REJOINS] = DO(SETTLE, PEER_PRESENT),
+                        [PEER_REJOIN_FAILS] = DO(END, PEER_LOST),
+                        [PEER_CLOSES] = DO(IGNORE, PEER_CLOSED)},
+    [PEER_LOST_DURING_REJOIN] = {[PEER_LINK_ENDS] = DO(IGNORE, PEER_LOST_DURING_REJOIN),
+                                 [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN),
+                                 [PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN),
+                                 [PEER_REJOIN_FAILS] = DO(END, PEER_LOST),
+                                 [PEER_CLOSES] = DO(IGNORE, PEER_CLOSED)},
+    [PEER_CLOSED] = {[PEER_LINK_ENDS] = DO(IGNORE, PEER_CLOSED),
+                     [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_CLOSED),
+                     [PEER_CLOSES] = DO(IGNORE, PEER_CLOSED)},
+};
+
+/* A module has an index of its runtime until it is GONE.
+ *
+ *   NEW       Its node does not have it, unless an attempt to load it has failed with an unknown
+ *             outcome (may_be_at_node). Its state is with the program: given weights, or what was
+ *             held when the module was taken off.
+ *   PLACING   One thread loads it or takes it off; other threads wait. An answer to UNLOAD in this
+ *             state is that of an earlier attempt.
+ *   PLACED    Its node has it, unless the node was lost since (n_returns). Its next use loads it
+ *             again where it needs_reload.
+ *   UNLOADING Nobody needs it, and its node has been sent UNLOAD. Left for GONE with the answer.
+ *   GONE      It has no index. Its record stays while a kept value names it. */
+static const cell modules[MODULE_STATES][MODULE_FACTS] = {
+    [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
+                    [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
+                    [MODULE_UNLOADS] = DO(BEGIN, MODULE_UNLOADING),
+                    [MODULE_DROPPED] = DO(END, MODULE_GONE)},
+    [MODULE_PLACING] = {[MODULE_AT_NODE] = DO(SETTLE, MODULE_PLACED),
+                        [MODULE_NOT_AT_NODE] = DO(SETTLE, MODULE_NEW),
+                        [MODULE_OUTDATED] = DO(IGNORE, MODULE_PLACING),
+                        [MODULE_UNLOADED] = DO(SETTLE, MODULE_PLACING)},
+    [MODULE_PLACED] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
+                       [MODULE_OUTDATED] = DO(RECORD, MODULE_PLACED),
+                       [MODULE_UNLOADS] = DO(BEGIN, MODULE_UNLOADING),
+                       [MODULE_DROPPED] = DO(END, MODULE_GONE)},
+    [MODULE_UNLOADING] = {[MODULE_OUTDATED] = DO(IGNORE, MODULE_UNLOADING),
+                          [MODULE_UNLOADED] = DO(END, MODULE_GONE),
+                          [MODULE_DROPPED] = DO(END, MODULE_GONE)},
+    [MODULE_GONE] = {[MODULE_OUTDATED] = DO(IGNORE, MODULE_GONE)},
+};
+
+/* A context has a handle while it is OPEN. A failure is no state: a failed context is still open.
+ *
+ *   OPEN        The program can use it.
+ *   CLOSING     A closing (API_CLOSE) waits for it, and frees it at its end.
+ *   ENDING      Nobody waits. It counts among those whose end is not answered (n_ending), and is
+ *               freed when each node has answered.
+ *   END_PENDING Its nodes have not been sent END_CONTEXT, because owners of kept values have not
+ *               answered. They are sent it when the owners have.
+ *   LINGERING   Its nodes have answered, but for what kept values need, or will. Nobody waits, and
+ *               it does not count; it is freed when each node has answered for all. */
+static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_FACTS] = {
+    [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
+                          [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),
+                          [API_CONTEXT_OWNERS_ANSWERED] = DO(IGNORE, API_CONTEXT_OPEN)},
+    [API_CONTEXT_CLOSING] = {[API_CONTEXT_OWNERS_LATE] = DO(RECORD, API_CONTEXT_END_PENDING),
+                             [API_CONTEXT_OWNERS_ANSWERED] = DO(IGNORE, API_CONTEXT_CLOSING),
+                             [API_CONTEXT_ONLY_KEPT_LEFT] = DO(SETTLE, API_CONTEXT_ENDING_KEPT)},
+    [API_CONTEXT_ENDING] = {[API_CONTEXT_OWNERS_LATE] = DO(RECORD, API_CONTEXT_END_PENDING),
+                            [API_CONTEXT_OWNERS_ANSWERED] = DO(IGNORE, API_CONTEXT_ENDING),
+                            [API_CONTEXT_ONLY_KEPT_LEFT] = DO(SETTLE, API_CONTEXT_ENDING_KEPT)},
+    [API_CONTEXT_END_PENDING] = {[API_CONTEXT_OWNERS_ANSWERED] =
+                                     DO(SETTLE, API_CONTEXT_ENDING_KEPT)},
+    [API_CONTEXT_ENDING_KEPT] = {[API_CONTEXT_OWNERS_ANSWERED] =
+                                     DO(IGNORE, API_CONTEXT_ENDING_KEPT)},
+};
+
+api_action api_peer_on_event(api_peer_state *state, api_peer_event fact) {
+  const cell *c = &peers[*state][fact];
+  if (c->action) *state = (api_peer_state)c->next;
+  return (api_action)c->action;
+}
+
+api_action api_module_on_event(api_module_state *state, api_module_event fact) {
+  const cell *c = &modules[*state][fact];
+  if (c->action) *state = (api_module_state)c->next;
+  return (api_action)c->action;
+}
+
+api_action api_context_on_event(api_context_state *state, api_context_event fact) {
+  const cell *c = &contexts[*state][fact];
+  if (c->action) *state = (api_context_state)c->next;
+  return (api_action)c->action;
+}

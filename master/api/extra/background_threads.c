@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Asynchronous forms of functions that wait for more than the answers of nodes: for a call to a
+ * worker, or a connection. A thread of its own runs the function while a future stands for it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "master/api/extra/extra_int.h"
+
+enum { IS_NEW, RUNS };
+
+/* What the thread runs, and what it has of it. */
+typedef struct job {
+  cleave_status (*run)(struct job *j, cleave_error *error);
+  cleave_runtime *runtime;
+  cleave_module *module; /* NULL: of none */
+  char worker[CLEAVE_NAME + 1];
+  uint64_t deadline_ms;
+  bool input_grads;
+  api_reload *reloading;
+  pthread_t thread;
+  bool ended;
+  cleave_error result; /* of one that has ended */
+} job;
+
+/* ---- the functions --------------------------------------------------------------------------- */
+
+static cleave_status place(job *j, cleave_error *error) {
+  cleave_module *m = j->module;
+  LOCKED(j->runtime);
+  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  return api_module_place(m, j->input_grads, j->deadline_ms, error);
+}
+
+static cleave_status reload(job *j, cleave_error *error) {
+  return api_reload_run(j->runtime, j->reloading, j->deadline_ms, error);
+}
+
+static cleave_status rejoin(job *j, cleave_error *error) {
+  return cleave_worker_rejoin(j->runtime, j->worker, j->deadline_ms, error);
+}
+
+/* ---- running one ----------------------------------------------------------------------------- */
+
+static void job_free(job *j) {
+  if (!j) return;
+  api_reload_free(j->reloading);
+  if (j->module) {
+    api_module_unload_if_unused(j->module); /* it may have been released meanwhile */
+    api_module_remove_kept(j->module);
+  }
+  free(j);
+}
+
+static void *run(void *user) {
+  job *j = user;
+  cleave_error why = {.status = CLEAVE_OK};
+  (void)!j->run(j, &why);
+  LOCKED(j->runtime);
+  j->result = why;
+  j->ended = true;
+  api_wake(j->runtime);
+  return NULL;
+}
+
+static void finish(cleave_runtime *rt, api_future *f, const cleave_error *why) {
+  job_free(clv_steal(&f->work));
+  api_future_finish(rt, f, why);
+}
+
+static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                           cleave_error *error) {
+  job *j = clv_steal(&a->work);
+  (void)rt;
+  (void)error;
+  f->work = j;
+  f->until_ns = f->due_ns = UINT64_MAX;
+  snprintf(f->of, sizeof f->of, "%s", j->module ? j->module->name : j->worker);
+  return CLEAVE_OK;
+}
+
+static void advance(cleave_runtime *rt, api_future *f) {
+  job *j = f->work;
+  cleave_error why;
+  if (f->stage == RUNS && !j->ended) return;
+  if (f->stage == RUNS) {
+    pthread_join(j->thread, NULL);
+    why = j->result;
+    finish(rt, f, &why);
+    return;
+  }
+  f->stage = RUNS;
+  f->bound = true;
+  if (pthread_create(&j->thread, NULL, run, j) == 0) return;
+  api_fail(&why, CLV_EXHAUSTED, "no thread for the futures of the program");
+  finish(rt, f, &why);
+}
+
+static const api_operation operation = {
+    .name = "the way", .begin = begin, .advance = advance, .has_thread = true};
+
+/* The record of a module stays until its job is done. */
+static cleave_status start(const job *from, cleave_future *ret_future, cleave_error *error) {
+  job *j;
+  TRY(clv_alloc(1, sizeof *j, &j, &err));
+  *j = *from;
+  LOCKED(j->runtime);
+  if (j->module) api_module_add_kept(j->module);
+  api_arguments a = {.deadline_ms = j->deadline_ms, .work = j};
+  cleave_status status = api_run_async(from->runtime, &operation, &a, ret_future, error);
+  job_free(a.work); /* it could not begin */
+  return status;
+}
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
+                                        bool input_grads, uint64_t deadline_ms,
+                                        cleave_future *ret_future, cleave_error *error) {
+  NOT_NULL(runtime, module, ret_future);
+  const job j = {.run = place,
+                 .runtime = runtime,
+                 .module = module,
+                 .deadline_ms = deadline_ms,
+                 .input_grads = input_grads};
+  return start(&j, ret_future, error);
+}
+
+cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module *module,
+                                         const cleave_state *weights, const cleave_state *optimizer,
+                                         uint64_t deadline_ms, cleave_future *ret_future,
+                                         cleave_error *error) {
+  NOT_NULL(runtime, module, ret_future);
+  job j = {.run = reload, .runtime = runtime, .module = module, .deadline_ms = deadline_ms};
+  PASS(api_reload_new(runtime, module, weights, optimizer, &j.reloading, error));
+  return start(&j, ret_future, error);
+}
+
+cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *worker,
+                                         uint64_t deadline_ms, cleave_future *ret_future,
+                                         cleave_error *error) {
+  NOT_NULL(runtime, worker, ret_future);
+  job j = {.run = rejoin, .runtime = runtime, .deadline_ms = deadline_ms};
+  PASS(api_rejoin_check(runtime, worker, error));
+  snprintf(j.worker, sizeof j.worker, "%s", worker);
+  return start(&j, ret_future, error);
+}

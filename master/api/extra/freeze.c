@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parameters that are frozen and thawed after the module's first call. Its node has been told when
+ * the module was loaded, so it is loaded again before its next use (module_load.c).
+ */
+#include <fnmatch.h>
+
+#include "master/api/core/core.h"
+
+/* ---- freezing and thawing -------------------------------------------------------------------- */
+
+static bool is_meant(const clv_param *p, const char *name) {
+  return p->trainable && fnmatch(name, p->name, 0) == 0;
+}
+
+static cleave_status check_names(const cleave_module *m, const char *const *names, size_t n,
+                                 const char *what, cleave_error *error) {
+  for (size_t k = 0; k < n; k++) {
+    bool any = false;
+    if (!names[k]) return api_fail(error, CLV_INVALID, "names[%zu] is NULL", k);
+    for (int i = 0; i < m->params->n; i++) any |= is_meant(&m->params->list[i], names[k]);
+    if (!any)
+      return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s' to %s", m->name,
+                      names[k], what);
+  }
+  return CLEAVE_OK;
+}
+
+/* From what its parameters say. */
+static void count_learning(cleave_module *m) {
+  m->n_frozen = m->n_learning = 0;
+  for (int i = 0; i < m->params->n; i++) {
+    const clv_param *p = &m->params->list[i];
+    if (p->frozen) m->frozen[m->n_frozen++] = p->name;
+    m->n_learning += p->trainable && !p->frozen;
+  }
+}
+
+static cleave_status set_frozen(cleave_module *m, const char *const *names, size_t n, bool frozen,
+                                cleave_error *error) {
+  CLV_AUTO(clv_freep) bool *before = NULL;
+  uint32_t learned = m->n_learning;
+  TRY(clv_alloc((size_t)m->params->n, sizeof *before, &before, &err));
+  for (int i = 0; i < m->params->n; i++) {
+    clv_param *p = &m->params->list[i];
+    before[i] = p->frozen;
+    for (size_t k = 0; k < n; k++)
+      if (is_meant(p, names[k])) p->frozen = frozen;
+  }
+  cleave_status status = api_groups_add_unstepped(m, error);
+  for (int i = 0; i < m->params->n && status != CLEAVE_OK; i++)
+    m->params->list[i].frozen = before[i];
+  count_learning(m);
+  if (m->n_learning != learned) api_module_mark_outdated(m, false);
+  return status;
+}
+
+static cleave_status change(cleave_runtime *rt, cleave_module *m, const char *const *names,
+                            size_t n, bool frozen, uint64_t deadline_ms, cleave_error *error) {
+  const char *what = frozen ? "freeze" : "thaw",
+             *cannot = frozen ? "freezes nothing" : "thaws nothing";
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  PASS(check_names(m, names, n, what, error));
+  if (m->fixed)
+    return api_fail(error, CLV_PRECONDITION,
+                    "module '%s' was loaded with `fixed`: what learns stays as it is", m->name);
+  LOCKED(rt);
+  if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
+  PASS(api_modules_await_idle(&m, 1, cannot, api_deadline_ns(rt, deadline_ms), error));
+  return set_frozen(m, names, n, frozen, error);
+}
+
+cleave_status cleave_parameter_freeze(cleave_runtime *runtime, cleave_module *module,
+                                      const char *const *names, size_t n, uint64_t deadline_ms,
+                                      cleave_error *error) {
+  NOT_NULL(runtime, module, names);
+  return change(runtime, module, names, n, true, deadline_ms, error);
+}
+
+cleave_status cleave_parameter_thaw(cleave_runtime *runtime, cleave_module *module,
+                                    const char *const *names, size_t n, uint64_t deadline_ms,
+                                    cleave_error *error) {
+  NOT_NULL(runtime, module, names);
+  return change(runtime, module, names, n, false, deadline_ms, error);
+}

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * References that outlive their context, as the program has them. The protocol is the master's own
+ * node's (common/engine/reference/reference.h): here it is told what to do, and answers come as
+ * from any node.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/api/core/core.h"
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+/* Its context need not wait for its owner any more. */
+static void answered(cleave_runtime *rt, api_kept_ref *k) {
+  api_context *c = k->context;
+  k->context = NULL;
+  if (c && --c->keeping == 0) api_context_on_owners_answered(rt, c);
+  rt->wake = true;
+}
+
+static void forget(cleave_runtime *rt, api_kept_ref *k) {
+  answered(rt, k);
+  api_id_table_remove(&rt->kepts, k->ids.ref);
+  clv_tensor_unref(k->got);
+  api_module_remove_kept(k->module);
+  free(k);
+}
+
+/* What this node owns has a record until nobody uses it: the gate for what is sent asks what it
+ * is. */
+static void forget_if_done(cleave_runtime *rt, api_kept_ref *k) {
+  if (k->released && k->gone && !k->uses && !k->users) forget(rt, k);
+}
+
+static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept_ref **ret,
+                          cleave_error *error) {
+  api_kept_ref *k = api_id_table_get(&rt->kepts, handle.id);
+  if (k && !k->released) {
+    *ret = k;
+    return CLEAVE_OK;
+  }
+  if (handle.id == 0 || handle.id > rt->next_id)
+    return api_fail(error, CLV_INVALID, "%llu is no kept reference of this runtime",
+                    (unsigned long long)handle.id);
+  return api_fail(error, CLV_NOT_FOUND, "kept reference %llu was released",
+                  (unsigned long long)handle.id);
+}
+
+static cleave_status failure_of(const api_kept_ref *k, cleave_error *error) {
+  if (k->failed && error) *error = k->failure;
+  return k->failed ? k->failure.status : CLEAVE_OK;
+}
+
+static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
+  if (rt->node) return api_send(rt, 0, p, NULL);
+  clv_packet_free(p); /* the runtime is being closed */
+  return CLEAVE_OK;
+}
+
+/* The handle is released once nothing of the program needs it. */
+static void let_go(cleave_runtime *rt, api_kept_ref *k) {
+  clv_packet *p;
+  clv_err err;
+  if (!k->released || k->gone || k->uses || k->users) return;
+  bool owned = k->owner == 0 && !k->failed;
+  k->gone = !owned; /* otherwise the node says when */
+  if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
+    (void)to_own_node(rt, p);
+  else
+    clv_notify(rt->notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
+               err.text);
+  forget_if_done(rt, k);
+}
+
+static void unuse(cleave_runtime *rt, api_kept_ref *k) {
+  k->uses--;
+  let_go(rt, k);
+}
+
+static void free_all(cleave_runtime *rt) {
+  size_t at = 0;
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    clv_tensor_unref(k->got);
+    api_module_remove_kept(k->module);
+    free(k);
+  }
+  api_id_table_done(&rt->kepts);
+}
+
+static void report(cleave_runtime *rt, cleave_leaks *l) {
+  size_t at = 0;
+  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    if (k->released) continue;
+    l->kept++;
+    api_add_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
+                 (unsigned long long)k->ids.ref, k->module ? "module" : "the",
+                 k->module ? k->module->name : "program's leaf", rt->peers[k->owner].name,
+                 k->made_in);
+  }
+}
+
+/* ---- keeping --------------------------------------------------------------------------------- */
+
+static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept_ref **ret,
+                              cleave_error *error) {
+  api_kept_ref *k;
+  uint64_t key;
+  TRY(api_random(rt, &key, sizeof key, &err));
+  TRY(clv_alloc(1, sizeof *k, &k, &err));
+  uint64_t ref = ++rt->next_id, fork = ++rt->next_id;
+  k->ids = (clv_ref_ids){ref, fork, key};
+  k->module = v->module;
+  k->owner = v->module ? v->module->node : 0;
+  k->value = v->id;
+  k->dtype = v->dtype;
+  k->shape = v->shape;
+  snprintf(k->made_in, sizeof k->made_in, "%s", v->context->name);
+  clv_err err;
+  if (api_id_table_put(&rt->kepts, k->ids.ref, k, &err) != CLV_OK) {
+    free(k);
+    return api_convert_error(error, &err);
+  }
+  api_module_add_kept(k->module);
+  *ret = k;
+  return CLEAVE_OK;
+}
+
+static const api_kept_ops keeper;
+
+cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
+                          cleave_kept *ret_kept, cleave_error *error) {
+  NOT_NULL(runtime, ret_kept);
+  api_value *v;
+  api_kept_ref *k = NULL;
+  clv_packet *p;
+  LOCKED(runtime);
+  PASS(api_find_value(runtime, reference, &v, error));
+  PASS(api_context_failure(v->context, error));
+  if (v->kept)
+    return api_fail(error, CLV_PRECONDITION, "reference %llu stands for kept reference %llu",
+                    (unsigned long long)v->id, (unsigned long long)v->kept->ids.ref);
+  runtime->keeper = &keeper;
+  PASS(new_kept(runtime, v, &k, error));
+  clv_err err;
+  bool leaf = !v->module;
+  if (clv_packet_ref_keep(
+          runtime->pool, &k->ids, k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
+          leaf ? 0 : v->context->id, leaf ? 0 : v->id, leaf ? v->here : NULL, &p, &err) != CLV_OK) {
+    forget(runtime, k);
+    return api_convert_error(error, &err);
+  }
+  k->context = v->context;
+  k->context->keeping++;
+  ret_kept->id = k->ids.ref;
+  return to_own_node(runtime, p);
+}
+
+static void wait_for_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
+  c->users++; /* it stays */
+  while (c->keeping && !c->failed && api_sleep(rt, until_ns)) continue;
+  c->users--;
+  if (c->state != API_CONTEXT_OPEN) api_wake(rt);
+}
+
+/* Nobody waits for the answer of a context's value any more. */
+static void leave_context(cleave_runtime *rt, const api_context *c) {
+  size_t at = 0;
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;)
+    if (k->context == c) k->context = NULL;
+}
+
+static void fail_context(cleave_runtime *rt, const api_context *c) {
+  size_t at = 0;
+  for (api_kept_ref *k; c->keeping && (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    if (k->context != c || k->failed) continue;
+    k->failed = true;
+    k->failure = c->failure;
+  }
+}
+
+static void leave_end(cleave_runtime *rt, api_context *c) {
+  if (c->keeping) leave_context(rt, c);
+  c->keeping = 0;
+}
+
+/* ---- what the end of a context spares -------------------------------------------------------- */
+
+/* Somebody may ask for it, and nobody here knows that it is there. */
+static bool is_to_come(const api_kept_ref *k) {
+  bool asked = !k->released || k->uses || k->users;
+  return asked && k->module && !k->failed && !k->there;
+}
+
+static bool mark_kept(cleave_runtime *rt, const api_context *c) {
+  size_t at = 0;
+  bool any = false;
+  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    api_value *v = is_to_come(k) ? api_id_table_get(&rt->values, k->value) : NULL;
+    if (!v || v->context != c) continue;
+    v->is_retained = any = true;
+  }
+  return any;
+}
+
+/* A call is newer than what it takes. */
+static void mark_inputs(api_context *c) {
+  for (api_value *v = c->newest; v; v = v->older)
+    for (uint32_t i = 0; v->is_retained && i < v->n_args; i++) {
+      api_value *a = v->args[i];
+      a->is_retained = true;
+      a->needed_by_peer |= a->module && a->module->node != v->module->node;
+    }
+}
+
+static void send_spare(cleave_runtime *rt, const api_context *c, uint32_t node, const uint64_t *ids,
+                       uint32_t n) {
+  clv_packet *p;
+  clv_err ignored; /* then it is given up with the rest */
+  if (n && clv_packet_spare(rt->pool, c->id, ids, n, &p, &ignored) == CLV_OK)
+    (void)api_send(rt, node, p, NULL);
+}
+
+static void notify_wanted(cleave_runtime *rt, const api_context *c, uint32_t node) {
+  uint64_t ids[CLV_WIRE_UPSTREAM];
+  uint32_t n = 0;
+  for (const api_value *v = c->newest; v; v = v->older) {
+    if (!v->needed_by_peer || v->module->node != node) continue;
+    ids[n++] = v->id;
+    if (n < CLV_WIRE_UPSTREAM) continue;
+    send_spare(rt, c, node, ids, n);
+    n = 0;
+  }
+  send_spare(rt, c, node, ids, n);
+}
+
+static bool spare(cleave_runtime *rt, api_context *c) {
+  if (!mark_kept(rt, c)) return false;
+  mark_inputs(c);
+  for (uint32_t i = 0; i < rt->n_peers; i++)
+    if (c->nodes & NODE_BIT(i)) notify_wanted(rt, c, i);
+  return true;
+}
+
+static void fail_node(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
+  size_t at = 0;
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+    if (k->owner != node || k->failed) continue;
+    k->failed = true;
+    k->failure = *failure;
+    answered(rt, k);
+  }
+}
+
+/* ---- using ----------------------------------------------------------------------------------- */
+
+cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_handle,
+                              cleave_kept handle, cleave_reference *ret_reference,
+                              cleave_error *error) {
+  NOT_NULL(runtime, ret_reference);
+  api_context *c;
+  api_value *v;
+  api_kept_ref *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  PASS(failure_of(k, error));
+  PASS(api_find_context(runtime, context_handle, &c, error));
+  PASS(api_new_value(runtime, c, &v, error));
+  v->dtype = k->dtype;
+  v->shape = k->shape;
+  v->kept = k;
+  k->uses++;
+  ret_reference->id = v->id;
+  return CLEAVE_OK;
+}
+
+/* It will not come: a call that waits for it is told so. */
+static cleave_status bring_failure(cleave_runtime *rt, const api_value *v, uint32_t node,
+                                   cleave_error *error) {
+  clv_packet *p;
+  const cleave_error *why = &v->kept->failure;
+  PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
+  p->frame.has_failure = true;
+  clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->hop);
+  return api_send(rt, node, p, error);
+}
+
+static cleave_status bring(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error) {
+  clv_packet *p;
+  api_kept_ref *k = v->kept;
+  if (k->failed) {
+    v->at |= NODE_BIT(node);
+    v->context->nodes |= NODE_BIT(node);
+    return bring_failure(rt, v, node, error);
+  }
+  TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id,
+                         node ? api_wire_name(&rt->peers[node]) : "", v->context->id, v->id, &p,
+                         &err));
+  v->at |= NODE_BIT(node);
+  v->context->nodes |= NODE_BIT(node);
+  return to_own_node(rt, p);
+}
+
+/* Of a future: fetches of the reference that were done before it began. */
+typedef struct waiting {
+  api_kept_ref *kept;
+  uint64_t fetches;
+} waiting;
+
+static void free_waiting(cleave_runtime *rt, api_future *f) {
+  (void)rt;
+  free(f->work);
+}
+
+static const api_operation fetching;
+
+/* ---- fetching -------------------------------------------------------------------------------- */
+
+static cleave_status begin_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_error *error) {
+  clv_packet *p;
+  if (k->fetching) return CLEAVE_OK;
+  TRY(clv_packet_ref_fetch(rt->pool, &k->ids, &p, &err));
+  k->fetching = true;
+  return to_own_node(rt, p);
+}
+
+/* Who comes while another waits takes what that one gets: the value never changes. */
+static cleave_status begin_value(cleave_runtime *rt, api_kept_ref *k, api_future *f,
+                                 cleave_error *error) {
+  waiting *w;
+  PASS(failure_of(k, error));
+  PASS(begin_fetch(rt, k, error));
+  TRY(clv_alloc(1, sizeof *w, &w, &err));
+  k->users++;
+  f->op = &fetching;
+  w->kept = k;
+  w->fetches = k->fetches;
+  f->work = w;
+  snprintf(f->of, sizeof f->of, "%s", k->module ? k->module->name : "a leaf");
+  return CLEAVE_OK;
+}
+
+static cleave_status begin_fetching(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                    cleave_error *error) {
+  api_kept_ref *k;
+  PASS(find(rt, a->kept, &k, error));
+  return begin_value(rt, k, f, error);
+}
+
+static void leave_fetch(cleave_runtime *rt, api_future *f) {
+  api_kept_ref *k = ((waiting *)f->work)->kept;
+  if (!--k->users) k->got = clv_tensor_unref(k->got);
+  let_go(rt, k);
+}
+
+static void advance_fetch(cleave_runtime *rt, api_future *f) {
+  const waiting *w = f->work;
+  const api_kept_ref *k = w->kept;
+  cleave_error why = {.status = CLEAVE_OK};
+  bool is_there = k->fetches != w->fetches;
+  if (!is_there && !k->failed) return;
+  if (is_there && k->got)
+    f->tensor = clv_tensor_ref(k->got);
+  else
+    why = is_there ? k->not_got : k->failure;
+  leave_fetch(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+static void late_fetch(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const api_kept_ref *k = ((const waiting *)f->work)->kept;
+  char heard[200];
+  api_fail(ret, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
+           (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
+           api_describe_silence(rt, heard, sizeof heard));
+  api_set_error_node(ret, rt->peers[k->owner].name, k->module ? k->module->name : "");
+}
+
+static const api_operation fetching = {.name = "the kept value",
+                                       .begin = begin_fetching,
+                                       .advance = advance_fetch,
+                                       .late = late_fetch,
+                                       .leave = leave_fetch,
+                                       .free = free_waiting,
+                                       .out = api_tensor_result};
+
+cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint64_t deadline_ms,
+                                cleave_tensor *ret_tensor, cleave_error *error) {
+  NOT_NULL(runtime, ret_tensor);
+  api_arguments a = {.deadline_ms = deadline_ms, .kept = kept};
+  return api_run_blocking(runtime, &fetching, &a, ret_tensor, error);
+}
+
+cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
+                                      uint64_t deadline_ms, cleave_future *ret_future,
+                                      cleave_error *error) {
+  NOT_NULL(runtime, ret_future);
+  api_arguments a = {.deadline_ms = deadline_ms, .kept = kept};
+  return api_run_async(runtime, &fetching, &a, ret_future, error);
+}
+
+/* ---- asking, releasing ----------------------------------------------------------------------- */
+
+cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
+                                cleave_place *ret_place, cleave_error *error) {
+  NOT_NULL(runtime, ret_place);
+  api_kept_ref *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  ret_place->node = runtime->peers[k->owner].name;
+  ret_place->device = k->module ? k->module->device : "cpu";
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
+                                    bool *ret_confirmed, cleave_error *error) {
+  NOT_NULL(runtime, ret_confirmed);
+  api_kept_ref *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  PASS(failure_of(k, error));
+  *ret_confirmed = k->confirmed;
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
+                                  cleave_error *error) {
+  NOT_NULL(runtime);
+  api_kept_ref *k;
+  LOCKED(runtime);
+  PASS(find(runtime, handle, &k, error));
+  k->released = true;
+  let_go(runtime, k);
+  return CLEAVE_OK;
+}
+
+/* ---- what nodes say -------------------------------------------------------------------------- */
+
+static void take_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owner,
+                       const clv_packet *p) {
+  const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
+  bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
+  clv_tensor_unref(k->got);
+  k->got = fits && k->users ? clv_tensor_ref(p->tensor[0]) : NULL;
+  if (p->frame.has_failure) {
+    api_failure_from_frame(owner, &p->frame, &k->not_got);
+  } else if (!fits) {
+    api_fail(&k->not_got, CLV_BAD_ANSWER, "'%s' answered with a tensor of another shape",
+             owner->name);
+    api_set_error_node(&k->not_got, owner->name, k->module ? k->module->name : "");
+  }
+  k->there |= fits && !p->frame.has_failure;
+  k->fetching = false;
+  k->fetches++;
+  rt->wake = true;
+}
+
+/* The owner has answered for the program's handle. */
+static void take_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
+  k->confirmed = !f->has_failure;
+  if (f->has_failure && !k->failed) {
+    k->failed = true;
+    api_failure_from_frame(&rt->peers[k->owner], f, &k->failure);
+  }
+  answered(rt, k);
+}
+
+static void on_answer(cleave_runtime *rt, const clv_packet *p) {
+  api_kept_ref *k = api_id_table_get(&rt->kepts, p->frame.reference.ref);
+  if (!k) return;
+  if (p->frame.kind == CLV_REF_DELETE) {
+    k->gone = true;
+    forget_if_done(rt, k);
+  } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_ACK) {
+    take_answer(rt, k, &p->frame);
+  } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_VALUE) {
+    take_value(rt, k, &rt->peers[k->owner], p);
+  }
+}
+
+static const api_kept_ops keeper = {
+    .unuse = unuse,
+    .bring = bring,
+    .fetch = begin_value,
+    .wait = wait_for_owners,
+    .leave = leave_end,
+    .spare = spare,
+    .context_failed = fail_context,
+    .node_failed = fail_node,
+    .on_answer = on_answer,
+    .report = report,
+    .free = free_all,
+};

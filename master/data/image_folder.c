@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The index of an image folder: names alone, so that a million images take some tens of megabytes.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/data/image_int.h"
+
+enum { MAX_DEPTH = 16, MAX_PATH = 4096 };
+
+void clv_image_folder_done(clv_image_folder *f) {
+  if (!f) return;
+  free(f->root);
+  clv_bytes_done(&f->names);
+  free(f->path);
+  free(f->label);
+  free(f->classes);
+  free(f->stray);
+  *f = (clv_image_folder){0};
+}
+
+void clv_image_folder_sample(clv_image_folder *f, size_t limit) {
+  if (!limit || limit >= f->n) return;
+  for (size_t i = 0; i < limit; i++) {
+    size_t from = i * f->n / limit;
+    f->path[i] = f->path[from];
+    f->label[i] = f->label[from];
+  }
+  f->n = limit;
+}
+
+/* ---- growing lists --------------------------------------------------------------------------- */
+
+static clv_code grow(void *list_pp, size_t old, size_t wanted, size_t size, clv_err *err) {
+  size_t bytes;
+  void *bigger = clv_mul_size(wanted, size, &bytes) ? realloc(*(void **)list_pp, bytes) : NULL;
+  if (!bigger)
+    return clv_fail(err, CLV_EXHAUSTED, "no memory for the names of more than %zu files", old);
+  *(void **)list_pp = bigger;
+  return CLV_OK;
+}
+
+static clv_code add_name(clv_image_folder *f, const char *name, size_t *ret_offset, clv_err *err) {
+  *ret_offset = f->names.len;
+  clv_bytes_add(&f->names, name, strlen(name) + 1);
+  return f->names.failed
+             ? clv_fail(err, CLV_EXHAUSTED, "no memory for the names of %zu files", f->n)
+             : CLV_OK;
+}
+
+static clv_code add_class(clv_image_folder *f, const char *name, clv_err *err) {
+  if (f->n_classes == f->n_cap) {
+    size_t cap = f->n_cap ? 2 * f->n_cap : 64;
+    CLV_TRY(grow(&f->classes, f->n_cap, cap, sizeof *f->classes, err));
+    f->n_cap = cap;
+  }
+  return add_name(f, name, &f->classes[f->n_classes++], err);
+}
+
+static clv_code add_image(clv_image_folder *f, const char *path, uint32_t label, clv_err *err) {
+  if (f->n == UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "%s: more than %u images", f->root, UINT32_MAX);
+  if (f->n == f->cap) {
+    size_t cap = f->cap ? 2 * f->cap : 1024;
+    CLV_TRY(grow(&f->path, f->cap, cap, sizeof *f->path, err));
+    CLV_TRY(grow(&f->label, f->cap, cap, sizeof *f->label, err));
+    f->cap = cap;
+  }
+  f->label[f->n] = label;
+  return add_name(f, path, &f->path[f->n++], err);
+}
+
+/* ---- reading folders ------------------------------------------------------------------------- */
+
+static void close_dir(DIR **d) {
+  if (*d) closedir(*d);
+}
+
+static clv_code open_dir(const char *path, DIR **ret, clv_err *err) {
+  *ret = opendir(path);
+  if (*ret) return CLV_OK;
+  return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "image folder %s: %s", path,
+                  strerror(errno));
+}
+
+/* The next name that is not hidden; NULL at the end. */
+static const struct dirent *next_entry(DIR *d) {
+  const struct dirent *e;
+  do e = readdir(d);
+  while (e && e->d_name[0] == '.');
+  return e;
+}
+
+/* Links are followed, as torchvision does. */
+static bool is_folder(DIR *d, const struct dirent *e) {
+  struct stat st;
+  if (e->d_type == DT_DIR) return true;
+  if (e->d_type != DT_LNK && e->d_type != DT_UNKNOWN) return false;
+  return fstatat(dirfd(d), e->d_name, &st, 0) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool is_image(const char *name) {
+  static const char *const endings[] = {".png", ".jpg", ".jpeg"};
+  size_t n = strlen(name);
+  for (size_t i = 0; i < CLV_COUNT(endings); i++) {
+    size_t m = strlen(endings[i]);
+    if (n > m && strcasecmp(name + n - m, endings[i]) == 0) return true;
+  }
+  return false;
+}
+
+static clv_code join(const char *folder, const char *name, char path[MAX_PATH], clv_err *err) {
+  int n = snprintf(path, MAX_PATH, "%s/%s", folder, name);
+  if (n >= 0 && n < MAX_PATH) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "%.200s/...: a path of more than %d bytes", folder, MAX_PATH);
+}
+
+/* Counted, so that a person hears of pictures in a form that is not read. */
+static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
+  f->n_strays++;
+  if (f->stray && strcmp(f->stray, path) <= 0) return CLV_OK;
+  free(f->stray);
+  f->stray = NULL;
+  return clv_strdup(path, &f->stray, err);
+}
+
+/* Images below root/rel, in no order yet. */
+static clv_code walk(clv_image_folder *f, const char *rel, uint32_t label, int depth,
+                     clv_err *err) {
+  CLV_AUTO(clv_freep) char *path = NULL;
+  CLV_AUTO(close_dir) DIR *d = NULL;
+  if (depth > MAX_DEPTH)
+    return clv_fail(err, CLV_INVALID,
+                    "%s/%.100s...: more than %d folders deep; does a link lead back up?", f->root,
+                    rel, MAX_DEPTH);
+  CLV_TRY(clv_alloc(MAX_PATH, 1, &path, err));
+  CLV_TRY(join(f->root, rel, path, err));
+  CLV_TRY(open_dir(path, &d, err));
+  for (const struct dirent *e; (e = next_entry(d));) {
+    CLV_TRY(join(rel, e->d_name, path, err));
+    if (is_folder(d, e))
+      CLV_TRY(walk(f, path, label, depth + 1, err));
+    else if (is_image(e->d_name))
+      CLV_TRY(add_image(f, path, label, err));
+    else
+      CLV_TRY(add_stray(f, path, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b, void *names) {
+  return strcmp((const char *)names + *(const size_t *)a, (const char *)names + *(const size_t *)b);
+}
+
+/* Folders as wholes first: "x/2.png" comes before "x/a/1.png", and after "x-y/1.png" never. */
+static int by_folder(const void *a, const void *b, void *names) {
+  const char *p = (const char *)names + *(const size_t *)a;
+  const char *q = (const char *)names + *(const size_t *)b;
+  size_t n = (size_t)(strrchr(p, '/') - p), m = (size_t)(strrchr(q, '/') - q);
+  int order = memcmp(p, q, CLV_MIN(n, m));
+  if (!order && n != m) return n < m ? -1 : 1;
+  return order ? order : strcmp(p + n, q + n);
+}
+
+static clv_code find_classes(clv_image_folder *f, clv_err *err) {
+  CLV_AUTO(close_dir) DIR *d = NULL;
+  CLV_TRY(open_dir(f->root, &d, err));
+  for (const struct dirent *e; (e = next_entry(d));)
+    CLV_TRY((is_folder(d, e) ? add_class : add_stray)(f, e->d_name, err));
+  if (!f->n_classes)
+    return clv_fail(err, CLV_INVALID,
+                    "image folder %s has no folders in it: images go into one folder per class, as "
+                    "in %s/cat/1.png",
+                    f->root, f->root);
+  qsort_r(f->classes, f->n_classes, sizeof *f->classes, by_name, f->names.data);
+  return CLV_OK;
+}
+
+static clv_code sort_images(clv_image_folder *f, size_t before, const char *what, clv_err *err) {
+  if (f->n == before)
+    return clv_fail(err, CLV_INVALID, "image folder %s: %s has no .png, .jpg or .jpeg: add some%s",
+                    f->root, what, f->n_classes ? ", or take the folder away" : "");
+  qsort_r(f->path + before, f->n - before, sizeof *f->path, by_folder, f->names.data);
+  return CLV_OK;
+}
+
+static clv_code find_images(clv_image_folder *f, uint32_t label, clv_err *err) {
+  CLV_AUTO(clv_freep) char *name = NULL; /* names may move */
+  size_t before = f->n;
+  CLV_TRY(clv_strdup(f->names.data + f->classes[label], &name, err));
+  CLV_TRY(walk(f, name, label, 1, err));
+  char what[300];
+  snprintf(what, sizeof what, "class '%.280s'", name);
+  return sort_images(f, before, what, err);
+}
+
+clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_folder *ret,
+                               clv_err *err) {
+  CLV_AUTO(clv_image_folder_done) clv_image_folder f = {0};
+  CLV_TRY(clv_strdup(root, &f.root, err));
+  if (unlabelled) {
+    CLV_TRY(walk(&f, ".", 0, 0, err));
+    CLV_TRY(sort_images(&f, 0, "it", err));
+  } else {
+    CLV_TRY(find_classes(&f, err));
+  }
+  for (size_t i = 0; i < f.n_classes; i++) CLV_TRY(find_images(&f, (uint32_t)i, err));
+  *ret = f;
+  f = (clv_image_folder){0};
+  return CLV_OK;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a record shows of its image: torchvision's Resize, CenterCrop, RandomCrop, RandomResizedCrop
+ * and RandomHorizontalFlip. Random choices are functions of (seed, epoch, record), so neither
+ * threads nor the order of records nor a resumed run change them.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "master/data/image_int.h"
+
+/* Not a layer of any model (see batches.c). */
+static const uint32_t view_stream = 0xfffffff2u;
+
+enum {
+  RESIZED_TRIES = 10, /* blocks 0..9: area, ratio, y, x */
+  PLACE_BLOCK = 16,   /* flip, y, x */
+};
+
+clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record) {
+  return (clv_rng_key){.seed = seed, .step = epoch, .micro_batch = record, .layer = view_stream};
+}
+
+/* 0..most, both included. */
+static uint32_t whole_number(uint32_t word, uint64_t most) {
+  return (uint32_t)(((uint64_t)word * (most + 1)) >> 32);
+}
+
+static double between(uint32_t word, double low, double high) {
+  return low + (high - low) * (word * 0x1p-32);
+}
+
+/* Python's round(): halves to the even neighbour. */
+static int64_t half(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
+
+/* ---- resize ---------------------------------------------------------------------------------- */
+
+/* The shorter side becomes `size`, the longer one is cut to a whole number. */
+static clv_code resized(const clv_image_options *o, uint32_t width, uint32_t height,
+                        clv_image_view *v, clv_err *err) {
+  v->box = (clv_box){0, 0, width, height};
+  v->width = width;
+  v->height = height;
+  if (!o->resize) return CLV_OK;
+  uint32_t *less = width <= height ? &v->width : &v->height;
+  uint32_t *more = width <= height ? &v->height : &v->width;
+  uint64_t longer = (uint64_t)o->resize * *more / *less;
+  if (longer * o->resize > o->max_pixels)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%u x %u resized to %u on its shorter side has %llu pixels, the limit is %llu",
+                    width, height, o->resize, (unsigned long long)(longer * o->resize),
+                    (unsigned long long)o->max_pixels);
+  *less = o->resize;
+  *more = (uint32_t)longer;
+  return CLV_OK;
+}
+
+/* ---- crop ------------------------------------------------------------------------------------ */
+
+/* An image smaller than the crop gets black borders, the larger half of an odd one at the end. */
+static int64_t centre(uint32_t n, uint32_t crop) {
+  return crop > n ? -(int64_t)((crop - n) / 2) : half((int64_t)n - crop);
+}
+
+static clv_code crop_centre(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
+                            clv_err *err) {
+  (void)key;
+  (void)err;
+  v->x = centre(v->width, o->crop);
+  v->y = centre(v->height, o->crop);
+  return CLV_OK;
+}
+
+static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
+                            clv_err *err) {
+  uint32_t word[4];
+  uint64_t width = (uint64_t)v->width + 2 * (uint64_t)o->pad;
+  uint64_t height = (uint64_t)v->height + 2 * (uint64_t)o->pad;
+  if (width < o->crop || height < o->crop)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%u x %u with a border of %u is smaller than the crop of %u: set "
+                    "data.images.resize or data.images.pad",
+                    v->width, v->height, o->pad, o->crop);
+  clv_rng_block(key, PLACE_BLOCK, word);
+  v->y = (int64_t)whole_number(word[1], height - o->crop) - o->pad;
+  v->x = (int64_t)whole_number(word[2], width - o->crop) - o->pad;
+  return CLV_OK;
+}
+
+/* The largest part in the middle whose ratio is allowed. */
+static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t height) {
+  double ratio = (double)width / height;
+  double w = width, h = height;
+  if (ratio < o->ratio_low) h = nearbyint(width / o->ratio_low);
+  if (ratio > o->ratio_high) w = nearbyint(height * o->ratio_high);
+  clv_box box = {.width = (uint32_t)CLV_MAX(w, 1), .height = (uint32_t)CLV_MAX(h, 1)};
+  box.x = (width - box.width) / 2;
+  box.y = (height - box.height) / 2;
+  return box;
+}
+
+static clv_box random_part(const clv_image_options *o, const clv_rng_key *key, uint32_t width,
+                           uint32_t height) {
+  uint32_t word[4];
+  for (uint32_t i = 0; i < RESIZED_TRIES; i++) {
+    clv_rng_block(key, i, word);
+    double area = (double)width * height * between(word[0], o->area_low, o->area_high);
+    double ratio = exp(between(word[1], log(o->ratio_low), log(o->ratio_high)));
+    double w = nearbyint(sqrt(area * ratio)), h = nearbyint(sqrt(area / ratio));
+    if (!(w > 0 && w <= width && h > 0 && h <= height)) continue;
+    clv_box box = {.width = (uint32_t)w, .height = (uint32_t)h};
+    box.y = whole_number(word[2], height - box.height);
+    box.x = whole_number(word[3], width - box.width);
+    return box;
+  }
+  return largest_part(o, width, height);
+}
+
+static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
+                             clv_err *err) {
+  (void)err;
+  v->box = random_part(o, key, v->box.width, v->box.height);
+  v->width = v->height = o->crop;
+  return CLV_OK;
+}
+
+static clv_code (*const crops[])(const clv_image_options *o, const clv_rng_key *key,
+                                 clv_image_view *v, clv_err *err) = {
+    [CLV_CROP_CENTER] = crop_centre,
+    [CLV_CROP_RANDOM] = crop_random,
+    [CLV_CROP_RANDOM_RESIZED] = crop_resized,
+};
+
+static bool flips(const clv_image_options *o, const clv_rng_key *key) {
+  uint32_t word[4];
+  clv_rng_block(key, PLACE_BLOCK, word);
+  return between(word[0], 0, 1) < o->flip;
+}
+
+clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,
+                               const clv_rng_key *key, clv_image_view *ret, clv_err *err) {
+  clv_image_view v = {0};
+  clv_crop_kind kind = key ? o->train_crop : CLV_CROP_CENTER;
+  if (kind == CLV_CROP_RANDOM_RESIZED)
+    v.box = (clv_box){0, 0, width, height};
+  else
+    CLV_TRY(resized(o, width, height, &v, err));
+  if (o->crop) CLV_TRY(crops[kind](o, key, &v, err));
+  v.out_width = o->crop ? o->crop : v.width;
+  v.out_height = o->crop ? o->crop : v.height;
+  v.flip = key && o->flip > 0 && flips(o, key);
+  *ret = v;
+  return CLV_OK;
+}
+
+/* ---- pixels ---------------------------------------------------------------------------------- */
+
+/* What of [at, at + n) lies in [0, size): its first place and its length. */
+static uint32_t visible(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {
+  int64_t low = CLV_MAX(at, 0), high = CLV_MIN(at + n, (int64_t)size);
+  *ret_first = (uint32_t)low;
+  return high > low ? (uint32_t)(high - low) : 0;
+}
+
+/* pixel: bytes of one. */
+static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
+  for (uint8_t *a = row, *b = row + (width - 1) * pixel; a < b; a += pixel, b -= pixel)
+    for (size_t c = 0; c < pixel; c++) {
+      uint8_t kept = a[c];
+      a[c] = b[c];
+      b[c] = kept;
+    }
+}
+
+/* The rows between the passes are as many as the part has, and as wide as the record. */
+static clv_code check_between(const clv_image_view *v, uint32_t across, uint64_t max_pixels,
+                              clv_err *err) {
+  if ((uint64_t)across * v->box.height <= max_pixels) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "%u x %u takes %u x %u pixels on the way to %u x %u, the limit is %llu",
+                  v->box.width, v->box.height, across, v->box.height, v->width, v->height,
+                  (unsigned long long)max_pixels);
+}
+
+clv_code clv_image_view_render(const clv_image_view *v, const clv_pixels *src, uint64_t max_pixels,
+                               clv_resampler *r, uint8_t *dst, clv_err *err) {
+  size_t pixel = clv_pixel_bytes(src), stride = v->out_width * pixel;
+  clv_box window;
+  window.width = visible(v->x, v->out_width, v->width, &window.x);
+  window.height = visible(v->y, v->out_height, v->height, &window.y);
+  CLV_TRY(check_between(v, window.width, max_pixels, err));
+  if (window.width < v->out_width || window.height < v->out_height)
+    memset(dst, 0, stride * v->out_height);
+  if (window.width && window.height) {
+    uint8_t *corner = dst + (size_t)((int64_t)window.y - v->y) * stride +
+                      (size_t)((int64_t)window.x - v->x) * pixel;
+    CLV_TRY(clv_resample(r, src, v->box, v->width, v->height, window, corner, stride, err));
+  }
+  if (v->flip)
+    for (uint32_t y = 0; y < v->out_height; y++) flip_row(dst + y * stride, v->out_width, pixel);
+  return CLV_OK;
+}

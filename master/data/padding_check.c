@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where tokens and labels of records part from what transformers makes of them: it looks for pads
+ * by their token, and it shifts the labels of a causal head.
+ */
+#include <string.h>
+
+#include "master/data/dataset_int.h"
+
+/* The tokens of all records, and how many of each record are real. */
+typedef struct clv_token_input {
+  const clv_tensor *ids, *lengths; /* lengths NULL: all are real */
+  size_t places;
+} clv_token_input;
+
+static const clv_tensor *input_called(const clv_dataset *ds, const char *name) {
+  for (size_t k = 0; k < ds->n_named; k++)
+    if (strcmp(ds->named[k].name, name) == 0) return ds->named[k].data;
+  return NULL;
+}
+
+/* False where the tokens are not rows of whole numbers. */
+static bool token_rows_of(const clv_dataset *ds, clv_token_input *ret) {
+  *ret = (clv_token_input){.ids = ds->inputs};
+  if (ds->named) {
+    ret->ids = input_called(ds, "ids");
+    ret->lengths = input_called(ds, "lengths");
+    if (!ret->ids) ret->ids = ds->named[0].data;
+  }
+  const clv_tensor *ids = ret->ids;
+  if (!ids || ids->shape.rank != 2 || (ids->dtype != CLV_I32 && ids->dtype != CLV_I64))
+    return false;
+  ret->places = (size_t)ids->shape.dim[1];
+  return true;
+}
+
+static size_t length_of(const clv_token_input *t, size_t record) {
+  if (!t->lengths) return t->places;
+  int64_t n = clv_dataset_integer(t->lengths, record);
+  return n < 0 ? 0 : CLV_MIN((size_t)n, t->places);
+}
+
+static bool is_pad(const clv_token_input *t, size_t record, size_t place, int64_t pad) {
+  return clv_dataset_integer(t->ids, record * t->places + place) == pad;
+}
+
+/* A pad among the real places; behind them where there is none. */
+static size_t first_pad(const clv_token_input *t, size_t record, int64_t pad) {
+  size_t n = length_of(t, record), i = 0;
+  while (i < n && !is_pad(t, record, i, pad)) i++;
+  return i;
+}
+
+/* The last place with another token than the pad; 0 where there is none. */
+static size_t last_other(const clv_token_input *t, size_t record, int64_t pad) {
+  size_t i = t->places;
+  while (i > 1 && is_pad(t, record, i - 1, pad)) i--;
+  return i ? i - 1 : 0;
+}
+
+/* transformers scores the last token that is no pad, or the first place where there is none. */
+static bool scores_last_real(const clv_token_input *t, size_t record, int64_t pad,
+                             clv_pad_fault *ret) {
+  size_t length = length_of(t, record), place = last_other(t, record, pad);
+  bool is_empty = place == 0 && is_pad(t, record, 0, pad);
+  *ret = (clv_pad_fault){record, (int64_t)place, (int64_t)length, is_empty || !length};
+  return place + 1 == length;
+}
+
+static bool has_no_pad_inside(const clv_token_input *t, size_t record, int64_t pad,
+                              clv_pad_fault *ret) {
+  size_t length = length_of(t, record), place = first_pad(t, record, pad);
+  *ret = (clv_pad_fault){record, (int64_t)place, (int64_t)length, false};
+  return place == length;
+}
+
+bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
+                                clv_pad_fault *ret) {
+  clv_token_input t;
+  if (pad == CLV_NO_PAD || !token_rows_of(ds, &t)) return true;
+  for (size_t r = 0; r < ds->count; r++)
+    if (!(rule == CLV_PADS_NOT_INSIDE ? has_no_pad_inside : scores_last_real)(&t, r, pad, ret))
+      return false;
+  return true;
+}
+
+/* A label tells whether labels are shifted where its place and the next have different tokens. */
+static void count_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
+                         int64_t ignored, clv_label_shift *m) {
+  for (size_t i = 0; i + 1 < t->places; i++) {
+    size_t at = record * t->places + i;
+    int64_t label = clv_dataset_integer(ds->labels, at), own = clv_dataset_integer(t->ids, at);
+    if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;
+    m->telling++;
+    m->own += label == own;
+  }
+}
+
+clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored) {
+  clv_label_shift m = {0};
+  clv_token_input t;
+  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !token_rows_of(ds, &t)) return m;
+  const clv_tensor *y = ds->labels;
+  if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.places || y->dtype == CLV_F32) return m;
+  for (size_t r = 0; r < ds->count; r++) count_labels(ds, &t, r, ignored, &m);
+  return m;
+}
+
+bool clv_labels_are_own_tokens(const clv_label_shift *m) {
+  size_t others = m->telling - m->own;
+  return m->own && (others <= m->telling / 10 || (others == 1 && m->telling >= 4));
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/documents/documents_int.h"
+
+void clv_document_builder_done(clv_document_builder *g) {
+  if (!g) return;
+  clv_bytes_done(&g->text);
+  free(g->words);
+  *g = (clv_document_builder){0};
+}
+
+/* LayoutLM's: the whole part of 1000 * (x / width). */
+static uint16_t place(double at, double whole) {
+  double share = whole > 0 ? CLV_BOX_MAX * (at / whole) : 0;
+  if (!(share > 0)) return 0; /* NaN, too */
+  return share < CLV_BOX_MAX ? (uint16_t)share : CLV_BOX_MAX;
+}
+
+static clv_code make_room(clv_document_builder *g, clv_err *err) {
+  if (g->n_words == CLV_MAX_WORDS)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d words", CLV_MAX_WORDS);
+  if (g->n_words < g->cap) return CLV_OK;
+  size_t cap = g->cap ? 2 * g->cap : 256;
+  void *more = realloc(g->words, cap * sizeof *g->words);
+  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu words", cap);
+  g->words = more;
+  g->cap = cap;
+  return CLV_OK;
+}
+
+clv_code clv_document_builder_add(clv_document_builder *g, const clv_bytes *text,
+                                  const double box[4], const double page[2], clv_err *err) {
+  if (!text->len || text->failed) return CLV_OK;
+  CLV_TRY(make_room(g, err));
+  struct clv_built_word *w = &g->words[g->n_words++];
+  *w = (struct clv_built_word){.offset = g->text.len, .page = g->n_pages - 1};
+  for (int i = 0; i < 4; i++) w->box[i] = place(box[i], page[i % 2]);
+  for (int i = 0; i < 2; i++)
+    if (w->box[i] > w->box[i + 2]) {
+      uint16_t low = w->box[i + 2];
+      w->box[i + 2] = w->box[i];
+      w->box[i] = low;
+    }
+  clv_bytes_add(&g->text, text->data, text->len);
+  clv_bytes_add(&g->text, "", 1);
+  return g->text.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
+}
+
+/* What a document owns beside its pages. */
+typedef struct kept {
+  char *text;
+  clv_page_word *words;
+} kept;
+
+static clv_code keep(clv_document_builder *g, clv_document *d, clv_err *err) {
+  kept *k = d->own;
+  CLV_TRY(clv_alloc(g->n_words, sizeof *k->words, &k->words, err));
+  CLV_TRY(clv_alloc(g->n_pages, sizeof *d->pages, &d->pages, err));
+  k->text = clv_steal(&g->text.data);
+  for (size_t i = 0; i < g->n_words; i++) {
+    const struct clv_built_word *w = &g->words[i];
+    clv_page *page = &d->pages[w->page];
+    k->words[i] = (clv_page_word){k->text + w->offset, w->box[0], w->box[1], w->box[2], w->box[3]};
+    if (!page->n++) page->words = &k->words[i];
+  }
+  d->n = g->n_pages;
+  return CLV_OK;
+}
+
+clv_code clv_document_builder_take(clv_document_builder *g, clv_document *ret, clv_err *err) {
+  clv_document d = {0};
+  CLV_TRY(clv_alloc(1, sizeof(kept), &d.own, err));
+  clv_code code = keep(g, &d, err);
+  if (code == CLV_OK)
+    *ret = d;
+  else
+    clv_document_done(&d);
+  return code;
+}
+
+void clv_document_done(clv_document *d) {
+  kept *k = d ? d->own : NULL;
+  if (k) {
+    free(k->text);
+    free(k->words);
+    free(k);
+    free(d->pages);
+  }
+  if (d) *d = (clv_document){0};
+}

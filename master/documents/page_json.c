@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "master/documents/documents.h"
+
+void clv_page_write_json(clv_bytes *out, const clv_page *page) {
+  clv_bytes_puts(out, "\"words\":[");
+  for (size_t i = 0; i < page->n; i++) {
+    if (i) clv_bytes_puts(out, ",");
+    clv_bytes_json(out, page->words[i].text);
+  }
+  clv_bytes_puts(out, "],\"boxes\":[");
+  for (size_t i = 0; i < page->n; i++) {
+    const clv_page_word *w = &page->words[i];
+    clv_bytes_printf(out, "%s[%u,%u,%u,%u]", i ? "," : "", w->x0, w->y0, w->x1, w->y1);
+  }
+  clv_bytes_puts(out, "]");
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Findings: their words, and whether a session permits them.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/egress/egress.h"
+
+typedef struct finding_row {
+  clv_finding shows;
+  const char *word;
+} finding_row;
+
+static const finding_row findings[] = {
+    {CLV_FINDING_LABELS, "LABELS"},           {CLV_FINDING_LABELS_READABLE, "LABELS READABLE"},
+    {CLV_FINDING_RAW_INPUT, "RAW INPUT"},     {CLV_FINDING_TOKENS, "TOKENS"},
+    {CLV_FINDING_FRONT_KNOWN, "FRONT KNOWN"}, {CLV_FINDING_PICTURE, "PICTURE"}};
+
+const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]) {
+  buf[0] = '\0';
+  for (size_t i = 0; i < CLV_COUNT(findings); i++) {
+    size_t len = strlen(buf);
+    if (f & findings[i].shows)
+      snprintf(buf + len, CLV_FINDINGS_TEXT - len, "%s%s", len ? ", " : "", findings[i].word);
+  }
+  return buf;
+}
+
+clv_finding clv_findings_worst(clv_findings f) {
+  for (size_t i = 0; i < CLV_COUNT(findings); i++)
+    if (f & findings[i].shows) return findings[i].shows;
+  return CLV_FINDING_MIXED;
+}
+
+/* Pictures need no word of the session; a policy may forbid them. Whoever lets vectors of tokens
+ * leave lets them leave by known layers, too, as `plan` says of TOKENS. */
+clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f) {
+  clv_findings permitted = CLV_FINDING_PICTURE;
+  if (c->privacy.front_known) permitted |= CLV_FINDING_FRONT_KNOWN;
+  if (c->privacy.tokens_readable) permitted |= CLV_FINDING_TOKENS;
+  if (c->privacy.tokens_readable && (f & CLV_FINDING_TOKENS)) permitted |= CLV_FINDING_FRONT_KNOWN;
+  if (c->privacy.raw_input_leaves)
+    permitted |= CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS | CLV_FINDING_FRONT_KNOWN;
+  if (c->privacy.labels_readable) permitted |= CLV_FINDING_LABELS_READABLE;
+  if (c->privacy.labels_leave) permitted |= CLV_FINDING_LABELS;
+  return f & ~permitted;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a page says in words, whatever its form.
+ */
+#include <string.h>
+
+#include "master/egress/egress_int.h"
+
+void egress_format_what(const egress_page_row *r, clv_bytes *out) {
+  const clv_egress_key *w = r->what;
+  bool others = strcmp(w->from, CLV_EGRESS_MASTER) != 0;
+  clv_bytes_printf(out, "%s%s", others ? "planned: " : "",
+                   clv_egress_kind_name((clv_egress_kind)w->kind));
+  if (w->kind == CLV_EGRESS_FAILURE)
+    clv_bytes_puts(out, " of the run: a code and its place");
+  else
+    clv_bytes_printf(out, " of stage '%s'", w->stage);
+  if (r->names > 1) clv_bytes_printf(out, ", %llu names", (unsigned long long)r->names);
+  if (r->names == 1 && w->name[0]) clv_bytes_printf(out, ": %s", w->name);
+  if (w->random) clv_bytes_puts(out, " (a trial with random numbers)");
+  if (others) clv_bytes_printf(out, ", sent by %s", w->from);
+}
+
+static void put_size(uint64_t bytes, clv_bytes *out) {
+  char text[24];
+  clv_bytes_printf(out, "%s (%llu bytes)", clv_format_size(bytes, text, sizeof text),
+                   (unsigned long long)bytes);
+}
+
+/* open: what was allowed and not settled; nobody knows how much of it left. */
+void egress_format_bytes(uint64_t settled, uint64_t open, clv_bytes *out) {
+  if (open) clv_bytes_puts(out, "at most ");
+  put_size(settled + open, out);
+  if (!open) return;
+  clv_bytes_puts(out, ", of which ");
+  put_size(open, out);
+  clv_bytes_puts(out, " was allowed and not settled");
+}
+
+void egress_format_time(const clv_egress_attempt *a, clv_bytes *out) {
+  if (a->ended)
+    clv_bytes_printf(out, "%s to %s, ended with code %llu", a->begun.at, a->end.at,
+                     (unsigned long long)a->end.end.code);
+  else
+    clv_bytes_printf(out, "since %s; it goes on, or was cut off", a->begun.at);
+}
+
+void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out) {
+  if (!a->begun.begun.policy[0])
+    clv_bytes_puts(out, "no policy: `privacy` in the session file decided");
+  else if (!a->begun.begun.approver[0])
+    clv_bytes_printf(out, "policy %s, sha256 %s, not signed", a->begun.begun.policy,
+                     a->begun.begun.policy_sha256);
+  else
+    clv_bytes_printf(out, "policy %s, sha256 %s, signed by %s", a->begun.begun.policy,
+                     a->begun.begun.policy_sha256, a->begun.begun.approver);
+}
+
+void egress_format_look(const clv_egress_attempt *a, clv_bytes *out) {
+  const clv_egress_line *l = &a->look;
+  if (!a->looked)
+    clv_bytes_puts(out, "nobody looked at what it shows");
+  else
+    clv_bytes_printf(out, "of %llu record%s an onlooker reads: pixels %s, tokens %s, labels %s",
+                     (unsigned long long)l->look.records, CLV_S(l->look.records), l->look.pixels,
+                     l->look.tokens, l->look.labels);
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One line of the record, written and read by the same tables of fields. A line is taken when it is
+ * to the byte what would be written of it: keys out of order, other numbers than plain ones,
+ * controls and what is not UTF-8 have no place in it.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "master/egress/egress_int.h"
+
+typedef enum line_field_kind { WHOLE, TEXT, FLAG, SHAPE, KIND } line_field_kind;
+
+typedef struct line_field {
+  const char *key;
+  line_field_kind kind;
+  size_t offset, size; /* size: of a TEXT, its NUL included */
+} line_field;
+
+#define AT(member) .offset = offsetof(clv_egress_line, member)
+#define TEXT_AT(member) .kind = TEXT, AT(member), .size = sizeof(((clv_egress_line *)NULL)->member)
+
+static const line_field head_fields[] = {{"at", TEXT_AT(at)}, {"attempt", WHOLE, AT(attempt)}};
+static const line_field attempt_fields[] = {
+    {"version", WHOLE, AT(begun.version)}, {"command", TEXT_AT(begun.command)},
+    {"session", TEXT_AT(begun.session)},   {"run", TEXT_AT(begun.run)},
+    {"policy", TEXT_AT(begun.policy)},     {"policy_sha256", TEXT_AT(begun.policy_sha256)},
+    {"approver", TEXT_AT(begun.approver)}, {"table_sha256", TEXT_AT(begun.table_sha256)},
+    {"cut", WHOLE, AT(begun.cut)},
+};
+static const line_field allow_fields[] = {
+    {"id", WHOLE, AT(allow.id)},
+    {"from", TEXT_AT(allow.what.from)},
+    {"to", TEXT_AT(allow.what.to)},
+    {"identity", TEXT_AT(allow.what.identity)},
+    {"kind", KIND, AT(allow.what.kind)},
+    {"stage", TEXT_AT(allow.what.stage)},
+    {"name", TEXT_AT(allow.what.name)},
+    {"dtype", TEXT_AT(allow.what.dtype)},
+    {"shape", SHAPE, AT(allow.what.shape)},
+    {"random", FLAG, AT(allow.what.random)},
+    {"bytes", WHOLE, AT(allow.bytes)},
+    {"until", TEXT_AT(allow.until)},
+};
+static const line_field settle_fields[] = {
+    {"id", WHOLE, AT(settle.id)},
+    {"tensors", WHOLE, AT(settle.tensors)},
+    {"bytes", WHOLE, AT(settle.bytes)},
+};
+static const line_field hop_fields[] = {
+    {"from", TEXT_AT(hop.from)},
+    {"to", TEXT_AT(hop.to)},
+    {"bytes", WHOLE, AT(hop.bytes)},
+    {"by", TEXT_AT(hop.by)},
+};
+static const line_field look_fields[] = {
+    {"records", WHOLE, AT(look.records)},
+    {"pixels", TEXT_AT(look.pixels)},
+    {"tokens", TEXT_AT(look.tokens)},
+    {"labels", TEXT_AT(look.labels)},
+};
+static const line_field end_fields[] = {
+    {"code", WHOLE, AT(end.code)},
+    {"tensors", WHOLE, AT(end.tensors)},
+    {"bytes", WHOLE, AT(end.bytes)},
+};
+
+static const struct {
+  const char *name;
+  const line_field *fields;
+  size_t n;
+} events[CLV_EGRESS_EVENTS] = {
+    [CLV_EGRESS_ATTEMPT] = {"attempt", attempt_fields, CLV_COUNT(attempt_fields)},
+    [CLV_EGRESS_ALLOW] = {"allow", allow_fields, CLV_COUNT(allow_fields)},
+    [CLV_EGRESS_SETTLE] = {"settle", settle_fields, CLV_COUNT(settle_fields)},
+    [CLV_EGRESS_HOP] = {"hop", hop_fields, CLV_COUNT(hop_fields)},
+    [CLV_EGRESS_LOOK] = {"look", look_fields, CLV_COUNT(look_fields)},
+    [CLV_EGRESS_END] = {"end", end_fields, CLV_COUNT(end_fields)},
+};
+
+static const char *const kinds[CLV_EGRESS_KINDS] = {
+    "",         "input",   "tokens", "labels",  "activation",
+    "gradient", "weights", "state",  "failure", "cached",
+};
+
+const char *clv_egress_kind_name(clv_egress_kind kind) {
+  return (unsigned)kind < CLV_EGRESS_KINDS ? kinds[kind] : "";
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void put_text(clv_bytes *out, const char *text, size_t size) {
+  char clean[CLV_EGRESS_MAX_TEXT + 1];
+  uint32_t point;
+  size_t len = 0;
+  for (size_t i = 0, n; i < size && text[i] && len < sizeof clean - 1; i += CLV_MAX(n, (size_t)1)) {
+    n = clv_utf8(text + i, size - i, &point);
+    bool shown = n && !clv_is_control(point);
+    if (len + n > sizeof clean - 1) break;
+    memcpy(clean + len, shown ? text + i : "?", shown ? n : 1);
+    len += shown ? n : 1;
+  }
+  clean[len] = '\0';
+  clv_bytes_json(out, clean);
+}
+
+static void put_shape(clv_bytes *out, const clv_shape *s) {
+  clv_bytes_puts(out, "[");
+  for (int i = 0; i < s->rank; i++) clv_bytes_printf(out, "%s%" PRId64, i ? "," : "", s->dim[i]);
+  clv_bytes_puts(out, "]");
+}
+
+static void put_field(clv_bytes *out, const line_field *f, const void *line) {
+  const void *at = (const char *)line + f->offset;
+  clv_bytes_printf(out, ",\"%s\":", f->key);
+  if (f->kind == TEXT) put_text(out, at, f->size);
+  if (f->kind == SHAPE) put_shape(out, at);
+  if (f->kind == FLAG) clv_bytes_puts(out, *(const bool *)at ? "true" : "false");
+  if (f->kind == KIND) clv_bytes_printf(out, "\"%s\"", kinds[*(const uint64_t *)at]);
+  if (f->kind == WHOLE)
+    clv_bytes_printf(out, "%" PRIu64, CLV_MIN(*(const uint64_t *)at, (uint64_t)INT64_MAX));
+}
+
+void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
+  clv_bytes_printf(out, "{\"event\":\"%s\"", events[l->event].name);
+  for (size_t i = 0; i < CLV_COUNT(head_fields); i++) put_field(out, &head_fields[i], l);
+  for (size_t i = 0; i < events[l->event].n; i++) put_field(out, &events[l->event].fields[i], l);
+  clv_bytes_puts(out, "}\n");
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* What is left of a line. */
+typedef struct cursor {
+  const char *at, *end;
+} cursor;
+
+static bool skip(cursor *c, const char *text) {
+  size_t n = strlen(text);
+  if ((size_t)(c->end - c->at) < n || memcmp(c->at, text, n) != 0) return false;
+  c->at += n;
+  return true;
+}
+
+static bool take_whole(cursor *c, uint64_t *ret) {
+  const char *start = c->at;
+  uint64_t v = 0;
+  for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
+    if (v > (uint64_t)INT64_MAX / 10) return false;
+    v = v * 10 + (uint64_t)(*c->at - '0');
+  }
+  *ret = v;
+  return c->at > start && v <= (uint64_t)INT64_MAX;
+}
+
+/* A quoted text with its NUL into `size` bytes. */
+static bool take_text(cursor *c, char *ret, size_t size) {
+  size_t n = 0;
+  if (!skip(c, "\"")) return false;
+  for (; c->at < c->end && *c->at != '"'; c->at++) {
+    if (*c->at == '\\' && ++c->at == c->end) return false;
+    if (n + 1 >= size || !*c->at) return false;
+    ret[n++] = *c->at;
+  }
+  ret[n] = '\0';
+  return skip(c, "\"");
+}
+
+static bool take_shape(cursor *c, clv_shape *ret) {
+  uint64_t v;
+  ret->rank = 0;
+  if (!skip(c, "[")) return false;
+  while (!skip(c, "]")) {
+    if (ret->rank == CLV_MAX_RANK || (ret->rank && !skip(c, ",")) || !take_whole(c, &v))
+      return false;
+    ret->dim[ret->rank++] = (int64_t)v;
+  }
+  return true;
+}
+
+static bool take_kind(cursor *c, uint64_t *ret) {
+  char name[16];
+  if (!take_text(c, name, sizeof name)) return false;
+  for (*ret = 1; *ret < CLV_EGRESS_KINDS; ++*ret)
+    if (strcmp(name, kinds[*ret]) == 0) return true;
+  return false;
+}
+
+static bool take_value(cursor *c, const line_field *f, void *line) {
+  void *at = (char *)line + f->offset;
+  if (f->kind == TEXT) return take_text(c, at, f->size);
+  if (f->kind == SHAPE) return take_shape(c, at);
+  if (f->kind == KIND) return take_kind(c, at);
+  if (f->kind == WHOLE) return take_whole(c, at);
+  *(bool *)at = skip(c, "true");
+  return *(bool *)at || skip(c, "false");
+}
+
+static clv_code take_fields(cursor *c, const line_field *fields, size_t n, clv_egress_line *l,
+                            clv_err *err) {
+  for (size_t i = 0; i < n; i++)
+    if (!skip(c, ",\"") || !skip(c, fields[i].key) || !skip(c, "\":") ||
+        !take_value(c, &fields[i], l))
+      return clv_fail(err, CLV_DATA_LOSS, "'%s' is missing or is not what belongs there",
+                      fields[i].key);
+  return CLV_OK;
+}
+
+static clv_code take_event(cursor *c, clv_egress_event *ret, clv_err *err) {
+  char name[16] = "";
+  if (skip(c, "{\"event\":") && take_text(c, name, sizeof name))
+    for (int e = 1; e < CLV_EGRESS_EVENTS; e++)
+      if (strcmp(name, events[e].name) == 0) {
+        *ret = (clv_egress_event)e;
+        return CLV_OK;
+      }
+  return clv_fail(err, CLV_DATA_LOSS, "it begins with no event that there is");
+}
+
+clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  clv_egress_line l = {0};
+  cursor c = {text, text + len};
+  if (len > CLV_EGRESS_MAX_LINE)
+    return clv_fail(err, CLV_DATA_LOSS, "%zu bytes, the limit is %d", len, CLV_EGRESS_MAX_LINE);
+  CLV_TRY(take_event(&c, &l.event, err));
+  CLV_TRY(take_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
+  CLV_TRY(take_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
+  clv_egress_line_format(&l, &again);
+  if (again.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (again.len != len + 1 || memcmp(again.data, text, len) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "it is not written as this program writes it");
+  *ret = l;
+  return CLV_OK;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The whole record as sums. Lines are held to each other: attempts and allowances are numbered
+ * without a gap, what is settled was allowed and is not more, an end says the sums of its attempt.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/egress/egress_int.h"
+
+enum { FILE_BYTES = 1 << 30 };
+
+/* An allowance that nothing has settled yet. */
+typedef struct open_one {
+  uint64_t attempt, id, bytes;
+  size_t row;
+} open_one;
+
+typedef struct record_reader {
+  clv_egress_summary book;
+  open_one *open;
+  size_t n_open, cap_open, cap_attempts, cap_rows, cap_hops;
+} record_reader;
+
+void clv_egress_summary_done(clv_egress_summary *b) {
+  if (!b) return;
+  free(b->attempts);
+  free(b->rows);
+  free(b->hops);
+  *b = (clv_egress_summary){0};
+}
+
+static void reader_done(record_reader *r) {
+  clv_egress_summary_done(&r->book);
+  free(r->open);
+}
+
+bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b) {
+  return a->kind == b->kind && a->random == b->random && strcmp(a->name, b->name) == 0 &&
+         strcmp(a->stage, b->stage) == 0 && strcmp(a->to, b->to) == 0 &&
+         strcmp(a->from, b->from) == 0 && strcmp(a->identity, b->identity) == 0 &&
+         strcmp(a->dtype, b->dtype) == 0 && clv_shape_equal(&a->shape, &b->shape);
+}
+
+/* Room for one more of n. */
+static clv_code grow(void *list_pp, size_t n, size_t *cap, size_t size, clv_err *err) {
+  void **list = list_pp;
+  if (n < *cap) return CLV_OK;
+  if (n >= CLV_EGRESS_MAX_ROWS)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %d of a kind", CLV_EGRESS_MAX_ROWS);
+  size_t more = CLV_MAX(2 * *cap, (size_t)16);
+  void *grown = reallocarray(*list, more, size);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  *list = grown;
+  *cap = more;
+  return CLV_OK;
+}
+
+static clv_code add(uint64_t *sum, uint64_t more, clv_err *err) {
+  if (*sum > INT64_MAX - more) return clv_fail(err, CLV_DATA_LOSS, "the sum is out of range");
+  *sum += more;
+  return CLV_OK;
+}
+
+static bool from_master(const clv_egress_row_sum *row) {
+  return strcmp(row->what.from, CLV_EGRESS_MASTER) == 0;
+}
+
+static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_line *l) {
+  return &r->book.attempts[l->attempt - 1];
+}
+
+/* ---- one line -------------------------------------------------------------------------------- */
+
+static clv_code on_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
+  clv_egress_summary *b = &r->book;
+  if (l->begun.version != CLV_EGRESS_VERSION)
+    return clv_fail(err, CLV_DATA_LOSS, "version %llu, this program knows %d",
+                    (unsigned long long)l->begun.version, CLV_EGRESS_VERSION);
+  if (l->attempt != b->n_attempts + 1)
+    return clv_fail(err, CLV_DATA_LOSS, "attempt %llu after %zu", (unsigned long long)l->attempt,
+                    b->n_attempts);
+  CLV_TRY(grow(&b->attempts, b->n_attempts, &r->cap_attempts, sizeof *b->attempts, err));
+  b->attempts[b->n_attempts++] = (clv_egress_attempt){.begun = *l};
+  return CLV_OK;
+}
+
+static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret, clv_err *err) {
+  clv_egress_summary *b = &r->book;
+  size_t attempt = l->attempt - 1;
+  for (*ret = 0; *ret < b->n_rows; ++*ret)
+    if (b->rows[*ret].attempt == attempt && egress_is_same_key(&b->rows[*ret].what, &l->allow.what))
+      return CLV_OK;
+  CLV_TRY(grow(&b->rows, b->n_rows, &r->cap_rows, sizeof *b->rows, err));
+  b->rows[b->n_rows] = (clv_egress_row_sum){.attempt = attempt, .what = l->allow.what};
+  memcpy(b->rows[b->n_rows++].first, l->at, sizeof l->at);
+  return CLV_OK;
+}
+
+static clv_code on_allow(record_reader *r, const clv_egress_line *l, clv_err *err) {
+  clv_egress_attempt *a = attempt_of(r, l);
+  size_t at;
+  if (l->allow.id != a->last_id + 1)
+    return clv_fail(err, CLV_DATA_LOSS, "allowance %llu after %llu",
+                    (unsigned long long)l->allow.id, (unsigned long long)a->last_id);
+  CLV_TRY(find_row(r, l, &at, err));
+  CLV_TRY(grow(&r->open, r->n_open, &r->cap_open, sizeof *r->open, err));
+  clv_egress_row_sum *row = &r->book.rows[at];
+  CLV_TRY(add(&row->open, l->allow.bytes, err));
+  if (from_master(row)) {
+    CLV_TRY(add(&r->book.total, l->allow.bytes, err));
+    a->open += l->allow.bytes; /* never more than the total */
+    a->bytes += l->allow.bytes;
+  }
+  memcpy(row->last, l->at, sizeof l->at);
+  r->open[r->n_open++] = (open_one){l->attempt, l->allow.id, l->allow.bytes, at};
+  a->last_id = l->allow.id;
+  a->n_open++;
+  return CLV_OK;
+}
+
+/* What is settled was opened lately. */
+static clv_code take_open(record_reader *r, const clv_egress_line *l, open_one *ret, clv_err *err) {
+  size_t i = r->n_open;
+  while (i && (r->open[i - 1].id != l->settle.id || r->open[i - 1].attempt != l->attempt)) i--;
+  if (!i || l->settle.bytes > r->open[i - 1].bytes)
+    return clv_fail(err, CLV_DATA_LOSS, "it settles %llu, which is not open or is less",
+                    (unsigned long long)l->settle.id);
+  *ret = r->open[i - 1];
+  r->open[i - 1] = r->open[--r->n_open];
+  return CLV_OK;
+}
+
+static clv_code on_settle(record_reader *r, const clv_egress_line *l, clv_err *err) {
+  clv_egress_attempt *a = attempt_of(r, l);
+  open_one o = {0};
+  CLV_TRY(take_open(r, l, &o, err));
+  clv_egress_row_sum *row = &r->book.rows[o.row];
+  CLV_TRY(add(&row->tensors, l->settle.tensors, err));
+  CLV_TRY(add(&row->settled, l->settle.bytes, err));
+  row->open -= o.bytes;
+  memcpy(row->last, l->at, sizeof l->at);
+  a->n_open--;
+  if (!from_master(row)) return CLV_OK;
+  a->open -= o.bytes;
+  a->bytes -= o.bytes - l->settle.bytes;
+  r->book.total -= o.bytes - l->settle.bytes;
+  return add(&a->tensors, l->settle.tensors, err);
+}
+
+static clv_code on_hop(record_reader *r, const clv_egress_line *l, clv_err *err) {
+  clv_egress_summary *b = &r->book;
+  CLV_TRY(grow(&b->hops, b->n_hops, &r->cap_hops, sizeof *b->hops, err));
+  b->hops[b->n_hops++] = (clv_egress_hop_sum){.attempt = l->attempt - 1, .line = *l};
+  return CLV_OK;
+}
+
+static clv_code on_look(record_reader *r, const clv_egress_line *l, clv_err *err) {
+  clv_egress_attempt *a = attempt_of(r, l);
+  if (a->looked)
+    return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has looked before",
+                    (unsigned long long)l->attempt);
+  a->looked = true;
+  a->look = *l;
+  return CLV_OK;
+}
+
+static clv_code on_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
+  clv_egress_attempt *a = attempt_of(r, l);
+  if (a->n_open || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
+    return clv_fail(err, CLV_DATA_LOSS, "its sums are not those of the lines before");
+  a->ended = true;
+  a->end = *l;
+  return CLV_OK;
+}
+
+static clv_code on_line(void *user, const char *text, size_t len, clv_err *err) {
+  static clv_code (*const on[])(record_reader *, const clv_egress_line *, clv_err *) = {
+      [CLV_EGRESS_ATTEMPT] = on_attempt, [CLV_EGRESS_ALLOW] = on_allow,
+      [CLV_EGRESS_SETTLE] = on_settle,   [CLV_EGRESS_HOP] = on_hop,
+      [CLV_EGRESS_LOOK] = on_look,       [CLV_EGRESS_END] = on_end,
+  };
+  record_reader *r = user;
+  clv_egress_line l;
+  CLV_TRY(clv_egress_line_parse(text, len, &l, err));
+  bool known = l.attempt && l.attempt <= r->book.n_attempts;
+  if (l.event != CLV_EGRESS_ATTEMPT && (!known || attempt_of(r, &l)->ended))
+    return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has not begun or has ended",
+                    (unsigned long long)l.attempt);
+  return on[l.event](r, &l, err);
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+/* A line without its end was cut short. So was one with a NUL: where the machine went down, the
+ * file may have its length and not yet its bytes. */
+static bool is_cut(const char *line, size_t left, size_t *ret_len) {
+  const char *end = memchr(line, '\n', left);
+  *ret_len = end ? (size_t)(end - line) : left;
+  return !end || memchr(line, '\0', *ret_len);
+}
+
+clv_code egress_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
+                          void *user, size_t *ret_whole, clv_err *err) {
+  size_t at = 0, n;
+  for (uint64_t number = 1; at < len && !is_cut(text + at, len - at, &n); number++, at += n + 1)
+    if (fn(user, text + at, n, err) != CLV_OK)
+      return clv_err_prefix(err, "%s:%llu", label, (unsigned long long)number);
+  *ret_whole = at;
+  return CLV_OK;
+}
+
+clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
+                              clv_egress_summary *ret, clv_err *err) {
+  CLV_AUTO(reader_done) record_reader r = {0};
+  CLV_TRY(egress_each_line(data, len, label, on_line, &r, &r.book.whole, err));
+  r.book.cut = len - r.book.whole;
+  *ret = r.book;
+  r.book = (clv_egress_summary){0};
+  return CLV_OK;
+}
+
+static void close_fd(int *fd) {
+  if (*fd >= 0) close(*fd);
+}
+
+clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err) {
+  struct stat st;
+  char buf[65536];
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_BYTES)
+    return clv_fail(err, CLV_INVALID, "%s: not a regular file of %d bytes at most", path,
+                    FILE_BYTES);
+  while (ret->len < (size_t)st.st_size) {
+    ssize_t n = pread(fd, buf, CLV_MIN(sizeof buf, (size_t)st.st_size - ret->len), (off_t)ret->len);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: %s", path, strerror(errno));
+    if (n == 0) break;
+    clv_bytes_add(ret, buf, (size_t)n);
+    if (ret->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  }
+  return CLV_OK;
+}
+
+clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err) {
+  CLV_AUTO(close_fd) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (fd < 0)
+    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", path,
+                    strerror(errno));
+  CLV_TRY(egress_read_file(fd, path, &text, err));
+  return clv_egress_read_text(text.data ? text.data : "", text.len, path, ret, err);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of the egress table: the record's word for a row, and the row as a policy sees it.
+ */
+#include "master/egress/egress.h"
+
+bool clv_egress_is_state(clv_egress_kind kind) {
+  return kind == CLV_EGRESS_WEIGHTS || kind == CLV_EGRESS_STATE;
+}
+
+clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings shows) {
+  if (kind != CLV_EGRESS_ACTIVATION) return kind;
+  if (shows & CLV_FINDING_RAW_INPUT) return CLV_EGRESS_INPUT;
+  return shows & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
+}
+
+clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_egress_row *r) {
+  const clv_remote_spec *w = &c->workers[r->worker];
+  return (clv_policy_tensor){.name = r->name,
+                             .kind = r->kind,
+                             .shows = r->shows,
+                             .layers_at_home = r->layers_at_home,
+                             .worker = w->name,
+                             .identity = w->identity,
+                             .dtype = r->dtype,
+                             .shape = r->shape};
+}

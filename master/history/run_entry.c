@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run from outside: its record, its lock and the last lines it wrote. Whether it lives is the
+ * lock's to say; the record says running until its process gets to write something else.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/history/history_int.h"
+
+enum { TAIL = 4096, MAX_NAMES = 4096 };
+
+const char *clv_run_state_name(clv_run_state state) {
+  static const char *const names[] = {"running", "finished",  "failed",  "interrupted", "stopped",
+                                      "died",    "elsewhere", "damaged", "no record"};
+  return names[state];
+}
+
+void clv_run_entry_done(clv_run_entry *e) {
+  if (!e) return;
+  clv_run_record_done(&e->record);
+  free(e->folder);
+  *e = (clv_run_entry){0};
+}
+
+const clv_run_attempt *clv_run_entry_last_attempt(const clv_run_entry *e) {
+  return e->record.n_attempts ? &e->record.attempts[e->record.n_attempts - 1] : NULL;
+}
+
+int clv_run_entry_exit_code(const clv_run_entry *e) {
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
+  bool said = a && a->status != CLV_RUN_RUNNING && e->state != CLV_STATE_RUNNING;
+  return said && a->code <= 255 ? (int)a->code : 1;
+}
+
+/* ---- what it wrote last ---------------------------------------------------------------------- */
+
+/* The last whole line of a file of lines; false: there is none of less than TAIL bytes. */
+static bool last_line(const char *path, char line[TAIL + 1]) {
+  CLV_AUTO(clv_fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct stat st;
+  if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return false;
+  off_t from = CLV_MAX(st.st_size - TAIL, (off_t)0);
+  ssize_t n = pread(fd, line, TAIL, from);
+  while (n > 0 && line[n - 1] != '\n') n--;
+  if (n <= 0) return false;
+  line[n - 1] = '\0';
+  char *begin = memrchr(line, '\n', (size_t)n - 1);
+  if (!begin && from) return false;
+  if (begin) memmove(line, begin + 1, (size_t)(line + n - begin - 1));
+  return true;
+}
+
+static double number_in(const char *line, const char *key) {
+  const char *at = strstr(line, key);
+  char *end;
+  if (!at) return NAN;
+  double v = strtod(at + strlen(key), &end);
+  return end == at + strlen(key) ? NAN : v;
+}
+
+/* The record is written with checkpoints and at the end; between, a run's own lines are newer.
+ * Before it starts, those there are another's. */
+static void read_progress(clv_run_entry *e) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  const clv_run_attempt *a = clv_run_entry_last_attempt(e);
+  char line[TAIL + 1];
+  e->step = a ? a->step : 0;
+  e->loss = a ? a->loss : NAN;
+  e->accuracy = a ? a->accuracy : NAN;
+  bool under_way = e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_DIED;
+  if (a && (!under_way || !a->total_steps)) return;
+  clv_bytes_printf(&path, "%s/metrics.jsonl", e->folder);
+  if (path.failed || !last_line(path.data, line)) return;
+  double step = number_in(line, "\"step\":");
+  if (!(step >= (double)e->step && step < 1e15)) return;
+  e->step = (uint64_t)step;
+  e->loss = number_in(line, "\"loss\":");
+  e->accuracy = number_in(line, "\"accuracy\":");
+}
+
+/* ---- its state ------------------------------------------------------------------------------- */
+
+static clv_run_state state_of(const clv_run_attempt *a, bool held) {
+  clv_run_attempt here = {0};
+  if (held) return CLV_STATE_RUNNING;
+  if (a->status != CLV_RUN_RUNNING) return (clv_run_state)a->status;
+  clv_process_describe_self(&here);
+  bool ours = strcmp(a->boot, here.boot) == 0 || strcmp(a->host, here.host) == 0;
+  return ours ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;
+}
+
+static bool is_folder(const char *path) {
+  struct stat st;
+  return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool has_file(const char *folder, const char *name) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/%s", folder, name);
+  return !path.failed && access(path.data, F_OK) == 0;
+}
+
+/* Without a record it may be a run of an older version, or no run at all. */
+static clv_code judge_unread(clv_run_entry *e, clv_code code, bool held, clv_err *err) {
+  e->state = held ? CLV_STATE_RUNNING : CLV_STATE_DAMAGED;
+  if (code != CLV_NOT_FOUND || held) return CLV_OK;
+  e->state = CLV_STATE_UNRECORDED;
+  if (has_file(e->folder, "metrics.jsonl") || has_file(e->folder, "session.effective.yaml"))
+    return CLV_OK;
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "%s is not the folder of a run: `cleave-master runs FOLDER` lists "
+                  "those in a folder",
+                  e->folder);
+}
+
+/* The lock is looked at first: a run that ends in between has written its end by then. */
+static clv_code read_entry(clv_run_entry *e, clv_err *err) {
+  bool held = clv_run_folder_is_locked(e->folder, &e->holder);
+  clv_code code = clv_run_record_read(e->folder, &e->record, &e->why);
+  if (code == CLV_OK)
+    e->state = state_of(clv_run_entry_last_attempt(e), held);
+  else
+    CLV_TRY(judge_unread(e, code, held, err));
+  read_progress(e);
+  return CLV_OK;
+}
+
+clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err) {
+  clv_run_entry e = {0};
+  if (!is_folder(folder)) return clv_fail(err, CLV_NOT_FOUND, "%s is not a folder", folder);
+  CLV_TRY(clv_strdup(folder, &e.folder, err));
+  for (size_t n = strlen(e.folder); n > 1 && e.folder[n - 1] == '/'; n--) e.folder[n - 1] = '\0';
+  const char *slash = strrchr(e.folder, '/');
+  e.name = slash && slash[1] ? slash + 1 : e.folder;
+  clv_code code = read_entry(&e, err);
+  if (code == CLV_OK)
+    *ret = e;
+  else
+    clv_run_entry_done(&e);
+  return code;
+}
+
+/* ---- by name --------------------------------------------------------------------------------- */
+
+/* A name that can be shown; hidden ones are none of ours. */
+static bool is_name(const char *text) {
+  for (const char *p = text; *p; p++)
+    if (iscntrl((unsigned char)*p)) return false;
+  return text[0] != '.';
+}
+
+static clv_code unknown_run(const char *run, clv_err *err) {
+  char *names[MAX_NAMES];
+  size_t n = 0;
+  DIR *dir = opendir(CLV_RUNS_FOLDER);
+  if (!dir)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "no run '%.100s': there is no folder " CLV_RUNS_FOLDER
+                    " here; go to where it was trained, or give the run's folder",
+                    run);
+  for (struct dirent *d; n < MAX_NAMES && (d = readdir(dir));)
+    if (is_name(d->d_name) && (names[n] = strdup(d->d_name)) != NULL) n++;
+  closedir(dir);
+  const char *near = clv_did_you_mean(run, (const char *const *)names, n);
+  clv_fail(err, CLV_NOT_FOUND, "no run '%.100s' in " CLV_RUNS_FOLDER "%s%.100s%s", run,
+           near ? "; did you mean '" : " (`cleave-master runs` lists them)", near ? near : "",
+           near ? "'?" : "");
+  for (size_t i = 0; i < n; i++) free(names[i]);
+  return CLV_NOT_FOUND;
+}
+
+clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes below = {0};
+  clv_bytes_printf(&below, CLV_RUNS_FOLDER "/%s", run);
+  if (below.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  bool path = !run[0] || strchr(run, '/') || strcmp(run, ".") == 0 || strcmp(run, "..") == 0;
+  if (!path && is_folder(below.data)) return clv_strdup(below.data, ret_folder, err);
+  if (run[0] && is_folder(run)) return clv_strdup(run, ret_folder, err);
+  if (path)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "there is no folder '%.200s'; a run has a name as in "
+                    "`cleave-master runs`, or is named by its folder",
+                    run);
+  return unknown_run(run, err);
+}
+
+clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) {
+  return clv_run_entry_find_folder(run, ret_folder, err);
+}
+
+void clv_print_sanitized(const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_text_sanitize_utf8(text, &out);
+  if (!out.failed) fwrite(out.data, 1, out.len, stdout);
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a run has in its folder, and how it makes room for another: its files go one by one into a
+ * folder beside it, NAME.1 or the next that is free. A note in the run folder, run.moving, stands
+ * there from before the first file moves until the new run has started. Whoever takes the folder
+ * and finds the note brings everything back. So at any moment the old run can be had whole, until
+ * the new one is.
+ *
+ * run.lock and files that are no run's stay where they are. So does egress.jsonl: it says what left
+ * from this folder, whichever run sent it.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/history/history_int.h"
+
+#define NOTE_NAME "run.moving"
+
+enum { MAX_NUMBER = 99999, MAX_NOTE = 64, MAX_ENTRIES = 100000 };
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static bool is_checkpoint(const char *name) {
+  static const char prefix[] = "checkpoint-";
+  const char *digits = name + sizeof prefix - 1;
+  if (strncmp(name, prefix, sizeof prefix - 1) != 0 || !*digits) return false;
+  return digits[strspn(digits, "0123456789")] == '\0';
+}
+
+bool clv_is_run_file(const char *name) {
+  static const char *const names[] = {"run.json",          "session.effective.yaml",
+                                      "log.txt",           "log.jsonl",
+                                      "metrics.jsonl",     "pace.jsonl",
+                                      "egress.table",      "evaluations.jsonl",
+                                      "run.key",           "schedule.failed",
+                                      "tensorboard",       CLV_RUN_CLASSES_FILE,
+                                      CLV_RUN_BEST_FILE,   CLV_RUN_DATA_FILE,
+                                      CLV_RUN_CHANGES_FILE};
+  for (size_t i = 0; i < CLV_COUNT(names); i++)
+    if (strcmp(name, names[i]) == 0) return true;
+  return is_checkpoint(name);
+}
+
+typedef struct folder_names {
+  char **items;
+  size_t n;
+} folder_names;
+
+static void names_done(folder_names *l) {
+  for (size_t i = 0; i < l->n; i++) free(l->items[i]);
+  free(l->items);
+}
+
+static void dir_closep(DIR **dir) {
+  if (*dir) closedir(*dir);
+}
+
+static clv_code fail_errno(const char *path, clv_err *err) {
+  return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_UNAVAILABLE, "%s: %s", path,
+                  strerror(errno));
+}
+
+static clv_code open_dir(const char *path, DIR **ret, clv_err *err) {
+  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  *ret = fd >= 0 ? fdopendir(fd) : NULL;
+  if (*ret) return CLV_OK;
+  if (fd >= 0) close(fd);
+  return fail_errno(path, err);
+}
+
+static clv_code add_name(folder_names *l, const char *name, clv_err *err) {
+  char **grown = l->n < MAX_ENTRIES ? reallocarray(l->items, l->n + 1, sizeof *grown) : NULL;
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "no memory for the names of %zu files", l->n);
+  l->items = grown;
+  CLV_TRY(clv_strdup(name, &grown[l->n], err));
+  l->n++;
+  return CLV_OK;
+}
+
+/* What is there of a run. */
+static clv_code list_names(const char *folder, folder_names *ret, clv_err *err) {
+  CLV_AUTO(dir_closep) DIR *dir = NULL;
+  CLV_TRY(open_dir(folder, &dir, err));
+  for (const struct dirent *e; (e = readdir(dir));)
+    if (clv_is_run_file(e->d_name)) CLV_TRY(add_name(ret, e->d_name, err));
+  return CLV_OK;
+}
+
+/* ---- the note -------------------------------------------------------------------------------- */
+
+static void format_note(const clv_move_note *m, char text[MAX_NOTE]) {
+  snprintf(text, MAX_NOTE, "%u %s\n", m->number, m->whole ? "moved" : "moving");
+}
+
+/* In its one spelling. */
+clv_code clv_move_note_parse(const char *text, size_t len, const char *label, clv_move_note *ret,
+                             clv_err *err) {
+  char again[MAX_NOTE];
+  unsigned long number = isdigit((unsigned char)text[0]) ? strtoul(text, NULL, 10) : 0;
+  for (int whole = 0; whole < 2 && number && number <= MAX_NUMBER; whole++) {
+    clv_move_note m = {.number = (unsigned)number, .whole = whole};
+    format_note(&m, again);
+    if (len != strlen(again) || memcmp(text, again, len) != 0) continue;
+    *ret = m;
+    return CLV_OK;
+  }
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "%s is damaged: it says where the files of the run before are; move them back, "
+                  "and remove it",
+                  label);
+}
+
+static clv_code read_note(const char *run_dir, clv_move_note *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  clv_bytes_printf(&path, "%s/" NOTE_NAME, run_dir);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_file_read(path.data, MAX_NOTE, &text, err));
+  return clv_move_note_parse(text.data ? text.data : "", text.len, path.data, ret, err);
+}
+
+static clv_code write_note(const char *run_dir, const clv_move_note *m, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char text[MAX_NOTE];
+  format_note(m, text);
+  clv_bytes_printf(&path, "%s/" NOTE_NAME, run_dir);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, text, strlen(text), 0644, err);
+}
+
+static clv_code remove_file(const char *folder, const char *name, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/%s", folder, name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return unlink(path.data) == 0 || errno == ENOENT ? CLV_OK : fail_errno(path.data, err);
+}
+
+/* ---- moving ---------------------------------------------------------------------------------- */
+
+/* The folder beside, where the run folder really is. */
+static clv_code beside(const char *run_dir, unsigned number, char **ret, clv_err *err) {
+  CLV_AUTO(clv_freep) char *real = realpath(run_dir, NULL);
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  if (!real) return fail_errno(run_dir, err);
+  clv_bytes_printf(&path, "%s.%u", real, number);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  *ret = clv_steal(&path.data);
+  return CLV_OK;
+}
+
+static clv_code sync_folder(const char *path, clv_err *err) {
+  CLV_AUTO(clv_fd_closep) int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  return fd >= 0 && fsync(fd) == 0 ? CLV_OK : fail_errno(path, err);
+}
+
+static clv_code move_names(const char *from, const char *to, clv_err *err) {
+  CLV_AUTO(names_done) folder_names l = {0};
+  CLV_TRY(list_names(from, &l, err));
+  for (size_t i = 0; i < l.n; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes old = {0}, new = {0};
+    clv_bytes_printf(&old, "%s/%s", from, l.items[i]);
+    clv_bytes_printf(&new, "%s/%s", to, l.items[i]);
+    if (old.failed || new.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    if (rename(old.data, new.data) != 0) return fail_errno(new.data, err);
+  }
+  CLV_TRY(sync_folder(to, err));
+  return sync_folder(from, err);
+}
+
+static clv_code make_beside(const char *run_dir, unsigned *ret_number, char **ret, clv_err *err) {
+  for (unsigned number = 1; number <= MAX_NUMBER; number++) {
+    CLV_AUTO(clv_freep) char *path = NULL;
+    CLV_TRY(beside(run_dir, number, &path, err));
+    if (mkdir(path, 0755) == 0) {
+      *ret_number = number;
+      *ret = clv_steal(&path);
+      return CLV_OK;
+    }
+    if (errno != EEXIST) return fail_errno(path, err);
+  }
+  return clv_fail(err, CLV_EXHAUSTED, "%s: there are folders up to .%d beside it", run_dir,
+                  MAX_NUMBER);
+}
+
+clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err) {
+  CLV_AUTO(names_done) folder_names l = {0};
+  CLV_AUTO(clv_freep) char *aside = NULL;
+  clv_move_note m = {0};
+  CLV_TRY(list_names(run_dir, &l, err));
+  if (!l.n) return CLV_OK;
+  CLV_TRY(make_beside(run_dir, &m.number, &aside, err));
+  CLV_TRY(write_note(run_dir, &m, err));
+  CLV_TRY(move_names(run_dir, aside, err));
+  m.whole = true;
+  CLV_TRY(write_note(run_dir, &m, err));
+  *ret = clv_steal(&aside);
+  return CLV_OK;
+}
+
+/* A file, or a folder of files. */
+static clv_code remove_tree(const char *path, clv_err *err) {
+  CLV_AUTO(dir_closep) DIR *dir = NULL;
+  if (unlink(path) == 0 || errno == ENOENT) return CLV_OK;
+  if (errno != EISDIR && errno != EPERM) return fail_errno(path, err);
+  CLV_TRY(open_dir(path, &dir, err));
+  for (const struct dirent *e; (e = readdir(dir));)
+    if (e->d_type != DT_DIR) (void)!unlinkat(dirfd(dir), e->d_name, 0);
+  return rmdir(path) == 0 || errno == ENOTEMPTY || errno == EEXIST ? CLV_OK : fail_errno(path, err);
+}
+
+clv_code clv_run_folder_clear(const char *folder, clv_err *err) {
+  CLV_AUTO(names_done) folder_names l = {0};
+  CLV_TRY(clv_checkpoint_clear(folder, err));
+  CLV_TRY(list_names(folder, &l, err));
+  for (size_t i = 0; i < l.n; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    clv_bytes_printf(&path, "%s/%s", folder, l.items[i]);
+    if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    CLV_TRY(remove_tree(path.data, err));
+  }
+  return CLV_OK;
+}
+
+/* A run that did not start leaves nothing. From then on all that is there is of the run before. */
+static clv_code clear_new(const char *run_dir, clv_move_note *m, clv_err *err) {
+  if (!m->whole) return CLV_OK;
+  CLV_TRY(clv_run_folder_clear(run_dir, err));
+  m->whole = false;
+  return write_note(run_dir, m, err);
+}
+
+clv_code clv_run_folder_undo_move(const char *run_dir, clv_err *err) {
+  CLV_AUTO(clv_freep) char *aside = NULL;
+  clv_move_note m;
+  struct stat st;
+  clv_code code = read_note(run_dir, &m, err);
+  if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
+  CLV_TRY(beside(run_dir, m.number, &aside, err));
+  if (lstat(aside, &st) == 0) {
+    CLV_TRY(clear_new(run_dir, &m, err));
+    CLV_TRY(move_names(aside, run_dir, err));
+    if (rmdir(aside) != 0 && errno != ENOTEMPTY && errno != EEXIST) return fail_errno(aside, err);
+  }
+  return clv_run_folder_commit_move(run_dir, err);
+}
+
+clv_code clv_run_folder_commit_move(const char *run_dir, clv_err *err) {
+  CLV_TRY(remove_file(run_dir, NOTE_NAME, err));
+  return sync_folder(run_dir, err);
+}
+
+clv_code clv_run_folder_remove(const char *run_dir, clv_err *err) {
+  CLV_TRY(clv_run_folder_clear(run_dir, err));
+  CLV_TRY(remove_file(run_dir, CLV_RUN_LOCK_FILE, err));
+  return rmdir(run_dir) == 0 || errno == ENOTEMPTY || errno == EEXIST ? CLV_OK
+                                                                      : fail_errno(run_dir, err);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan --schedule: the instructions of a step before anything runs, and what they cost.
+ */
+#include <stdio.h>
+
+#include "master/plan/plan.h"
+
+enum { COLUMNS = 120, DRAWN_STEPS = 8 };
+
+/* Of an asynchronous schedule a few steps show all there is. */
+static clv_code drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret, clv_err *err) {
+  uint32_t steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);
+  return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
+                                 clv_pipeline_first_window(b->config), NULL, ret, err);
+}
+
+static void text_memory(const clv_blueprint *b, const clv_placed_schedule *l, clv_bytes *out) {
+  clv_bytes_printf(out, "%-16s %14s %10s %10s\n", "stage", "micro-batches", "versions",
+                   "staleness");
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    clv_bytes_printf(out, "%-16s %14u %10u %10u\n", b->config->stages[i].name, l->report.live[i],
+                     l->report.versions[i], l->report.staleness[i]);
+  clv_bytes_puts(
+      out,
+      "micro-batches: kept at once between forward and backward; versions of the weights "
+      "at once;\nstaleness: steps between the weights a gradient was made with and those "
+      "it is applied to\n");
+}
+
+static clv_code text_bubble(const clv_placed_schedule *l, const clv_sched_costs *costs,
+                            clv_bytes *out, clv_err *err) {
+  clv_sched_run run;
+  CLV_TRY(clv_sched_simulate(l->sched, costs, false, &run, err));
+  clv_bytes_printf(out, "bubble %.1f %% with stages alike and links that cost nothing\n",
+                   100 * run.bubble);
+  clv_sched_run_done(&run, l->sched);
+  return CLV_OK;
+}
+
+static void json_schedule(const clv_blueprint *b, const clv_placed_schedule *l, clv_bytes *out) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_sched_format(l->sched, &text);
+  clv_bytes_printf(out, "{\"schedule\":\"%s\",\"micro_batches\":%u,\"bubble\":%.6f,\"stages\":[",
+                   clv_sched_name(l->sched->kind), l->n_micro, l->report.bubble);
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
+    clv_bytes_json(out, b->config->stages[i].name);
+    clv_bytes_printf(out, ",\"live\":%u,\"versions\":%u,\"staleness\":%u}", l->report.live[i],
+                     l->report.versions[i], l->report.staleness[i]);
+  }
+  clv_bytes_puts(out, "],\"text\":");
+  clv_bytes_json(out, text.data);
+  clv_bytes_puts(out, "}\n");
+}
+
+clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_bytes *out,
+                                     clv_bytes *ret_text, clv_err *err) {
+  CLV_AUTO(clv_placed_schedule_freep) clv_placed_schedule *l = NULL;
+  clv_sched_shape shape;
+  clv_sched_costs costs;
+  const char *names[CLV_SCHED_RANKS];
+  CLV_TRY(drawn_schedule(b, &l, err));
+  clv_sched_format(l->sched, ret_text);
+  if (json) {
+    json_schedule(b, l, out);
+    return CLV_OK;
+  }
+  clv_pipeline_ranks(b, &shape, names);
+  clv_pipeline_default_costs(b, &costs);
+  CLV_TRY(clv_sched_draw(l->sched, &costs, false, COLUMNS, names, out, err));
+  clv_bytes_puts(out, "\n");
+  text_memory(b, l, out);
+  return text_bubble(l, &costs, out, err);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a session's model may be cut: behind layers whose value alone crosses, and such that what
+ * is to stay with a node stays there.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/suggest_int.h"
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Such a layer hands on as many values as it gets, and the kernel before it may do its work too: a
+ * cut belongs behind it instead of before it. */
+static bool cut_belongs_after(clv_op op) {
+  const clv_op_def *def = clv_op_def_of(op);
+  return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);
+}
+
+/* The last layer that reads each node's value. */
+static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
+  for (int i = 0; i < g->n_nodes; i++)
+    for (int k = 0; k < g->nodes[i].n_in; k++) {
+      uint32_t *use = &last[g->nodes[i].in[k]];
+      *use = CLV_MAX(*use, g->nodes[i].layer);
+    }
+  last[g->output] = n_layers;
+  return CLV_OK;
+}
+
+/* The one value that crosses behind a layer, -1: it is none, or several, or an input is read behind
+ * it that a worker should not have for the sake of a cut. */
+static int crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
+  int found = -1;
+  for (int i = 0; i < g->n_nodes; i++) {
+    bool input = g->nodes[i].op == CLV_OP_INPUT;
+    if ((!input && g->nodes[i].layer > layer) || last[i] <= layer) continue;
+    if (input && clv_graph_length_limit(g, i)) continue;
+    if (found >= 0 || input) return -1;
+    found = i;
+  }
+  return found;
+}
+
+static bool cut_belongs_after_next(const clv_graph *g, uint32_t layer) {
+  for (int i = 0; i < g->n_nodes; i++)
+    if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer + 1)
+      return cut_belongs_after(g->nodes[i].op);
+  return false;
+}
+
+static clv_code find_places(clv_cut_search *c, clv_err *err) {
+  CLV_AUTO(clv_freep) uint32_t *last = NULL;
+  const clv_graph *g = c->b->whole;
+  uint32_t n = c->cuts.n_layers;
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *last, &last, err));
+  CLV_TRY(clv_alloc(n, sizeof *c->places, &c->places, err));
+  CLV_TRY(clv_alloc(n, sizeof *c->bytes, &c->bytes, err));
+  CLV_TRY(last_uses(g, n, last));
+  for (uint32_t layer = 0; layer < n; layer++) {
+    int node = crossing(g, last, layer);
+    size_t bytes;
+    if (node < 0) continue;
+    CLV_TRY(clv_shape_bytes(&g->nodes[node].shape, g->nodes[node].dtype, &bytes, err));
+    c->bytes[layer] = (double)bytes / (double)c->b->micro_size * (double)c->b->config->train.batch;
+    if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !cut_belongs_after_next(g, layer))
+      c->places[c->cuts.n_places++] = layer;
+  }
+  return CLV_OK;
+}
+
+/* ---- what stays ------------------------------------------------------------------------------ */
+
+static bool same_text(const char *a, const char *b) {
+  return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
+  if (a->n != b->n) return false;
+  for (size_t i = 0; i < a->n; i++)
+    if (strcmp(a->items[i], b->items[i]) != 0) return false;
+  return true;
+}
+
+static bool same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
+  return same_texts(&a->targets, &b->targets) && same_texts(&a->train, &b->train) && a->r == b->r &&
+         a->alpha == b->alpha && a->dropout == b->dropout && a->rslora == b->rslora &&
+         a->base == b->base;
+}
+
+/* Why the cut between two stages is not to be moved; NULL: it may be. */
+static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
+  if (a->freeze != b->freeze)
+    return "one of them is frozen (train.freeze names parameters instead)";
+  if (a->weights_artifact || b->weights_artifact)
+    return "an artifact has the weights of its layers";
+  if (!same_adapters(&a->lora, &b->lora)) return "they have other adapters (lora)";
+  if (!same_text(a->weights_file, b->weights_file)) return "their weights are in different files";
+  if (!same_text(a->weights_folder, b->weights_folder) ||
+      !same_texts(&a->weights_new, &b->weights_new))
+    return "their weights are in different folders";
+  return NULL;
+}
+
+/* The first layer that learns. */
+static uint32_t find_learning(const clv_cut_search *c) {
+  uint32_t learning = c->cuts.n_layers;
+  for (uint32_t s = 0; s < c->b->n_stages; s++) {
+    const clv_stage_plan *stage = &c->b->stages[s];
+    for (int i = 0; i < stage->params->n; i++) {
+      const clv_param *p = &stage->params->list[i];
+      uint32_t layer = stage->graph->nodes[p->node].layer;
+      if (p->trainable && !p->frozen) learning = CLV_MIN(learning, layer);
+    }
+  }
+  return learning;
+}
+
+/* What each cut would show, if the master had all on its side of it. */
+typedef struct cut_findings {
+  clv_findings *shows, *gradient; /* [n_layers] */
+} cut_findings;
+
+static void cut_findings_done(cut_findings *f) {
+  free(f->shows);
+  free(f->gradient);
+}
+
+/* The master's first layers, before the first worker's: no cut behind them shows more of the
+ * records than the session's own does. */
+static void keep_front(clv_cut_search *c, const cut_findings *f) {
+  const clv_blueprint *b = c->b;
+  uint32_t s = 0, least = 0;
+  while (s < b->n_stages && b->stages[s].worker < 0) s++;
+  if (s == 0 || s == b->n_stages) return;
+  while (least < b->stages[s - 1].last_layer && (f->shows[least] & ~b->stages[s - 1].shows))
+    least++;
+  c->least[s - 1] = least;
+  if (!least) return;
+  clv_bytes_printf(&c->notes,
+                   "the master keeps layers 0..%u at least: with fewer, what leaves would show "
+                   "more of the records\n",
+                   least);
+}
+
+/* As keep_front, but its last layers, behind the last worker's, with the loss. */
+static void keep_head(clv_cut_search *c, const cut_findings *f) {
+  const clv_blueprint *b = c->b;
+  uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
+  while (s > 0 && b->stages[s].worker < 0) s--;
+  if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
+  if (b->stages[s].gradient_shows != CLV_FINDING_MIXED) {
+    /* no gradient is sent there */
+    if (clv_privacy_forbidden_findings(b->config, CLV_FINDING_LABELS_READABLE))
+      c->most[s] = c->cuts.first_learning - 1;
+    return;
+  }
+  while (most > 0 && f->gradient[most - 1] != CLV_FINDING_MIXED) most--;
+  c->most[s] = most - 1;
+  clv_bytes_printf(&c->notes,
+                   "the master keeps layer %u and those behind it, with the loss, between the "
+                   "labels and the workers\n",
+                   most);
+}
+
+static clv_code set_limits(clv_cut_search *c, clv_err *err) {
+  const clv_blueprint *b = c->b;
+  CLV_AUTO(cut_findings_done) cut_findings f = {0};
+  uint32_t cuts = b->n_stages - 1;
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.shows, &f.shows, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.gradient, &f.gradient, err));
+  CLV_TRY(clv_privacy_findings_of_cuts(b, f.shows, f.gradient, err));
+  CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
+  CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
+  c->cuts.first_learning = find_learning(c);
+  for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
+  keep_front(c, &f);
+  keep_head(c, &f);
+  for (uint32_t i = 0; i < cuts; i++) {
+    const clv_stage_spec *s = &b->config->stages[i];
+    const char *why = pinned(s, s + 1);
+    if (!why) continue;
+    c->least[i] = c->most[i] = b->stages[i].last_layer;
+    clv_bytes_printf(&c->notes, "the cut between '%s' and '%s' stays: %s\n", s->name, s[1].name,
+                     why);
+  }
+  return CLV_OK;
+}
+
+/* A pinned cut may be where no other would be made. */
+static void add_pinned_places(clv_cut_search *c) {
+  for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
+    uint32_t at = c->least[i], k = c->cuts.n_places;
+    if (at != c->most[i]) continue;
+    for (uint32_t j = 0; j < c->cuts.n_places; j++)
+      if (c->places[j] == at) k = UINT32_MAX;
+    if (k == UINT32_MAX) continue;
+    for (; k > 0 && c->places[k - 1] > at; k--) c->places[k] = c->places[k - 1];
+    c->places[k] = at;
+    c->cuts.n_places++;
+  }
+}
+
+clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) {
+  CLV_TRY(find_places(c, err));
+  CLV_TRY(set_limits(c, err));
+  add_pinned_places(c);
+  return CLV_OK;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A layer whose weights are shared by many positions reads columns: a channel, or one value of each
+ * window of it. A column that has the same places at all positions is a constant of the record: as
+ * a bias does, it shifts the outputs of all positions and hides what differs among them no more.
+ *
+ * So does one that has the same places at two positions or more, such as a context of each row or
+ * half: it shifts these alike. Beside values that nothing has mixed yet (REACH_UNMIXED) any such
+ * element is left out. Beside values that known weights have mixed those of all places stay, since
+ * clipping makes one set of many. Where all is hidden there is nothing to uncover: all stay.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/reach/reach_int.h"
+
+/* Indexes along an axis that are as far apart as this, or a multiple, are read by one weight at
+ * several positions; 0: the axis has no positions, and a weight of its own reads each index. */
+static int64_t distance_of(const reach_step *s, int axis) {
+  for (int i = 0; i < s->relation->n; i++) {
+    const reach_axis *a = &s->relation->axis[i];
+    if (a->in != axis || a->kind == REACH_BLOCKS || a->kind == REACH_FIXED) continue;
+    if (a->kind != REACH_CAUSAL && s->to.dim[a->out] < 2) return 0;
+    return a->kind == REACH_WINDOW ? a->stride : 1;
+  }
+  return 0;
+}
+
+/* The column of an element: which of the values that are no positions, and which of a window. */
+typedef struct reach_columns {
+  int64_t distance[CLV_MAX_RANK], extent[CLV_MAX_RANK];
+} reach_columns;
+
+static size_t count_columns(const reach_step *s, reach_columns *ret) {
+  size_t n = 1;
+  for (int i = 0; i < s->from->shape.rank; i++) {
+    int64_t kept = s->from->kept[i];
+    ret->distance[i] = distance_of(s, i);
+    ret->extent[i] = ret->distance[i] ? CLV_MIN(ret->distance[i], kept) : kept;
+    n *= (size_t)ret->extent[i];
+  }
+  return n;
+}
+
+static size_t column_of(const reach_columns *c, const int64_t *index, int rank) {
+  int64_t at = 0;
+  for (int i = 0; i < rank; i++)
+    at = at * c->extent[i] + (c->distance[i] ? index[i] % c->extent[i] : index[i]);
+  return (size_t)at;
+}
+
+/* Elements that one stands for, at different positions of a column. */
+static int64_t copies_of(const reach_step *s, const reach_columns *c) {
+  int64_t n = 1;
+  for (int i = 0; i < s->from->shape.rank; i++)
+    if (c->distance[i] && s->from->kept[i] == 1)
+      n *= (s->from->shape.dim[i] - 1) / c->distance[i] + 1;
+  return n;
+}
+
+typedef struct reach_column {
+  uint32_t set; /* of its elements that have any */
+  int64_t n;    /* that do */
+  bool varies;
+} reach_column;
+
+static void look_at(const reach_step *s, const reach_columns *c, size_t n_columns,
+                    reach_column *all) {
+  int64_t index[CLV_MAX_RANK] = {0}, copies = copies_of(s, c);
+  for (size_t i = 0, n = reach_value_count(s->from); i < n; i++) {
+    reach_column *own = &all[column_of(c, index, s->from->shape.rank)];
+    reach_element e = s->from->element[i];
+    if (reach_is_path(e)) {
+      own->varies |= own->n && reach_set_of(e) != own->set;
+      own->set = reach_set_of(e);
+      own->n += copies;
+    }
+    reach_next_index(index, s->from->kept, s->from->shape.rank);
+  }
+  for (size_t i = 0; i < n_columns; i++) all[i].varies |= all[i].n < 2;
+}
+
+/* ---- the same at some positions -------------------------------------------------------------- */
+
+/* An element's column and set in one number, by which equal ones come together. */
+static uint64_t *list_keys(const reach_step *s, const reach_columns *c) {
+  size_t n = reach_value_count(s->from);
+  int64_t index[CLV_MAX_RANK] = {0};
+  uint64_t *keys = calloc(n, sizeof *keys);
+  for (size_t i = 0; keys && i < n; i++) {
+    keys[i] = (uint64_t)column_of(c, index, s->from->shape.rank) << 32 |
+              reach_set_of(s->from->element[i]);
+    reach_next_index(index, s->from->kept, s->from->shape.rank);
+  }
+  return keys;
+}
+
+static int by_number(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* [n] keys that are there twice, sorted, at the beginning of the list. */
+static size_t keep_repeated(uint64_t *keys, size_t n) {
+  size_t kept = 0;
+  qsort(keys, n, sizeof *keys, by_number);
+  for (size_t i = 1; i < n; i++)
+    if (keys[i] == keys[i - 1] && (!kept || keys[kept - 1] != keys[i])) keys[kept++] = keys[i];
+  return kept;
+}
+
+typedef struct reach_repeats {
+  uint64_t *keys; /* [n] */
+  size_t n;
+  bool full_too; /* elements of all places are left out as well */
+} reach_repeats;
+
+static void reach_repeats_done(reach_repeats *r) { free(r->keys); }
+
+static clv_code find_repeats(const reach_step *s, const reach_columns *c, reach_repeats *ret,
+                             clv_err *err) {
+  size_t n = reach_value_count(s->from);
+  unsigned flags = 0;
+  for (size_t i = 0; i < n; i++) flags |= s->from->element[i] & REACH_KINDS;
+  if (!(flags & (REACH_UNMIXED | REACH_MIXED)) || !reach_charge_work(s->pool, 4 * n)) return CLV_OK;
+  ret->full_too = flags & REACH_UNMIXED;
+  ret->keys = list_keys(s, c);
+  if (!ret->keys) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  ret->n = keep_repeated(ret->keys, n);
+  return CLV_OK;
+}
+
+static bool repeats(const reach_repeats *r, size_t column, uint32_t set) {
+  uint64_t key = (uint64_t)column << 32 | set;
+  if (!r->n || (set == REACH_FULL && !r->full_too)) return false;
+  return bsearch(&key, r->keys, r->n, sizeof key, by_number) != NULL;
+}
+
+/* What has become of the places is kept, since known weights stay known. *ret_any: an element that
+ * has places is left out; *ret_left: one is not. */
+static void leave_out(const reach_step *s, const reach_columns *c, const reach_column *all,
+                      const reach_repeats *r, reach_value *ret, bool *ret_any, bool *ret_left) {
+  int64_t index[CLV_MAX_RANK] = {0};
+  *ret_any = *ret_left = false;
+  for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
+    reach_element e = s->from->element[i];
+    size_t column = column_of(c, index, ret->shape.rank);
+    bool out = reach_is_path(e) && (!all[column].varies || repeats(r, column, reach_set_of(e)));
+    ret->element[i] = out ? reach_make_element(REACH_EMPTY, e & REACH_FLAGS) : e;
+    *ret_any |= out;
+    *ret_left |= reach_is_path(e) && !out;
+    reach_next_index(index, ret->kept, ret->shape.rank);
+  }
+}
+
+clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *err) {
+  CLV_AUTO(reach_repeats_done) reach_repeats repeated = {0};
+  CLV_AUTO(clv_freep) reach_column *all = NULL;
+  reach_columns c;
+  bool any, left;
+  size_t n = count_columns(s, &c);
+  CLV_TRY(clv_alloc(n, sizeof *all, &all, err));
+  look_at(s, &c, n, all);
+  CLV_TRY(find_repeats(s, &c, &repeated, err));
+  *ret = (reach_value){.shape = s->from->shape,
+                       .siblings = s->from->siblings,
+                       .dropped = s->from->dropped,
+                       .copies = s->from->copies};
+  memcpy(ret->kept, s->from->kept, sizeof ret->kept);
+  CLV_TRY(reach_value_alloc(ret, err));
+  leave_out(s, &c, all, &repeated, ret, &any, &left);
+  (void)reach_charge_work(s->pool, 2 * reach_value_count(ret));
+  if (!any || !left) reach_value_done(ret);
+  return CLV_OK;
+}

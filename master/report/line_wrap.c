@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/report/status_text_int.h"
+
+enum { ITEM = 700, DEEPER = 4 };
+
+int status_percent(double share) {
+  return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* NaN is 0 */
+}
+
+const char *status_module_kind(const clv_status_module *m) {
+  return m->is_stage ? "stage" : "module";
+}
+
+const char *status_format_time(double s, char dst[STATUS_TEXT_BYTES]) {
+  s = CLV_MIN(CLV_MAX(s, 0.0), 1e12);
+  unsigned long long whole = (unsigned long long)s;
+  if (s < 0.0995)
+    snprintf(dst, STATUS_TEXT_BYTES, s < 0.00995 ? "%.1f ms" : "%.0f ms", 1e3 * s);
+  else if (s < 0.995)
+    snprintf(dst, STATUS_TEXT_BYTES, "%.0f ms", 1e3 * s);
+  else if (s < 120)
+    snprintf(dst, STATUS_TEXT_BYTES, s < 9.95 ? "%.1f s" : "%.0f s", s);
+  else if (s < 7200)
+    snprintf(dst, STATUS_TEXT_BYTES, "%llu min", whole / 60);
+  else if (s < 2 * 86400)
+    snprintf(dst, STATUS_TEXT_BYTES, "%llu h %llu min", whole / 3600, whole / 60 % 60);
+  else
+    snprintf(dst, STATUS_TEXT_BYTES, "%llu days", whole / 86400);
+  return dst;
+}
+
+const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]) {
+  double bits = 8 * CLV_MIN(CLV_MAX(bytes_per_s, 0.0), 1e15);
+  static const struct {
+    double unit;
+    const char *name;
+  } units[] = {{1e9, "Gbit/s"}, {1e6, "Mbit/s"}, {1e3, "kbit/s"}, {1, "bit/s"}};
+  size_t i = 0;
+  while (i + 1 < CLV_COUNT(units) && bits < units[i].unit) i++;
+  double v = bits / units[i].unit;
+  snprintf(dst, STATUS_TEXT_BYTES, v < 9.95 && i < 3 ? "%.1f %s" : "%.0f %s", v, units[i].name);
+  return dst;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+void status_begin_line(clv_line_wrap *f, unsigned indent) {
+  f->indent = indent;
+  f->at = 0;
+}
+
+void status_end_line(clv_line_wrap *f) {
+  clv_bytes_puts(f->out, "\n");
+  f->at = 0;
+}
+
+static void open_line(clv_line_wrap *f, unsigned indent) {
+  clv_bytes_printf(f->out, "%*s", (int)indent, "");
+  f->at = indent;
+}
+
+static void next_line(clv_line_wrap *f) {
+  clv_bytes_puts(f->out, "\n");
+  open_line(f, f->indent + DEEPER);
+}
+
+/* `gap` blanks and so many bytes; what is wider than a line is cut into lines. */
+static void put(clv_line_wrap *f, unsigned gap, const char *text, size_t len) {
+  if (!f->at)
+    open_line(f, f->indent);
+  else if (f->at + gap + len > f->width) {
+    next_line(f);
+  } else {
+    clv_bytes_printf(f->out, "%*s", (int)gap, "");
+    f->at += gap;
+  }
+  while (f->at + len > f->width) {
+    size_t part = f->width - f->at;
+    clv_bytes_add(f->out, text, part);
+    next_line(f);
+    text += part;
+    len -= part;
+  }
+  clv_bytes_add(f->out, text, len);
+  f->at += (unsigned)len;
+}
+
+/* Word by word, `gap` blanks in front of the first. */
+static void words(clv_line_wrap *f, unsigned gap, const char *text) {
+  for (const char *end; *text; text = end) {
+    text += strspn(text, " ");
+    end = text + strcspn(text, " ");
+    if (end == text) continue;
+    put(f, gap, text, (size_t)(end - text));
+    gap = 1;
+  }
+}
+
+void status_add_item(clv_line_wrap *f, const char *fmt, ...) {
+  char text[ITEM];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  clv_text_to_printable(text);
+  size_t len = strlen(text);
+  bool whole = f->indent + DEEPER + len <= f->width;
+  if (whole && len) put(f, 2, text, len);
+  if (whole) return;
+  if (f->at) next_line(f); /* where one can see that it is another */
+  words(f, 0, text);
+}
+
+void status_add_words(clv_line_wrap *f, const char *text) {
+  char all[ITEM];
+  snprintf(all, sizeof all, "%s", text);
+  clv_text_to_printable(all);
+  words(f, 1, all);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What check says of each set: the range of its values, and how many records each class has.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "master/run/run_int.h"
+
+enum { SAMPLE = 32 /* records whose values are looked at */, SHOWN = 8 /* classes */ };
+
+typedef struct set {
+  const char *key, *what; /* of the session file; of a person and of --json */
+  const clv_dataset *ds;  /* NULL: there is no such set */
+  const clv_subset *rows;
+} set;
+
+/* Begins a member that is an object; a comma where it is not the first. */
+static void put_key(clv_bytes *out, const char *key) {
+  bool first = !out->len || out->data[out->len - 1] == '{';
+  clv_bytes_printf(out, "%s\"%s\":{", first ? "" : ",", key);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static void put_levels(const set *s, const clv_value_levels *f, clv_bytes *out) {
+  char levels[48] = "", of[64] = "";
+  if (f->levels) snprintf(levels, sizeof levels, ", %zu level%s", f->levels, CLV_S(f->levels));
+  if (f->bits) snprintf(of, sizeof of, " of %d (%u bits)", f->bits == 16 ? 65535 : 255, f->bits);
+  clv_bytes_printf(out, "%s: values from %.6g to %.6g%s%s, in %zu of %zu records\n", s->key, f->low,
+                   f->high, of, levels, f->records, clv_dataset_count(s->ds));
+}
+
+/* A number, or null where there is none in JSON. */
+static void put_number(clv_bytes *out, const char *name, double value) {
+  clv_bytes_printf(out, "\"%s\":", name);
+  if (isfinite(value))
+    clv_bytes_printf(out, "%.9g,", value);
+  else
+    clv_bytes_puts(out, "null,");
+}
+
+static void put_levels_json(const set *s, const clv_value_levels *f, clv_bytes *out) {
+  put_key(out, s->key);
+  put_number(out, "low", f->low);
+  put_number(out, "high", f->high);
+  if (f->levels) clv_bytes_printf(out, "\"levels\":%zu,", f->levels);
+  if (f->bits) clv_bytes_printf(out, "\"bits\":%u,", f->bits);
+  clv_bytes_printf(out, "\"looked_at\":%zu}", f->records);
+}
+
+static clv_code describe_levels(const set *s, bool json, clv_bytes *out, clv_err *err) {
+  clv_value_levels f;
+  CLV_TRY(clv_dataset_value_levels(s->ds, SAMPLE, &f, err));
+  if (f.records) (json ? put_levels_json : put_levels)(s, &f, out);
+  return CLV_OK;
+}
+
+/* ---- classes --------------------------------------------------------------------------------- */
+
+static size_t classes_of(const clv_dataset *ds) {
+  int64_t low, high;
+  size_t named = clv_dataset_class_count(ds);
+  if (named) return named;
+  return clv_dataset_label_range(ds, &low, &high) && high < 1 << 20 ? (size_t)high + 1 : 0;
+}
+
+static void put_class(clv_bytes *out, const clv_dataset *ds, size_t class, size_t n) {
+  clv_bytes_puts(out, class ? ", " : "");
+  if (clv_dataset_class_count(ds))
+    clv_bytes_printf(out, "'%s' %zu", clv_dataset_class_name(ds, class), n);
+  else
+    clv_bytes_printf(out, "class %zu: %zu", class, n);
+}
+
+static void put_rest(clv_bytes *out, const size_t *counts, size_t n) {
+  size_t least = SIZE_MAX, most = 0, none = 0;
+  for (size_t i = SHOWN; i < n; i++) {
+    least = CLV_MIN(least, counts[i]);
+    most = CLV_MAX(most, counts[i]);
+    none += !counts[i];
+  }
+  clv_bytes_printf(out, " and %zu more classes of %zu to %zu records", n - SHOWN, least, most);
+  if (none) clv_bytes_printf(out, ", %zu of them without any", none);
+}
+
+static void put_classes(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  if (!n || !s->rows->n) return;
+  for (size_t i = 0; i < CLV_MIN(n, (size_t)SHOWN); i++) put_class(&line, s->ds, i, counts[i]);
+  if (n > SHOWN) put_rest(&line, counts, n);
+  if (!line.failed) clv_text_to_printable(line.data);
+  out->failed |= line.failed;
+  clv_bytes_printf(out, "%s: %zu record%s: %s\n", s->what, s->rows->n, CLV_S(s->rows->n),
+                   line.data);
+}
+
+/* All classes, in the order of their numbers. */
+static void put_classes_json(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
+  put_key(out, s->what);
+  clv_bytes_printf(out, "\"records\":%zu,\"classes\":", s->rows->n);
+  clv_bytes_puts(out, n ? "[" : "null");
+  for (size_t i = 0; i < n; i++) {
+    clv_bytes_puts(out, i ? ",{" : "{");
+    if (clv_dataset_class_count(s->ds)) {
+      clv_bytes_puts(out, "\"name\":");
+      clv_bytes_json(out, clv_dataset_class_name(s->ds, i));
+      clv_bytes_puts(out, ",");
+    }
+    clv_bytes_printf(out, "\"records\":%zu}", counts[i]);
+  }
+  clv_bytes_puts(out, n ? "]}" : "}");
+}
+
+static clv_code describe_classes(const set *s, bool json, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_freep) size_t *counts = NULL;
+  size_t n = clv_dataset_record_class(s->ds, 0) == -1 ? 0 : classes_of(s->ds);
+  CLV_TRY(clv_alloc(n + 1, sizeof *counts, &counts, err));
+  for (size_t i = 0; i < s->rows->n; i++) {
+    int64_t class = clv_dataset_record_class(s->ds, s->rows->index[i]);
+    if (class >= 0 && (uint64_t) class < n) counts[class]++;
+  }
+  (json ? put_classes_json : put_classes)(s, counts, n, out);
+  return CLV_OK;
+}
+
+clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out, clv_err *err) {
+  const clv_run_data *d = &r->data;
+  const set sets[] = {{"data.train", "training", d->train, &d->train_rows},
+                      {"data.train", "validation", d->train, &d->validation_rows},
+                      {"data.test", "test", d->test, &d->test_rows}};
+  if (json) clv_bytes_puts(out, ",\"values\":{");
+  for (size_t i = 0; i < CLV_COUNT(sets); i++)
+    if (sets[i].ds && i != 1) CLV_TRY(describe_levels(&sets[i], json, out, err));
+  if (json) clv_bytes_puts(out, "},\"sets\":{");
+  for (size_t i = 0; i < CLV_COUNT(sets); i++)
+    if (sets[i].ds) CLV_TRY(describe_classes(&sets[i], json, out, err));
+  if (json) clv_bytes_puts(out, "}");
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "master/tokens/tokens_int.h"
+
+static const clv_vocab_entry *longest_at(const clv_vocab *added, const char *text, size_t len) {
+  const clv_vocab_entry *best = NULL;
+  clv_vocab_walk w = clv_vocab_walk_begin(added);
+  for (size_t i = 0; i < len && clv_vocab_walk_step(added, &w, text[i]); i++) {
+    const clv_vocab_entry *e = clv_vocab_walk_token(added, &w);
+    if (e) best = e;
+  }
+  return best;
+}
+
+static size_t space_before(const char *text, size_t from, size_t at) {
+  for (size_t i = at; i > from;) {
+    uint32_t c;
+    for (i--; i > from && (text[i] & 0xc0) == 0x80;) i--;
+    if (!clv_utf8(text + i, at - i, &c) || !clv_char_is_space(c)) break;
+    at = i;
+  }
+  return at;
+}
+
+static size_t space_after(const char *text, size_t len, size_t at) {
+  uint32_t c;
+  for (size_t n; at < len && (n = clv_utf8(text + at, len - at, &c)) && clv_char_is_space(c);)
+    at += n;
+  return at;
+}
+
+bool clv_added_token_find(const clv_vocab *added, const char *text, size_t len, size_t from,
+                          clv_added_token_match *ret) {
+  for (size_t i = from; added->n && i < len; i++) {
+    const clv_vocab_entry *e = longest_at(added, text + i, len - i);
+    if (!e) continue;
+    size_t start = i, end = i + e->len;
+    if (e->flags & CLV_ADDED_LSTRIP) start = space_before(text, from, start);
+    if (e->flags & CLV_ADDED_RSTRIP) end = space_after(text, len, end);
+    *ret = (clv_added_token_match){start, end, e->id};
+    return true;
+  }
+  return false;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sessions of those whom a reload has taken out of `allow`: of an identity that may not open
+ * sessions any more, and with a peer that is not one any more. They end where it costs their master
+ * least, behind a step, or with nothing at work; and in any case when a minute is over. Their
+ * masters are told why, and have five seconds to read it: a busy host may need more than one.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/service/service_int.h"
+
+enum { PATIENCE_MS = 60000, FAREWELL_MS = 5000 };
+
+static bool has_role(const clv_worker_settings *now, const char *uri, clv_role role) {
+  const clv_allow_spec *a = clv_settings_allowed(now, uri);
+  return a && a->role == role;
+}
+
+static const clv_remote_spec *peer_named(const clv_worker_config *c, const char *name) {
+  for (size_t i = 0; i < c->n_peers; i++)
+    if (strcmp(c->peers[i].name, name) == 0) return &c->peers[i];
+  return NULL;
+}
+
+/* Under s->lock: the identity in the session that may not be there any more, or NULL. */
+static const char *who_must_go(const clv_worker_settings *now, const clv_session *s) {
+  const clv_worker_config *then = s->settings->config;
+  if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
+  for (uint32_t i = 0; i < s->n_in; i++) {
+    const clv_remote_spec *p = peer_named(then, s->in[i].name);
+    if (p && !has_role(now, p->identity, CLV_ROLE_PEER)) return p->identity;
+  }
+  for (uint32_t i = 0; i < s->n_out; i++) {
+    const clv_remote_spec *p = peer_named(then, s->out[i].name);
+    const clv_remote_spec *q = peer_named(now->config, s->out[i].name);
+    if (p && (!q || strcmp(p->identity, q->identity) != 0)) return p->identity;
+  }
+  return NULL;
+}
+
+/* Under s->lock: a peer that it dialled, whose certificate has been revoked since. */
+static const char *who_is_revoked(const clv_session *s) {
+  for (uint32_t i = 0; i < s->n_out; i++) {
+    const clv_remote_spec *p = peer_named(s->settings->config, s->out[i].name);
+    if (p && clv_tls_is_peer_revoked(p->identity)) return p->identity;
+  }
+  return NULL;
+}
+
+static uint64_t steps_of(const clv_session *s) {
+  clv_module_counts c = {0};
+  if (s->node) clv_node_count_work(s->node, &c);
+  return c.stepped;
+}
+
+/* Under s->lock. */
+static bool may_end(const clv_session *s, uint64_t now_ms) {
+  clv_context_counts k = {0};
+  if (s->node) clv_node_context_count(s->node, &k);
+  return !k.contexts || steps_of(s) != s->leaving_steps || now_ms - s->leaving_ms > PATIENCE_MS;
+}
+
+/* Under s->lock. True when something is to be done: its master to be told, or, when it has been,
+ * the session to be closed. */
+static bool see_off(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
+  if (s->told_ms) return !s->gone && now_ms - s->told_ms > FAREWELL_MS;
+  const char *who = s->gone ? NULL : who_must_go(now, s);
+  const char *revoked = s->gone ? NULL : who_is_revoked(s);
+  if (revoked) {
+    snprintf(s->why, sizeof s->why, "the certificate of %.300s is revoked", revoked);
+    return true;
+  }
+  if (who && !s->leaving) {
+    s->leaving_ms = now_ms;
+    s->leaving_steps = steps_of(s);
+  }
+  s->leaving = who != NULL;
+  if (!who || !may_end(s, now_ms)) return false;
+  snprintf(s->why, sizeof s->why, "%.300s may not take part any more (allow, peers in worker.yaml)",
+           who);
+  return true;
+}
+
+static clv_session *next_to_go(clv_service *v, const clv_worker_settings *now) {
+  clv_session *found = NULL;
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions && !found; i++) {
+    clv_session *s = v->sessions[i];
+    pthread_mutex_lock(&s->lock);
+    if (see_off(now, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
+    pthread_mutex_unlock(&s->lock);
+  }
+  pthread_mutex_unlock(&v->lock);
+  return found;
+}
+
+void clv_service_evict(clv_service *v) {
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
+  for (clv_session *s; (s = next_to_go(v, now)) != NULL; clv_session_unref(s)) {
+    if (s->told_ms) {
+      clv_session_close(s, s->why);
+      continue;
+    }
+    s->told_ms = clv_now_ns() / 1000000u;
+    clv_session_abort(s, CLV_DENIED, s->why, "");
+    clv_service_set_last_error(v, s->owner, "session %s: %s", s->name, s->why);
+  }
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "worker/store/cache_int.h"
+
+static const char magic[8] = "clvcache";
+
+/* As it lies in the file; zeros follow. */
+typedef struct head_bytes {
+  char magic[8];
+  uint32_t version, dtype;
+  clv_sha256 key, owner;
+  uint64_t records, keep_s, rank;
+  int64_t dim[CLV_MAX_RANK];
+  uint32_t crc32c, zero; /* of what stands before it */
+} head_bytes;
+
+_Static_assert(sizeof(head_bytes) <= CLV_CACHE_HEADER_BYTES, "a head holds it");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers lie in files as in memory");
+
+enum { VERSION = 1 };
+
+static uint32_t sum_of(const head_bytes *b) {
+  return clv_crc32c(0, b, offsetof(head_bytes, crc32c));
+}
+
+clv_code clv_cache_header_derive(clv_cache_header *h, clv_err *err) {
+  size_t row, rows, all;
+  CLV_TRY(clv_shape_bytes(&h->row, h->dtype, &row, err));
+  uint64_t marks = CLV_CACHE_MARK_BYTES * h->records;
+  if (!row || !h->records || h->records > (uint64_t)1 << 32)
+    return clv_fail(err, CLV_INVALID, "a cache of %llu rows of %zu bytes",
+                    (unsigned long long)h->records, row);
+  h->row_bytes = row;
+  h->marks_at = CLV_CACHE_HEADER_BYTES;
+  h->rows_at = clv_align_up(CLV_CACHE_HEADER_BYTES + marks, CLV_CACHE_HEADER_BYTES);
+  if (!clv_mul_size(row, h->records, &rows) || !clv_add_size(rows, h->rows_at, &all) ||
+      all > (uint64_t)1 << 50)
+    return clv_fail(err, CLV_INVALID, "a cache of %llu rows of %zu bytes is too large",
+                    (unsigned long long)h->records, row);
+  h->file_bytes = clv_align_up(all, CLV_CACHE_HEADER_BYTES);
+  return CLV_OK;
+}
+
+void clv_cache_header_write(const clv_cache_header *h, uint8_t ret[CLV_CACHE_HEADER_BYTES]) {
+  head_bytes b = {.version = VERSION,
+                  .dtype = h->dtype,
+                  .key = h->key,
+                  .owner = h->owner,
+                  .records = h->records,
+                  .keep_s = h->keep_s,
+                  .rank = (uint64_t)h->row.rank};
+  memcpy(b.magic, magic, sizeof b.magic);
+  for (int i = 0; i < h->row.rank; i++) b.dim[i] = h->row.dim[i];
+  b.crc32c = sum_of(&b);
+  memset(ret, 0, CLV_CACHE_HEADER_BYTES);
+  memcpy(ret, &b, sizeof b);
+}
+
+clv_code clv_cache_header_parse(const void *data, size_t len, clv_cache_header *ret, clv_err *err) {
+  head_bytes b;
+  if (len < CLV_CACHE_HEADER_BYTES)
+    return clv_fail(err, CLV_DATA_LOSS, "a cache's head of %zu bytes", len);
+  memcpy(&b, data, sizeof b);
+  if (memcmp(b.magic, magic, sizeof magic) != 0 || b.version != VERSION || b.crc32c != sum_of(&b))
+    return clv_fail(err, CLV_DATA_LOSS, "no head of a cache, or a damaged one");
+  if (b.rank >= CLV_MAX_RANK || !clv_dtype_size((clv_dtype)b.dtype))
+    return clv_fail(err, CLV_DATA_LOSS, "a cache of %llu dimensions of dtype %u",
+                    (unsigned long long)b.rank, b.dtype);
+  clv_cache_header h = {.key = b.key,
+                        .owner = b.owner,
+                        .records = b.records,
+                        .keep_s = b.keep_s,
+                        .dtype = (clv_dtype)b.dtype,
+                        .row.rank = (int)b.rank};
+  for (int i = 0; i < h.row.rank; i++) h.row.dim[i] = b.dim[i];
+  clv_err why;
+  if (clv_cache_header_derive(&h, &why) != CLV_OK)
+    return clv_fail(err, CLV_DATA_LOSS, "%s", why.text);
+  *ret = h;
+  return CLV_OK;
+}
