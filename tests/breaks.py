@@ -193,7 +193,7 @@ of("master/api/core/state_pieces.c", MEMORY,
    items_come_whole=("static bool knows_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
 of("common/model/weights/checkpoint_read.c", MEMORY,
    checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_read_all(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
-of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py pieces_of_state",
+of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py state_pieces_give_same_bits_and_wrong_ones_are_refused",
    any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->got.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
@@ -255,7 +255,7 @@ of("common/model/graph/params.c", NARROW,
    narrow_weights_take_as_much=("void clv_params_frozen_to_bf16(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
 of("common/base/tensor/tensor.c", NARROW,
    halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
-of("master/api/core/module.c", "tests/net/training/test_lora.py a_base_in_bf16",
+of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_the_same_bits_in_any_placement",
    the_base_is_f32_all_the_same=("static cleave_status narrow(", "m->frozen_bf16 = o->frozen_bf16;", "m->frozen_bf16 = o->frozen_bf16 && m->node > 1000;"))
 
 # ---- text ----------------------------------------------------------------------------------------
@@ -593,17 +593,17 @@ of("master/api/core/await.c", FUTURES,
 
 # ---- the same programs over real daemons ---------------------------------------------------------
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
-of("master/api/core/incarnations.c", DAEMONS + " programs_stand_the_loss_of_a_worker",
+of("master/api/core/incarnations.c", DAEMONS + " programs_recover_from_a_lost_worker",
    who_was_lost_need_not_be_loaded_again=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/module_load.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
-of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_home",
+of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_a_local_run",
    a_cancel_does_nothing=(
        "cleave_status cleave_future_cancel(",
        "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);",
        "if (!f) api_future_end_early(runtime, f, &why);"))
-of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py server_that_dies_refuses_nobody",
+of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is_not_reported_as_a_refusal",
    who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
 
 # ---- workers that come back ----------------------------------------------------------------------

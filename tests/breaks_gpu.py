@@ -84,7 +84,7 @@ of("common/engine/module_memory.c", DEVICE_BASES_NET,
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_base_may_lie_anywhere=("static bool is_in_reach(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
    a_base_goes_while_it_is_read=("static void return_lent(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))
-of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py so_is_that_of_adapters",
+of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py planned_adapter_memory_matches_the_charge",
    a_lent_base_is_planned_with_a_copy=("static bool lends_any(", "return true;", "continue;"))
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
    evaluations_take_nothing_of_a_device=("static clv_code add_evaluations(", "if (!c->data.test.n", "if (c->data.test.n"),
    a_device_is_planned_as_a_processor=("clv_code clv_stage_usage_compute(", 'if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)', "if (stage + 1)"),
    what_a_worker_says_of_auto_is_not_heard=("const char *clv_stage_device(", "said[0] ? said", "!said ? said"))
-of("master/watch/hello.c", "tests/net/training/test_device_memory.py what_auto_means_is_asked_of_each_worker",
+of("master/watch/hello.c", "tests/net/training/test_device_memory.py plan_ask_resolves_device_auto_per_worker",
    devices_are_shown_and_not_noted=("static clv_code add_stage(", "clv_blueprint_set_device(b, i, h->devices[at]);", ";"))
 of("common/net/fair/account.c", "tests/unit/fair/test_account",
    a_peak_falls_with_what_is_used=("static void raise_peak(", "used > peak", "used != peak"))
@@ -102,36 +102,36 @@ of("kernels/cuda/recording.c", "tests/gpu/test_recording",
 
 # ---- the bundle for a machine with a device ------------------------------------------------------
 BUNDLE = "tests/gpu/test_bundle.py"
-of("tests/gpu/run.py", BUNDLE + " it_goes_on_where_it_stopped",
+of("tests/gpu/run.py", BUNDLE + " next_run_resumes_at_the_first_missing_piece",
    the_bundle_does_everything_again=("", "if name in results and name not in a.pieces and", "if False and"))
-of("tests/gpu/run.py", BUNDLE + " it_goes_on_where_it_was_killed",
+of("tests/gpu/run.py", BUNDLE + " next_run_repeats_the_piece_that_was_killed",
    a_piece_that_was_killed_is_done=("", 'and results[name]["result"] != "interrupted"', ""),
    two_of_them_are_at_work=("", "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"))
-of("tests/gpu/run.py", BUNDLE + " a_piece_that_never_ends_is_left",
+of("tests/gpu/run.py", BUNDLE + " piece_that_was_killed_twice_is_marked_failed",
    a_piece_that_never_ends_begins_for_ever=("", 'r["times"] >= MOST_TIMES', 'r["times"] < 0'))
-of("tests/gpu/pieces.py", BUNDLE + " it_goes_on_where_it_was_killed",
+of("tests/gpu/pieces.py", BUNDLE + " next_run_repeats_the_piece_that_was_killed",
    what_a_piece_started_outlives_it=("", "ctypes.CDLL(None).prctl(1, signal.SIGKILL)", "pass"))
 of("tests/gpu/pieces.py", BUNDLE + " each_piece_runs_on_the_simulated_device",
    programs_under_a_checker_get_other_arguments=("", '("gpu/steps", "lstm", "2", "3", "f32", "2")', '("gpu/steps", "lstm", "2", "f32", "2")'))
-of("tests/gpu/speed/shares_more.c", BUNDLE + " each_kernel_has_its_share",
+of("tests/gpu/speed/shares_more.c", BUNDLE + " every_kernel_has_a_row_in_shares",
    a_kernel_has_no_row=("", '{"times a weight", 8, .f = times},', '{"times a weight", 8, .f = times ? times_weight : NULL},'),
    a_kernel_has_no_row_in_bf16=("", '{"silu, bf16", 4, .map = clv_gpu_silu, .last = true},', '{"silu, bf16", 4, .map = clv_gpu_silu},'))
-of("tests/gpu/speed/torch_steps.py", BUNDLE + " what_is_missing_is_named",
+of("tests/gpu/speed/torch_steps.py", BUNDLE + " missing_pytorch_build_or_piece_is_named",
    no_pytorch_is_a_traceback=("", "except ImportError as why:\n    print(f\"no PyTorch", "except SyntaxError as why:\n    print(f\"no PyTorch"))
-of("tests/gpu/beside_torch.py", BUNDLE + " parity_is_judged_in_f64",
+of("tests/gpu/beside_torch.py", BUNDLE + " parity_is_compared_with_pytorch_in_f64",
    a_nan_is_in_parity=("", "not row[1] <= limit_of(row[2])", "row[1] > limit_of(row[2])"),
    losses_alone_are_compared=("", 'for name, ours, own in judge["apart"]]', 'for name, ours, own in judge["apart"][:0]]'),
    what_pytorch_does_not_know_is_right=("", "if len(vague) * FEW > len(rows)", "if False"))
-of("tests/gpu/predict.py", BUNDLE + " predictions_count_what_is_launched",
+of("tests/gpu/predict.py", BUNDLE + " predicted_launch_counts_match_the_real_ones",
    a_prediction_forgets_launches=("", 'self.add("heads", n * t * h * (F + B), value=1, times=4)', 'self.add("heads", n * t * h * (F + B), value=1)'))
-of("tests/gpu/run.py", BUNDLE + " programs_that_do_not_start_are_told_first",
+of("tests/gpu/run.py", BUNDLE + " programs_that_do_not_start_are_reported_first",
    programs_that_do_not_start_are_told_by_each_piece=("", "starts() try: os.makedirs(", "try:\n        os.makedirs("))
-of("tests/gpu/run.py", BUNDLE + " an_interrupt_is_no_traceback",
+of("tests/gpu/run.py", BUNDLE + " interrupt_names_the_piece_without_a_traceback",
    an_interrupt_is_a_traceback=("", "except KeyboardInterrupt:", "except SystemError:"))
-of("tests/gpu/BUNDLE.md", BUNDLE + " promises_name_tests_that_are_there",
+of("tests/gpu/BUNDLE.md", BUNDLE + " promises_in_bundle_md_name_existing_tests",
    a_promise_names_no_test=("", "`products_are_column_major`", "`products_are_row_major`"))
 LIBRARY = "tests/gpu/nvidia/test_library.py"
-of("tests/gpu/predict.py", LIBRARY + " a_page_that_is_stale_is_told_by_line",
+of("tests/gpu/predict.py", LIBRARY + " stale_page_is_reported_line_by_line",
    registers_that_are_stale_pass=("", "if now[name] != then[name])", "if False)"),
    a_new_kernel_needs_no_registers=("", "for name in sorted(set(now) - set(then)))", "for name in ())"))
 of("kernels/cuda/nvidia/runtime.c", LIBRARY + " a_driver_that_is_too_old_is_named",
@@ -150,7 +150,7 @@ of("common/engine/node_devices.c", "tests/gpu/test_node",
    nobody_pays_for_what_copies_pass=("static clv_code make_branch(", "size_t bytes = device->branch_bytes;", "size_t bytes = 0;"))
 
 # ---- hosts without a device ----------------------------------------------------------------------
-of("kernels/load/load.c", "tests/gpu/nvidia/test_devices.py a_worker_that_may_lives_on_the_processor",
+of("kernels/load/load.c", "tests/gpu/nvidia/test_devices.py device_auto_falls_back_to_cpu_without_a_gpu",
    libraries_are_opened_for_no_device=("static clv_code look_for_devices(", "!all_reasons || ", ""))
 of("kernels/cuda/nvidia/nvidia.c", LIBRARY + " without_a_driver_the_answer_is_clean",
    libraries_are_opened_before_devices_are_counted=("static clv_code count_devices(", "CLV_TRY(clv_nvidia_count(ret, err)); return libraries(err);", "CLV_TRY(libraries(err)); return clv_nvidia_count(ret, err);"))

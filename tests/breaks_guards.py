@@ -27,7 +27,7 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
    a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
-of("worker/admission.c", "tests/net/operations/test_connections.py an_identity_has_a_quota",
+of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
    connections_have_no_quota=("static clv_tls_decision room_for(", "h->held >= h->quota", "h->quota == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
    frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
@@ -149,5 +149,5 @@ of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_ar
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
    hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
-of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py references_that_it_was_not_given",
+of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py unknown_references_are_ignored_or_not_found",
    references_of_workers_go_unanswered=("static bool on_reference(", "clv_node_post(rt->node, p); return true;", "return false;"))

@@ -80,18 +80,18 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    every_plan_is_kept=("static clv_code place_for_plan(", "(full || (m->graph->joins && idle >= KEPT_PLANS))", "full"),
    what_was_paid_for_a_plan_stays_paid=("static void forget_plan(", "if (payer(m)) clv_module_discharge(m, payer(m), p->paid);", ""),
    the_plan_used_last_is_forgotten=("static clv_code place_for_plan(", "p->used < oldest->used", "p->used > oldest->used"))
-of("master/train/packed.c", SESSIONS + " packed_is_padded",
+of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
    rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
-of("master/train/packed.c", SESSIONS + " answers_are_those_of_padded_sequences",
+of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
    answers_stay_packed=("static void move_places(", "unpack ? place : packed", "unpack ? padded : packed"))
-of("master/train/packed.c", SESSIONS + " bytes_fall_as_sequences_are_shorter",
+of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
    as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(used + unit - 1) / unit * unit", "most"))
-of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
+of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
-of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_show",
+of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    all_sequences_are_full=("static double share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
-of("worker/service/load_module.c", SESSIONS + " every_cut_is_the_same",
+of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_same_bits",
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
@@ -111,7 +111,7 @@ of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_module
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code judge_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code take_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code take_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
-of("common/model/models/hf.c", SESSIONS + " what_cannot_be_packed_is_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
+of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code columns_fit(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
@@ -197,7 +197,7 @@ of("common/engine/module_tie.c", TIED,
    the_heads_gradient_of_a_table_is_lost=("clv_code clv_module_add_tied_gradient(", "b->add(b, p->dtype, (char *)owner + p->offset, mine, p->n);", ""))
 of("common/engine/context_vote.c", TIED, gradients_of_ties_stay_apart=("static clv_code compute(", "CLV_TRY(add_ties(w->ctx, err));", ""))
 of("master/plan/ties.c", TIED, a_table_may_be_at_another_node=("static clv_code check_node(", "if (s->worker != of->worker)", "if (false)"))
-of("master/plan/ties.c", "tests/net/training/test_cuda.py one_weight_of_two_layers_on_a_device",
+of("master/plan/ties.c", "tests/net/training/test_cuda.py tied_weights_on_a_device_give_the_same_bits",
    a_tie_may_be_across_devices=("static clv_code check_node(", "if (strcmp(s->device, of->device) == 0) return CLV_OK;", "if (s && of) return CLV_OK;"))
 of("master/plan/ties.c", TIED,
    a_tied_weight_moves_under_adapters=("static clv_code check_adapters(", "if (still)", "if (still && frozen)"),

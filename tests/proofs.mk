@@ -161,7 +161,7 @@ soak: deps-test
 SOAK_SECONDS ?= 7200
 ##+ soak-mixed       SOAK_SECONDS (7200) of sessions of all kinds on two workers: what grows
 soak-mixed: deps-test
-	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept_ref random_programs,$(OUT)/net/$(p))
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
 ATTACK_SECONDS ?= 6

@@ -36,7 +36,7 @@ def strict_needs_the_quartile_to_miss_too():
 
 
 @suite.test
-def strict_does_not_judge_beside_a_noisy_self():
+def strict_gives_no_verdict_when_own_rounds_are_noisy():
     assert judge.strictly(ratios(0.9), NOISY, 0.80) == "not judged: itself 3.8 %"
     assert judge.strictly(ratios(0.9), [100.0, 102.9] * 8, 0.80) == "MISSED"
     assert judge.strictly(ratios(0.9), NOISY, 0.80, timed=False) == "MISSED"
@@ -50,7 +50,7 @@ def strict_needs_fifteen_rounds():
 
 
 @suite.test
-def strict_quartiles_are_those_of_the_rounds():
+def strict_computes_quartiles_over_all_rounds():
     assert judge.quartiles([4.0, 1.0, 2.0, 3.0, 5.0]) == (2.0, 3.0, 4.0)
     assert judge.quartiles([7.0]) == (7.0, 7.0, 7.0)
     assert abs(judge.itself([100.0, 98.0, 100.0, 98.0]) - 2 / 98) < 1e-12

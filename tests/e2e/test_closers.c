@@ -33,7 +33,7 @@ static const char *outcome_of(const closer *c) {
   return WEXITSTATUS(status) == 0 ? NULL : "fails";
 }
 
-static void every_closer_takes_null(void **state) {
+static void every_close_function_accepts_null(void **state) {
   (void)state;
   uint32_t bad = 0;
   for (size_t i = 0; i < CLV_COUNT(closers); i++) {
@@ -46,7 +46,7 @@ static void every_closer_takes_null(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_closer_takes_null),
+      cmocka_unit_test(every_close_function_accepts_null),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,7 +186,7 @@ static uint64_t planned_reorders(const world *w) {
   return sum;
 }
 
-static void a_step_takes_no_memory_and_reorders_as_planned(void **state) {
+static void training_step_allocates_nothing_and_reorders_as_planned(void **state) {
   (void)state;
   world w = {0};
   clv_err err;
@@ -222,6 +222,6 @@ static void a_step_takes_no_memory_and_reorders_as_planned(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_step_takes_no_memory_and_reorders_as_planned)};
+      cmocka_unit_test(training_step_allocates_nothing_and_reorders_as_planned)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,7 +50,7 @@ static int outcome_of(const null_call *c) {
   return WIFSIGNALED(status) ? DIES : WEXITSTATUS(status);
 }
 
-static void every_null_is_refused_by_name(void **state) {
+static void null_argument_error_names_the_argument(void **state) {
   (void)state;
   uint32_t bad = 0;
   for (size_t i = 0; i < CLV_COUNT(null_calls); i++) {
@@ -65,7 +65,7 @@ static void every_null_is_refused_by_name(void **state) {
 }
 
 /* What gives no status has an answer all the same. */
-static void questions_about_nothing_have_an_answer(void **state) {
+static void getters_accept_null(void **state) {
   (void)state;
   cleave_counts counts = {.bytes_up = 1};
   cleave_count(NULL, &counts);
@@ -84,8 +84,8 @@ static void questions_about_nothing_have_an_answer(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_null_is_refused_by_name),
-      cmocka_unit_test(questions_about_nothing_have_an_answer),
+      cmocka_unit_test(null_argument_error_names_the_argument),
+      cmocka_unit_test(getters_accept_null),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

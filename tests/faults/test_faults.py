@@ -9,7 +9,7 @@ from cluster import *
 
 ROOT = os.path.join(HERE, "../..")
 FAULTY = os.path.join(BIN, "faults")
-KEPT = os.path.join(BIN, "net", "api_kept_ref")
+KEPT = os.path.join(BIN, "net", "api_kept")
 # Seed, percent dropped, percent doubled, most milliseconds of delay.
 MILD, LATE, HARSH = "3:10:30:40", "2:10:50:150", "5:40:40:60"
 STEPS = 12
@@ -106,7 +106,7 @@ def references_over_a_direct_link_give_the_same_bits():
 
 
 @suite.long
-def references_by_way_of_the_master_give_the_same_bits():
+def references_via_the_master_give_the_same_bits():
     same_under_faults(kept("via_master"), LATE, *REFERENCES, "END_CONTEXT", "ENDED")
 
 

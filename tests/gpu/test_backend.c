@@ -48,7 +48,7 @@ static float *drawn(uint32_t stream, size_t n) {
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* More than all slots of the host hold. */
-static void large_values_go_in_and_out(void **state) {
+static void copies_larger_than_all_host_slots_round_trip(void **state) {
   size_t n = (11u << 20) / sizeof(float) + 3, bytes = n * sizeof(float);
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
@@ -76,7 +76,7 @@ static void large_values_go_in_and_out(void **state) {
   }
 }
 
-static void memory_is_zero_when_taken(void **state) {
+static void allocated_memory_is_zeroed(void **state) {
   clv_backend *b = opened(&(clv_sim_options){0});
   char back[100], zero[100] = {0};
   size_t has, all, then;
@@ -137,7 +137,7 @@ static void one_backend_copies_from_another(void **state) {
 
 /* What one session leaves, another does not find: not in the memory of the device, nor in the slots
  * of the host, which the simulated device gives out again. */
-static void sessions_find_nothing_of_each_other(void **state) {
+static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **state) {
   size_t bytes = (size_t)GPU_SLOTS * GPU_SLOT_BYTES;
   char *secret = take(bytes), *back = take(bytes);
   (void)state;
@@ -165,7 +165,7 @@ static void sessions_find_nothing_of_each_other(void **state) {
 
 /* ---- whole buffers --------------------------------------------------------------------------- */
 
-static void sums_are_added(void **state) {
+static void add_accumulates_f32_values(void **state) {
   clv_backend *b = opened(&(clv_sim_options){0});
   float *x = drawn(1, N), *y = drawn(2, N), *back = take(N * sizeof *back);
   void *p = put(b, x, N * sizeof *x), *q = put(b, y, N * sizeof *y);
@@ -189,7 +189,7 @@ static float widened(uint16_t x) {
 }
 
 /* Packs of 16 bytes and what is left over; and where no pack can begin. */
-static void rounded_sums_are_added_wherever_they_begin(void **state) {
+static void add_accumulates_bf16_values_at_any_alignment(void **state) {
   (void)state;
   for (size_t at = 0; at < 2; at++) {
     clv_backend *b = opened(&(clv_sim_options){0});
@@ -207,7 +207,7 @@ static void rounded_sums_are_added_wherever_they_begin(void **state) {
   }
 }
 
-static void squares_are_summed(void **state) {
+static void sum_squares_over_many_extents_takes_two_launches(void **state) {
   enum { RUNS = CLV_THREAD_SANITIZED ? 20 : 130, SEEDS = CLV_THREAD_SANITIZED ? 2 : 3 };
   clv_extent runs[RUNS];
   double sums[RUNS], again[RUNS];
@@ -236,7 +236,7 @@ static void squares_are_summed(void **state) {
 }
 
 /* More than there are tables of: each sum is that of its own runs, the first time and again. */
-static void other_runs_have_other_sums(void **state) {
+static void sum_squares_is_right_with_more_lists_than_cached_tables(void **state) {
   enum { LISTS = 40 };
   clv_backend *b = opened(&(clv_sim_options){0});
   float *x = drawn(1, N);
@@ -297,7 +297,7 @@ static void check_optimiser(const clv_optim_config *c) {
   free(back);
 }
 
-static void optimisers_step_as_ref_does(void **state) {
+static void optimiser_steps_match_the_ref_backend(void **state) {
   static const clv_optim_config kinds[] = {
 #define CASE(name, ...) {__VA_ARGS__},
 #include "tests/golden/optim_cases.def"
@@ -368,7 +368,7 @@ static clv_code said(const clv_backend *b, const refusal *r, int64_t *ret_layer,
   return code;
 }
 
-static void values_are_refused_in_the_words_of_ref(void **state) {
+static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) {
   const refusal all[] = {
       {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, 0, 10, -1}, 0},
       {CLV_OP_CROSS_ENTROPY, CLV_SHAPE(4, 10), {0}, {9, INT64_MIN, 10, 1}, 0},
@@ -424,7 +424,7 @@ static bool use_all(const clv_sim_options *o) {
   return well;
 }
 
-static void nothing_is_left_whatever_fails(void **state) {
+static void no_failure_leaks_device_memory(void **state) {
   int failed[3] = {0};
   (void)state;
   assert_true(use_all(&(clv_sim_options){0}));
@@ -439,7 +439,7 @@ static void nothing_is_left_whatever_fails(void **state) {
   assert_true(failed[0] >= 3 && failed[1] >= 2 && failed[2] >= 20);
 }
 
-static void an_old_device_refuses_tf32(void **state) {
+static void device_below_capability_8_0_refuses_tf32(void **state) {
   (void)state;
   for (int capability = 75; capability <= 80; capability += 5) {
     clv_backend *b = opened(&(clv_sim_options){.capability = capability});
@@ -452,7 +452,7 @@ static void an_old_device_refuses_tf32(void **state) {
   assert_non_null(strstr(err.text, "capability 8.0 or above, and cuda:0 has 7.5; leave tf32 out"));
 }
 
-static void tables_of_other_versions_are_refused(void **state) {
+static void vendor_table_of_another_abi_is_refused(void **state) {
   clv_vendor other = *clv_sim_vendor(&(clv_sim_options){0});
   clv_backend *b;
   (void)state;
@@ -468,19 +468,19 @@ static void tables_of_other_versions_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(large_values_go_in_and_out),
-      cmocka_unit_test(memory_is_zero_when_taken),
-      cmocka_unit_test(sessions_find_nothing_of_each_other),
+      cmocka_unit_test(copies_larger_than_all_host_slots_round_trip),
+      cmocka_unit_test(allocated_memory_is_zeroed),
+      cmocka_unit_test(freed_memory_and_host_slots_do_not_leak_between_sessions),
       cmocka_unit_test(one_backend_copies_from_another),
-      cmocka_unit_test(sums_are_added),
-      cmocka_unit_test(rounded_sums_are_added_wherever_they_begin),
-      cmocka_unit_test(squares_are_summed),
-      cmocka_unit_test(other_runs_have_other_sums),
-      cmocka_unit_test(optimisers_step_as_ref_does),
-      cmocka_unit_test(values_are_refused_in_the_words_of_ref),
-      cmocka_unit_test(nothing_is_left_whatever_fails),
-      cmocka_unit_test(an_old_device_refuses_tf32),
-      cmocka_unit_test(tables_of_other_versions_are_refused),
+      cmocka_unit_test(add_accumulates_f32_values),
+      cmocka_unit_test(add_accumulates_bf16_values_at_any_alignment),
+      cmocka_unit_test(sum_squares_over_many_extents_takes_two_launches),
+      cmocka_unit_test(sum_squares_is_right_with_more_lists_than_cached_tables),
+      cmocka_unit_test(optimiser_steps_match_the_ref_backend),
+      cmocka_unit_test(invalid_values_give_the_error_text_of_the_ref_backend),
+      cmocka_unit_test(no_failure_leaks_device_memory),
+      cmocka_unit_test(device_below_capability_8_0_refuses_tf32),
+      cmocka_unit_test(vendor_table_of_another_abi_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ def judgement(ours=(1e-6, 1e-6), own=(1e-6, 1e-6), losses=(2.0, 1.0), parameters
 
 
 @suite.test
-def parity_is_judged_in_f64():
+def parity_is_compared_with_pytorch_in_f64():
     """By what PyTorch's f32 knows, whatever that is, unless it knows nothing."""
     nan = float("nan")
     assert judgement()[0] == judgement(ours=(9e-5, 0.1), own=(1e-6, 0.02))[0] == "ok"
@@ -87,7 +87,7 @@ def parity_is_judged_in_f64():
 
 
 @suite.test
-def predictions_count_what_is_launched():
+def predicted_launch_counts_match_the_real_ones():
     """In a step: of an MLP, and of BERT as it is with fewer blocks."""
     for network, *shape in (("mlp", "4", "16", "f32"), ("bert-small-drops", "2", "8", "bf16")):
         done = subprocess.run([os.path.join(BIN, "tests/gpu/speed/steps"), network, *shape, "2"], stdout=subprocess.PIPE, text=True, check=True)
@@ -113,7 +113,7 @@ def kernels_of(program):
 
 
 @suite.test
-def each_kernel_has_its_share():
+def every_kernel_has_a_row_in_shares():
     """All that the library launches, by the program's own symbols; a new one is named here."""
     program = os.path.join(BIN, "tests/gpu/speed/shares")
     own = kernels_of(program)
@@ -125,7 +125,7 @@ def each_kernel_has_its_share():
 
 
 @suite.test
-def it_goes_on_where_it_stopped():
+def next_run_resumes_at_the_first_missing_piece():
     forget()
     before, _, _ = pieces("--minutes", "0")
     assert not before, before
@@ -196,7 +196,7 @@ def killed(name, program="steps"):
 
 
 @suite.test
-def it_goes_on_where_it_was_killed():
+def next_run_repeats_the_piece_that_was_killed():
     forget()
     pieces("machine")
     killed("memcheck_lstm")
@@ -210,7 +210,7 @@ def it_goes_on_where_it_was_killed():
 
 
 @suite.test
-def a_piece_that_never_ends_is_left():
+def piece_that_was_killed_twice_is_marked_failed():
     forget()
     for _ in range(2):
         killed("memcheck_lstm")
@@ -219,7 +219,7 @@ def a_piece_that_never_ends_is_left():
 
 
 @suite.test
-def what_is_missing_is_named():
+def missing_pytorch_build_or_piece_is_named():
     forget()
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "torch.py"), "w") as f:
@@ -244,7 +244,7 @@ def what_is_missing_is_named():
 
 
 @suite.test
-def programs_that_do_not_start_are_told_first():
+def programs_that_do_not_start_are_reported_first():
     """As where the C library is older, or nothing may be executed."""
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "gpu"))
@@ -258,7 +258,7 @@ def programs_that_do_not_start_are_told_first():
 
 
 @suite.test
-def an_interrupt_is_no_traceback():
+def interrupt_names_the_piece_without_a_traceback():
     forget()
     at_work, programs = in_the_middle_of("memcheck_lstm")
     time.sleep(0.5)  # until run.py knows what it has started
@@ -272,7 +272,7 @@ def an_interrupt_is_no_traceback():
 
 
 @suite.test
-def an_old_python_is_told_so():
+def old_python_gets_a_version_error():
     """What is new to it must not stand in the file that says so."""
     with open(SCRIPT) as f:
         text = f.read()
@@ -284,7 +284,7 @@ def an_old_python_is_told_so():
 
 
 @suite.test
-def promises_name_tests_that_are_there():
+def promises_in_bundle_md_name_existing_tests():
     """The last table of BUNDLE.md: scripts and programs with what they have."""
     with open(os.path.join(HERE, "BUNDLE.md")) as f:
         table = re.findall(r"^\| [^|`]*(?:`\w+`[^|`]*)*\| (.*) \|$", f.read().partition("## Where each promise")[2], re.M)
@@ -309,7 +309,7 @@ def rows():
 
 
 @suite.test
-def the_pieces_are_those_that_a_gpu_is_waited_for_with():
+def bundle_has_and_documents_every_required_piece():
     pieces("--minutes", "0", "--again")
     under = ("ops_1", "ops_4", "kernels", "together", "recording", "bf16", "lstm", "bert", "session")
     want = {*(f"{tool}_{what}" for tool in ("memcheck", "racecheck") for what in under), "machine", "python", "devices", "plans", "plans_here",

@@ -291,7 +291,7 @@ static void run(side at, uint64_t seed, held_for held) {
   end(&w);
 }
 
-static void a_chunk_leaves_before_the_last_piece_is_copied(void **state) {
+static void first_chunk_is_sent_before_the_device_copy_ends(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) run(worker, seed, A_CHUNK);
   run(master, 1, A_CHUNK);
@@ -317,13 +317,13 @@ static void gradients(side at) {
   end(&w);
 }
 
-static void gradients_leave_as_values_do(void **state) {
+static void gradients_are_sent_in_chunks_during_the_device_copy(void **state) {
   (void)state;
   gradients(worker);
   gradients(master);
 }
 
-static void a_program_takes_all_of_a_value(void **state) {
+static void program_callback_receives_the_complete_value(void **state) {
   world w;
   (void)state;
   begin(&w, program, 1, FEW, COLUMNS);
@@ -337,10 +337,10 @@ static void a_program_takes_all_of_a_value(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_chunk_leaves_before_the_last_piece_is_copied),
+      cmocka_unit_test(first_chunk_is_sent_before_the_device_copy_ends),
       cmocka_unit_test(the_next_call_computes_while_a_value_is_copied),
-      cmocka_unit_test(gradients_leave_as_values_do),
-      cmocka_unit_test(a_program_takes_all_of_a_value),
+      cmocka_unit_test(gradients_are_sent_in_chunks_during_the_device_copy),
+      cmocka_unit_test(program_callback_receives_the_complete_value),
   };
   return cmocka_run_group_tests_name("chunks", tests, NULL, NULL);
 }

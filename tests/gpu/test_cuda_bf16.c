@@ -36,14 +36,14 @@ static clv_graph *chained_graph(int64_t batch) {
   return g;
 }
 
-static void every_cut_of_a_chain(void **state) {
+static void bf16_chain_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   clv_backend *b = opened(5, false);
   whole_and_cut(b, chained_graph, 5);
   closed(b);
 }
 
-static void every_cut(void **state) {
+static void bf16_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
     clv_backend *b = opened(i, i == 1);
@@ -52,7 +52,7 @@ static void every_cut(void **state) {
   }
 }
 
-static void the_same_apart(void **state) {
+static void fused_and_separate_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++)
     for (int evaluation = 0; evaluation < 2; evaluation++) {
@@ -73,7 +73,7 @@ static void the_same_apart(void **state) {
     }
 }
 
-static void near_f32(void **state) {
+static void bf16_results_are_close_to_f32(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) {
     clv_backend *backend = opened(2, false);
@@ -90,7 +90,7 @@ static void near_f32(void **state) {
 }
 
 /* Going in, and its gradient coming out. */
-static void images_are_turned_at_the_edges(void **state) {
+static void images_are_reordered_only_at_the_graph_edges(void **state) {
   (void)state;
   clv_backend *backend = opened(0, false);
   rig r = rig_new(wide_graph(2), &(rig_options){.backend = backend, .bf16 = true});
@@ -115,7 +115,7 @@ static clv_graph *gated_graph(int64_t batch) {
 }
 
 /* Input and output are turned at the edges, and so are their gradients; gates are f32. */
-static void gates_turn_no_image(void **state) {
+static void f32_gates_add_no_image_reorder(void **state) {
   (void)state;
   clv_backend *backend = opened(0, false);
   rig r = rig_new(gated_graph(2), &(rig_options){.backend = backend, .bf16 = true});
@@ -127,12 +127,12 @@ static void gates_turn_no_image(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_cut),
-      cmocka_unit_test(every_cut_of_a_chain),
-      cmocka_unit_test(the_same_apart),
-      cmocka_unit_test(near_f32),
-      cmocka_unit_test(images_are_turned_at_the_edges),
-      cmocka_unit_test(gates_turn_no_image),
+      cmocka_unit_test(bf16_results_are_the_same_at_every_cut),
+      cmocka_unit_test(bf16_chain_results_are_the_same_at_every_cut),
+      cmocka_unit_test(fused_and_separate_ops_give_the_same_bf16_bits),
+      cmocka_unit_test(bf16_results_are_close_to_f32),
+      cmocka_unit_test(images_are_reordered_only_at_the_graph_edges),
+      cmocka_unit_test(f32_gates_add_no_image_reorder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void closed(clv_backend *b) {
 static int cut_every(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 4; }
 static const batch *usual(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
 
-static void packed_is_padded(void **state) {
+static void packed_results_equal_padded_results(void **state) {
   (void)state;
   for (int how = 0; how < 8; how += is_long() ? 1 : 3) {
     clv_backend *b = opened((uint64_t)how);
@@ -36,7 +36,7 @@ static void packed_is_padded(void **state) {
   }
 }
 
-static void every_cut_is_the_same(void **state) {
+static void packed_results_are_the_same_at_every_cut(void **state) {
   (void)state;
   for (int bf16 = 0; bf16 < 2; bf16++) {
     clv_backend *b = opened(3);
@@ -47,7 +47,7 @@ static void every_cut_is_the_same(void **state) {
   }
 }
 
-static void lengths_that_are_refused(void **state) {
+static void invalid_sequence_lengths_are_refused(void **state) {
   (void)state;
   clv_backend *b = opened(1);
   refused_lengths(b);
@@ -56,9 +56,9 @@ static void lengths_that_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(packed_is_padded),
-      cmocka_unit_test(every_cut_is_the_same),
-      cmocka_unit_test(lengths_that_are_refused),
+      cmocka_unit_test(packed_results_equal_padded_results),
+      cmocka_unit_test(packed_results_are_the_same_at_every_cut),
+      cmocka_unit_test(invalid_sequence_lengths_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

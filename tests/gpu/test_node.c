@@ -214,7 +214,7 @@ static void wait_for_steps(world *w) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void the_thread_of_a_node_waits_for_no_device(void **state) {
+static void node_thread_never_blocks_on_a_device(void **state) {
   uint64_t bits[3], here = 0;
   world w;
   (void)state;
@@ -253,7 +253,7 @@ static void read_state(world *w, uint32_t context, clv_state_kind what) {
 }
 
 /* Parameters, in pieces too, moments and gradients. */
-static void state_of_a_device_is_read_as_work(void **state) {
+static void device_state_is_read_asynchronously(void **state) {
   clv_err err = {0};
   clv_packet *p;
   world w;
@@ -291,7 +291,7 @@ static void state_of_a_device_is_read_as_work(void **state) {
 }
 
 /* A value that stayed on the device is asked for. */
-static void a_late_delivery_is_no_wait(void **state) {
+static void late_deliver_copies_without_blocking_the_node(void **state) {
   clv_err err = {0};
   clv_packet *p;
   world w;
@@ -351,7 +351,7 @@ static double read_sum(world *w, uint32_t context, clv_state_kind what) {
   return w->item_sum;
 }
 
-static void state_of_a_device_is_written_as_work(void **state) {
+static void device_state_is_written_asynchronously(void **state) {
   world w;
   (void)state;
   begin(&w, 2);
@@ -375,7 +375,7 @@ static void state_of_a_device_is_written_as_work(void **state) {
 }
 
 /* What has no place is refused as on the host, and the module goes on. */
-static void what_does_not_fit_is_refused(void **state) {
+static void device_state_write_of_wrong_shape_is_refused(void **state) {
   clv_err err = {0};
   world w;
   (void)state;
@@ -420,7 +420,7 @@ static void keep_state(world *w, clv_frame_kind kind, uint32_t answers) {
   wait_for(w, CLV_STATE_FILE, answers);
 }
 
-static void files_of_a_devices_state_are_no_waits(void **state) {
+static void device_state_files_do_not_block_the_node_thread(void **state) {
   world w;
   (void)state;
   strcpy(file_of_state, "/tmp/cleave-state-XXXXXX");
@@ -459,7 +459,7 @@ static clv_graph *images_normed(void) {
 }
 
 /* A call moves them; when its context is aborted they are what they were. */
-static void statistics_are_taken_back_as_work(void **state) {
+static void aborted_context_restores_device_running_statistics(void **state) {
   clv_err err = {0};
   clv_packet *p;
   world w;
@@ -561,7 +561,7 @@ static clv_vendor held_up(void) {
   return v;
 }
 
-static void a_call_is_charged_with_its_devices_time(void **state) {
+static void call_is_charged_the_measured_device_time(void **state) {
   const uint64_t held = (uint64_t)CALLS * HELD_MS * 1000000;
   (void)state;
   clv_vendor v = held_up();
@@ -589,7 +589,7 @@ static void a_call_is_charged_with_its_devices_time(void **state) {
 }
 
 /* Rows of work in the trace of a context with a step in its order. */
-static void a_trace_shows_its_devices_time(void **state) {
+static void trace_rows_show_the_device_time(void **state) {
   clv_err err = {0};
   clv_packet *p;
   world w;
@@ -623,7 +623,7 @@ static void a_trace_shows_its_devices_time(void **state) {
 }
 
 /* The page-locked memory that copies pass, once for each device; and who cannot pay is told. */
-static void a_session_pays_for_what_copies_pass(void **state) {
+static void session_is_charged_for_pinned_copy_buffers(void **state) {
   clv_err err = {0};
   world w;
   (void)state;
@@ -658,7 +658,7 @@ static uint64_t bytes_of_records(const clv_module *m) {
   return c.bytes;
 }
 
-static void a_session_pays_for_what_is_recorded(void **state) {
+static void session_is_charged_for_recorded_graphs(void **state) {
   uint64_t recorded = 0;
   world w;
   (void)state;
@@ -679,7 +679,7 @@ static void a_session_pays_for_what_is_recorded(void **state) {
 }
 
 /* Calls of several contexts, the last of them still at work. */
-static void a_node_goes_while_its_device_is_at_work(void **state) {
+static void node_can_be_freed_while_device_work_is_running(void **state) {
   world w;
   (void)state;
   begin(&w, 1);
@@ -691,18 +691,18 @@ static void a_node_goes_while_its_device_is_at_work(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_thread_of_a_node_waits_for_no_device),
-      cmocka_unit_test(state_of_a_device_is_read_as_work),
-      cmocka_unit_test(state_of_a_device_is_written_as_work),
-      cmocka_unit_test(what_does_not_fit_is_refused),
-      cmocka_unit_test(files_of_a_devices_state_are_no_waits),
-      cmocka_unit_test(statistics_are_taken_back_as_work),
-      cmocka_unit_test(a_late_delivery_is_no_wait),
-      cmocka_unit_test(a_call_is_charged_with_its_devices_time),
-      cmocka_unit_test(a_trace_shows_its_devices_time),
-      cmocka_unit_test(a_session_pays_for_what_copies_pass),
-      cmocka_unit_test(a_session_pays_for_what_is_recorded),
-      cmocka_unit_test(a_node_goes_while_its_device_is_at_work),
+      cmocka_unit_test(node_thread_never_blocks_on_a_device),
+      cmocka_unit_test(device_state_is_read_asynchronously),
+      cmocka_unit_test(device_state_is_written_asynchronously),
+      cmocka_unit_test(device_state_write_of_wrong_shape_is_refused),
+      cmocka_unit_test(device_state_files_do_not_block_the_node_thread),
+      cmocka_unit_test(aborted_context_restores_device_running_statistics),
+      cmocka_unit_test(late_deliver_copies_without_blocking_the_node),
+      cmocka_unit_test(call_is_charged_the_measured_device_time),
+      cmocka_unit_test(trace_rows_show_the_device_time),
+      cmocka_unit_test(session_is_charged_for_pinned_copy_buffers),
+      cmocka_unit_test(session_is_charged_for_recorded_graphs),
+      cmocka_unit_test(node_can_be_freed_while_device_work_is_running),
   };
   return cmocka_run_group_tests_name("node", tests, NULL, NULL);
 }

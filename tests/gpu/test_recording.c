@@ -217,7 +217,7 @@ static outcome *in_parts(bool waits) { return trained(&(clv_sim_options){0}, fal
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void replays_have_the_same_bits(void **state) {
+static void graph_replays_give_the_same_bits(void **state) {
   (void)state;
   outcome *want = in_parts(false);
   assert_int_equal(want->device.captures + want->device.graph_launches, 0);
@@ -234,7 +234,7 @@ static void replays_have_the_same_bits(void **state) {
   outcome_free(want);
 }
 
-static void what_is_computed_again_has_the_same_bits(void **state) {
+static void recompute_with_graphs_gives_the_same_bits(void **state) {
   (void)state;
   outcome *want = in_parts(false);
   outcome *got = trained_with(&(clv_sim_options){0}, true, false, ALL_DRAW | AGAIN);
@@ -267,13 +267,13 @@ static void check_draws(unsigned draws) {
 }
 
 /* Whichever op is the only one that draws. */
-static void each_turn_draws_its_own_numbers(void **state) {
+static void each_graph_replay_draws_new_random_numbers(void **state) {
   static const unsigned draws[] = {ALONE, ATTENDING, CHAINED, ALL_DRAW};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(draws); i++) check_draws(draws[i]);
 }
 
-static void what_cannot_be_captured_is_asked_for_in_parts(void **state) {
+static void failed_capture_falls_back_to_single_launches(void **state) {
   (void)state;
   outcome *want = in_parts(false), *all = trained(&(clv_sim_options){0}, true, false);
   for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k++) {
@@ -288,7 +288,7 @@ static void what_cannot_be_captured_is_asked_for_in_parts(void **state) {
   outcome_free(all);
 }
 
-static void what_waits_on_the_host_is_asked_for_in_parts(void **state) {
+static void work_that_waits_on_the_host_is_not_captured(void **state) {
   (void)state;
   outcome *want = in_parts(true), *got = trained(&(clv_sim_options){0}, true, true);
   check_same(want, got, "waiting");
@@ -353,7 +353,7 @@ static void run_lstm(const clv_vendor *vendor, float ret[LSTM_OUT], clv_record_c
   tear_down(&t);
 }
 
-static void a_failing_call_of_a_library_is_asked_for_in_parts(void **state) {
+static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   float want[LSTM_OUT], got[LSTM_OUT];
   clv_record_counts all, parts;
   (void)state;
@@ -396,7 +396,7 @@ static char first_byte(const work *w) {
   return host[63];
 }
 
-static void the_least_recently_used_gives_way(void **state) {
+static void full_graph_cache_evicts_the_least_recently_used(void **state) {
   clv_backend *b;
   clv_recorder *r;
   clv_record_counts c;
@@ -424,7 +424,7 @@ static void the_least_recently_used_gives_way(void **state) {
   assert_int_equal(clv_sim_leaks(), 0);
 }
 
-static void what_passes_memory_is_not_recorded(void **state) {
+static void work_with_host_copies_is_not_captured(void **state) {
   clv_backend *b;
   clv_recorder *r;
   clv_record_counts c;
@@ -466,7 +466,7 @@ static bool simulated(void) {
 }
 
 /* Of three kinds of work, each a launch, two can be paid for, by what the device says of each. */
-static void what_nobody_pays_for_is_asked_for_in_parts(void **state) {
+static void graph_over_the_memory_quota_is_not_kept(void **state) {
   const size_t each = clv_sim_graph_bytes(1);
   purse p = {.has = 2 * each + 1};
   const clv_record_account account = {&p, pay, pay_back};
@@ -515,7 +515,7 @@ static clv_code lost_at(uint64_t at) {
   return code;
 }
 
-static void a_device_that_is_lost_is_an_error(void **state) {
+static void lost_device_returns_unavailable(void **state) {
   int tried = 0, failed = 0;
   (void)state;
   if (!simulated()) skip(); /* another device is not lost when a test wants it */
@@ -529,16 +529,16 @@ static void a_device_that_is_lost_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_turn_draws_its_own_numbers),
-      cmocka_unit_test(replays_have_the_same_bits),
-      cmocka_unit_test(what_is_computed_again_has_the_same_bits),
-      cmocka_unit_test(what_cannot_be_captured_is_asked_for_in_parts),
-      cmocka_unit_test(what_waits_on_the_host_is_asked_for_in_parts),
-      cmocka_unit_test(a_failing_call_of_a_library_is_asked_for_in_parts),
-      cmocka_unit_test(the_least_recently_used_gives_way),
-      cmocka_unit_test(what_passes_memory_is_not_recorded),
-      cmocka_unit_test(what_nobody_pays_for_is_asked_for_in_parts),
-      cmocka_unit_test(a_device_that_is_lost_is_an_error),
+      cmocka_unit_test(each_graph_replay_draws_new_random_numbers),
+      cmocka_unit_test(graph_replays_give_the_same_bits),
+      cmocka_unit_test(recompute_with_graphs_gives_the_same_bits),
+      cmocka_unit_test(failed_capture_falls_back_to_single_launches),
+      cmocka_unit_test(work_that_waits_on_the_host_is_not_captured),
+      cmocka_unit_test(library_call_that_fails_in_capture_runs_uncaptured),
+      cmocka_unit_test(full_graph_cache_evicts_the_least_recently_used),
+      cmocka_unit_test(work_with_host_copies_is_not_captured),
+      cmocka_unit_test(graph_over_the_memory_quota_is_not_kept),
+      cmocka_unit_test(lost_device_returns_unavailable),
   };
   setenv("CLEAVE_TEST_OPS", "1", 1);
   return cmocka_run_group_tests(tests, NULL, NULL);

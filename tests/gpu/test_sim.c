@@ -61,7 +61,7 @@ static void get(bench *b, const float *x, size_t n) {
   OK(b->v->stream_finish(b->g.stream, &b->err));
 }
 
-static void kernels_compute_whatever_the_seed(void **state) {
+static void kernel_results_do_not_depend_on_the_seed(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 12; seed++) {
     bench b;
@@ -84,7 +84,7 @@ static void kernels_compute_whatever_the_seed(void **state) {
 }
 
 /* The order of the blocks of one launch, as the device had it. */
-static void blocks_come_in_an_order_that_the_seed_draws(void **state) {
+static void seed_decides_the_order_of_blocks(void **state) {
   unsigned before[8] = {0}, differ = 0;
   (void)state;
   for (uint64_t seed = 0; seed < 8; seed++) {
@@ -138,7 +138,7 @@ static void events_order_streams(void **state) {
   assert_true(early > 0 || CLV_THREAD_SANITIZED);
 }
 
-static void graphs_do_again_what_was_captured(void **state) {
+static void graph_launch_repeats_the_captured_work(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 6; seed++) {
     bench b;
@@ -163,7 +163,7 @@ static void graphs_do_again_what_was_captured(void **state) {
   }
 }
 
-static void launches_have_limits(void **state) {
+static void launch_with_invalid_dimensions_is_refused(void **state) {
   bench b;
   (void)state;
   begin(&b, &(clv_sim_options){0});
@@ -176,7 +176,7 @@ static void launches_have_limits(void **state) {
   end(&b);
 }
 
-static void what_is_used_is_counted(void **state) {
+static void memory_in_use_is_counted_and_limited(void **state) {
   bench b;
   (void)state;
   begin(&b, &(clv_sim_options){.memory_bytes = 10000});
@@ -199,7 +199,7 @@ static void what_is_used_is_counted(void **state) {
   end(&b);
 }
 
-static void memory_runs_out_when_it_was_planned(void **state) {
+static void planned_allocation_failure_happens_once(void **state) {
   bench b;
   void *p;
   (void)state;
@@ -213,7 +213,7 @@ static void memory_runs_out_when_it_was_planned(void **state) {
 }
 
 /* A launch that fails says so later, and so does all behind it; letting go still works. */
-static void a_failure_stays(void **state) {
+static void failed_launch_fails_all_later_work(void **state) {
   (void)state;
   for (int lost = 0; lost < 2; lost++) {
     bench b;
@@ -351,7 +351,7 @@ static void *use_a_stream(void *arg) {
   return NULL;
 }
 
-static void threads_use_it_one_at_a_time(void **state) {
+static void concurrent_threads_are_serialized(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 3; seed++) {
     bench all[3];
@@ -367,18 +367,18 @@ static void threads_use_it_one_at_a_time(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(kernels_compute_whatever_the_seed),
-      cmocka_unit_test(blocks_come_in_an_order_that_the_seed_draws),
+      cmocka_unit_test(kernel_results_do_not_depend_on_the_seed),
+      cmocka_unit_test(seed_decides_the_order_of_blocks),
       cmocka_unit_test(events_order_streams),
-      cmocka_unit_test(graphs_do_again_what_was_captured),
-      cmocka_unit_test(launches_have_limits),
-      cmocka_unit_test(what_is_used_is_counted),
-      cmocka_unit_test(memory_runs_out_when_it_was_planned),
-      cmocka_unit_test(a_failure_stays),
+      cmocka_unit_test(graph_launch_repeats_the_captured_work),
+      cmocka_unit_test(launch_with_invalid_dimensions_is_refused),
+      cmocka_unit_test(memory_in_use_is_counted_and_limited),
+      cmocka_unit_test(planned_allocation_failure_happens_once),
+      cmocka_unit_test(failed_launch_fails_all_later_work),
       cmocka_unit_test(products_are_column_major),
       cmocka_unit_test(devices_copy_to_each_other),
       cmocka_unit_test(the_default_stream_is_refused),
-      cmocka_unit_test(threads_use_it_one_at_a_time),
+      cmocka_unit_test(concurrent_threads_are_serialized),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

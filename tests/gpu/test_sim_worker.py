@@ -33,14 +33,14 @@ def a_simulated_device_is_listed():
 
 
 @suite.test
-def no_installed_program_has_it():
+def installed_programs_contain_no_simulated_device():
     for program, has in ((WORKER, False), (MASTER, False), (os.path.join(BIN, "libcleave.so.0"), False), (SIM_WORKER, True)):
         said = subprocess.run(["nm", program], stdout=subprocess.PIPE, text=True, check=True).stdout
         assert " clv_backend_cpu" in said and (" clv_sim_vendor" in said) == has, program
 
 
 @suite.test
-def nothing_is_left_on_the_device():
+def worker_exit_leaves_no_device_memory():
     for seed in ("0", "1", "2"):
         with Cluster(1, limits="device: cuda\n" + PATIENT, env={"CLV_SIM_SEED": seed}) as c:
             os.mkdir(os.path.join(c.dir, "data"))
@@ -67,7 +67,7 @@ def to_the_log(name):
 
 
 @suite.test
-def a_fault_planted_in_a_session_is_found():
+def planted_fault_is_reported_by_the_sanitizer():
     """By the build's own means, and the same session without it says nothing."""
     quiet = {name: to_the_log(name) for name in ("TSAN_OPTIONS", "ASAN_OPTIONS")}
     for plant, builds in PLANTED.items():

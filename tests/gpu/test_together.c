@@ -135,7 +135,7 @@ static void says(graph_fn *graph, bool evaluation, const char *word, int togethe
   clv_cuda_close(b);
 }
 
-static void normalisations_have_tails(void **state) {
+static void batchnorm_is_fused_with_add_and_relu(void **state) {
   (void)state;
   every_way(residual, &(rig_options){.frozen = {"1.weight", "4.weight", "4.bias", "8.bias"}});
   says(residual, true, "batchnorm+relu", 1);
@@ -159,7 +159,7 @@ static clv_graph *layers(void) {
   return g;
 }
 
-static void layers_do_the_relu_behind_them(void **state) {
+static void conv_and_linear_are_fused_with_relu(void **state) {
   (void)state;
   every_way(layers, &(rig_options){.frozen = {"0.weight", "3.bias", "11.weight", "11.bias"}});
   says(layers, true, "conv2d+relu", 1);
@@ -198,7 +198,7 @@ static clv_graph *chains(void) {
   return g;
 }
 
-static void runs_of_ops_are_one(void **state) {
+static void chains_of_elementwise_ops_are_fused(void **state) {
   static const char *const all[] = {" relu+dropout ",
                                     " gelu+dropout+scale+add ",
                                     " silu+tanh+scale+sigmoid ",
@@ -270,7 +270,7 @@ enum {
   RESIDUAL_APART = EITHER + 4 * 2 + 3
 };
 
-static void a_step_is_few_launches(void **state) {
+static void step_launch_counts_match_the_predictions(void **state) {
   (void)state;
   if (launches_of(mlp, false) == 0) skip(); /* on a device nobody counts */
   assert_int_equal(launches_of(mlp, false), predicted("| MLP:"));
@@ -281,10 +281,10 @@ static void a_step_is_few_launches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(normalisations_have_tails),
-      cmocka_unit_test(layers_do_the_relu_behind_them),
-      cmocka_unit_test(runs_of_ops_are_one),
-      cmocka_unit_test(a_step_is_few_launches),
+      cmocka_unit_test(batchnorm_is_fused_with_add_and_relu),
+      cmocka_unit_test(conv_and_linear_are_fused_with_relu),
+      cmocka_unit_test(chains_of_elementwise_ops_are_fused),
+      cmocka_unit_test(step_launch_counts_match_the_predictions),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static inline void run_one_op(void **state) {
   e->test(e->op);
 }
 
-static inline void every_file_has_an_op(void **state) {
+static inline void every_cases_file_belongs_to_an_op(void **state) {
   char name[300];
   (void)state;
   if (files_astray(CASES_FOLDER, ".cases", name))
@@ -39,7 +39,7 @@ static inline void every_file_has_an_op(void **state) {
 static inline int run_each_op(const char *group, void (*test)(clv_op op), char **only) {
   static each_op ops[CLV_OP_COUNT];
   static char names[CLV_OP_COUNT][48];
-  struct CMUnitTest tests[CLV_OP_COUNT] = {cmocka_unit_test(every_file_has_an_op)};
+  struct CMUnitTest tests[CLV_OP_COUNT] = {cmocka_unit_test(every_cases_file_belongs_to_an_op)};
   size_t n = 1;
   cases_read();
   for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;) {

@@ -207,7 +207,7 @@ static void check(const setup *s, int which) {
   free(bias);
 }
 
-static void same_bits(void **state) {
+static void fused_batchnorm_gives_the_same_bits(void **state) {
   (void)state;
   static const int blocks[] = {1, 8, 16};
   const clv_shape shapes[] = {CLV_SHAPE(3, 7, 4, 3), CLV_SHAPE(2, 17, 3, 3),
@@ -230,7 +230,7 @@ static void same_bits(void **state) {
 }
 
 /* Only batchnorm has tails here, and ref has none: the plan is told so. */
-static void refused(void **state) {
+static void unsupported_tails_are_refused(void **state) {
   (void)state;
   clv_node_desc d = {.op = CLV_OP_RELU,
                      .dtype = CLV_F32,
@@ -249,8 +249,8 @@ static void refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(same_bits),
-      cmocka_unit_test(refused),
+      cmocka_unit_test(fused_batchnorm_gives_the_same_bits),
+      cmocka_unit_test(unsupported_tails_are_refused),
   };
   return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
 }

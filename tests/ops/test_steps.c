@@ -107,13 +107,13 @@ static void check_optimiser(const clv_backend *b, const optim_case *c) {
   assert_true(worst <= 5e-6);
 }
 
-static void test_optimisers(void **state) {
+static void test_optimisers_match_the_golden_cases(void **state) {
   for (size_t i = 0; i < CLV_COUNT(optim_cases); i++)
     check_optimiser(backend_of(state), &optim_cases[i]);
 }
 
 /* The second moment shows 1 - beta2 undisguised: 0.001 and not 1 - 0.999f, which is 1.3e-5 off. */
-static void test_adam_second_moment(void **state) {
+static void test_adam_second_moment_keeps_its_precision(void **state) {
   const clv_optim_config adam = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
   clv_step_args a;
@@ -135,7 +135,7 @@ static double sum_squares(const clv_backend *b, const float *x, size_t n) {
   return ret;
 }
 
-static void test_sum_squares(void **state) {
+static void test_sum_squares_adds_in_eight_lanes(void **state) {
   const clv_backend *b = backend_of(state);
   float x[1003];
   clv_rng_key key = {.seed = 3};
@@ -155,7 +155,7 @@ static void test_sum_squares(void **state) {
   assert_true(isinf(sum_squares(b, x, 1003)));
 }
 
-static void test_add(void **state) {
+static void test_add_accumulates_f32_values(void **state) {
   const clv_backend *b = backend_of(state);
   float x[37], y[37];
   for (int i = 0; i < 37; i++) {
@@ -167,7 +167,7 @@ static void test_add(void **state) {
   assert_true(x[36] == 0.1f * 36);
 }
 
-static void test_add_double(void **state) {
+static void test_add_accumulates_f64_values(void **state) {
   double x[5] = {1, 2, 3, 4, 5}, y[5] = {1e-12, 0, -3, 0.5, 1};
   (void)state;
   clv_backend_ref()->add(clv_backend_ref(), CLV_F64, x, y, 4);
@@ -198,7 +198,7 @@ static void check_reorder(const clv_backend *b, const clv_shape *s, int from, in
   free(dst);
 }
 
-static void test_reorder(void **state) {
+static void test_reorder_round_trips_every_layout(void **state) {
   static const int blocks[] = {1, 8, 16};
   const clv_shape shapes[] = {CLV_SHAPE(2, 3, 4, 5), CLV_SHAPE(1, 16, 3, 3), CLV_SHAPE(3, 17, 2, 1),
                               CLV_SHAPE(1, 1, 1, 1)};
@@ -209,7 +209,7 @@ static void test_reorder(void **state) {
   assert_true(b->reorder_count() >= before + 2 * 9 * CLV_COUNT(shapes) - 5 * CLV_COUNT(shapes));
 }
 
-static void test_layout_numel(void **state) {
+static void test_layout_numel_includes_the_padding(void **state) {
   clv_shape image = CLV_SHAPE(2, 17, 3, 5), flat = CLV_SHAPE(2, 17), scalar = {0};
   (void)state;
   assert_int_equal(clv_layout_numel(&image, 1), 510);
@@ -219,7 +219,7 @@ static void test_layout_numel(void **state) {
   assert_int_equal(clv_layout_numel(&scalar, 8), 1);
 }
 
-static void test_reorder_refusals(void **state) {
+static void test_reorder_refuses_flat_shapes_and_bad_blocks(void **state) {
   clv_shape flat = CLV_SHAPE(2, 3), image = CLV_SHAPE(1, 1, 1, 1);
   float x[16], y[16];
   clv_err err;
@@ -275,7 +275,7 @@ static void check_labels(const clv_backend *b, clv_op op, int64_t wrong) {
   k->free(k);
 }
 
-static void test_labels_out_of_range(void **state) {
+static void test_labels_out_of_range_are_refused(void **state) {
   static const int64_t wrong[] = {-1, 10, INT64_MIN, INT64_MAX, -100};
   for (int op = 0; (op = next_op(op)) < CLV_OP_COUNT;)
     for (size_t i = 0; i < CLV_COUNT(wrong) && has_labels((clv_op)op); i++)
@@ -313,12 +313,12 @@ static void check_lengths(const clv_backend *b, int64_t wrong) {
   k->free(k);
 }
 
-static void test_lengths_out_of_range(void **state) {
+static void test_lengths_out_of_range_are_refused(void **state) {
   static const int64_t wrong[] = {-1, 4, INT64_MIN, INT64_MAX};
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) check_lengths(backend_of(state), wrong[i]);
 }
 
-static void test_bce_range(void **state) {
+static void test_bce_refuses_predictions_out_of_range(void **state) {
   float x[] = {0.5f, 1.0001f}, t[] = {1, 0}, loss;
   clv_err err;
   clv_kernel *k = prepare(clv_backend_ref(), CLV_OP_BCE, CLV_SHAPE(2, 1), (clv_shape){0});
@@ -333,7 +333,7 @@ static void test_bce_range(void **state) {
   k->free(k);
 }
 
-static void test_unknown_ops(void **state) {
+static void test_unknown_ops_are_refused(void **state) {
   clv_node_desc d = {.dtype = CLV_F32};
   clv_kernel *k = NULL;
   clv_err err;
@@ -353,7 +353,7 @@ static void test_unknown_ops(void **state) {
  */
 
 /* Another step, micro-batch, layer or seed drops other elements, about p of them. */
-static void test_dropout_keys(void **state) {
+static void test_dropout_mask_depends_on_every_key_field(void **state) {
   enum { N = 4096 };
   clv_shape s = CLV_SHAPE(4, N / 4);
   clv_kernel *k = prepare(backend_of(state), CLV_OP_DROPOUT, s, s);
@@ -397,19 +397,19 @@ static void test_dropout_keys(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      ON_BOTH(test_optimisers),
-      ON_BOTH(test_adam_second_moment),
-      ON_BOTH(test_sum_squares),
-      ON_BOTH(test_add),
-      cmocka_unit_test(test_add_double),
-      ON_BOTH(test_reorder),
-      cmocka_unit_test(test_layout_numel),
-      ON_BOTH(test_reorder_refusals),
-      ON_BOTH(test_labels_out_of_range),
-      ON_BOTH(test_lengths_out_of_range),
-      cmocka_unit_test(test_bce_range),
-      cmocka_unit_test(test_unknown_ops),
-      ON_BOTH(test_dropout_keys),
+      ON_BOTH(test_optimisers_match_the_golden_cases),
+      ON_BOTH(test_adam_second_moment_keeps_its_precision),
+      ON_BOTH(test_sum_squares_adds_in_eight_lanes),
+      ON_BOTH(test_add_accumulates_f32_values),
+      cmocka_unit_test(test_add_accumulates_f64_values),
+      ON_BOTH(test_reorder_round_trips_every_layout),
+      cmocka_unit_test(test_layout_numel_includes_the_padding),
+      ON_BOTH(test_reorder_refuses_flat_shapes_and_bad_blocks),
+      ON_BOTH(test_labels_out_of_range_are_refused),
+      ON_BOTH(test_lengths_out_of_range_are_refused),
+      cmocka_unit_test(test_bce_refuses_predictions_out_of_range),
+      cmocka_unit_test(test_unknown_ops_are_refused),
+      ON_BOTH(test_dropout_mask_depends_on_every_key_field),
   };
   golden_open(&numbers, "optim");
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

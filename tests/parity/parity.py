@@ -169,7 +169,7 @@ def step_parity_cnn_adam():
     step_parity(Cnn)
 
 
-def step_parity_is_not_fooled():
+def step_parity_detects_settings_off_by_a_thousandth():
     """Settings that are off by a thousandth are seen by exactly the figures they move."""
     case = Cnn(data_dir)
     session = cluster.session("step-fooled", case.body())
@@ -515,7 +515,7 @@ def seed003_rpc_pipeline():
     check([row(name, "figures of the first step, largest", measured, limit, note)])
 
 
-def seed_places_are_not_fooled():
+def seed_places_detect_a_rate_off_by_a_thousandth():
     """Beside a PyTorch whose learning rate is off by a thousandth, no place passes."""
     folder = os.path.join(cluster.dir, "fooled")
     os.mkdir(folder)
@@ -552,10 +552,10 @@ def tensorboard_reads_event_files():
 
 
 TESTS = [step_parity_mlp_sgd, step_parity_mlp_momentum, step_parity_cnn_adam,
-         step_parity_is_not_fooled, free_running_mlp_sgd, free_running_cnn_adam,
+         step_parity_detects_settings_off_by_a_thousandth, free_running_mlp_sgd, free_running_cnn_adam,
          checkpoint_accuracy_in_pytorch, export_forward_and_training, export_refuses_by_name,
          resnet18, resnet50, resnet_state_dict, resnet_refusals, seed_programs, seed003_rpc_pipeline,
-         seed_places_are_not_fooled, tensorboard_reads_event_files]
+         seed_places_detect_a_rate_off_by_a_thousandth, tensorboard_reads_event_files]
 
 
 def print_table():

@@ -235,7 +235,7 @@ def recipe(makefile, target):
 
 
 @suite.test
-def the_simulated_device_is_proved_under_both_sanitizers():
+def simulated_device_is_tested_under_both_sanitizers():
     """Its plants, and whole sessions on it: SIMULATION.md promises them."""
     makefile = ""
     for name in ("gpu.mk", "proofs.mk"):
@@ -259,7 +259,7 @@ def with_own_headers(path):
 
 
 @suite.test
-def what_is_left_out_under_thread_sanitizer_is_written_down():
+def tests_reduced_under_tsan_are_listed_in_simulation_md():
     """SIMULATION.md has a row for each program that does less there; under address sanitizer none
     does."""
     folder = os.path.join(HERE, "../gpu")
@@ -272,7 +272,7 @@ def what_is_left_out_under_thread_sanitizer_is_written_down():
 
 
 @suite.test
-def every_rule_reads_its_proof():
+def every_proof_rule_tells_good_output_from_bad():
     assert {p.name for p in rules.PROOFS} == set(SAMPLES), "each proof has a sample"
     for p in rules.PROOFS:
         well, ill = (text.splitlines() for text in SAMPLES[p.name])

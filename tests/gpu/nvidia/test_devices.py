@@ -61,7 +61,7 @@ def devices(config="", *options, env=None, worker=WORKER):
 
 
 @suite.test
-def what_is_missing_is_named():
+def unusable_cuda_library_error_names_the_cause():
     with tempfile.TemporaryDirectory() as folder:
         def said(name, source):
             return devices(f"cuda: {{library: {shared(os.path.join(folder, name), source)}}}\n")
@@ -106,7 +106,7 @@ def a_worker_offers_its_devices():
 
 
 @suite.test
-def libraries_that_are_missing_are_named():
+def missing_cublas_library_is_named():
     if not os.path.exists(os.path.join(BIN, "libcleave_cuda.so")):
         return "no libcleave_cuda.so: built without nvcc (CUDA=0)"
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +117,7 @@ def libraries_that_are_missing_are_named():
 
 
 @suite.test
-def a_worker_that_may_lives_on_the_processor():
+def device_auto_falls_back_to_cpu_without_a_gpu():
     """At once: libraries of devices, which take long to open, are of no use to it."""
     assert "device auto computes on cpu: " in cluster.workers[0].text(), cluster.workers[0].text()
     with tempfile.TemporaryDirectory() as folder:

@@ -249,7 +249,7 @@ def an_lstm_whose_sums_may_differ_is_refused():
 
 
 @suite.test
-def a_kernel_that_spills_fails_by_name():
+def register_spill_fails_and_names_the_kernel():
     with tempfile.NamedTemporaryFile("w", suffix=".ptxas") as f:
         report = ("ptxas info    : Compiling entry function '_Z4goodPf' for 'sm_90'\n"
                   "ptxas info    : Function properties for _Z4goodPf\n"
@@ -301,7 +301,7 @@ def toolkit():
 
 
 @suite.test
-def the_page_has_the_predictions():
+def page_matches_the_current_predictions():
     """Those of steps, and of kernels where the library was compiled by the page's toolkit."""
     with open(PAGE) as f:
         of = re.search(r"`ptxas`, CUDA (\d+\.\d+)", f.read())[1]
@@ -312,7 +312,7 @@ def the_page_has_the_predictions():
 
 
 @suite.test
-def a_page_that_is_stale_is_told_by_line():
+def stale_page_is_reported_line_by_line():
     with open(PAGE) as f:
         page = f.read()
     kernel = re.search(r"^\| `adam` \| (\d+) .*\n", page, re.M)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context: api_kept_ref SESSION.yaml A B [single] [few] runs modules
+ * References that outlive their context: api_kept SESSION.yaml A B [single] [few] runs modules
  * at the nodes A and B, and ends with a digest of what came out. In every case the bits are those
- * of the same tensor passed by hand. api_kept_ref SESSION.yaml A B lost PID kills the worker A of
+ * of the same tensor passed by hand. api_kept SESSION.yaml A B lost PID kills the worker A of
  * that process.
  */
 #include "api_int.h"

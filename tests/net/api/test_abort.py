@@ -74,19 +74,19 @@ def over_namespaces(**link):
 
 
 @suite.long
-def over_a_link_that_all_connections_wait_in():
+def abort_arrives_in_time_through_a_shared_queue():
     return over_namespaces()
 
 
 @suite.test
-def over_one_with_a_deep_queue_and_a_tcp_that_fills_it():
+def abort_arrives_in_time_through_a_deep_queue_with_reno():
     """5 MB fit into the queue: without a bound on what is on its way ABORT is last in line for 300
     ms."""
     return over_namespaces(latency_ms=400, congestion="reno")
 
 
 @suite.test
-def over_a_long_way():
+def abort_arrives_in_time_at_high_round_trip_time():
     for round_trip_ms in (20, 80) if LONG else (80,):
         with DelayedCluster(1, round_trip_ms, RATE, limits=LIMITS) as c:
             holds(c, round_trip_ms)

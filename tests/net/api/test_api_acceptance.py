@@ -56,7 +56,7 @@ def every_item_has_a_test():
 
 
 @suite.test
-def item_2_and_the_modules_in_the_middle_at_every_placement():
+def item_2_and_middle_modules_give_same_bits_at_every_placement():
     digests = set()
     with Cluster(2) as c:
         for name, body, where in (("home", "", ("master", "master")), ("direct", "transfer: direct\n", ("w1", "w2")),
@@ -71,7 +71,7 @@ def item_2_and_the_modules_in_the_middle_at_every_placement():
 
 
 @suite.test
-def item_4_ten_thousand_steps_are_flat_on_both_sides():
+def item_4_memory_stays_flat_over_ten_thousand_steps():
     """500 of them in `make test`."""
     grown = api_soak.soak(int(os.environ.get("CLEAVE_TEST_STEPS", "10000" if LONG else "500")))
     assert not grown, grown
@@ -95,7 +95,7 @@ def hold_and_die(c):
 
 
 @suite.test
-def item_5_a_killed_master_gives_memory_and_contexts_back_within_the_lease():
+def item_5_state_of_a_killed_master_is_freed_within_the_lease():
     """What the workers gave back serves the next master: the third needs no more than those before
     it (with one arena of malloc alone)."""
     with Cluster(2, limits="limits: {tensors: 65536}\n", env={"MALLOC_ARENA_MAX": "1"}) as c:
@@ -108,7 +108,7 @@ def item_5_a_killed_master_gives_memory_and_contexts_back_within_the_lease():
 
 
 @suite.test
-def items_6_8_and_10_slow_and_dying_workers():
+def items_6_8_10_killed_worker_and_early_references_are_handled():
     with Cluster(2) as c:
         passes(run(PROGRAM, c.session("faults", "transfer: direct\n"), "w1", "w2", str(c.workers[1].process.pid)),
                "item_8_and_10_references_are_used_before_their_owner_made_them",
@@ -116,7 +116,7 @@ def items_6_8_and_10_slow_and_dying_workers():
 
 
 @suite.test
-def item_11_a_step_that_one_module_cannot_follow_moves_none():
+def item_11_step_that_one_module_misses_changes_no_weights():
     with Cluster(2) as c:
         passes(run(FAULTS, c.session("step", "transfer: direct\n"), "w1", "w2", str(c.workers[1].process.pid)),
                "a_step_that_is_not_answered_in_time_is_taken_back",
@@ -157,7 +157,7 @@ def is_refused(caller, data):
 
 
 @suite.test
-def item_14_malformed_frames_in_a_session_of_contexts():
+def item_14_malformed_frames_are_refused():
     corpus = sorted(glob.glob(os.path.join(HERE, "../../fuzz/corpus/wire/frame_*")))
     assert len(corpus) > 20
     r = random.Random(14)

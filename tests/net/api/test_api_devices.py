@@ -11,7 +11,7 @@ suite = Suite()
 
 
 @suite.test
-def values_on_two_devices_of_one_node_do_not_meet():
+def values_on_two_devices_of_one_node_cannot_be_mixed():
     """At the master and at a worker, with the same bits."""
     digests = set()
     with Cluster(2, limits="cpu_devices: 2\n") as c:
@@ -36,7 +36,7 @@ def devices_shown(c):
 
 
 @suite.test
-def each_device_has_an_account_of_its_own():
+def each_device_has_its_own_memory_account():
     port = free_port()
     with Cluster(1, limits=f"cpu_devices: 2\ndevice_memory: 7MiB\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n") as c:
         program = subprocess.Popen([PROGRAM, c.session("accounts", ""), "w1", "large"],
@@ -56,7 +56,7 @@ def each_device_has_an_account_of_its_own():
 
 
 @suite.test
-def activations_count_on_their_device():
+def activations_are_charged_to_their_device():
     """The calls of two programs, and what a context that was closed gives back."""
     port = free_port()
     with Cluster(1, limits=f"cpu_devices: 2\ndevice_memory: 16MiB\nmetrics: {{listen: \"127.0.0.1:{port}\"}}\n") as c:
@@ -76,7 +76,7 @@ train: {{epochs: 1, batch: 8, shuffle: false, seed: 5eed5eed5eed5eed5eed5eed5eed
 
 
 @suite.test
-def a_session_file_names_devices():
+def stage_devices_in_the_session_file_change_no_loss():
     losses = set()
     with Cluster(1, limits="cpu_devices: 2\n") as c:
         os.mkdir(os.path.join(c.dir, "data"))

@@ -7,7 +7,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import ways
 from cluster import run
 
-PROGRAM = ways.program("api_kept_ref")
+PROGRAM = ways.program("api_kept")
 WAYS = {"direct": (ways.DIRECT, "w1", "w2"), "via_master": (ways.VIA_MASTER, "w1", "w2"),
         "single_thread": (ways.DIRECT, "w1", "w2", "single")}
 

@@ -167,14 +167,14 @@ def windows():
 
 # ---- workers that go ---------------------------------------------------------------------------
 
-def lost():
+def run_with_a_lost_worker():
     for where, driving in ((["w1", "w2"], "threads"), (["master", "w2"], "single")):
         program(RUNTIME, f"lost_{driving}", "", *where, "via_master", "lost",
                 str(cluster.workers[1].process.pid), driving=driving)
         cluster.restart(1)
 
 
-def only():
+def run_with_one_worker_up():
     cluster.workers[1].stop()
     program(RUNTIME, "only", "limits: {connect_timeout: 2s}\n", "w1", "w2", "via_master", "only")
     cluster.workers[1] = Worker(cluster, "w2", cluster.worker_config(1))

@@ -64,7 +64,7 @@ def seed002_pipeline_overlaps():
 
 
 @suite.long
-def seed003_prints_times_and_gives_the_bits_of_home():
+def seed003_prints_times_and_gives_the_bits_of_a_local_run():
     """Every num_split in both readings, one of which needs a tree of concats; all at the master the
     same digest of losses, weights and running statistics."""
     digests = []
@@ -81,7 +81,7 @@ def seed003_prints_times_and_gives_the_bits_of_home():
 
 
 @suite.test
-def seed_with_other_figures_fails():
+def seed_with_a_changed_reference_loss_fails():
     """A loss of the file moved by a thousandth: the program says which and ends with 1."""
     folder = os.path.join(cluster.dir, "golden")
     os.mkdir(folder)
@@ -99,7 +99,7 @@ def seed_with_other_figures_fails():
 
 
 @suite.test
-def seed_without_workers_fails_by_name():
+def seed_names_the_missing_worker():
     path = cluster.session("nobody", "")
     with open(path) as f:
         text = f.read().replace("  w1:", "  other:")

@@ -69,7 +69,7 @@ def on_two_devices(check, sim_seed):
 
 
 @suite.test
-def seed004_inside_one_worker():
+def seed004_copies_between_devices_without_the_host():
     """Between two devices nothing passes the host; the bits are those of one device."""
     hidden, scores = 24 * 32 * 4, 24 * 10 * 4  # bytes; each value goes there, and its gradient back
 
@@ -88,7 +88,7 @@ def seed004_inside_one_worker():
 
 
 @suite.test
-def seed001_hybrid_on_two_devices():
+def seed001_copies_between_devices_without_the_host():
     def check(went):
         _, by_way = went("seed001_cpu_gpu_hybrid", "w1/cuda:0 w1/cuda:1")
         assert by_way["peer"] and not by_way["host"], by_way
@@ -96,12 +96,12 @@ def seed001_hybrid_on_two_devices():
 
 
 @suite.test
-def what_is_left_out_is_a_seed():
+def every_excluded_seed_exists():
     assert not set(LEFT_OUT) - set(SEED_PROGRAMS), LEFT_OUT
 
 
 @suite.test
-def the_device_computed():
+def worker_modules_ran_on_the_device():
     """The workers' modules were on the device, not on the processor beside it."""
     for w in cluster.workers:
         assert "cuda:0" in w.text(), w.text()[-3000:]

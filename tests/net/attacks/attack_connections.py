@@ -79,7 +79,7 @@ def attack(name):
 
 
 @suite.test
-def same_bits_and_a_small_log():
+def connection_flood_leaves_same_bits_and_a_small_log():
     a_minute = max(0, 60 - (time.monotonic() - spent.at))  # the numbers of lines are of a minute
     time.sleep(a_minute)
     grown = spent.log_an_hour()

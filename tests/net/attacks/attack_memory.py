@@ -36,7 +36,7 @@ suite = Suite()
 
 
 @suite.test
-def greedy_loads():
+def greedy_loads_leave_the_honest_run_its_rate_and_memory():
     with Cluster(1, limits="memory_limit: 1GiB\n", extra_allow=ALLOW) as c:
         c.issue("other", "spiffe://test/other")
         os.mkdir(os.path.join(c.dir, "data"))

@@ -50,7 +50,7 @@ def make_noise(port, certs):
 # ---- beside it -----------------------------------------------------------------------------------
 
 @suite.test
-def noise_leaves_a_small_log():
+def repeated_refusals_leave_a_small_log():
     worker = cluster.workers[0]
     before, spent = honest.rate(3), Spent(worker)
     command = [sys.executable, os.path.abspath(__file__), "noise", str(cluster.ports[0]), cluster.certs]

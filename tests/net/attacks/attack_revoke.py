@@ -44,7 +44,7 @@ def training_as(who, name):
 
 @suite.test
 @measured
-def removal_during_a_run():
+def identity_removed_during_a_run_is_stopped():
     """It ends behind a step, and what it tries from then on costs the honest one little."""
     reload(ALLOW)
     before = honest.rate(2)
@@ -59,12 +59,12 @@ def removal_during_a_run():
              "other", "300", ""]
     inside, after = beside(honest, before, flood, SECONDS)
     spent.check()
-    print(f"# removal_during_a_run: gone in {gone:.1f} s, {inside:.2f} of the rate inside, {after:.2f} after")
+    print(f"# identity_removed_during_a_run_is_stopped: gone in {gone:.1f} s, {inside:.2f} of the rate inside, {after:.2f} after")
 
 
 @suite.test
 @measured
-def three_hundred_of_a_revoked_certificate():
+def revoked_certificate_loses_its_300_connections():
     """Those that it holds end with the reload, and no more come in."""
     cluster.issue("other", "spiffe://test/other", "--force")
     reload(ALLOW)
@@ -87,7 +87,7 @@ def three_hundred_of_a_revoked_certificate():
 
 
 @suite.test
-def the_honest_run_is_as_if_alone():
+def honest_run_keeps_its_bits_and_a_small_log():
     print(f"# log: {spent.log_an_hour() / 1024:.0f} KiB an hour")
     assert spent.log_an_hour() < LOG
     honest.same_bits()

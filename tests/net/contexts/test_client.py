@@ -62,14 +62,14 @@ def tensor_of(f, dims, dtype=F32):
 # ---- tests -------------------------------------------------------------------------------------
 
 @suite.test
-def crc32c_as_in_rfc_3720():
+def crc32c_matches_the_vectors_of_rfc_3720():
     assert crc32c(bytes(32)) == 0x8A9136AA  # appendix B.4
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(bytes(range(32))) == 0x46DD794E
 
 
 @suite.test
-def hello_says_who_and_what():
+def hello_reports_the_worker_and_refuses_other_protocols():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
         assert h.about.protocol == 8 and len(h.incarnation) == 16 and h.worker == "w1"
@@ -137,7 +137,7 @@ def applied(w, context, lr, scale, does=True):
 
 
 @suite.test
-def trains_with_the_right_numbers():
+def remote_training_matches_local_numbers():
     r = random.Random(3)
     with remote() as w:
         reply = w.load(0, mlp(HIDDEN, OUT), [ROWS, IN], init=pb.INIT_PUSHED,
@@ -239,17 +239,17 @@ def large(lanes):
 
 
 @suite.test
-def large_tensor_on_a_bulk_lane():
+def large_tensor_on_a_bulk_lane_is_reassembled():
     large(1)
 
 
 @suite.test
-def large_tensor_on_lane_0():
+def large_tensor_on_lane_0_is_reassembled():
     large(0)
 
 
 @suite.test
-def state_may_overtake_itself():
+def state_done_waits_for_a_chunked_item():
     """A large item comes in chunks on another lane, after the small last one: STATE_DONE waits."""
     r, wide, out = random.Random(5), 300, 100  # 120,000 bytes of weights
     with remote(lanes=1) as w:
@@ -278,7 +278,7 @@ def state_may_overtake_itself():
 
 
 @suite.test
-def names_of_nodes():
+def invalid_or_duplicate_input_names_are_refused():
     """An INPUT has one, of 63 characters at most, and no other node the same."""
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         s = c.open(name="names")
@@ -297,7 +297,7 @@ def names_of_nodes():
 
 
 @suite.test
-def ping_and_status():
+def ping_and_status_are_answered():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         s = c.open(name="ping", lanes=1)
         lane, bulk = s.attach(), s.attach(1)
@@ -321,7 +321,7 @@ def ping_and_status():
 
 
 @suite.test
-def health_and_reflection():
+def health_and_reflection_services_answer():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         check = c.channel.unary_unary("/grpc.health.v1.Health/Check", lambda b: b, lambda b: b)
         assert check(b"", timeout=20) == b"\x08\x01"  # HealthCheckResponse {status: SERVING}

@@ -9,7 +9,7 @@ suite = Suite()
 
 
 @suite.test
-def a_call_gives_its_value_and_gradients():
+def call_returns_its_value_and_gradients():
     r = random.Random(1)
     with remote() as w:
         w.load(0, tanh_graph(), [N, D])
@@ -84,17 +84,17 @@ def fan_out_and_join(direct):
 
 
 @suite.test
-def two_workers_with_a_fan_out_and_a_join_direct():
+def fan_out_and_join_over_a_direct_link_sums_gradients():
     fan_out_and_join(True)
 
 
 @suite.test
-def two_workers_with_a_fan_out_and_a_join_via_master():
+def fan_out_and_join_via_the_master_sums_gradients():
     fan_out_and_join(False)
 
 
 @suite.test
-def from_a_to_b_and_back_to_a_adds_both_gradients():
+def round_trip_from_a_to_b_to_a_adds_both_gradients():
     r = random.Random(3)
     with Pair(True) as two:
         w1, w2 = two.a, two.b
@@ -125,7 +125,7 @@ def from_a_to_b_and_back_to_a_adds_both_gradients():
 
 
 @suite.test
-def a_call_that_nobody_uses_does_not_hang_the_backward():
+def unused_call_does_not_hang_the_backward():
     r = random.Random(4)
     with one_module() as w:
         m, x, dy = Tanh(w, 0), randoms(r, N, D), randoms(r, N, D)
@@ -144,7 +144,7 @@ def a_call_that_nobody_uses_does_not_hang_the_backward():
 
 
 @suite.test
-def where_nothing_flows_an_empty_gradient_is_passed_on():
+def missing_gradient_is_sent_on_as_an_empty_one():
     r = random.Random(5)
     with one_module() as w:
         forward_and_value(w, 14, 310, randoms(r, N, D))
@@ -172,7 +172,7 @@ def a_gradient_before_its_prepare_is_parked():
 
 
 @suite.test
-def deliver_and_users_may_come_before_the_call():
+def deliver_and_consumers_may_arrive_before_the_call():
     r = random.Random(7)
     with one_module() as w:
         m, x = Tanh(w, 0), randoms(r, N, D)
@@ -191,7 +191,7 @@ def deliver_and_users_may_come_before_the_call():
 
 
 @suite.test
-def a_call_overtaken_by_its_whole_backward_is_waited_for():
+def backward_waits_for_a_call_that_it_overtook():
     r = random.Random(8)
     with one_module() as w:
         x, dy = randoms(r, N, D), randoms(r, N, D)
@@ -215,7 +215,7 @@ def a_call_overtaken_by_its_whole_backward_is_waited_for():
 
 
 @suite.test
-def retained_twice_is_twice_the_gradient_and_a_third_without_is_refused():
+def second_retained_backward_doubles_gradient_third_is_refused():
     r = random.Random(9)
     with one_module() as w:
         x, dy = randoms(r, N, D), randoms(r, N, D)
@@ -233,7 +233,7 @@ def retained_twice_is_twice_the_gradient_and_a_third_without_is_refused():
 
 
 @suite.test
-def retaining_leaves_running_statistics_and_dropout_alone():
+def retained_backward_keeps_statistics_and_dropout_mask():
     r = random.Random(10)
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(CONV, [0], 0, out=2, kernel=[3, 3]), node(BATCHNORM, [1], 1),
                             pb.Node(op=15, inputs=[2], layer=2, attrs=[pb.Attr(key=7, number=0.5)])], outputs=[3])

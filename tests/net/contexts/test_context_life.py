@@ -64,7 +64,7 @@ def end_context_frees_and_late_frames_are_dropped():
 
 
 @suite.test
-def an_abort_of_the_master_frees_a_context():
+def abort_from_the_master_frees_the_context():
     r = random.Random(14)
     with one_module() as w:
         forward_and_value(w, 32, 430, randoms(r, N, D))
@@ -76,7 +76,7 @@ def an_abort_of_the_master_frees_a_context():
 
 
 @suite.test
-def an_error_in_a_call_poisons_its_users_on_every_worker():
+def call_error_fails_its_consumers_on_every_worker():
     with Pair(True) as two:
         w1, w2 = two.a, two.b
         w1.load(0, tanh_graph(), [N, D], peers=["w2"])
@@ -133,7 +133,7 @@ def apply_steps_and_revert_restores_every_byte():
 
 
 @suite.test
-def a_decision_rides_on_the_end_of_its_context():
+def end_context_carries_the_step_decision():
     r = random.Random(16)
     with one_module(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=1)) as w:
         m, x, dy = Tanh(w, 0), randoms(r, N, D), randoms(r, N, D)
@@ -152,7 +152,7 @@ def a_decision_rides_on_the_end_of_its_context():
 
 
 @suite.test
-def weights_that_changed_between_forward_and_backward_are_refused():
+def backward_after_a_weight_change_is_refused():
     r = random.Random(17)
     with remote() as w:
         w.load(0, pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=D), node(8, [1], 1),
@@ -172,7 +172,7 @@ def weights_that_changed_between_forward_and_backward_are_refused():
 
 
 @suite.test
-def what_is_wrong_is_refused_and_the_session_continues():
+def invalid_frames_are_refused_and_the_session_continues():
     r = random.Random(18)
     with one_module() as w:
         x = randoms(r, N, D)
@@ -215,7 +215,7 @@ def what_is_wrong_is_refused_and_the_session_continues():
 
 
 @suite.test
-def another_worker_brings_values_and_nothing_else():
+def peer_worker_may_send_only_values():
     r = random.Random(19)
     w = remote(0, peers=["spiffe://test/w2"])
     with w, Caller(the.cluster.ports[0], the.cluster.certs, name="w2") as c:
@@ -237,7 +237,7 @@ def another_worker_brings_values_and_nothing_else():
 
 
 @suite.test
-def what_is_over_a_limit_or_the_quota_is_refused():
+def tensors_over_the_limit_or_quota_are_refused():
     with Cluster(1, limits="limits: {session_bytes: 16MiB}\n") as small:
         big = [64, 1024]  # 256 KiB
         with Caller(small.ports[0], small.certs) as c:
@@ -302,7 +302,7 @@ def answered(w):
 
 
 @suite.test
-def running_statistics_change_in_the_order_of_ids():
+def running_statistics_are_updated_in_call_id_order():
     r = random.Random(30)
     xs = [raw(randoms(r, N, 25)) for _ in range(6)]
 
@@ -340,7 +340,7 @@ def running_statistics_change_in_the_order_of_ids():
 
 
 @suite.test
-def an_end_or_an_error_lets_the_calls_behind_run():
+def ended_or_failed_call_unblocks_later_calls():
     r = random.Random(31)
     xs = [raw(randoms(r, N, 25)) for _ in range(3)]
     with remote() as w:
@@ -375,7 +375,7 @@ class Parked:
 
 
 @suite.test
-def a_step_waits_for_the_calls_before_it_and_is_waited_for():
+def step_runs_after_earlier_and_before_later_calls():
     r = random.Random(32)
     with one_module(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=1)) as w:
         p = Parked(w, r)
@@ -420,7 +420,7 @@ def a_step_does_not_wait_for_a_call_that_ends_or_fails():
 
 
 @suite.test
-def a_revert_and_weights_put_wait_as_well():
+def revert_and_weight_write_wait_for_earlier_calls():
     r = random.Random(34)
     with one_module(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=1)) as w:
         p = Parked(w, r)
@@ -445,7 +445,7 @@ def a_revert_and_weights_put_wait_as_well():
 
 
 @suite.test
-def a_backward_after_a_step_waits_for_it_too():
+def backward_waits_for_the_step_before_it():
     r = random.Random(35)
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=D), node(8, [1], 1),
                             node(LINEAR, [2], 2, out=D)], outputs=[3])
@@ -488,7 +488,7 @@ time.sleep(600)
 
 
 @suite.long
-def a_killed_master_leaves_nothing_at_the_worker():
+def killed_master_leaves_no_session_at_the_worker():
     the.cluster.issue("watch", "spiffe://test/watch")
     def seen():
         return watch.stub.Status(pb.StatusRequest(), timeout=20 * SLOW).sessions
@@ -515,7 +515,7 @@ def a_killed_master_leaves_nothing_at_the_worker():
 
 
 @suite.test
-def a_worker_killed_in_a_backward_is_told_at_once():
+def worker_killed_in_backward_is_reported_at_once():
     r = random.Random(40)
     with Pair(True) as two:
         w1, w2 = two.a, two.b
@@ -552,7 +552,7 @@ def a_worker_killed_in_a_backward_is_told_at_once():
 
 
 @suite.test
-def a_large_value_that_is_cancelled_leaves_nothing():
+def cancelled_large_value_leaves_no_memory_in_use():
     size = int(os.environ.get("CLEAVE_TEST_CANCEL_MIB", "8")) << 20
     dims, data = [64, size // 256], bytes(size)
     sum_of_data = crc32c(data)

@@ -10,7 +10,7 @@ suite = Suite()
 # ---- the order of a backward pass --------------------------------------------------------------
 
 @suite.test
-def calls_of_a_module_run_in_the_order_in_which_they_are_listed():
+def backwards_of_a_module_run_in_listed_order():
     import itertools
     with one_module(linear_graph()) as w:
         context, seen = 1, set()
@@ -35,7 +35,7 @@ def calls_of_a_module_run_in_the_order_in_which_they_are_listed():
 
 
 @suite.test
-def an_order_goes_on_over_several_prepares():
+def backward_order_continues_over_several_prepares():
     with one_module(linear_graph()) as w:
         for context, listed in enumerate(((1, 2, 3), (3, 2, 1)), 1):
             calls_of(w, context, (1, 2, 3))
@@ -53,7 +53,7 @@ def an_order_goes_on_over_several_prepares():
 
 
 @suite.test
-def calls_of_different_modules_do_not_wait_for_each_other():
+def backwards_of_different_modules_do_not_wait():
     with remote() as w:
         for module in (0, 1, 2):
             w.load(module, linear_graph(), [1, D])
@@ -71,7 +71,7 @@ def calls_of_different_modules_do_not_wait_for_each_other():
 
 
 @suite.test
-def calls_of_one_module_wait_for_the_one_listed_before():
+def backward_waits_for_the_call_listed_before_it():
     with one_module(linear_graph()) as w:
         calls_of(w, 6, (1, 2))
         w.send(prepare(6, 1, [needed(1), needed(2)]))
@@ -83,7 +83,7 @@ def calls_of_one_module_wait_for_the_one_listed_before():
 
 
 @suite.test
-def a_pass_begins_with_its_first_prepare_and_ends_with_its_last():
+def backward_pass_ends_only_after_its_last_prepare():
     with one_module(linear_graph()) as w:
         calls_of(w, 7, (1, 2, 3))
         row_of_gradient(w, 7, 1, 3, [3.0] * D)  # before anything is known of it
@@ -104,7 +104,7 @@ def a_pass_begins_with_its_first_prepare_and_ends_with_its_last():
 
 
 @suite.test
-def a_prepare_waits_for_no_more_calls_than_it_names():
+def prepare_waits_only_for_as_many_calls_as_it_names():
     with one_module(linear_graph()) as w:
         calls_of(w, 8, (1,))
         f = more(prepare(8, 1, [needed(1)]))
@@ -126,7 +126,7 @@ def a_prepare_waits_for_no_more_calls_than_it_names():
 # ---- roots -------------------------------------------------------------------------------------
 
 @suite.test
-def a_root_starts_with_the_gradient_it_is_given():
+def backward_root_uses_the_given_gradient():
     r = random.Random(50)
     with remote() as w:
         w.load(0, tanh_graph(), [N, D])
@@ -159,7 +159,7 @@ def follower(context, message, after, x=ONES, module=0, **kw):
 
 
 @suite.test
-def a_call_with_after_runs_only_behind_that_backward():
+def call_with_after_runs_once_that_backward_is_done():
     with remote() as w:
         for module in (0, 1):
             w.load(module, linear_graph(), [1, D])
@@ -191,7 +191,7 @@ def a_call_with_after_runs_only_behind_that_backward():
 
 
 @suite.test
-def several_calls_may_follow_one():
+def several_calls_may_wait_for_one_backward():
     with one_module(linear_graph()) as w:
         calls_of(w, 1, (10,))
         for i in (11, 12, 13):
@@ -208,7 +208,7 @@ def several_calls_may_follow_one():
 
 
 @suite.test
-def a_call_after_one_without_a_backward_to_come_runs_at_once():
+def call_after_a_call_without_pending_backward_runs_at_once():
     with one_module(linear_graph()) as w:
         calls_of(w, 1, (10, 20))
         w.send(prepare(1, 1, [needed(10)]))  # spent
@@ -234,7 +234,7 @@ def a_call_after_one_without_a_backward_to_come_runs_at_once():
 
 
 @suite.test
-def a_call_after_one_that_turns_out_to_have_no_backward_is_let_go():
+def call_runs_when_its_leader_turns_out_to_have_no_backward():
     with one_module(linear_graph()) as w:
         for context, leader in ((1, dict(training=False)), (2, {})):
             w.send(call(context, 10, 0, [(9, True)], **leader))  # its input is on its way
@@ -252,7 +252,7 @@ def a_call_after_one_that_turns_out_to_have_no_backward_is_let_go():
 
 
 @suite.test
-def a_call_after_one_that_is_not_there_is_an_error_of_its_value():
+def call_after_an_unknown_call_fails_its_value():
     with one_module(linear_graph()) as w:
         w.send(frame(pb.VALUE, ONES, [1, D], context=1, message=5))
         for i, after in ((10, 99), (11, 5), (12, 12)):  # nothing, a leaf, itself
@@ -271,7 +271,7 @@ def a_call_after_one_that_is_not_there_is_an_error_of_its_value():
 
 
 @suite.test
-def a_context_that_ends_frees_calls_that_wait_for_a_backward():
+def ended_context_frees_calls_waiting_for_a_backward():
     with one_module(linear_graph()) as w:
         for how in (pb.END_CONTEXT, pb.ABORT):
             context = 1 + how
@@ -291,7 +291,7 @@ def a_context_that_ends_frees_calls_that_wait_for_a_backward():
 
 
 @suite.test
-def a_leader_whose_value_is_dropped_still_lets_its_follower_run():
+def dropped_leader_value_still_lets_its_follower_run():
     with one_module(linear_graph()) as w:
         calls_of(w, 1, (10,))
         w.send(follower(1, 11, 10))
@@ -308,7 +308,7 @@ def a_leader_whose_value_is_dropped_still_lets_its_follower_run():
 
 
 @suite.test
-def a_follower_whose_value_is_dropped_leaves_its_leader_alone():
+def dropped_follower_value_does_not_affect_its_leader():
     with one_module(linear_graph()) as w:
         calls_of(w, 1, (10,))
         w.send(follower(1, 11, 10))
@@ -324,7 +324,7 @@ def a_follower_whose_value_is_dropped_leaves_its_leader_alone():
 # ---- a value that goes out unasked -------------------------------------------------------------
 
 @suite.test
-def a_value_goes_out_without_being_asked_for():
+def call_with_deliver_flag_sends_its_value():
     with one_module(linear_graph()) as w:
         f = call(1, 10, 0, [(9, True)])
         f.flags |= pb.FLAG_DELIVER
@@ -360,12 +360,12 @@ def value_for_a_peer(direct):
 
 
 @suite.test
-def a_value_goes_to_a_peer_unasked_direct():
+def call_with_deliver_flag_sends_to_a_peer_direct():
     value_for_a_peer(True)
 
 
 @suite.test
-def a_value_goes_to_a_peer_unasked_via_master():
+def call_with_deliver_flag_sends_to_a_peer_via_master():
     value_for_a_peer(False)
 
 
@@ -404,7 +404,7 @@ def dropout_is_keyed_by_step_and_micro_batch():
 
 
 @suite.test
-def a_second_backward_has_the_mask_of_the_first():
+def second_backward_reuses_the_dropout_mask():
     dims = [4, 64]
     with remote() as w:
         w.load(0, dropout_graph(), dims)
@@ -474,7 +474,7 @@ class Norm:
 
 
 @suite.test
-def running_statistics_go_back_when_no_step_is_taken():
+def running_statistics_are_restored_when_no_step_is_taken():
     with Norm(60) as n:
         before = n.statistics()
         assert len(before) >= 2
@@ -499,7 +499,7 @@ def running_statistics_go_back_when_no_step_is_taken():
 
 
 @suite.test
-def running_statistics_stay_with_a_step_and_with_a_plain_end():
+def running_statistics_are_kept_by_a_step_or_a_plain_end():
     with Norm(61) as n:
         for context, finish in ((1, lambda c: n.end(c)), (2, lambda c: n.end(c, does=True))):
             before = n.statistics()
@@ -520,7 +520,7 @@ def running_statistics_stay_with_a_step_and_with_a_plain_end():
 
 
 @suite.test
-def running_statistics_that_another_context_moved_stay():
+def abort_keeps_statistics_that_another_context_changed():
     for give_up in ("apply", "end", "abort"):
         with Norm(62) as n:
             first = n.call(1)
@@ -549,7 +549,7 @@ def running_statistics_that_another_context_moved_stay():
 
 
 @suite.test
-def running_statistics_that_were_written_stay():
+def abort_keeps_running_statistics_that_were_written():
     with Norm(65) as n:
         n.call(1)
         name = next(k for k in n.statistics() if "mean" in k)
@@ -562,7 +562,7 @@ def running_statistics_that_were_written_stay():
 
 
 @suite.test
-def a_forward_that_runs_again_leaves_running_statistics_alone():
+def recompute_leaves_running_statistics_unchanged():
     with Norm(63) as n:
         value = n.call(1)
         moved = n.statistics()
@@ -578,7 +578,7 @@ def a_forward_that_runs_again_leaves_running_statistics_alone():
 # ---- steps that are final ----------------------------------------------------------------------
 
 @suite.test
-def a_final_step_is_taken_and_not_taken_back():
+def final_step_cannot_be_reverted():
     r = random.Random(64)
     x, dy, after = randoms(r, N, D), randoms(r, N, D), {}
     for final in (False, True):
@@ -608,7 +608,7 @@ def a_final_step_is_taken_and_not_taken_back():
 
 
 @suite.test
-def a_final_step_keeps_no_copy():
+def final_step_keeps_no_copy_of_the_weights():
     side = 256
     parameters = 4 * (side * side + side)
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=side)], outputs=[1])

@@ -21,7 +21,7 @@ def three_modules(**kw):
 # ---- forwards ----------------------------------------------------------------------------------
 
 @suite.test
-def forwards_run_in_their_positions_over_all_modules_however_they_come():
+def forwards_run_in_position_order_across_modules():
     import itertools
     with three_modules() as w:
         for context, arrive in enumerate(itertools.permutations((1, 2, 3, 4)), 1):
@@ -32,7 +32,7 @@ def forwards_run_in_their_positions_over_all_modules_however_they_come():
 
 
 @suite.test
-def a_position_whose_input_is_missing_holds_the_later_ones_and_nothing_else():
+def missing_input_blocks_only_later_positions():
     with three_modules() as w:
         at_position(w, 1, 11, 1, sent=False)
         at_position(w, 1, 12, 2, module=1)
@@ -48,7 +48,7 @@ def a_position_whose_input_is_missing_holds_the_later_ones_and_nothing_else():
 
 
 @suite.test
-def a_gap_stops_what_is_behind_it_until_it_is_filled_or_the_context_ends():
+def gap_blocks_later_positions_until_filled_or_context_ends():
     with three_modules() as w:
         for i in (1, 2, 4, 5):
             at_position(w, 1, 10 + i, i)
@@ -64,7 +64,7 @@ def a_gap_stops_what_is_behind_it_until_it_is_filled_or_the_context_ends():
 
 
 @suite.test
-def a_position_whose_call_fails_is_done():
+def failed_call_counts_as_a_completed_position():
     with three_modules() as w:
         at_position(w, 1, 13, 3)
         at_position(w, 1, 12, 2, module=9)
@@ -83,7 +83,7 @@ def a_position_whose_call_fails_is_done():
 # ---- positions that are wrong --------------------------------------------------------------------
 
 @suite.test
-def a_position_that_is_over_is_an_error_of_its_call():
+def call_at_a_completed_position_fails():
     with three_modules() as w:
         at_position(w, 1, 11, 1)
         at_position(w, 1, 12, 2)
@@ -98,7 +98,7 @@ def a_position_that_is_over_is_an_error_of_its_call():
 
 
 @suite.test
-def a_position_that_is_taken_is_an_error_of_its_call():
+def call_at_a_used_position_fails():
     for kind in range(3):
         with three_modules() as w:
             positions = [2, 3, 4]
@@ -115,7 +115,7 @@ def a_position_that_is_taken_is_an_error_of_its_call():
 
 
 @suite.test
-def a_position_whose_call_waits_for_its_input_is_taken():
+def position_of_a_waiting_call_is_in_use():
     with three_modules() as w:
         at_position(w, 1, 11, 1, sent=False)
         nothing_else(w)
@@ -148,7 +148,7 @@ def giving(i, *positions):
 
 
 @suite.test
-def a_position_given_twice_across_kinds_fails_the_context():
+def position_used_by_two_kinds_fails_the_context():
     step = lambda w: w.send(steps_at(1, 3))
     given_twice(giving(11, 1, 2), giving(12, 3, 4), step)
     given_twice(giving(11, 1, 3), giving(12, 2, 4), step)
@@ -158,7 +158,7 @@ def a_position_given_twice_across_kinds_fails_the_context():
 
 
 @suite.test
-def a_step_in_the_position_of_a_call_that_waits_for_its_input_is_refused():
+def step_at_the_position_of_a_waiting_call_is_refused():
     with three_modules() as w:
         at_position(w, 1, 11, 1, sent=False)
         w.send(steps_at(1, 1, module=1))
@@ -166,7 +166,7 @@ def a_step_in_the_position_of_a_call_that_waits_for_its_input_is_refused():
 
 
 @suite.test
-def positions_that_do_not_ascend_or_are_too_large_end_the_stream():
+def descending_or_too_large_positions_end_the_stream():
     def refused(f):
         w = three_modules()
         w.send(f)
@@ -191,7 +191,7 @@ def positions_that_do_not_ascend_or_are_too_large_end_the_stream():
 
 
 @suite.test
-def the_largest_position_is_a_position_that_waits():
+def largest_position_is_accepted_and_waits():
     with three_modules() as w:
         at_position(w, 1, 11, (1 << 20) - 2, (1 << 20) - 1, 1 << 20)
         w.send(steps_at(1, (1 << 20) - 3))
@@ -228,7 +228,7 @@ def backwards_wait_for_their_positions():
 
 
 @suite.test
-def a_backward_whose_gradient_is_missing_holds_forwards_and_backwards():
+def missing_gradient_blocks_later_forwards_and_backwards():
     with three_modules() as w:
         at_position(w, 1, 11, 1, 2)
         at_position(w, 1, 12, 3, 4, module=1)
@@ -265,7 +265,7 @@ def sums_of(orders, gradient_rows, listed=(11, 12, 13)):
 
 
 @suite.test
-def weight_gradients_have_positions_of_their_own_and_the_same_bits():
+def weight_gradients_at_own_positions_give_the_same_bits():
     fused = sums_of(((1, 4), (2, 5), (3, 6)), BACKWARD_ORDER)
     assert fused[2] == [(F_, 11), (F_, 12), (F_, 13), (B_, 11), (B_, 12), (B_, 13)], fused[2]
     for orders, want in (
@@ -280,7 +280,7 @@ def weight_gradients_have_positions_of_their_own_and_the_same_bits():
 
 
 @suite.test
-def gradients_of_parameters_whose_positions_would_change_the_sum_fail_the_context():
+def weight_positions_that_reorder_the_sum_fail_the_context():
     for first, second in (((1, 3, 6), (2, 4, 5)), ((1, 3, 5), (2, 4))):
         with three_modules() as w:
             at_position(w, 1, 11, *first)
@@ -296,7 +296,7 @@ def gradients_of_parameters_whose_positions_would_change_the_sum_fail_the_contex
 
 
 @suite.test
-def the_pass_is_not_over_before_the_weight_gradients_are():
+def pass_finishes_only_after_its_weight_gradients():
     with three_modules() as w:
         at_position(w, 1, 11, 1, 2, 4)
         values(w, 11)
@@ -317,7 +317,7 @@ def nothing(w, context, phase, value):
 
 
 @suite.test
-def nothing_flows_into_a_call_with_a_weight_position():
+def empty_gradient_completes_a_call_with_weight_position():
     for dropped in (False, True):
         with three_modules() as w:
             for i, positions in ((11, (1, 4, 6)), (12, (2, 5, 7)), (13, (3, 8, 9))):
@@ -340,7 +340,7 @@ def nothing_flows_into_a_call_with_a_weight_position():
 
 
 @suite.test
-def a_pass_after_the_one_in_position_has_no_positions():
+def second_pass_ignores_positions():
     with three_modules() as w:
         at_position(w, 1, 11, 1, 2, 3)
         values(w, 11)
@@ -356,7 +356,7 @@ def a_pass_after_the_one_in_position_has_no_positions():
 # ---- evaluations ---------------------------------------------------------------------------------
 
 @suite.test
-def an_evaluation_may_have_a_position_and_its_backward_is_refused():
+def backward_of_a_positioned_evaluation_is_refused():
     with three_modules() as w:
         at_position(w, 1, 12, 2, training=False)
         at_position(w, 1, 11, 1, 3, 4, training=False)
@@ -403,7 +403,7 @@ def reach(w, context, phase):
 
 
 @suite.test
-def whatever_is_outstanding_is_freed_with_its_context():
+def ended_context_frees_all_outstanding_work():
     with three_modules(optimizer=pb.Optimizer(kind=pb.OPTIMIZER_SGD, lr=0.5)) as w:
         forward_and_gradient(w, 900)  # plans and pools are made
         held, context, late = None, 0, 0
@@ -441,7 +441,7 @@ def forward_and_gradient(w, context):
 
 
 @suite.test
-def a_context_that_has_failed_takes_no_more_positions():
+def failed_context_runs_no_more_positions():
     with three_modules() as w:
         at_position(w, 1, 11, 1, 2)
         at_position(w, 1, 12, 3)
@@ -476,7 +476,7 @@ def many(n, position_of):
 
 
 @suite.test
-def positions_that_descend_by_the_ten_thousand_take_seconds_at_most():
+def thousands_of_descending_positions_are_not_slower():
     plain = many(8000, lambda i: i + 1)
     descending = many(8000, lambda i: 8000 - i)
     assert all(b < 2 * a + 5 * SLOW for a, b in zip(plain, descending)), (plain, descending)
@@ -484,7 +484,7 @@ def positions_that_descend_by_the_ten_thousand_take_seconds_at_most():
 
 
 @suite.long
-def as_many_calls_with_positions_as_a_context_can_have():
+def context_runs_65535_positioned_calls_and_refuses_more():
     with three_modules() as w:
         n = 65536
         for i in range(n - 1):  # values are limited to as many, and the input is one

@@ -38,7 +38,7 @@ def gradients_come(w, context, phase, given):
 # ---- steps in position ---------------------------------------------------------------------------
 
 @suite.test
-def steps_take_the_gradients_since_the_last_and_forget_them():
+def step_consumes_gradients_since_the_previous_step():
     """Powers of two: every number is exact."""
     with linear(**SGD) as w:
         before = weights(w)
@@ -79,7 +79,7 @@ def come(w, n):
 
 
 @suite.test
-def a_step_comes_in_its_position_however_late_it_is_said():
+def late_step_frame_runs_at_its_position():
     with linear(**SGD) as w:
         at_position(w, 1, 11, 1, 2)
         at_position(w, 1, 12, 4)
@@ -96,7 +96,7 @@ def a_step_comes_in_its_position_however_late_it_is_said():
 
 
 @suite.test
-def a_gradient_that_is_not_finite_fails_the_context_and_what_was_stepped_stays():
+def non_finite_gradient_fails_context_but_keeps_earlier_steps():
     for bad in (float("nan"), float("inf"), -float("inf")):
         with linear(**SGD) as w:
             before = weights(w)
@@ -120,7 +120,7 @@ def a_gradient_that_is_not_finite_fails_the_context_and_what_was_stepped_stays()
 
 
 @suite.test
-def a_step_that_no_module_can_take_fails_the_context():
+def invalid_step_fails_the_context():
     group = pb.ParamGroup(optimizer=SGD["optimizer"], params=["0.bias"])
     for fields, step, code, part in (
             (dict(optimizer=pb.Optimizer()), steps_at(1, 1), 5, "has no optimiser"),
@@ -135,7 +135,7 @@ def a_step_that_no_module_can_take_fails_the_context():
 
 
 @suite.test
-def a_step_before_the_gradients_of_parameters_fails_the_context():
+def step_before_its_weight_gradients_fails_the_context():
     """Half of what it would apply is not there."""
     with linear(**SGD) as w:
         before = weights(w)
@@ -149,7 +149,7 @@ def a_step_before_the_gradients_of_parameters_fails_the_context():
 
 
 @suite.test
-def each_group_has_its_rate_in_a_step_at_a_position():
+def positioned_step_uses_one_learning_rate_per_group():
     group = pb.ParamGroup(optimizer=SGD["optimizer"], params=["0.bias"])
     with linear(groups=[group], **SGD) as w:
         before = weights(w)
@@ -165,7 +165,7 @@ def each_group_has_its_rate_in_a_step_at_a_position():
 
 
 @suite.test
-def a_step_at_a_position_makes_an_earlier_one_final():
+def positioned_step_makes_an_earlier_step_final():
     """REVERT would take it back with what it means."""
     with linear(**SGD) as w:
         calls = [(11, 1, False, [])]  # whose backward reads no parameters
@@ -218,7 +218,7 @@ def at_position_with(w, context, i, behind, position, input_position=0, weight_p
 
 
 @suite.test
-def a_backward_uses_the_weights_of_its_forward_over_a_step():
+def backward_after_a_step_uses_its_forwards_weights():
     for split in (False, True):
         with two_linear() as w:
             calls = {11: (1, 3, 4), 12: (2, 6, 7)} if split else {11: (1, 3), 12: (2, 5)}
@@ -236,7 +236,7 @@ def a_backward_uses_the_weights_of_its_forward_over_a_step():
 
 
 @suite.test
-def gradients_of_parameters_are_of_the_weights_of_the_forward():
+def weight_gradients_use_their_forwards_weights():
     with two_linear() as w:  # 12 alone, without a step
         run_list(w, 1, {12: (1, 2)}, [])
         at_position_with(w, 2, 12, False, 1, 2)
@@ -259,7 +259,7 @@ def gradients_of_parameters_are_of_the_weights_of_the_forward():
 
 
 @suite.test
-def backwards_in_another_order_than_the_forwards_have_their_weights_too():
+def reordered_backwards_use_their_forwards_weights():
     """When the step comes 12 has run, and 11, whose backward has the smaller position, has not."""
     with two_linear() as w:
         plain = run_list(w, 1, {10: (1, 2), 11: (3, 4), 12: (5, 6)})
@@ -270,7 +270,7 @@ def backwards_in_another_order_than_the_forwards_have_their_weights_too():
 
 
 @suite.test
-def old_weights_are_those_from_before_the_last_step_that_kept_them():
+def old_weights_predate_the_last_step_that_kept_them():
     def second(behind, steps, calls=None):
         with two_linear() as w:
             return run_list(w, 1, calls or {11: (1, 2), 12: (4, 5) + (0,) * behind + (behind,) * behind}, steps)
@@ -318,7 +318,7 @@ def convolved(positions, steps):
 
 
 @suite.test
-def a_backward_on_new_weights_right_after_one_on_old_ones_uses_the_new():
+def backward_uses_new_weights_right_after_one_on_old_weights():
     plain = convolved({11: (1, 2), 12: (3, 4)}, [])
     mixed = convolved({11: (1, 3), 12: (2, 6), 13: (5, 7)}, [4])
     alone = convolved({11: (1, 2), 13: (4, 5)}, [3])
@@ -331,7 +331,7 @@ WIDE_ROW = f32([1.0] * WIDE)
 
 
 @suite.test
-def old_weights_go_with_the_last_call_that_needs_them():
+def old_weights_are_freed_after_the_last_call_needing_them():
     """One micro-batch in flight over each of 40 steps: two versions at a time, not forty."""
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(LINEAR, [0], 0, out=WIDE), node(LINEAR, [1], 1, out=WIDE)],
                      outputs=[2])
@@ -357,7 +357,7 @@ def old_weights_go_with_the_last_call_that_needs_them():
 
 
 @suite.test
-def running_statistics_are_those_of_now_under_old_weights():
+def backward_on_old_weights_uses_current_running_statistics():
     graph = pb.Graph(nodes=[node(INPUT, name="x"), node(BATCHNORM, [0], 0), node(LINEAR, [1], 1, out=D),
                             node(LINEAR, [2], 2, out=D)], outputs=[3])
     r = random.Random(80)
@@ -426,7 +426,7 @@ def eight_calls(recompute, split=False, width=64):
 
 
 @suite.test
-def a_forward_that_runs_again_has_the_same_bits_in_less_memory():
+def recompute_gives_the_same_bits_in_less_memory():
     plain, large = eight_calls(False)
     assert plain == eight_calls(False, split=True)[0]
     for split in (False, True):
@@ -437,7 +437,7 @@ def a_forward_that_runs_again_has_the_same_bits_in_less_memory():
 
 
 @suite.test
-def a_forward_that_runs_again_uses_the_weights_it_ran_with():
+def recompute_uses_its_forwards_weights():
     with two_linear() as w:
         plain = run_list(w, 1, {11: (1, 3), 12: (2, 4)})
     with two_linear() as w:
@@ -453,7 +453,7 @@ def a_forward_that_runs_again_uses_the_weights_it_ran_with():
 
 
 @suite.test
-def a_call_waits_for_the_backward_of_one_that_runs_again():
+def call_waits_for_the_backward_of_a_recomputed_call():
     with linear() as w:
         f = call(1, 10, 0, [(1010, True, ONES, [1, D])])
         f.flags |= pb.FLAG_RECOMPUTE | pb.FLAG_DELIVER
@@ -473,7 +473,7 @@ def a_call_waits_for_the_backward_of_one_that_runs_again():
 # ---- what a context tells of itself --------------------------------------------------------------
 
 @suite.test
-def a_trace_has_a_row_for_each_thing_done_in_its_order():
+def trace_has_one_row_per_operation_in_order():
     with remote() as w:
         for module in (0, 1):
             w.load(module, TWO_LINEAR, [1, D], **SGD)
@@ -515,7 +515,7 @@ def clock(w):
 
 
 @suite.test
-def a_trace_grows_and_a_context_without_the_flag_has_none():
+def trace_grows_to_700_rows_only_with_the_trace_flag():
     with linear() as w:
         for context in (1, 2):
             for i in range(700):
@@ -529,7 +529,7 @@ def a_trace_grows_and_a_context_without_the_flag_has_none():
 
 
 @suite.test
-def a_pong_tells_of_the_clock_and_of_what_has_come():
+def pong_reports_the_clock_and_the_bytes_received():
     size = 256 << 10
     data = bytes(size)
     with remote(lanes=1) as w:

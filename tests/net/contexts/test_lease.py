@@ -54,7 +54,7 @@ def owns(w):
 
 @suite.test
 @measured
-def who_renews_keeps_it_and_who_is_silent_loses_it_after_the_sessions_lease():
+def unrenewed_reference_expires_after_the_session_lease():
     with opened(LEASE_MS) as w, opened(0) as other:
         begin, number = time.monotonic(), 1
         while since(begin) < PLENTY:
@@ -74,7 +74,7 @@ def who_renews_keeps_it_and_who_is_silent_loses_it_after_the_sessions_lease():
 
 @suite.test
 @measured
-def what_comes_too_early_waits_for_a_lease_and_is_not_found():
+def request_for_an_unknown_reference_fails_after_one_lease():
     """Whatever it is about: nothing, or a reference that is there and another key."""
     with opened(LEASE_MS) as w:
         number, sent = 1, time.monotonic()
@@ -92,7 +92,7 @@ def what_comes_too_early_waits_for_a_lease_and_is_not_found():
 
 
 @suite.test
-def a_lease_that_makes_no_sense_or_is_over_the_workers_limit_is_refused():
+def lease_out_of_range_or_over_the_limit_is_refused():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         c.hello()
 
@@ -207,7 +207,7 @@ def agrees(program, references):
 
 @suite.test
 @measured
-def a_user_that_is_idle_keeps_its_reference():
+def idle_user_keeps_its_reference():
     """For leases, over a direct link and by way of the master, in two sessions at once."""
     with Program() as direct, Program(body="transfer: via_master\n") as by_master, Stopped(2) as source:
         for p in (direct, by_master):
@@ -230,7 +230,7 @@ def a_user_that_is_idle_keeps_its_reference():
 
 @suite.test
 @measured
-def a_user_that_is_killed_loses_its_references_after_the_lease():
+def killed_user_loses_its_references_after_the_lease():
     with Program() as p, Stopped(2) as source:
         holds(p, *range(5))
         with Stopped(0) as owner, Killed(1):
@@ -254,7 +254,7 @@ def a_user_that_is_killed_loses_its_references_after_the_lease():
 
 @suite.test
 @measured
-def a_user_that_is_stopped_loses_its_references_after_the_lease():
+def stopped_user_loses_its_references_after_the_lease():
     with Program() as p, Stopped(2) as source:
         holds(p, 0, 1)
         with Stopped(1) as user:
@@ -282,7 +282,7 @@ def a_user_that_is_stopped_loses_its_references_after_the_lease():
 
 @suite.test
 @measured
-def a_master_that_is_silent_loses_its_references_after_the_lease():
+def silent_master_loses_its_references_after_the_lease():
     """Stopped, or one whose node has no thread and that does something else."""
     with Program() as stopped, Program("single") as elsewhere:
         for p in (stopped, elsewhere):
@@ -302,7 +302,7 @@ def a_master_that_is_silent_loses_its_references_after_the_lease():
 
 
 @suite.test
-def a_worker_whose_limit_is_lower_says_so():
+def lease_over_a_workers_limit_names_the_worker():
     session = the.cluster.session("longer", "limits: {reference_lease: 401s}\n")
     done = run(PROGRAM, session, "w1", "w2", "w3")
     assert done.returncode == 1 and "worker 'w1'" in done.stdout and "401 s" in done.stdout, done.stdout

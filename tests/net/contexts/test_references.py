@@ -57,7 +57,7 @@ def one_call(w, context, value, seed=1):
 
 
 @suite.test
-def a_value_outlives_its_context_until_the_last_handle_goes():
+def kept_value_outlives_its_context_until_last_handle_freed():
     with one_module() as w:
         y = one_call(w, 1, 100)
         w.send(keep(1, 1, 100))
@@ -76,7 +76,7 @@ def a_value_outlives_its_context_until_the_last_handle_goes():
 
 
 @suite.test
-def a_repeat_is_acknowledged_and_not_obeyed():
+def repeated_frame_is_acknowledged_but_not_applied():
     with one_module() as w:
         one_call(w, 1, 100)
         for _ in range(3):
@@ -91,7 +91,7 @@ def a_repeat_is_acknowledged_and_not_obeyed():
 
 
 @suite.test
-def what_comes_before_the_value_waits_for_it():
+def early_fetch_and_keep_wait_for_the_value():
     with one_module() as w:
         w.send(said(pb.REF_FETCH, 2, early=True))
         w.send(said(pb.REF_FETCH, 2, early=True))
@@ -105,7 +105,7 @@ def what_comes_before_the_value_waits_for_it():
 
 
 @suite.test
-def who_has_no_handle_is_told_what_all_are_told():
+def fetch_without_a_handle_gives_the_same_not_found():
     """One that does not exist, another's, and one with a wrong key; said by the master for w2."""
     with one_module() as w:
         one_call(w, 1, 100)
@@ -157,7 +157,7 @@ def fetched(w, number):
 
 
 @suite.test
-def a_context_that_ends_spares_what_is_kept():
+def ended_context_leaves_kept_values_alive():
     with one_module() as w:
         x = randoms(random.Random(5), N, D)
         kept_without_its_input(w)
@@ -173,7 +173,7 @@ def a_context_that_ends_spares_what_is_kept():
 
 
 @suite.test
-def what_fails_a_context_is_the_error_of_the_reference():
+def context_failure_becomes_the_error_of_the_reference():
     with one_module() as w:
         kept_without_its_input(w)
         w.send(pb.Frame(kind=pb.ABORT, context=1, failure=pb.Failure(code=14, text="w2 is gone")))
@@ -186,7 +186,7 @@ def what_fails_a_context_is_the_error_of_the_reference():
 
 
 @suite.test
-def a_worker_fetches_what_it_was_passed_and_lets_go():
+def worker_fetches_a_passed_reference_and_releases_it():
     with one_module() as w:
         x = randoms(random.Random(3), N, D)
         by_hand = one_call(w, 1, 100, seed=3)

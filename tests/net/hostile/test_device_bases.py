@@ -48,7 +48,7 @@ def is_new(taken, base=BASE):
 
 
 @suite.test
-def once_on_each_device_for_the_sessions_of_an_identity():
+def sessions_of_an_identity_share_one_base_per_device():
     empty = left(), left(SECOND)
     with Tenant("heavy") as heavy, Tenant("light") as light:
         first, by = takes(lambda: there(heavy))
@@ -72,7 +72,7 @@ def once_on_each_device_for_the_sessions_of_an_identity():
 
 
 @suite.test
-def once_for_all_where_the_operator_says_so():
+def base_marked_open_is_shared_by_all_identities():
     with Tenant("heavy") as heavy, Tenant("light") as light:
         first, by = takes(lambda: there(heavy, "open"))
         other, more = takes(lambda: there(light, "open"))
@@ -83,7 +83,7 @@ def once_for_all_where_the_operator_says_so():
 
 
 @suite.test
-def half_of_it_in_bf16():
+def bf16_base_takes_half_the_memory():
     """Results are near those in f32; a bf16 session needs no copy to compute with."""
     with Tenant("heavy") as heavy:
         wide = there(heavy)
@@ -102,7 +102,7 @@ def half_of_it_in_bf16():
 
 
 @suite.test
-def loaded_at_once_it_is_read_once():
+def concurrent_loads_read_the_base_once():
     with Tenant("heavy") as heavy:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             made, by = takes(lambda: list(pool.map(lambda _: there(heavy), range(3))))
@@ -111,7 +111,7 @@ def loaded_at_once_it_is_read_once():
 
 
 @suite.test
-def no_way_to_a_frozen_base():
+def frozen_base_cannot_be_read_back():
     with Tenant("heavy") as heavy:
         s = there(heavy)
         for name in FROZEN:
@@ -124,7 +124,7 @@ def no_way_to_a_frozen_base():
 
 
 @suite.test
-def nobody_writes_to_a_base():
+def write_to_a_shared_base_is_refused():
     with Tenant("heavy") as heavy:
         s, other = there(heavy), there(heavy)
         before = answer(s)
@@ -138,7 +138,7 @@ def nobody_writes_to_a_base():
 
 
 @suite.test
-def what_is_not_to_stay_frozen_is_a_copy():
+def trainable_base_is_a_private_copy():
     with Tenant("heavy") as heavy:
         there(heavy)
         _, by = takes(lambda: there(heavy, fixed=False))
@@ -146,7 +146,7 @@ def what_is_not_to_stay_frozen_is_a_copy():
 
 
 @suite.test
-def a_worker_that_stops_leaves_nothing_on_the_device():
+def worker_exit_leaves_no_device_memory():
     """With sessions that are open: it says what is left, and ends with another code then."""
     with Tenant("heavy") as heavy:
         there(heavy), there(heavy)

@@ -73,7 +73,7 @@ def rates():
 
 @suite.test
 @alone("steps per second with and without attackers")
-def honest_rate_under_attack():
+def honest_run_keeps_its_rate_and_bits_under_attack():
     if SANITIZED:
         return "a sanitizer's pace is not the program's"
     seen = []

@@ -10,7 +10,7 @@ suite = Suite()
 # ---- answers with something wrong --------------------------------------------------------------
 
 @suite.test
-def wrong_values():
+def wrong_values_fail_the_step():
     shape = "step 1: .*module 'b' answered with a tensor of another shape"
     meet_all([11], shape, cases=shapes(
         V, ([ROWS, CLASSES + 1],), ([ROWS + 1, CLASSES],), ([1, CLASSES],), ([ROWS * CLASSES],),
@@ -24,7 +24,7 @@ def wrong_values():
 
 
 @suite.test
-def values_that_are_errors():
+def error_values_fail_the_step():
     fails = lambda *code_hop: on(V, lambda f: [error_for(f, *code_hop)])
     both = on(V, lambda f: [f.SerializeToString() + error_for(f).SerializeToString()])
     meet_all([1], "step 1: worker 'w1' reports.*my head hurts", cases={
@@ -34,7 +34,7 @@ def values_that_are_errors():
 
 
 @suite.test
-def values_that_come_again():
+def duplicate_values_are_ignored():
     """The first counts, if it can be one."""
     zeros = bytes(4 * ROWS * CLASSES)
     ignore_all({
@@ -50,7 +50,7 @@ def values_that_come_again():
 
 
 @suite.test
-def values_of_the_masters_own_calls():
+def forged_values_of_the_masters_calls_are_ignored():
     """The loss among them: it is not the worker's to say."""
     def forges(dims):
         def then(f):
@@ -62,7 +62,7 @@ def values_of_the_masters_own_calls():
 
 
 @suite.test
-def wrong_gradients():
+def wrong_gradients_fail_the_step():
     shape = "step 1: .*a gradient of another shape for module 'a'"
     meet_all([11], shape, cases=shapes(
         G, ([ROWS, WIDE + 1],), ([ROWS - 1, WIDE],), ([2],), ([],), ([ROWS, WIDE], I64),
@@ -76,7 +76,7 @@ def wrong_gradients():
 
 
 @suite.test
-def a_gradient_without_a_tensor():
+def gradient_without_a_tensor_counts_as_zeros():
     """Nothing flows: as if it were zeros."""
     both = []
     for twist in (shaped(G, [ROWS, WIDE]), on(G, lambda f: [bare(f)])):
@@ -88,7 +88,7 @@ def a_gradient_without_a_tensor():
 
 
 @suite.test
-def gradients_that_nobody_asked_for():
+def unrequested_gradients_are_ignored():
     """Again, of the leaves, of the worker's own value, of the loss, of what is no value; of another
     pass, too late."""
     late = lambda f: frame(G, bytes(4), [1], context=f.context, phase=1, message=4711)
@@ -113,7 +113,7 @@ def without_vote(f):
 
 
 @suite.test
-def wrong_votes():
+def wrong_votes_fail_the_step():
     lacks = "vote of 'w1' lacks module 'b'"
     meet_all([11], "step 1", lacks, cases={
         **shapes(F, ([0], F64), ([1], F64), ([2],), ([2], I64)),
@@ -137,7 +137,7 @@ def says_no(f):
 
 
 @suite.test
-def votes_that_are_not_finite():
+def non_finite_votes_drop_steps_until_the_run_fails():
     """A step that is dropped ends nothing; twenty in a row do. A run of dropped steps alone has
     failed, too."""
     def dropped(twist):
@@ -167,7 +167,7 @@ def wrong_sum(f):
 
 
 @suite.test
-def malformed_frames():
+def malformed_frames_fail_the_step():
     meets([11], "step 1", "CRC32C", twist=on(V, wrong_sum))
     empty = pb.TensorHead(dtype=F32, dims=[0], transfer=5)
     attach = pb.Attach(session=bytes(16), incarnation=bytes(16), role=1)
@@ -199,7 +199,7 @@ def extra(*frames):
 
 
 @suite.test
-def frames_that_belong_elsewhere():
+def unexpected_frame_kinds_are_ignored():
     """What only a master sends, and answers to questions that were not asked."""
     state = pb.State(what=1, name="1.bias", count=1)
     bias = dict(raw=bytes(4 * WIDE), dims=[WIDE], state=state)
@@ -224,7 +224,7 @@ def frames_that_belong_elsewhere():
 
 
 @suite.test
-def references_that_it_was_not_given():
+def unknown_references_are_ignored_or_not_found():
     """What a worker may not say goes unheard; what it may is answered as for what does not
     exist."""
     about = dict(ref=3, fork=4, key=5)
@@ -248,7 +248,7 @@ def references_that_it_was_not_given():
 
 
 @suite.test
-def ends_that_are_early_or_come_again():
+def early_or_duplicate_ended_frames_are_ignored():
     ended = lambda context: pb.Frame(kind=pb.ENDED, context=context, reply_to=1)
     early = lambda f: [ended(f.context), f]
     ignore_all({
@@ -258,7 +258,7 @@ def ends_that_are_early_or_come_again():
 
 
 @suite.test
-def a_context_given_up():
+def abort_of_a_context_reports_the_workers_text():
     """ABORT and ERROR: the worker's text arrives, whatever the code and the place."""
     def gives_up(code, text="no more room", hop="", kind=pb.ABORT, at=G):
         return on(at, lambda f: [failing(kind, code, text, hop, context=f.context), f])
@@ -287,7 +287,7 @@ def a_context_given_up():
 
 
 @suite.test
-def everything_given_up():
+def abort_without_a_context_fails_the_step():
     """ABORT without a context, as of a worker whose link to another one has ended."""
     gone = failing(pb.ABORT, 14, "the link to w2 ended", "w1")
     meet_all([1], "step 1", "the link to w2 ended", cases={
@@ -295,7 +295,7 @@ def everything_given_up():
 
 
 @suite.test
-def a_step_that_is_not_taken():
+def worker_that_cannot_step_fails_the_run():
     """Nobody waits for the worker's part in it, but nobody goes on without it either."""
     cannot = lambda f: [failing(pb.ABORT, 13, "cannot step", "module 1", context=f.context), f]
     meet_all([1], "worker 'w1' reports for b: cannot step", cases={

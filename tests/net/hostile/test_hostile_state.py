@@ -24,7 +24,7 @@ def says_more(f):
 
 
 @suite.test
-def state_that_is_not_the_plans():
+def state_that_differs_from_the_plan_is_refused():
     """At the checkpoint: other names, shapes, numbers of items."""
     meet_all([11], "checkpoint of step 3: .*state.* module 'b'", cases={
         "path": items(name="../../etc/passwd"),
@@ -54,7 +54,7 @@ def state_that_is_not_the_plans():
 
 
 @suite.test
-def pieces_of_state():
+def state_pieces_give_same_bits_and_wrong_ones_are_refused():
     """A worker that has them trains to the same bits, whoever knows whole items alone too; one that
     sends other pieces than it was asked for is not believed."""
     def of_piece(**state):
@@ -91,7 +91,7 @@ def pieces_of_state():
 
 
 @suite.test
-def state_that_is_refused():
+def refused_state_names_the_worker_and_the_checkpoint():
     """The weights that are pushed, and those that are asked for."""
     refuses = lambda f: [failing(pb.ERROR, 8, "no room", "module 1", reply_to=f.reply_to)]
     said = "worker 'w1' reports for b: no room"
@@ -101,7 +101,7 @@ def state_that_is_refused():
 
 
 @suite.test
-def an_evaluation_that_fails():
+def failed_evaluation_ends_the_run_with_its_cause():
     evaluates = lambda f: f.context > STEPS
     after = "evaluation after step 3: "
     meet_all([11], after + ".*module 'b' answered with a tensor of another shape", cases={
@@ -148,7 +148,7 @@ def new_chunk(count):
 
 
 @suite.test
-def endless_streams():
+def endless_frame_streams_end_at_the_step_timeout():
     """Whatever comes without end, the step's own time ends it, in bounded memory."""
     count = itertools.count(1)
     big = lambda kind, **kw: frame(kind, RAW, [len(RAW) // 4], context=1, **kw)
@@ -171,7 +171,7 @@ def endless_streams():
 
 
 @suite.test
-def endless_chunks():
+def endless_chunks_beyond_the_credit_fail_the_step():
     """On the lane where they belong."""
     def put(w, f):
         w.bulk.put(f)

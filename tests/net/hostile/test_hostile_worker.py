@@ -9,7 +9,7 @@ suite = Suite()
 
 
 @suite.test
-def the_fake_is_good_enough():
+def run_with_the_unmodified_fake_worker_succeeds():
     """Nothing twisted: the master trains to the end with it, as with a real worker. What follows
     differs in one thing each."""
     met, log = honest()
@@ -29,7 +29,7 @@ def the_fake_is_good_enough():
 
 
 @suite.test
-def the_fake_knows_micro_batches_and_credit():
+def fake_worker_handles_micro_batches_and_credit():
     with fake() as worker:
         met = Met(worker, ["--set", f"pipeline.micro_batches={ROWS}"])
     assert met.code == 0, met.said
@@ -47,7 +47,7 @@ def never(request):
 
 
 @suite.test
-def limits_that_messages_do_not_fit():
+def too_small_message_limits_are_named_before_the_session():
     """Named before a session is opened, not when a piece of weights is lost; doctor says so too."""
     for name, small in (("message_bytes", 300_000), ("chunk_bytes", 65536)):
         limits = limits_of(CREDIT)
@@ -62,7 +62,7 @@ def limits_that_messages_do_not_fit():
 
 
 @suite.test
-def bad_hello():
+def invalid_hello_reply_is_refused():
     says = lambda codes, *words, **kw: lambda: meets(
         codes, *words, Hello=lambda r: hello_reply(CREDIT, **kw))
     is_bytes = lambda codes, raw: lambda: meets(codes, Hello=lambda r: raw)
@@ -82,7 +82,7 @@ def bad_hello():
 
 
 @suite.test
-def a_worker_is_asked_for_a_lease_that_it_knows():
+def lease_is_requested_only_if_the_worker_supports_it():
     lease, asked = ("--set", "limits.reference_lease=5s"), []
     meets([4], r"\(fake\) has no other reference lease than 300 s", "limits.reference_lease", args=lease)
 
@@ -98,7 +98,7 @@ def a_worker_is_asked_for_a_lease_that_it_knows():
 
 
 @suite.test
-def bad_answers_to_set_up():
+def invalid_setup_replies_are_refused():
     def loads(codes, change, *words):
         """LoadModule's reply with another list of parameters."""
         def answer(request):
@@ -143,7 +143,7 @@ def bad_answers_to_set_up():
 
 
 @suite.test
-def bad_attach():
+def invalid_attach_reply_is_refused():
     def silent(first, w):
         w.over.wait(6 * PACE)
         yield b""
@@ -170,7 +170,7 @@ def deaf(frames, w):
 
 
 @suite.test
-def never_answers():
+def missing_answer_times_out_and_names_the_worker():
     """Any one thing that the master waits for."""
     missing = lambda kind, *words, when=lambda f: True: lambda: meets(
         [5], "last heard of worker 'w1'", *words, twist=on(kind, nothing, when))
@@ -188,7 +188,7 @@ def never_answers():
 
 
 @suite.test
-def nobody_waits_for_an_end():
+def missing_ended_frame_does_not_block_the_run():
     """But a worker that never tells of one does not make the master keep everything."""
     ignore_all({"ENDED": on(pb.ENDED, nothing)})
     with fake(twist=on(pb.ENDED, nothing)) as worker:
@@ -198,7 +198,7 @@ def nobody_waits_for_an_end():
 
 
 @suite.test
-def each_answer_in_time_but_the_step_is_not():
+def slow_answers_exceed_the_step_timeout():
     def slow(f):
         time.sleep(0.5 * PACE)
         return [f]
@@ -215,7 +215,7 @@ def each_answer_in_time_but_the_step_is_not():
 
 
 @suite.test
-def credit_that_never_comes_back():
+def missing_credit_times_out_and_names_the_worker():
     meets([5], "last heard of worker 'w1'", credit=16 << 10, twist=on(pb.CREDIT, nothing),
           args=["--set", "train.max_steps=40"])
 
@@ -233,7 +233,7 @@ BIG = (DATA + "stages:\n"
 
 
 @suite.test
-def complains_without_end():
+def unsolicited_errors_are_logged_ten_times_a_minute():
     """What a worker says unasked is shown ten times a minute, whatever the number."""
     def loud(f):
         return [failing(pb.ERROR, 9, f"complaint {i}") for i in range(500)] + [f]
@@ -249,7 +249,7 @@ def rss(pid):
 
 
 @suite.test
-def a_device_is_what_the_worker_has():
+def unknown_device_error_lists_the_workers_devices():
     """Neither doctor nor train takes its own file for what a worker has."""
     with fake(Hello=lambda r: hello_reply(CREDIT, devices=["cuda:0", "fpga"])) as worker:
         at = ["--set", f"workers.w1.address=127.0.0.1:{worker.port}"]
@@ -284,7 +284,7 @@ def linear_at(device):
 
 
 @suite.test
-def where_a_gradient_is_its_owner_says():
+def gradient_location_comes_from_its_owner():
     at, loads = linear_at("fpga:1")
     with fake(LoadModule=loads) as worker:
         at.append(worker)
@@ -294,7 +294,7 @@ def where_a_gradient_is_its_owner_says():
 
 
 @suite.test
-def a_list_of_gradients_is_the_modules_own():
+def gradient_list_that_differs_from_the_module_is_refused():
     """Another name, another order, more or fewer, another shape: the second time, when the list is
     asked for."""
     def order(items, done):
@@ -330,7 +330,7 @@ def a_list_of_gradients_is_the_modules_own():
 
 
 @suite.test
-def of_what_fails_at_the_master_a_worker_gets_code_and_place():
+def worker_gets_only_code_and_place_of_a_master_failure():
     """A prediction that is none, made of a record that never leaves: the person at the master reads
     it, the worker gets no digit of it, in whatever frame."""
     folder = os.path.join(liar.cluster.dir, "data")
@@ -352,7 +352,7 @@ def of_what_fails_at_the_master_a_worker_gets_code_and_place():
 
 
 @suite.test
-def worker_that_stands_still():
+def stopped_worker_times_out_and_resume_gives_same_bits():
     """A step is 2 MiB of activations, the credit 1 MiB. The worker is stopped while the master
     sends; for longer than the peer timeout, the master gives up, and --resume gives the same
     bits."""

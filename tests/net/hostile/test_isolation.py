@@ -62,7 +62,7 @@ def outcome(f):
 
 
 @suite.test
-def a_session_of_anothers_is_none():
+def foreign_session_is_answered_like_a_missing_one():
     with tenants() as _, Victim() as victim, Tenant("heavy") as other, Tenant("watch") as watch:
         for who in (other, watch):
             stub = who.caller.stub
@@ -97,7 +97,7 @@ def told_to(name):
 
 
 @suite.test
-def status_tells_a_tenant_of_nobody_else():
+def status_shows_a_tenant_only_its_own_sessions():
     """Names, ids, counts, bytes, errors: whatever another identity does, what a tenant is told
     stays the same. Who may do nothing here is refused, a worker too; the operator's numbers are an
     observer's."""
@@ -138,7 +138,7 @@ def status_tells_a_tenant_of_nobody_else():
 
 
 @suite.test
-def nobody_attaches_to_it():
+def attach_to_a_foreign_session_is_refused():
     with tenants(2) as _, Victim(peers=["spiffe://test/w2"]) as victim, Tenant("heavy") as other, \
             Tenant("watch") as watch, Tenant("w2") as peer:
         def attach(who, sid, **kw):
@@ -157,7 +157,7 @@ def nobody_attaches_to_it():
 
 
 @suite.test
-def no_worker_speaks_for_a_stranger():
+def peer_link_for_another_owner_is_refused():
     """heavy has a session of the same id at w1, and lets that dial into the victim's at w2."""
     with tenants(2) as _, Victim(1, peers=["spiffe://test/w1"]) as victim, Tenant("heavy") as other, \
             Tenant("master") as owner:
@@ -227,7 +227,7 @@ def answers(tenant, sid, f):
 
 
 @suite.test
-def no_frame_reaches_what_is_anothers():
+def frames_cannot_reach_a_foreign_session():
     with tenants() as _, Victim() as victim, Tenant("heavy") as other:
         theirs, none = frames(CONTEXT, VALUE_, MODULE), frames(88, 880, 6)
         # which name nothing of these
@@ -244,7 +244,7 @@ def no_frame_reaches_what_is_anothers():
 
 
 @suite.test
-def a_session_that_is_closed_while_a_module_is_loaded():
+def session_closed_during_a_module_load_leaks_nothing():
     """Nothing of it may be left behind: no thread, no memory, and the worker lives."""
     with tenants() as cluster, Tenant("heavy") as other:
         for i in range(20):

@@ -77,7 +77,7 @@ def guess(seen):
 
 
 @suite.test
-def a_seed_of_128_bits_stays():
+def seed_of_128_bits_never_leaves_the_master():
     """What the worker gets is the key of its own layer, and no byte of a seed or of another key."""
     seen, seed = Seen("--set", f"train.seed={SEED}"), seed_bytes(SEED)
     assert seen.own_key() == layer_key(seed, OWN_LAYER)
@@ -91,7 +91,7 @@ def a_seed_of_128_bits_stays():
 
 
 @suite.test
-def a_short_seed_is_found():
+def short_seed_can_be_guessed_by_a_worker():
     """Why every layer counts as known with it: the own key tells which number it was."""
     seen = Seen("--set", "train.seed=4711")
     assert guess(seen) == 4711
@@ -99,7 +99,7 @@ def a_short_seed_is_found():
 
 
 @suite.test
-def a_run_draws_its_own():
+def run_without_a_seed_draws_a_secret_one():
     """Without a seed: 128 bits that follow from run.key, which is for its owner alone; a run of the
     same file has others, and --resume the same."""
     body = re.sub(r" seed: [0-9a-f]+,", "", SESSION)
@@ -140,7 +140,7 @@ def uniform_of(layer, shape):
 
 
 @suite.test
-def trials_hide_first_values():
+def trials_do_not_reveal_the_masters_first_weights():
     """Who knows what went into the master's layers and sees what comes out can solve for them."""
     with fake() as worker:
         Met(worker, ["--set", f"train.seed={SEED}", "--set", "train.batch=256", "--set", "train.max_steps=1",
@@ -159,7 +159,7 @@ def trials_hide_first_values():
 # ---- attempts ----------------------------------------------------------------------------------
 
 @suite.test
-def an_earlier_attempt_does_not_come_back():
+def earlier_attempt_is_refused_after_a_newer_one():
     """Epochs grow with each attempt; the worker knows the highest after its own restart, too. A
     newer attempt takes the place of one whose master was cut off."""
     def refused(text, **kw):
@@ -189,7 +189,7 @@ def an_earlier_attempt_does_not_come_back():
 
 
 @suite.test
-def a_run_counts_its_attempts():
+def each_resume_increments_the_attempt_number():
     path = os.path.join(liar.cluster.dir, "runs/counted/run.json")
     session = liar.cluster.session("counted", SESSION)
     seen, train = [], lambda *args: liar.cluster.train(session, *args)

@@ -54,7 +54,7 @@ def planned(of, **kw):
 
 
 @suite.test
-def a_key_that_a_worker_had_hides_nothing():
+def layer_whose_key_a_worker_had_counts_as_known():
     """A seed in two sessions; another seed is as good as new."""
     well("train", "one", at="w1", seed=SEED, more=RAW)
     code, said = planned("two", at="master", seed=SEED)
@@ -87,7 +87,7 @@ def secret_file(name, rows):
 
 
 @suite.test
-def a_secret_file_that_mixes_nothing_hides_nothing():
+def secret_weights_that_mix_no_inputs_are_refused():
     """An identity, nearly one, a permutation, one number everywhere: a worker reads records off."""
     r = random.Random(3)
     eye = [[float(i == k) for k in range(16)] for i in range(16)]
@@ -100,7 +100,7 @@ def a_secret_file_that_mixes_nothing_hides_nothing():
 
 
 @suite.test
-def weights_that_a_worker_begins_with_are_no_secret():
+def weights_also_sent_to_a_worker_are_not_secret():
     """In the same session, before the ledger has them."""
     r = random.Random(5)
     rows = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(16)]
@@ -120,7 +120,7 @@ def weights_that_a_worker_begins_with_are_no_secret():
 
 
 @suite.test
-def a_run_that_goes_on_with_a_layer_at_home():
+def layer_moved_back_to_the_master_counts_as_known():
     """It was at the worker at first: whatever it has learned there is known. The seed may be
     another, and the run folder may have moved."""
     well("train", "run", at="w1", more=RAW)
@@ -137,7 +137,7 @@ def a_run_that_goes_on_with_a_layer_at_home():
 
 
 @suite.test
-def a_layer_that_stays_where_it_was_is_nothing_new():
+def resume_without_moving_layers_is_accepted():
     for steps in (2, 3):
         well("train", "stays", "--resume", at="master", steps=steps)
     well("eval", "stays", at="master")
@@ -149,7 +149,7 @@ def ledger():
 
 
 @suite.test
-def what_never_left_stays_secret():
+def layer_that_was_never_sent_stays_secret():
     """An attempt with the layer at a worker that finds nobody there: the ledger has no line of it,
     and the layer at home hides as before."""
     well("train", "tried", at="master", seed=THIRD)
@@ -211,7 +211,7 @@ def many_weights_in_another_order_are_no_secret():
 
 
 @suite.test
-def weights_that_a_worker_had_are_no_secret():
+def weights_a_worker_had_in_an_earlier_run_are_not_secret():
     """First weights of a file, and those that were trained there."""
     well("train", "home", at="master")
     first = os.path.join(cluster.dir, "first.safetensors")
@@ -240,7 +240,7 @@ def weights_that_a_worker_had_are_no_secret():
 
 
 @suite.test
-def nothing_is_sent_without_a_ledger():
+def unwritable_ledger_stops_the_run_before_connecting():
     """Who cannot write it down is told before anybody is dialled; what stays at home needs none."""
     blocked = os.path.join(cluster.dir, "blocked")
     with open(blocked, "w"):
@@ -268,7 +268,7 @@ def nothing_is_sent_without_a_ledger():
 
 
 @suite.test
-def labels_by_order_are_named():
+def unshuffled_ordered_labels_are_reported():
     """Where classes are contiguous or repeat, and records are not shuffled."""
     for name, labels in (("sorted", [i // 13 for i in range(64)]), ("periodic", [i % 5 for i in range(64)]),
                          ("drawn", [random.Random(i).randrange(5) for i in range(64)])):

@@ -62,7 +62,7 @@ def weights(name):
 
 
 @suite.test
-def evaluations_are_sent_in_another_order_than_the_files_have():
+def evaluation_records_are_sent_in_shuffled_order():
     """Of training's test, eval and predict: the same for a seed, and no guide to the class."""
     make_data("one")
     _, order = commanded("train", "one", body("one"))
@@ -76,7 +76,7 @@ def evaluations_are_sent_in_another_order_than_the_files_have():
 
 
 @suite.test
-def answers_are_in_the_order_of_the_files():
+def predictions_are_written_in_file_order():
     """Predictions in all three forms, and the loss of an evaluation, whatever its batches were."""
     x = make_data("two")
     y = numpy.arange(RECORDS) * CLASSES // RECORDS
@@ -102,7 +102,7 @@ def answers_are_in_the_order_of_the_files():
 
 
 @suite.test
-def answers_that_are_too_large_are_not_collected():
+def large_outputs_are_scored_batch_by_batch():
     """Outputs of 288 MB: each batch is judged when it comes, with the labels of its records."""
     folder, n, classes = os.path.join(cluster.dir, "wide"), 48, 1_500_000
     os.makedirs(folder)

@@ -25,7 +25,7 @@ def grows(f):
 
 
 @suite.test
-def once_for_the_sessions_of_an_identity():
+def sessions_of_an_identity_share_one_base():
     with Tenant("heavy") as heavy, Tenant("light") as light:
         begin(heavy)  # whatever a first session brings into memory
         heavy.close()
@@ -49,7 +49,7 @@ def once_for_the_sessions_of_an_identity():
 
 
 @suite.test
-def once_for_all_where_the_operator_says_so():
+def base_marked_open_is_shared_by_all_identities():
     with Tenant("heavy") as heavy, Tenant("light") as light:
         first, by = grows(lambda: begin(heavy, "open"))
         other, more = grows(lambda: begin(light, "open"))
@@ -61,7 +61,7 @@ def once_for_all_where_the_operator_says_so():
 
 
 @suite.test
-def charged_as_if_it_were_alone():
+def shared_base_is_charged_in_full_to_each_session():
     with Tenant("light") as light:
         begin(light)
         code, text = refusal(lambda: begin(light))
@@ -70,7 +70,7 @@ def charged_as_if_it_were_alone():
 
 
 @suite.test
-def half_of_it_in_bf16():
+def bf16_base_takes_half_the_memory():
     """Rounded as it is read, once for all; results are near, and not those of f32."""
     with Tenant("heavy") as heavy:
         f32_base = begin(heavy)
@@ -90,7 +90,7 @@ def half_of_it_in_bf16():
 
 
 @suite.test
-def loaded_at_once_it_is_read_once():
+def concurrent_loads_read_the_base_once():
     with Tenant("heavy") as heavy:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             made, by = grows(lambda: list(pool.map(lambda _: begin(heavy), range(3))))
@@ -100,7 +100,7 @@ def loaded_at_once_it_is_read_once():
 
 
 @suite.test
-def what_learns_is_each_sessions_own():
+def trainable_weights_are_private_to_each_session():
     """And what is copied, since it is not to stay frozen."""
     with Tenant("heavy") as heavy:
         a, b = begin(heavy), begin(heavy)
@@ -114,7 +114,7 @@ def what_learns_is_each_sessions_own():
 
 
 @suite.test
-def r6_35_no_way_to_a_frozen_base():
+def r6_35_frozen_base_cannot_be_read_back():
     with Tenant("heavy") as heavy:
         for changed in ({}, {"fixed": False}):
             s = begin(heavy, **changed)
@@ -136,7 +136,7 @@ def r6_35_no_way_to_a_frozen_base():
 
 
 @suite.test
-def r6_36_nobody_writes_to_a_base():
+def r6_36_write_to_a_shared_base_is_refused():
     """A piece that was written does not make the rest readable either."""
     with Tenant("heavy") as heavy:
         s, private = begin(heavy), begin(heavy, fixed=False)
@@ -153,7 +153,7 @@ def r6_36_nobody_writes_to_a_base():
 
 
 @suite.test
-def what_a_key_gives_is_its_sessions_own():
+def weights_drawn_from_a_key_are_private_to_the_session():
     """Frozen or not: the artifact has no such weights."""
     with Tenant("heavy") as heavy:
         one, other = (whole(begin(heavy, frozen=NAMES, fresh=["head"], keys=bytes([k]) * 48)) for k in (1, 2))
@@ -161,7 +161,7 @@ def what_a_key_gives_is_its_sessions_own():
 
 
 @suite.test
-def r3_17_what_learns_of_a_closed_artifact():
+def r3_17_training_a_closed_artifact_is_refused():
     with Tenant("heavy") as heavy:
         s = begin(heavy, "public")
         items = whole(s)

@@ -98,7 +98,7 @@ def within(what, measure, low, high):
 
 @suite.test
 @alone("round trips within 2 ms")
-def a_proxy_delays_by_what_it_was_told_also_while_it_runs():
+def proxy_delay_can_change_at_run_time():
     with Server() as server, DelayProxy(server.port, 10) as proxy:
         for one_way in (10, 40, 0, 2.5):
             proxy.set_delay(one_way)
@@ -118,7 +118,7 @@ def a_proxy_holds_its_rate_in_both_directions():
 
 @suite.test
 @alone("a rate that needs a core of its own")
-def a_long_way_alone_does_not_slow_a_stream_down():
+def latency_alone_does_not_limit_throughput():
     """Bytes in flight have no limit but memory: 16 MiB over 100 ms, well above 64 KiB a round
     trip."""
     with Server() as server, DelayProxy(server.port, 50) as proxy:
@@ -126,7 +126,7 @@ def a_long_way_alone_does_not_slow_a_stream_down():
 
 
 @suite.test
-def a_cut_connection_is_passed_on():
+def proxy_closes_when_its_server_closes():
     with Server() as server, DelayProxy(server.port, 1) as proxy:
         with socket.create_connection(("127.0.0.1", proxy.port)) as s:
             s.settimeout(10 * SLOW)
@@ -214,7 +214,7 @@ class LinkProgram(Running):
 
 
 @suite.long
-def a_link_that_is_never_idle_continues():
+def link_that_is_never_idle_keeps_sending():
     """Every 10 s the window closes for a moment, to see the way when it is empty; what is on its
     way then may be more than the window, and nobody may have been asked whether it has come."""
     with Cluster(1) as c, LinkProgram("serve", c.certs, "w1") as serve, \
@@ -239,7 +239,7 @@ def refused(c, env):
 
 
 @suite.test
-def wait_takes_time_and_learns():
+def wait_op_takes_time_and_trains_its_weight():
     with Cluster(2, env=TESTING) as c:
         begin = time.monotonic()
         weights = trained(c, body(WAIT), env=TESTING)
@@ -249,14 +249,14 @@ def wait_takes_time_and_learns():
 
 
 @suite.test
-def wait_is_refused_by_a_master_that_was_not_started_for_tests():
+def master_without_test_ops_refuses_the_wait_op():
     with Cluster(2, env=TESTING) as c:
         done = refused(c, None)
         assert "denied.yaml:" in done.stderr, done.stderr
 
 
 @suite.test
-def wait_is_refused_by_a_worker_that_was_not_started_for_tests():
+def worker_without_test_ops_refuses_the_wait_op():
     with Cluster(2) as c:
         done = refused(c, TESTING)
         assert "w1" in done.stderr, done.stderr

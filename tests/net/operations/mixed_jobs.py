@@ -171,7 +171,7 @@ def program(j, name, *args):
 
 
 def kept(j):
-    j.end(program(j, "api_kept_ref", "few"), 0)
+    j.end(program(j, "api_kept", "few"), 0)
 
 
 def many_steps(j):
@@ -183,7 +183,7 @@ def random_programs(j):
 
 
 def killed_program(j):
-    p = program(j, *j.dice.choice((("api_kept_ref",), ("random_programs", "1", "1000000"), ("api_faults", "0", "1000000"))))
+    p = program(j, *j.dice.choice((("api_kept",), ("random_programs", "1", "1000000"), ("api_faults", "0", "1000000"))))
     time.sleep(j.dice.uniform(0, 1.2))
     p.kill()
     p.wait()

@@ -79,7 +79,7 @@ def refused(session, *texts, commands=("check", "plan", "train", "eval", "predic
 
 
 @suite.test
-def without_one_privacy_decides():
+def without_a_policy_the_privacy_section_decides():
     decree(None)
     done = here("plan", cluster.session("none", BODY))
     assert "no policy: `privacy` in the session file decides" in done.stdout, done.stdout + done.stderr
@@ -87,7 +87,7 @@ def without_one_privacy_decides():
 
 
 @suite.test
-def table_stands_before_anybody_is_dialled():
+def egress_table_is_printed_before_connecting():
     decree(POLICY)
     somebody = Silent()
     for args in ((), ("--json",), ("--set", "pipeline.micro_batches=auto")):
@@ -104,7 +104,7 @@ def table_stands_before_anybody_is_dialled():
 
 
 @suite.test
-def what_is_read_has_a_limit():
+def readable_share_over_max_read_is_refused():
     """Of ten classes nothing is read without a policy, and a strict one refuses even that."""
     decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.01}\n")
     refused(cluster.session("read", BODY), PATH + r":8:\d+: labels: 0\.\d+ is read of what leaves, and the policy permits 0\.01",
@@ -115,7 +115,7 @@ def what_is_read_has_a_limit():
 
 
 @suite.test
-def signed_policy_binds_and_is_named():
+def signed_policy_is_enforced_and_named():
     decree(POLICY)
     session = cluster.session("signed", BODY)
     plan = here("plan", session)
@@ -129,7 +129,7 @@ def signed_policy_binds_and_is_named():
 
 
 @suite.test
-def unsafe_policies_are_errors():
+def unsafe_policies_are_refused():
     session = cluster.session("unsafe", BODY)
     decree(POLICY, signed=False)
     refused(session, r"egress.policy.yaml.sig is missing: root could write any policy")
@@ -145,7 +145,7 @@ def unsafe_policies_are_errors():
 
 
 @suite.test
-def what_is_kept_at_a_worker_has_a_kind_of_its_own():
+def cached_rows_need_their_own_policy_entry():
     kept = BODY.replace("at: master, layers: [{op: flatten}", "at: master, freeze: true, cache: true, layers: [{op: flatten}")
     session = cluster.session("kept", kept)
     decree(POLICY)
@@ -160,7 +160,7 @@ def what_is_kept_at_a_worker_has_a_kind_of_its_own():
 
 
 @suite.test
-def lines_of_the_policy():
+def egress_outside_the_policy_names_the_policy_line():
     session = cluster.session("lines", BODY)
     for what, to, why in (
             ("test/w1", "test/w2", rf"{PATH}:2:1: the policy does not name spiffe://test/w1"),
@@ -182,7 +182,7 @@ def lines_of_the_policy():
 
 
 @suite.test
-def gate_stops_at_the_bytes_of_an_epoch():
+def gate_stops_at_the_policys_bytes_per_epoch():
     """The trials of micro_batches: auto and the first epoch are more than one epoch."""
     decree(POLICY.replace("4MiB", "300KiB"))
     session = cluster.session("bytes", BODY + "pipeline: {micro_batches: auto}\n")
@@ -238,7 +238,7 @@ def resume_is_counted_with_what_the_optimiser_keeps():
 
 
 @suite.test
-def page_of_a_run():
+def egress_page_shows_each_attempt_and_its_policy():
     """A training that was killed and resumed, and an evaluation: what left, and by which policy."""
     decree(POLICY.replace("4MiB", "900MiB"))
     session = cluster.session("page", BODY)

@@ -19,7 +19,7 @@ def symbols(*command):
 
 
 @suite.test
-def shipped_files_have_nothing_of_the_tests():
+def shipped_files_contain_no_test_hooks():
     for name in SHIPPED:
         hooks = re.findall(r"\S*(?:intercept|__wrap_|__real_)\S*", symbols("nm", os.path.join(BIN, name)))
         assert not hooks, (name, hooks)
@@ -28,7 +28,7 @@ def shipped_files_have_nothing_of_the_tests():
 
 
 @suite.test
-def nothing_writable_stands_before_the_gate():
+def code_before_the_gate_has_no_writable_globals():
     if SANITIZED:
         return "sanitizers keep writable notes of every file"
     for archive, known in BEFORE_THE_NETWORK.items():
@@ -45,7 +45,7 @@ NARROW = {"far_sum"}
 
 
 @suite.test
-def loops_are_as_wide_as_they_were_compiled_for():
+def vectorized_loops_use_wide_instructions():
     """What is compiled for each vector width and multiplies single numbers has a wide part."""
     if SANITIZED or os.path.basename(os.path.abspath(BIN)) != "release":
         return "only a release's loops are wide"

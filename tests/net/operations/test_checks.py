@@ -108,7 +108,7 @@ def broken_images_are_listed_or_left_out():
 
 
 @suite.test
-def the_commonest_size_is_that_of_records():
+def images_unlike_the_most_common_size_are_left_out():
     """Also where the first image is the one that differs."""
     for i in range(12):
         png(f"sizes/{'ab'[i % 2]}/{i:02}.png", 8, 3 * i, side=6 if i else 5)
@@ -118,7 +118,7 @@ def the_commonest_size_is_that_of_records():
 
 
 @suite.test
-def deep_images_show_their_levels():
+def check_reports_the_levels_of_16_bit_images():
     for i in range(4):
         png(f"scans/{i % 2}/{i}.png", 16, 1000 * i)
     done = passes("scans", images("scans"))
@@ -131,7 +131,7 @@ def deep_images_show_their_levels():
 
 
 @suite.test
-def names_that_are_numbers_sort_as_texts():
+def numeric_class_names_sort_as_text_with_a_warning():
     for i, name in enumerate(("1", "10", "11", "2")):
         png(f"numbers/{name}/{i}.png", 8, 10 * i)
     body = images("numbers").replace("out: 3}", "out: 4}")
@@ -165,7 +165,7 @@ def broken_texts_are_listed_or_left_out():
 
 
 @suite.test
-def records_of_rank_3_are_what_the_first_layer_takes():
+def rank_3_records_are_interpreted_by_the_first_layer():
     floats("seq.npy", (RECORDS, 4, 6))
     body = DATA.replace("train: [x.npy", "train: [seq.npy").replace(", test: [tx.npy, y.npy]", "") + LOSS + TRAIN
     stages = "stages:\n  - {name: a, at: master, layers: [FIRST, {op: flatten}, {op: linear, out: 3}]}\n"
@@ -176,7 +176,7 @@ def records_of_rank_3_are_what_the_first_layer_takes():
 
 
 @suite.test
-def quick_looks_at_a_sample():
+def check_quick_reads_only_a_sample():
     n = 4000
     floats("long.npy", (n, 2), c2=math.nan)
     classes("long-y.npy", n)
@@ -187,7 +187,7 @@ def quick_looks_at_a_sample():
 
 
 @suite.test
-def images_are_all_read():
+def check_reads_every_image():
     folder = os.path.join(cluster.dir, "data/images/cat")
     os.makedirs(folder)
     png = one_png()
@@ -223,7 +223,7 @@ def skipped_steps_are_counted():
 
 
 @suite.test
-def a_run_without_a_step_has_diverged():
+def run_whose_steps_are_all_skipped_exits_with_9():
     body = BODY.replace("{format: npy", "{normalize: {mean: [0], std: [1.0e-40]}, format: npy")
     done = refused("none-taken", body, 9, "none of the 9 steps changed the weights", "exit-9", command="train")
     assert "9 of 9 steps were skipped" in done.stdout, done.stdout
@@ -234,14 +234,14 @@ def a_run_without_a_step_has_diverged():
 # ---- what does not go together -------------------------------------------------------------------
 
 @suite.test
-def records_of_the_test_have_the_same_shape():
+def mismatched_shape_of_test_records_is_refused():
     floats("wide.npy", (RECORDS, COLUMNS + 1))
     refused("wide", BODY.replace("tx.npy", "wide.npy"), 3,
             r"wide\.yaml:\d+:\d+: data\.test: .*wide\.npy has records of \[7\], .*x\.npy of data\.train has \[6\]")
 
 
 @suite.test
-def labels_fit_the_loss():
+def labels_that_do_not_fit_the_loss_are_refused():
     refused("few", BODY.replace("out: 3", "out: 2"), 3, r"data\.train: .*y\.npy: labels go up to 2 \(record \d+\), and the last layer has 2 outputs")
     floats("targets.npy", (RECORDS, 1), c0=0.5, c9=7)
     bce = BODY.replace("y.npy]", "targets.npy]").replace("out: 3}", "out: 1}, {op: sigmoid}").replace("cross_entropy", "bce")
@@ -252,7 +252,7 @@ def labels_fit_the_loss():
 
 
 @suite.test
-def tokens_fit_the_table():
+def tokens_beyond_the_embedding_rows_are_refused():
     write_npy(os.path.join(cluster.dir, "data/tokens.npy"), (RECORDS, 4), "<i8", struct.pack(f"<{4 * RECORDS}q", *(i % 11 for i in range(4 * RECORDS))))
     body = BODY.replace(", test: [tx.npy, y.npy]", "").replace("train: [x.npy", "train: [tokens.npy").replace(
         "{op: linear, out: 8}", "{op: embedding, rows: 11, out: 4}, {op: flatten}, {op: linear, out: 8}")
@@ -261,7 +261,7 @@ def tokens_fit_the_table():
 
 
 @suite.test
-def micro_batches_are_large_enough_for_batch_norm():
+def micro_batch_of_one_record_with_batch_norm_is_refused():
     norm = BODY.replace("{op: relu}", "{op: batchnorm}")
     refused("norm-last", norm, 3, r"norm-last\.yaml:\d+:\d+: the last batch of an epoch has 1 record, .*layer 1 \(batchnorm\)", "train.drop_last: true")
     passes("norm-drop", norm.replace("batch: 8", "batch: 8, drop_last: true"))
@@ -273,19 +273,19 @@ def micro_batches_are_large_enough_for_batch_norm():
 # ---- what messages say ---------------------------------------------------------------------------
 
 @suite.test
-def a_missing_key_comes_with_an_example():
+def missing_key_error_shows_an_example():
     refused("no-optimizer", BODY.replace(", optimizer: {kind: sgd, lr: 0.01}", ""), 3,
             r"missing key 'train\.optimizer': .*For example: `optimizer: \{kind: adam, lr: 0\.001\}`")
 
 
 @suite.test
-def ops_are_named():
+def unknown_op_error_suggests_or_lists_ops():
     refused("case", BODY.replace("op: relu", "op: ReLU"), 3, r"case\.yaml:\d+:\d+: no op is called 'ReLU'; did you mean 'relu'\?")
     refused("no-op", BODY.replace("op: relu", "op: transformer"), 3, "no op is called 'transformer'; there are linear, conv2d, .*rmsnorm")
 
 
 @suite.test
-def slips_are_understood():
+def common_mistakes_get_a_specific_hint():
     done = master("check", "nothing.yaml", cwd=cluster.dir)
     assert done.returncode == 3 and "`cleave-master init` writes a first session.yaml" in done.stderr, done.stderr
     refused("bare", BODY.replace("{op: relu}", "relu"), 3, r"'stages\.0\.layers\.1' must be a mapping of keys, such as `\{op: linear\}`")
@@ -299,7 +299,7 @@ def slips_are_understood():
 
 
 @suite.test
-def missing_certificates_come_with_their_maker():
+def missing_certificate_error_names_the_command_to_run():
     body = "tls: {ca: certs/ca.pem, cert: certs/m2.pem, key: certs/m2.key}\n" + BODY
     path = cluster.session("no-cert", body)
     with open(path) as f:
@@ -314,7 +314,7 @@ def missing_certificates_come_with_their_maker():
 
 
 @suite.test
-def csv_is_named_as_not_read():
+def csv_data_error_shows_the_conversion():
     with open(os.path.join(cluster.dir, "data/x.csv"), "w") as f:
         f.write("1.5,2,3\n4,5,6\n")
     cure = r"tables of numbers such as CSV are not read: .*numpy as np; np\.save\(\"x\.npy\", np\.loadtxt\(\"x\.csv\""
@@ -327,7 +327,7 @@ def csv_is_named_as_not_read():
 
 
 @suite.test
-def strays_in_an_image_folder_are_counted():
+def other_files_in_an_image_folder_are_counted():
     folder = os.path.join(cluster.dir, "data/strays/cat")
     os.makedirs(folder)
     for name, data in (("a.png", one_png()), ("b.gif", b"GIF"), ("c.webp", b"RIFF")):
@@ -339,7 +339,7 @@ def strays_in_an_image_folder_are_counted():
 
 
 @suite.test
-def a_worker_compares_calls_with_sessions():
+def worker_check_warns_of_too_few_concurrent_calls():
     cluster.issue("w", "spiffe://test/w")
     path = os.path.join(cluster.dir, "w.yaml")
     with open(path, "w") as f:

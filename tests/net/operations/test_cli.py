@@ -38,7 +38,7 @@ def good_session_passes_check_and_plan():
 
 
 @suite.test
-def plan_names_layers_that_ref_computes():
+def plan_marks_layers_computed_by_ref():
     session = cluster.session("ref", DATA + STAGES.replace("{op: linear, out: 10}", "{op: linear, out: 10}, {op: batchnorm}, {op: log_softmax}") +
                               TAIL.replace("cross_entropy", "nll"))
     text = master("plan", session, cwd=cluster.dir).stdout
@@ -58,7 +58,7 @@ def registered(backend):
 
 
 @suite.test
-def ops_says_what_ops_are():
+def ops_command_matches_the_op_tables():
     numbers = {int(n): name for n, name in re.findall(r"^OP\((\d+), \w+, (\w+)\)", open(os.path.join(ROOT, "kernels/ops.def")).read(), re.M)}
     rows = [json.loads(line) for line in master("ops", "--json", cwd=cluster.dir).stdout.splitlines()]
     assert {r["number"]: r["name"] for r in rows} == numbers
@@ -77,31 +77,31 @@ def ops_says_what_ops_are():
 
 
 @suite.test
-def unknown_key():
+def unknown_key_is_refused_with_a_suggestion():
     refused("unknown-key", DATA + STAGES + TAIL.replace("epochs", "epoch"), 3,
             r"unknown-key\.yaml:\d+:\d+: .*epoch", r"did you mean 'epochs'")
 
 
 @suite.test
-def wrong_type():
+def wrong_type_is_refused_with_its_position():
     refused("wrong-type", DATA + STAGES + TAIL.replace("batch: 32", "batch: many"), 3,
             r"wrong-type\.yaml:\d+:\d+: .*many")
 
 
 @suite.test
-def unknown_worker():
+def unknown_worker_is_refused_with_a_suggestion():
     refused("unknown-worker", DATA + STAGES.replace("at: w1", "at: w11") + TAIL, 3,
             r"unknown-worker\.yaml:\d+:\d+: .*w11", "did you mean 'w1'")
 
 
 @suite.test
-def unknown_op_and_attribute():
+def unknown_op_and_attribute_are_refused():
     refused("unknown-op", DATA + STAGES.replace("conv2d", "conv2") + TAIL, 3, r":\d+:\d+: .*conv2", "did you mean 'conv2d'")
     refused("unknown-attr", DATA + STAGES.replace("kernel", "kernal") + TAIL, 3, r":\d+:\d+: .*kernal", "did you mean 'kernel'")
 
 
 @suite.test
-def impossible_shape():
+def impossible_shape_is_refused_with_its_position():
     refused("no-flatten", DATA + STAGES.replace("{op: flatten}, ", "") + TAIL, 3,
             r"no-flatten\.yaml:\d+:\d+: .*flatten")
     refused("big-kernel", DATA + STAGES.replace("kernel: 3", "kernel: 30") + TAIL, 3, r"big-kernel\.yaml:\d+:\d+:")
@@ -145,7 +145,7 @@ def readable_labels_and_records_need_permission():
 
 
 @suite.test
-def data_problems():
+def missing_or_damaged_data_file_is_named():
     refused("no-file", DATA.replace("train-x", "trian-x") + STAGES + TAIL, 7, "trian-x.npy")
     with open(os.path.join(cluster.dir, "data", "train-x.npy"), "rb") as f:
         whole = f.read()
@@ -156,7 +156,7 @@ def data_problems():
 
 
 @suite.test
-def command_line():
+def command_line_mistakes_are_refused():
     assert master().returncode == 2
     done = master("trian", "x.yaml")
     assert done.returncode == 2 and "did you mean 'train'" in done.stderr, done.stderr
@@ -187,7 +187,7 @@ def first_session(name, *options):
 
 
 @suite.test
-def init_works_as_it_stands():
+def init_files_train_without_editing():
     for name, options in chosen({"first": [], "first-made": ["--make-data"]}, "first-made").items():
         folder, said = first_session(name, *options)
         assert "cleave-worker serve --config worker.yaml &\n  cleave-master train session.yaml\n" in said, said
@@ -213,7 +213,7 @@ def init_works_as_it_stands():
 
 
 @suite.test
-def init_keeps_what_is_there():
+def init_does_not_overwrite_files():
     def refused(files, *options):
         folder = os.path.join(cluster.dir, "kept")
         os.mkdir(folder)
@@ -249,7 +249,7 @@ def init_all_writes_files_that_load():
 
 
 @suite.test
-def a_master_that_is_not_allowed_reads_the_fix():
+def denied_master_is_shown_the_allow_entry_to_add():
     cluster.issue("nobody", "spiffe://test/nobody")
     done = cluster.train(cluster.session("denied", DATA + STAGES + TAIL), "--set", "tls.cert=certs/nobody.pem",
                          "--set", "tls.key=certs/nobody.key")
@@ -258,7 +258,7 @@ def a_master_that_is_not_allowed_reads_the_fix():
 
 
 @suite.test
-def train_eval_predict():
+def eval_and_predict_match_training():
     session = cluster.session("life", DATA + STAGES + TAIL)
     done = cluster.train(session, "--json")
     assert done.returncode == 0, done.stderr
@@ -328,7 +328,7 @@ def connecting(name, port, timeout):
 
 
 @suite.test
-def connect_timeout_is_kept():
+def connecting_fails_at_the_connect_timeout():
     with socket.create_server(("127.0.0.1", 0)) as mute:
         for command in (["train"], ["plan", "--ask"], ["status"]):
             began = time.monotonic()
@@ -355,7 +355,7 @@ def interrupt_ends_connecting_at_once():
 
 
 @suite.test
-def interrupt_waits_for_no_silent_worker():
+def interrupt_does_not_wait_for_a_silent_worker():
     """One that answers is waited for, as long as a step takes."""
     body = DATA + STAGES + TAIL.replace("epochs: 1, max_steps: 4", "epochs: 100000")
     p = subprocess.Popen([MASTER, "train", cluster.session("silent", body)], stdout=subprocess.PIPE,
@@ -378,7 +378,7 @@ def interrupt_waits_for_no_silent_worker():
 
 
 @suite.test
-def few_open_files_are_named():
+def low_open_file_limit_is_named():
     """Not the certificates, which could not be read for want of a descriptor."""
     session = cluster.session("files", DATA + STAGES + TAIL)
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
@@ -400,7 +400,7 @@ def divergence_ends_the_run():
 
 
 @suite.test
-def a_schedule_ends_with_the_run():
+def lr_schedule_ends_with_the_run():
     """Also when the run is stopped half-way and resumed: --max-steps does not shorten it."""
     session = cluster.session("falling", DATA + STAGES + TAIL.replace("max_steps: 4", "max_steps: 8, schedule: {kind: linear}"))
     assert cluster.train(session, "--max-steps", "3").returncode == 0

@@ -52,7 +52,7 @@ def last_error():
 
 
 @suite.test
-def a_stranger_holds_nothing():
+def identity_not_in_allow_holds_no_connections():
     """However often it dials, and it hears why."""
     since = len(cluster.workers[0].text())
     got = [handshake("stranger") for _ in range(2 * PLACES)]
@@ -63,7 +63,7 @@ def a_stranger_holds_nothing():
 
 
 @suite.test
-def an_identity_has_a_quota():
+def connections_over_an_identity_quota_are_refused():
     """The rest is for others, and places come back."""
     held = [handshake("small") for _ in range(QUOTA)]
     try:
@@ -80,7 +80,7 @@ def an_identity_has_a_quota():
 
 
 @suite.test
-def one_that_takes_all_leaves_room():
+def one_identity_cannot_take_all_connections():
     """`master` has no quota that binds: it is stopped by the places that are kept for others."""
     held = [handshake("master") for _ in range(2 * PLACES)]
     try:
@@ -95,7 +95,7 @@ def one_that_takes_all_leaves_room():
 
 
 @suite.test
-def silent_callers_make_room():
+def connections_without_tls_are_evicted():
     """Those that never begin TLS hold no place that another asks for."""
     silent = [socket.create_connection(("127.0.0.1", cluster.ports[0])) for _ in range(2 * PLACES)]
     try:
@@ -166,7 +166,7 @@ def flooded(name):
 
 
 @suite.test
-def floods_of_frames_are_cut():
+def http2_frame_floods_close_the_connection():
     """What gRPC answers by itself, and keeps memory for until the answer has left. The identity is
     refused for a while; others get in."""
     before, since = cluster.workers[0].rss(), len(cluster.workers[0].text())
@@ -194,7 +194,7 @@ def run_as(name, *command):
 
 
 @suite.test
-def the_refused_hear_why():
+def refused_caller_gets_the_reason():
     denied = "the worker refuses this identity: it is not in its allow table"
     for command in (("train",), ("doctor",), ("status",)):
         said = run_as("stranger", *command)

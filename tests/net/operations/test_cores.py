@@ -43,7 +43,7 @@ def while_training(more):
 
 
 @suite.test
-def the_compute_thread_and_the_kernels_stay_where_they_are_told():
+def compute_threads_stay_on_the_configured_cores():
     # libraries may have put a thread of theirs on the first
     one = str(max(os.sched_getaffinity(0)))
     before, free = while_training("")

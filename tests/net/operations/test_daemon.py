@@ -64,7 +64,7 @@ GOOD = ("listen: 127.0.0.1:7443\ntls: {ca: certs/ca.pem, cert: certs/w1.pem, key
 
 
 @suite.test
-def check_says_ok():
+def check_accepts_a_valid_config():
     for command in (("check",), ("serve", "-n"), ("serve", "--check")):
         done = check(GOOD, command=command)
         assert done.returncode == 0 and "configuration OK" in done.stdout and "spiffe://test/w1" in done.stdout, done
@@ -73,7 +73,7 @@ def check_says_ok():
 
 
 @suite.test
-def check_says_where():
+def check_error_names_the_position():
     def bad(text, position, *words, code=3):
         done = check(text)
         assert done.returncode == code, (done.returncode, done.stderr)
@@ -109,7 +109,7 @@ def check_says_where():
 
 
 @suite.test
-def check_reads_artifacts():
+def check_reports_a_damaged_artifact():
     with open(os.path.join(cluster.dir, "junk.safetensors"), "wb") as f:
         f.write(b"not safetensors")
     entry = "artifacts:\n  junk: {file: junk.safetensors, sha256: %s}\n"
@@ -118,7 +118,7 @@ def check_reads_artifacts():
 
 
 @suite.test
-def ready_line():
+def ready_line_reports_address_identity_and_limits():
     line = [l for l in cluster.workers[0].text().splitlines() if " ready " in l]
     assert len(line) == 1, line
     shown = master("certs", "show", os.path.join(cluster.certs, "w1.pem"), "--json").stdout
@@ -134,7 +134,7 @@ def ready_line():
 # ---- sessions ----------------------------------------------------------------------------------
 
 @suite.test
-def audit_lines():
+def audit_log_has_open_and_close_of_a_session():
     since = len(cluster.workers[0].text())
     with Caller(cluster.ports[0], cluster.certs) as c:
         s = c.open(name="audited")
@@ -161,7 +161,7 @@ def audit_lines():
 
 
 @suite.test
-def sessions_per_identity():
+def sessions_over_an_identity_quota_are_refused():
     since = len(cluster.workers[0].text())
     with Caller(cluster.ports[0], cluster.certs) as c, Caller(cluster.ports[0], cluster.certs, name="small") as small:
         first = small.open(name="one")
@@ -201,7 +201,7 @@ def sessions_per_identity():
 
 
 @suite.test
-def a_failure_is_one_line():
+def each_refused_request_logs_one_line():
     """Of all that can be refused before a stream is open, each in the log once and nothing else."""
     def new_lines(count):
         time.sleep(0.3)  # a second line would come with the first
@@ -224,7 +224,7 @@ def a_failure_is_one_line():
 
 
 @suite.test
-def observers_only_look():
+def observer_may_only_read_status():
     with Caller(cluster.ports[0], cluster.certs) as c, Caller(cluster.ports[0], cluster.certs, name="watch") as w:
         s = c.open(name="seen")
         w.hello()
@@ -252,7 +252,7 @@ def daemon(name, extra):
 
 
 @suite.test
-def connections_have_a_limit():
+def full_connection_table_evicts_the_longest_silent():
     """With all places taken the one goes that has been silent for longest, and with places free
     again all is as before."""
     w, port = daemon("w8", "limits: {connections: 24, handshake_timeout: 30s}\n")
@@ -309,7 +309,7 @@ def a_step(lane, context):
 
 
 @suite.test
-def sigterm_drains():
+def sigterm_lets_running_sessions_finish():
     """A running session goes on, a new one is UNAVAILABLE, and the daemon leaves with 0 after
     it."""
     w, port = daemon("w9", "drain_timeout: 20s\n")
@@ -338,7 +338,7 @@ def sigterm_drains():
 
 
 @suite.test
-def drain_has_a_deadline():
+def drain_ends_at_its_timeout():
     w, port = daemon("w10", "drain_timeout: 500ms\n")
     with Caller(port, cluster.certs) as c:
         s = c.open(name="stays")
@@ -373,7 +373,7 @@ def given_weights():
 
 
 @suite.test
-def weights_from_a_file_on_the_master():
+def weights_file_at_the_master_gives_the_same_bits():
     given = given_weights()
     write_safetensors(os.path.join(cluster.dir, "tail.safetensors"), given)
     weights = "weights: {file: tail.safetensors}, "
@@ -397,7 +397,7 @@ def normed(at_b, weights=""):
 
 
 @suite.test
-def weights_without_counts_count_from_0():
+def weights_without_batch_counts_start_at_0():
     """As PyTorch takes a state_dict of before it counted batches; whatever else is missing is
     refused by name."""
     four = lambda *values: ("F32", (4,), f32(values))
@@ -436,7 +436,7 @@ def weights_without_counts_count_from_0():
 
 
 @suite.test
-def weights_from_an_artifact_on_the_worker():
+def artifact_at_the_worker_gives_the_same_bits():
     given = given_weights()
     digest = write_safetensors(os.path.join(cluster.dir, "tail.safetensors"), given)
     partial = write_safetensors(os.path.join(cluster.dir, "part.safetensors"), {"5.bias": given["5.bias"]})
@@ -473,7 +473,7 @@ def weights_from_an_artifact_on_the_worker():
 
 
 @suite.test
-def a_secret_file_that_a_worker_has():
+def secret_weights_that_a_worker_has_are_refused():
     """It is an error before anything is sent, and one of doctor's findings."""
     r = __import__("random").Random(5)
     tensors = {"0.weight": ("F32", (4, 1, 3, 3), f32([r.uniform(-1, 1) for _ in range(36)])),
@@ -500,7 +500,7 @@ def a_secret_file_that_a_worker_has():
 # ---- privacy by permission ---------------------------------------------------------------------
 
 @suite.test
-def loss_at_a_worker():
+def loss_at_a_worker_gives_the_same_bits():
     weights, log = at_home()
     extra = "privacy: {labels_leave: true}\n"
     assert train("labels", body(loss="{kind: cross_entropy, at: w1}", extra=extra)) == weights
@@ -513,7 +513,7 @@ def loss_at_a_worker():
 
 
 @suite.test
-def raw_input_at_a_worker():
+def raw_input_at_a_worker_gives_the_same_bits():
     weights, log = at_home()
     extra = "privacy: {raw_input_leaves: true}\n"
     assert train("raw", body(first="w1", rest="master", extra=extra)) == weights

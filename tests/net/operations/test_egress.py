@@ -74,7 +74,7 @@ class Record:
 
 
 @suite.test
-def equal_to_the_byte_after_an_orderly_end():
+def egress_record_is_exact_after_an_orderly_end():
     """Training, its evaluations, a resume, eval and predict."""
     session = cluster.session("whole", body())
     total = command("train", session, "--max-steps", str(STEPS // 2))
@@ -98,7 +98,7 @@ def equal_to_the_byte_after_an_orderly_end():
 
 
 @suite.test
-def direct_hops_are_planned_and_told():
+def direct_transfers_match_the_planned_bytes():
     record = Record("whole")
     planned = {way: sum(l["bytes"] for l in record.settled if (l["from"], l["to"]) == way)
                for way in (("w1", "w2"), ("w2", "w1"))}
@@ -112,7 +112,7 @@ def direct_hops_are_planned_and_told():
 
 
 @suite.test
-def trials_are_of_random_numbers():
+def trials_send_only_random_numbers():
     total = command("train", cluster.session("auto", body(micro="auto")), "--max-steps", "2")
     record = Record("auto")
     assert [a["command"] for a in record.attempts][-1] == "train", record.attempts
@@ -122,7 +122,7 @@ def trials_are_of_random_numbers():
 
 
 @suite.test
-def records_are_called_so():
+def raw_records_are_listed_as_input():
     """In whatever form they leave, with the key of `privacy` that permits it."""
     plain = body(1).replace(LAYERS[0], "[{op: flatten}]").replace(LAYERS[1], "[{op: linear, out: 8}, {op: relu}]")
     stages = plain.replace(LAYERS[2], "[{op: linear, out: 8}, {op: relu}]") + "privacy: {raw_input_leaves: true}\n"
@@ -132,7 +132,7 @@ def records_are_called_so():
 
 
 @suite.test
-def records_between_workers_are_called_so():
+def raw_records_between_workers_are_listed_as_input():
     """What a worker sends on is named by what it shows, in plan and in the record."""
     stages = body(1, ("w1", "w2", "master", "master")).replace(LAYERS[0], "[{op: flatten}]")
     stages = stages.replace(LAYERS[1], "[{op: linear, out: 8}, {op: relu}]")
@@ -159,7 +159,7 @@ def records_between_workers_are_called_so():
 
 
 @suite.test
-def never_less_after_a_kill():
+def egress_record_never_undercounts_after_a_kill():
     """At several moments, the first of them before the first step."""
     session = cluster.session("killed", body(1000000))
     path, all_sent = os.path.join(cluster.dir, "sent"), 0
@@ -183,7 +183,7 @@ def never_less_after_a_kill():
 
 
 @suite.test
-def others_than_the_run_began_with_stay():
+def changed_egress_table_needs_accept_egress():
     session = cluster.session("whole", body(places=("master", "w1", "w1", "master")))
     for what in ("eval", "predict"):
         done = master(what, session, cwd=cluster.dir)

@@ -96,7 +96,7 @@ def a_heavy_session_does_not_starve_a_light_one():
 
 @suite.test
 @measured
-def nor_does_an_identity_with_eight_sessions():
+def eight_sessions_do_not_starve_another_identity():
     a_light_one_beside(8, 2)
 
 
@@ -119,7 +119,7 @@ def shares(**quotas):
 
 @suite.test
 @measured
-def equals_get_equal_shares():
+def equal_weights_get_equal_shares():
     a, b = shares()
     assert abs(a - b) <= 0.1 * (a + b) / 2, (a, b)
 
@@ -133,7 +133,7 @@ def shares_follow_weights():
 
 @suite.test
 @measured
-def a_request_does_not_wait_for_all_that_another_asks():
+def request_does_not_wait_for_another_identitys_backlog():
     graph, dims = mlp(2048, 1024), [4, 512]
     with tenants(more=CORE) as _, Tenant("heavy") as heavy, Tenant("light") as light:
         begin, w = time.monotonic(), heavy.open(False, attached=False)
@@ -157,7 +157,7 @@ def a_request_does_not_wait_for_all_that_another_asks():
 
 @suite.test
 @measured
-def what_computes_nothing_needs_no_core():
+def frames_that_compute_nothing_need_no_core():
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:
         w, busy = light.open(wait_graph(1)), Busy(heavy, 600, 1)
         time.sleep(0.1)
@@ -175,7 +175,7 @@ def what_computes_nothing_needs_no_core():
 
 @suite.test
 @measured
-def who_closes_does_not_wait_for_the_cores():
+def close_does_not_wait_for_busy_cores():
     """One session computes, another has calls behind it and a third many that became ready at
     once."""
     with tenants(more=CORE, **TEST_OPS), Tenant("heavy") as heavy, Tenant("light") as light:

@@ -38,7 +38,7 @@ def helped(program):
 # ---- manual pages ------------------------------------------------------------------------------
 
 @suite.test
-def manual_pages():
+def manual_pages_render_without_warnings():
     for page, command in PAGES.items():
         path = os.path.join(cluster.dir, page)
         with open(path, "w") as f:
@@ -65,7 +65,7 @@ def manual_pages():
 
 
 @suite.test
-def installed_files_are_those_of_the_programs():
+def installed_help_files_match_the_programs():
     share = os.path.join(BIN, "share")
     if not os.path.isdir(share):
         return "the build folder has no share/ (make all)"
@@ -148,12 +148,12 @@ def completes(package):
 
 
 @suite.test
-def bash_alone():
+def bash_completes_without_bash_completion():
     completes(False)
 
 
 @suite.test
-def bash_with_its_package():
+def bash_completes_with_bash_completion():
     if not os.path.exists(BASH):
         return "bash-completion is not installed"
     completes(True)
@@ -190,7 +190,7 @@ ECHO = "cleave-master() { printf '<%s>' \"$@\"; echo .; }; cleave-worker() { cle
 
 
 @suite.test
-def bash_at_a_terminal():
+def bash_completes_typed_keys():
     """Real keys: what TAB makes of a line, with the shell's own cutting of words."""
     with Terminal("bash", "--norc", "--noprofile", "-i") as t:
         where = f"{scripts()}/bash-completion/completions"
@@ -205,7 +205,7 @@ NO_ZSH = None if shutil.which("zsh") else "zsh is not installed"
 
 
 @suite.test
-def zsh_syntax():
+def zsh_completion_has_valid_syntax():
     if NO_ZSH:
         return NO_ZSH
     for program in (MASTER, WORKER):
@@ -218,10 +218,10 @@ def zsh_syntax():
 
 
 @suite.test
-def zsh_at_a_terminal():
+def zsh_completes_typed_keys():
     if NO_ZSH:
         return NO_ZSH
-    zsh_syntax()  # writes the scripts
+    zsh_completion_has_valid_syntax()  # writes the scripts
     with Terminal("zsh", "-f", "-i") as t:
         t.type(f"fpath=({cluster.dir}/zsh $fpath); autoload -U compinit; compinit -u -D; unsetopt beep\n" + ECHO, "ready")
         t.type("cleave-master trai\t--log-f\tjs\tmi\t--set train.bat\t3 --max\t4\n",
@@ -257,7 +257,7 @@ def json_worker(name, *args, extra="", env=None):
 
 
 @suite.test
-def a_run_in_json():
+def run_with_json_log_prints_only_json():
     process, first, port = json_worker("json", "--log-format", "json", "--verbose")
     ready = json.loads(first)
     assert ready["event"] == "ready" and ready["level"] == "info" and f"port={port}" in ready["message"], ready
@@ -290,7 +290,7 @@ def a_run_in_json():
 
 
 @suite.test
-def what_decides_the_form():
+def log_format_option_overrides_the_config():
     """The option beats log.json, whatever that is; mistakes are in the form too."""
     for extra, args, json_form in (("log: {json: true}\n", (), True), ("log: {json: true}\n", ("--log-format=text",), False),
                                    ("", ("--log-format=json",), True), ("", (), False),
@@ -322,7 +322,7 @@ def what_decides_the_form():
 
 
 @suite.test
-def priorities_for_the_journal():
+def journal_stream_adds_priorities():
     """With JOURNAL_STREAM naming this very stream, and only then."""
     read, write = os.pipe()
     st = os.fstat(write)
@@ -441,7 +441,7 @@ def in_the_enum():
 
 
 @suite.test
-def each_code_has_its_section():
+def every_exit_code_is_documented():
     with open(os.path.join(ROOT, "deploy/EXIT-CODES.md")) as f:
         page = f.read()
     sections = re.split(r"^## Exit (\d+)$", page, flags=re.M)
@@ -454,14 +454,14 @@ def each_code_has_its_section():
 
 
 @suite.test
-def a_full_disk_behind_standard_output():
+def full_stdout_device_exits_with_1():
     path = session_of("unheard")
     for command in (["check", path], ["plan", path], ["train", path, "--max-steps", "1"], ["runs"], ["--help"]):
         assert full(*command) == 1, command
 
 
 @suite.test
-def a_reader_that_leaves_has_heard_enough():
+def closed_stdout_pipe_exits_with_0():
     p = subprocess.Popen([MASTER, "plan", session_of("left")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     p.stdout.close()
     assert p.wait(timeout=20) == 0 and not p.stderr.read()
@@ -469,7 +469,7 @@ def a_reader_that_leaves_has_heard_enough():
 
 
 @suite.test
-def each_code_is_produced():
+def every_exit_code_is_produced():
     for codes in (MASTER_CODES, WORKER_CODES):
         for code, produce in codes.items():
             if not isinstance(produce, str):

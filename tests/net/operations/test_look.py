@@ -74,7 +74,7 @@ def refused(command, path, *says):
 
 
 @suite.test
-def few_classes_are_read_through_layers():
+def labels_of_few_classes_are_readable_through_layers():
     for depth, head in enumerate(HEADS):
         look = plan(f"two-{depth}", LINEAR, "vector", head % 2, "y2")
         assert look["labels"]["read"] > .9 and look["labels"]["by"] in ("sign", "two clusters"), look
@@ -91,7 +91,7 @@ def few_classes_are_read_through_layers():
 
 
 @suite.test
-def labels_that_are_numbers_are_read():
+def numeric_labels_are_readable_from_gradients():
     """By their values where those repeat, else by whether they are above the median; of a one-hot
     label by where its 1 is."""
     for y, least in (("signs", .7), ("rare", .7), ("real", .3), ("far", .9), ("few", .9)):
@@ -110,7 +110,7 @@ def labels_that_are_numbers_are_read():
 
 
 @suite.test
-def gradients_that_workers_pass_on_are_read():
+def gradients_passed_between_workers_are_examined():
     """From the last worker's up to the next stage at home."""
     for transfer in ("via_master", "direct"):
         for middle, rows in (("w2", {"b": True, "d": True}), ("master", {"b": False, "d": True})):
@@ -131,7 +131,7 @@ def gradients_that_workers_pass_on_are_read():
 
 
 @suite.test
-def records_that_repeat_are_read():
+def repeated_records_are_readable():
     for x in ("kinds", "codes"):
         look = plan(x, LINEAR, x, HEADS[0] % 10, "y10")
         assert look["tokens"]["read"] > .9 and "records repeat" in look["tokens"]["by"], look
@@ -142,7 +142,7 @@ def records_that_repeat_are_read():
 
 
 @suite.test
-def tokens_and_pictures_are_read():
+def tokens_and_images_are_readable():
     look = plan("last", f"[{EMBEDDING}, {{op: lstm, out: 32}}, {{op: slice, dim: 1, start: {PLACES - 1}}}, {{op: flatten}}]", "tokens", HEADS[0] % 10, "y10")
     assert look["tokens"]["state"] == "looked at" and look["pixels"]["state"] == "not applicable", look
     look = plan("each", f"[{EMBEDDING}, {{op: lstm, out: 32}}]", "tokens", "[{op: mean, dim: 1}, {op: linear, out: 10}]", "y10")
@@ -157,7 +157,7 @@ def tokens_and_pictures_are_read():
 
 
 @suite.test
-def what_cannot_run_is_said():
+def probe_that_cannot_run_is_reported():
     digest = "0" * 64
     text = session("artifact", LINEAR, "vector", HEADS[0] % 10, "y10", keys=READABLE)
     with open(text) as f:
@@ -177,7 +177,7 @@ def what_cannot_run_is_said():
 
 
 @suite.test
-def what_has_nothing_to_read_is_not_called_unread():
+def nothing_to_read_is_reported_as_not_applicable():
     """Of five records nothing can be learned; but vectors have no pixels or tokens to be read, and
     without a gradient there is no label."""
     def states(name, front, x, head=HEADS[0] % 10, middle="[{op: scale, factor: 1}]"):
@@ -204,7 +204,7 @@ def what_has_nothing_to_read_is_not_called_unread():
 
 
 @suite.test
-def what_is_read_is_refused_before_anybody_is_dialled():
+def readable_labels_are_refused_before_connecting():
     cluster.workers[0].stop()
     try:
         path = session("two", LINEAR, "vector", HEADS[1] % 2, "y2")
@@ -216,7 +216,7 @@ def what_is_read_is_refused_before_anybody_is_dialled():
 
 
 @suite.test
-def figures_are_kept_with_the_run():
+def readability_figures_are_stored_with_the_run():
     path = session("kept", LINEAR, "vector", HEADS[1] % 2, "y2", keys="labels_readable: true")
     done = cluster.train(path)
     assert done.returncode == 0 and re.search(r"read from what leaves \(64 records, \d+\.\d s\): .*labels [01]\.\d\d by", done.stdout), done.stdout + done.stderr

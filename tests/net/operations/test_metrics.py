@@ -175,7 +175,7 @@ def windows_of(port, windows):
 
 
 @suite.test
-def a_step_of_a_small_network_is_two_messages_each_way_and_two_wakes():
+def small_step_takes_two_messages_each_way_and_two_wakeups():
     """One with the input, its CALL, its PREPARE and the end of the step before, and one with the
     gradient; back come the value, with ENDED, and the gradient, with FINISHED. Up to five steps a
     second are traced, with an end that is waited for, and CREDIT leaves by itself. What is long
@@ -201,7 +201,7 @@ def a_step_of_a_small_network_is_two_messages_each_way_and_two_wakes():
 
 
 @suite.test
-def counters_stay_when_a_session_is_cut_off():
+def counters_never_fall_when_a_session_is_cut_off():
     with Training("cut", 1000000, set=[waiting(150)]) as run:
         run.wait_for_step(1)
         seen = [numbers(cluster.pages[0])]
@@ -214,7 +214,7 @@ def counters_stay_when_a_session_is_cut_off():
 
 
 @suite.test
-def status_says_the_same():
+def status_matches_the_metrics():
     with Training("same", 1000000) as run, Caller(cluster.ports[0], cluster.certs, "watch") as c:
         run.wait_for_step(3)
         before = numbers(cluster.pages[0])
@@ -259,7 +259,7 @@ def waiting(ms):
 
 
 @suite.test
-def a_phase_is_what_the_master_waits_for():
+def phase_metric_names_what_the_master_waits_for():
     if SANITIZED:
         return "a sanitized program waits for itself"
     share, m = phases_of("slow-peer", 8, set=[waiting(10), "pipeline.window=textbook"])
@@ -388,7 +388,7 @@ def reloads_are_counted():
 # ---- health, and what the port is not ------------------------------------------------------------
 
 @suite.test
-def the_port_has_three_pages_and_nothing_else():
+def metrics_port_serves_only_three_pages():
     page = cluster.pages[0]
     assert get(page, "/healthz")[:2] == (200, "ok\n") and get(page, "/readyz")[:2] == (200, "ready\n")
     assert get(page, "/")[0] == get(page, "/metrics/")[0] == get(page, "/debug/pprof")[0] == 404
@@ -414,7 +414,7 @@ def a_draining_worker_is_not_ready():
 
 
 @suite.test
-def no_port_unless_asked_for():
+def metrics_port_is_closed_by_default():
     def listening(pid):
         sockets = {}
         for table in ("tcp", "tcp6"):
@@ -437,7 +437,7 @@ def no_port_unless_asked_for():
 
 
 @suite.test
-def who_opens_it_to_others_is_told():
+def public_metrics_address_gives_a_warning():
     for command in ("check", "plan"):
         for host, told in (("0.0.0.0", True), ("127.0.0.1", False), ("[::1]", False), ("localhost", False)):
             done = master(command, cluster.session("open", body(1) + listen(9102, host)), cwd=cluster.dir)
@@ -481,7 +481,7 @@ def names_used(expression):
 
 
 @suite.test
-def alerts_and_dashboard_use_what_there_is():
+def alerts_and_dashboard_use_existing_metrics():
     for command in (("check", "rules", RULES), ("check", "config", "deploy/prometheus/prometheus.yaml"),
                     ("test", "rules", TEST_RULES)):
         done = promtool(*command)

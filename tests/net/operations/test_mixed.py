@@ -13,7 +13,7 @@ suite = Suite()
 
 
 @suite.long
-def sessions_of_all_kinds_leave_nothing_behind():
+def mixed_sessions_leak_nothing():
     with cluster() as c:
         soak = Soak(c, 8)
         failures = soak.run(4 * SLOW)

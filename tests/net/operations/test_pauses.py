@@ -60,7 +60,7 @@ def a_short_pause_changes_no_bit():
 
 
 @suite.test
-def a_long_one_ends_it_with_the_reason():
+def pause_over_the_peer_timeout_ends_the_run():
     session = the.cluster.session("silent", BODY.replace("step_timeout: ", "step_timeout: 6"))
     run, worker = Run("silent", session=session).has_begun(), the.cluster.workers[0].process
     worker.send_signal(signal.SIGSTOP)
@@ -102,7 +102,7 @@ class Proxy:
 
 
 @suite.test
-def damage_is_told_from_an_end():
+def damaged_bytes_are_reported_as_damage():
     proxy = Proxy(the.cluster.ports[0])
     session = the.cluster.session("damaged", BODY)
     with open(session) as f:
@@ -115,7 +115,7 @@ def damage_is_told_from_an_end():
 
 
 @suite.test
-def a_killed_worker_is_missed_at_once():
+def killed_worker_ends_the_run_at_once():
     run = Run("killed").has_begun()
     the.cluster.workers[0].kill()
     begin = time.monotonic()

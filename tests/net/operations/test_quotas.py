@@ -31,7 +31,7 @@ def fill(w, context, first=1, dims=ONE, most=1000):
 
 
 @suite.test
-def sessions():
+def sessions_over_the_quota_are_refused():
     with tenants(light=dict(sessions=2)), Tenant("light") as light, Tenant("heavy") as heavy:
         first, _ = light.open(False), light.open(False)
         code, text = refusal(lambda: light.open(False))
@@ -48,7 +48,7 @@ def sessions():
 
 
 @suite.test
-def bytes_over_all_sessions():
+def bytes_over_the_identity_quota_are_refused():
     with tenants(light=dict(bytes="8MiB")), Tenant("light") as light, Tenant("heavy") as heavy:
         a, b, stranger = light.open(), light.open(), heavy.open()
         assert a.granted.session_bytes == 8 * MIB
@@ -77,7 +77,7 @@ def bytes_over_all_sessions():
 
 
 @suite.test
-def tensors_in_chunks_that_are_over_it_are_dropped():
+def chunked_tensors_over_the_quota_are_dropped():
     with tenants(light=dict(bytes="4MiB"), more="limits: {credit: 2MiB}\n"), Tenant("light") as light:
         w, data = light.open(), bytes(4 * LARGE[0] * LARGE[1])
         for i in range(12):  # six times the credit: it comes back for what is dropped
@@ -114,7 +114,7 @@ def tensors_in_chunks_that_are_over_it_are_dropped():
 
 
 @suite.test
-def tensors_over_all_sessions():
+def tensors_over_the_identity_quota_are_refused():
     with tenants(light=dict(tensors=40)), Tenant("light") as light:
         a, b = light.open(), light.open()  # each has a few ready
         assert a.granted.tensors == 40
@@ -128,7 +128,7 @@ def tensors_over_all_sessions():
 
 
 @suite.test
-def calls_that_wait_over_all_sessions():
+def waiting_calls_over_the_identity_quota_are_refused():
     with tenants(light=dict(calls=5), more="limits: {calls: 4}\n"), \
             Tenant("light") as light, Tenant("heavy") as heavy:
         a, b, stranger = light.open(), light.open(), heavy.open()
@@ -158,7 +158,7 @@ def calls_that_wait_over_all_sessions():
 
 
 @suite.test
-def the_reason_outlives_the_session():
+def quota_error_outlives_its_session():
     """A master that goes because of a quota: what is said of its end names the quota."""
     with tenants(light=dict(calls=1, bytes="1MiB")), Tenant("light") as light, Tenant("watch") as watch:
         def last_errors():
@@ -184,7 +184,7 @@ def the_reason_outlives_the_session():
 
 
 @suite.test
-def memory_of_the_whole_worker():
+def load_over_the_worker_memory_limit_is_refused():
     with tenants(more="memory_limit: 24MiB\n"), Tenant("light") as light, Tenant("heavy") as heavy:
         weights = mlp(1024, 1024)  # 4 MiB and as much of momentum
         a, b = light.open(weights, [2, 16]), heavy.open(weights, [2, 16])
@@ -205,7 +205,7 @@ def memory_of_the_whole_worker():
 
 
 @suite.test
-def a_load_ends_with_whoever_wanted_it():
+def load_stops_when_its_caller_leaves():
     with tenants(), Tenant("light") as light, Tenant("heavy") as heavy:
         w, log = light.open(), the.cluster.workers[0].text
         assert "memory_limit=" in log() and "(four fifths of " in log(), log()

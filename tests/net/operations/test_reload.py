@@ -49,7 +49,7 @@ def running(name):
 
 
 @suite.test
-def who_is_gone_leaves_and_may_come_back():
+def removed_identity_is_cut_off_until_restored():
     assert answers("guest") and answers("master")
     with running("guest") as r, Caller(cluster.ports[0], cluster.certs, name="guest") as standing:
         assert trains(r.process)
@@ -71,7 +71,7 @@ def who_is_gone_leaves_and_may_come_back():
 
 
 @suite.test
-def quotas_and_limits_are_the_new_ones():
+def reload_applies_new_quotas_and_limits():
     limits = "limits: {sessions: 3, session_bytes: 8MiB}\n"
     reload(extra=limits)
     about = answers("master").about
@@ -84,7 +84,7 @@ def quotas_and_limits_are_the_new_ones():
 
 
 @suite.test
-def an_error_changes_nothing():
+def invalid_reload_changes_nothing():
     said = reload(allow="", extra="limits: {session: 3}\n", says="NOT reloaded")
     assert "w1.yaml" in said and "session" in said, said
     assert answers("guest")
@@ -93,7 +93,7 @@ def an_error_changes_nothing():
 
 
 @suite.test
-def what_needs_a_restart_is_named():
+def reload_names_keys_that_need_a_restart():
     said = reload(change=lambda t: t.replace("name: w1\n", "name: renamed\nlog: {level: debug}\n", 1))
     assert "name has changed and needs a restart" in said and "log.level has changed" in said, said
     assert answers("guest").worker == "w1"

@@ -94,7 +94,7 @@ def flipped_labels_are_refused_by_name():
 
 
 @suite.test
-def other_inputs_are_refused_by_name():
+def changed_inputs_are_refused_by_name():
     arrays()
     body = "data: {format: npy, root: data, inputs: [left, right], train: [x.npy, x2.npy, y.npy]}\n"
     floats("x2.npy", 60, add=2)
@@ -105,7 +105,7 @@ def other_inputs_are_refused_by_name():
 
 
 @suite.test
-def text_and_images_are_compared():
+def changed_text_or_images_are_refused():
     """Of images the bytes of the files count: a new date alone is none."""
     def table(word, classes="ab"):
         with open(path("data", "t.csv"), "w") as f:
@@ -175,7 +175,7 @@ def another_tokenizer_or_model_is_refused_by_name():
 
 
 @suite.test
-def data_that_shrank_do_not_finish_a_run():
+def shrunken_data_does_not_finish_a_run():
     arrays()
     session = cluster.session("shrunk", DATA + STAGES + TAIL)
     assert cluster.train(session, "--fresh").returncode == 0
@@ -188,7 +188,7 @@ def data_that_shrank_do_not_finish_a_run():
 
 
 @suite.test
-def a_run_of_an_earlier_version_is_told_what_it_held_back():
+def run_from_an_old_version_names_the_split_keys_to_set():
     arrays()
     last = DATA.replace("fraction: 0.2", "fraction: 0.2, by: last")
     session = begun("older", last + STAGES + TAIL)
@@ -204,7 +204,7 @@ def a_run_of_an_earlier_version_is_told_what_it_held_back():
 # ---- keys ----------------------------------------------------------------------------------------
 
 @suite.test
-def changed_keys_are_told_and_kept():
+def changed_keys_are_reported_and_recorded():
     arrays()
     session = begun("keys", DATA + STAGES + TAIL)
     done = resumed(session, "--max-steps", "4", "--json", "--set", "train.optimizer.lr=0.05", "--set", "train.epochs=5")
@@ -222,7 +222,7 @@ def changed_keys_are_told_and_kept():
 
 
 @suite.test
-def an_optimiser_without_the_state_is_refused():
+def optimiser_without_checkpoint_state_is_refused():
     """Before anything of the run changes. adam and adamw have the same state."""
     arrays()
     session = begun("kind", DATA + STAGES + TAIL)
@@ -241,7 +241,7 @@ def an_optimiser_without_the_state_is_refused():
 # ---- sets ----------------------------------------------------------------------------------------
 
 @suite.test
-def sorted_data_are_held_back_by_class():
+def validation_split_of_sorted_data_covers_all_classes():
     arrays()
     body = DATA + STAGES + TAIL.replace("cross_entropy}", "cross_entropy, scores: [f1]}")
     session = cluster.session("sorted", body)
@@ -259,7 +259,7 @@ def sorted_data_are_held_back_by_class():
 
 
 @suite.test
-def a_fraction_that_rounds_to_none_holds_back_one():
+def validation_fraction_below_one_record_holds_back_one():
     arrays(21, lambda i: i % 3)
     tail = TAIL.replace("every_steps", "best: validation.loss, every_steps")
     session = cluster.session("rounds", DATA.replace("0.2", "0.02") + STAGES + tail)
@@ -269,7 +269,7 @@ def a_fraction_that_rounds_to_none_holds_back_one():
 
 
 @suite.test
-def groups_are_held_back_whole():
+def validation_split_does_not_divide_groups():
     arrays()
     whole("g.npy", [i // 4 for i in range(60)])
     session = cluster.session("groups", DATA.replace("fraction: 0.2", "fraction: 0.2, by: group, group: g.npy") + STAGES + TAIL)
@@ -293,7 +293,7 @@ def groups_are_held_back_whole():
 
 
 @suite.test
-def texts_are_grouped_by_a_column():
+def validation_split_groups_texts_by_a_column():
     with open(path("data", "g.jsonl"), "w") as f:
         f.writelines(json.dumps({"text": f"free software {i}", "label": "ab"[i % 2], "author": i // 5}) + "\n" for i in range(50))
     layers = "stages:\n  - {name: a, at: master, layers: [{op: embedding, rows: 1600, out: 4}, {op: mean, dim: 1}, {op: linear, out: 2}]}\n"
@@ -306,7 +306,7 @@ def texts_are_grouped_by_a_column():
 
 
 @suite.test
-def pages_and_documents_stay_together():
+def validation_split_does_not_divide_documents():
     """A page of several windows is held back whole; with `by: group` all pages of a file are."""
     def pages(named):
         with open(path("data", "d.jsonl"), "w") as f:
@@ -330,7 +330,7 @@ def pages_and_documents_stay_together():
 
 
 @suite.test
-def predict_takes_the_first_records():
+def predict_limit_takes_the_first_records():
     arrays()
     session = cluster.session("first", DATA + STAGES + TAIL)
     assert cluster.train(session, "--fresh").returncode == 0
@@ -342,7 +342,7 @@ def predict_takes_the_first_records():
 # ---- what is told --------------------------------------------------------------------------------
 
 @suite.test
-def scores_are_kept_with_evaluations():
+def scores_are_stored_with_evaluations():
     arrays()
     body = DATA + STAGES + TAIL.replace("cross_entropy}", "cross_entropy, scores: [f1, auc, confusion, perplexity]}")
     session = cluster.session("scores", body + "log: {tensorboard: true}\n")
@@ -364,7 +364,7 @@ def scores_are_kept_with_evaluations():
 
 
 @suite.test
-def losses_that_are_not_finite_are_said():
+def non_finite_losses_are_reported():
     arrays()
     body = DATA + STAGES.replace("{op: flatten}", "{op: flatten}, {op: linear, out: 6}") + TAIL.replace("lr: 0.1", "lr: 1.0e38")
     body = body.replace("schedule: {kind: cosine}", "schedule: {kind: constant}") + "log: {every: 4}\n"
@@ -383,7 +383,7 @@ def losses_that_are_not_finite_are_said():
 
 
 @suite.test
-def long_names_are_whole_or_cut_visibly():
+def long_names_are_complete_or_visibly_truncated():
     long = "x" * 70
     done = master("check", "--" + long, cwd=cluster.dir)
     assert f"there is no option --{long}" in done.stderr, done.stderr

@@ -67,7 +67,7 @@ def alert(name):
 
 
 @suite.test
-def a_list_that_is_missing_is_an_error():
+def missing_crl_file_fails_the_reload():
     said = hup(0, "NOT reloaded", "none.pem")
     assert "none.pem" in said and "tls.crl" in said, said
     assert answers("master")
@@ -78,7 +78,7 @@ def a_list_that_is_missing_is_an_error():
 
 
 @suite.test
-def a_revoked_caller_is_out_at_once():
+def revoked_caller_is_disconnected_at_once():
     with running(session("guest", "guest")) as r, Caller(cluster.ports[0], cluster.certs, name="guest") as standing:
         assert trains(r.process)
         standing.hello()
@@ -101,7 +101,7 @@ def a_revoked_caller_is_out_at_once():
 
 
 @suite.test
-def a_revoked_worker_is_dialled_by_nobody():
+def revoked_worker_is_refused_by_master_and_peers():
     """By its master, and by the worker that has a link with it."""
     with running(session("direct")) as r:
         assert trains(r.process)
@@ -116,7 +116,7 @@ def a_revoked_worker_is_dialled_by_nobody():
 
 
 @suite.test
-def doctor_looks_at_the_list():
+def doctor_reports_the_crl_expiry():
     path = session("listed", extra=", crl: certs/crl.pem")
     done = run(MASTER, "doctor", path, cwd=cluster.dir)
     assert "the list holds for " in done.stdout, done.stdout

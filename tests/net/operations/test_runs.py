@@ -73,7 +73,7 @@ def follow(name, *args):
 # ---- ends ----------------------------------------------------------------------------------------
 
 @suite.test
-def a_finished_run():
+def finished_run_is_recorded():
     session = cluster.session("finished", DATA + STAGES + TAIL)
     before = 1000 * time.time() - 1
     done = cluster.train(session)
@@ -137,7 +137,7 @@ def the_best_checkpoint_is_kept():
 
 
 @suite.test
-def the_log_is_what_was_printed():
+def log_command_repeats_what_the_run_printed():
     session = cluster.session("printed", DATA + STAGES + TAIL)
     done = cluster.train(session, "--json")
     assert done.returncode == 0, done.stderr
@@ -146,7 +146,7 @@ def the_log_is_what_was_printed():
 
 
 @suite.test
-def a_failed_run():
+def failed_run_is_recorded_with_its_cause():
     with Training("lost", "--set", "checkpoint.every_steps=100000000") as run, follow("lost") as log:
         cluster.workers[0].kill()
         code, _, err = run.end()
@@ -161,7 +161,7 @@ def a_failed_run():
 
 
 @suite.test
-def a_run_that_never_started():
+def run_that_never_connected_leaves_no_folder():
     """It leaves no folder, and an earlier run as it was; a run that goes on keeps a record of
     it."""
     session = cluster.session("unmet", DATA + STAGES + TAIL)
@@ -180,7 +180,7 @@ def a_run_that_never_started():
 
 
 @suite.test
-def a_killed_run_is_seen_to_be_dead_and_resumed():
+def killed_run_is_shown_as_died_and_resumes():
     with Training("killed", "--set", "checkpoint.every_steps=20") as run, follow("killed") as log:
         assert recorded("killed")["state"] == "running"
         run.process.kill()
@@ -201,7 +201,7 @@ def a_killed_run_is_seen_to_be_dead_and_resumed():
 
 
 @suite.test
-def a_loop_of_resume_survives_any_kill():
+def resume_after_repeated_kills_gives_the_same_bits():
     """Also before the first checkpoint, and within it: it begins again at step 1, with the run's
     own seed, and comes to the bits of a run that nobody killed."""
     tail = TAIL.replace("every_steps: 4", "every_steps: 100000000").replace(" seed: 5eed5eed5eed5eed5eed5eed5eed5eed,", "")
@@ -229,7 +229,7 @@ def a_loop_of_resume_survives_any_kill():
 
 
 @suite.test
-def an_interrupted_run():
+def interrupted_run_is_recorded_with_a_checkpoint():
     with Training("ctrlc") as run:
         run.process.send_signal(signal.SIGINT)
         code, out, _ = run.end()
@@ -288,7 +288,7 @@ def stop_now_leaves_no_checkpoint():
 
 
 @suite.test
-def a_follower_waits_for_the_word_of_who_killed():
+def log_follower_waits_for_the_record_of_a_kill():
     """As `stop --now` does it: the kill first, its record a moment later."""
     with Training("word") as run, follow("word") as log:
         time.sleep(0.3 * SLOW)
@@ -304,7 +304,7 @@ def a_follower_waits_for_the_word_of_who_killed():
 
 
 @suite.test
-def a_run_that_was_killed_says_how_far_it_came():
+def killed_run_reports_its_last_step():
     with Training("far") as run:
         done = tool("stop", "far", "--now", "--json")
         run.end()
@@ -313,7 +313,7 @@ def a_run_that_was_killed_says_how_far_it_came():
 
 
 @suite.test
-def asking_twice_is_not_ctrl_c_twice():
+def repeated_stop_still_writes_the_checkpoint():
     """Two requests, sent as `stop` does, before the step ends; the checkpoint is written all the
     same."""
     with Training("twice") as run:
@@ -328,7 +328,7 @@ def asking_twice_is_not_ctrl_c_twice():
 # ---- one at a time -------------------------------------------------------------------------------
 
 @suite.test
-def a_folder_has_one_trainer():
+def second_trainer_in_a_run_folder_is_refused():
     with Training("both") as run:
         for how in ((), ("--resume",), ("--fresh",)):
             done = cluster.train(os.path.join(cluster.dir, "both.yaml"), *how)
@@ -341,7 +341,7 @@ def a_folder_has_one_trainer():
 # ---- wrong words and damage ----------------------------------------------------------------------
 
 @suite.test
-def wrong_names():
+def wrong_run_names_get_a_suggestion():
     for command in ("log", "stop"):
         done = tool(command, "finishd")
         assert done.returncode == 1 and "did you mean 'finished'" in done.stderr, done.stderr
@@ -378,7 +378,7 @@ def wrong_names():
 
 
 @suite.test
-def damaged_and_hostile_folders():
+def damaged_run_folders_are_reported_safely():
     whole = open(path("finished", "run.json")).read()
     cases = {"cut": whole[:200], "empty": "", "deep": "[" * 100000, "esc": whole.replace('"host": "', '"host": "\\u001b[2J'),
              "binary": "\0\xff" * 500, "large": whole + " " * (2 << 20)}
@@ -424,7 +424,7 @@ def disk(name, size):
 
 
 @suite.test
-def a_disk_that_is_full():
+def full_disk_error_names_the_file():
     """Each command says which file did not fit, and what there is can still be looked at."""
     with disk("tiny", "64k") as tiny:
         if not tiny:
@@ -469,7 +469,7 @@ def event_files_show_what_the_run_did():
 
 
 @suite.test
-def a_resumed_run_goes_on_in_a_file_of_its_own():
+def resumed_run_writes_its_own_event_file():
     session = cluster.session("board", DATA + STAGES + TAIL)
     places = ("--set", f"log.tensorboard={cluster.dir}/boards")
     assert cluster.train(session, *places, "--max-steps", "7").returncode == 0
@@ -488,7 +488,7 @@ def a_resumed_run_goes_on_in_a_file_of_its_own():
 
 
 @suite.test
-def a_full_disk_is_a_warning():
+def full_disk_for_event_files_is_a_warning():
     """Event files on a file system of two pages: the run ends well and says it once."""
     with disk("small", "8k") as small:
         if not small:
@@ -501,7 +501,7 @@ def a_full_disk_is_a_warning():
 
 
 @suite.test
-def no_event_files_unless_asked_for():
+def event_files_are_off_by_default():
     session = cluster.session("plain", DATA + STAGES + TAIL)
     assert cluster.train(session, "--set", "log.tensorboard=false").returncode == 0
     assert not os.path.exists(path("plain", "tensorboard"))

@@ -47,7 +47,7 @@ def preloaded():
 
 
 @suite.test
-def keys_are_read_when_cores_are_off():
+def keys_are_read_only_with_core_dumps_disabled():
     env = preloaded()
     serving = Worker(cluster, "w1", cluster.worker_config(0), env)
     serving.stop()

@@ -66,7 +66,7 @@ def diagnosis_of(name, worker, pattern, interval):
 
 
 @suite.test
-def a_computing_session_says_so():
+def computing_session_is_diagnosed_as_computing():
     def once_pinged():  # a link has no round-trip time until its first PONG
         s = diagnosis_of("busy", "w1", r"^computing (9\d|100) %", "0.3")
         return s if s["links"][0]["round_trip_ms"] is not None else None
@@ -97,7 +97,7 @@ def a_slow_link_is_named_with_its_speed_and_round_trip():
 
 
 @suite.test
-def numbers_grow():
+def counters_grow_between_two_calls():
     until(lambda: all(sessions(look(code=4), worker).get(name, {}).get("modules")
                       for name, worker in (("busy", "w1"), ("slow", "w2"))))
     first = look(code=4)
@@ -115,7 +115,7 @@ def numbers_grow():
 
 
 @suite.test
-def modules_have_the_names_that_their_programs_gave():
+def modules_show_the_names_of_their_programs():
     """Of another session file's run, and of another program. What such a name holds never reaches a
     terminal or breaks the JSON; one that is no text at all, or too long, is refused."""
     (m,) = until(lambda: sessions(look(*EYE, code=4), "w2").get("slow", {}).get("modules"))
@@ -138,7 +138,7 @@ def modules_have_the_names_that_their_programs_gave():
 
 
 @suite.test
-def the_numbers_are_those_of_the_protocol():
+def status_command_matches_the_status_reply():
     """What another client sees in StatusReply."""
     if pyclient.MISSING:
         return pyclient.MISSING
@@ -153,7 +153,7 @@ def the_numbers_are_those_of_the_protocol():
 
 
 @suite.test
-def every_name_is_explained():
+def every_status_key_is_documented():
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/STATUS.md")) as f:
         explained = set(re.findall(r"`(\w+)`", f.read()))
     w = look(code=4)["w1"]
@@ -163,7 +163,7 @@ def every_name_is_explained():
 
 
 @suite.test
-def a_master_sees_its_own_and_an_observer_all():
+def master_sees_its_own_sessions_and_an_observer_all():
     text = status("--json", code=4)
     # neither the identity nor the name
     assert "test/other" not in text and '"idle"' not in text, text
@@ -185,7 +185,7 @@ def a_master_sees_its_own_and_an_observer_all():
 
 
 @suite.test
-def errors_are_shown_to_whom_they_concern():
+def errors_are_shown_only_to_their_owner_and_observers():
     """A stranger is refused: the observer reads it, the master does not. The other's session fails:
     its master and the observer do."""
     done = master("status", os.path.join(c.dir, "busy.yaml"), "--set", "tls.cert=certs/nobody.pem",
@@ -218,7 +218,7 @@ def a_dead_worker_has_a_row_with_the_fix():
 
 
 @suite.test
-def a_silent_worker_keeps_nobody_waiting():
+def silent_worker_does_not_delay_the_others():
     """A port that accepts and says nothing: the others answer as soon as ever, and it gets its
     row."""
     with socket.socket() as silent:
@@ -232,7 +232,7 @@ def a_silent_worker_keeps_nobody_waiting():
 
 
 @suite.test
-def a_worker_that_stops_meanwhile_is_said_to_give_no_answer():
+def worker_stopped_during_watch_is_shown_as_not_answering():
     command = [MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--json", "--interval", "0.2",
                "--set", "limits.connect_timeout=500ms"]
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
@@ -283,7 +283,7 @@ class ExpiredServer:
 
 
 @suite.test
-def what_is_wrong_and_what_helps():
+def each_connection_error_shows_a_fix():
     """A worker of another CA, another worker than was meant, one whose certificate has expired, a
     host that there is not; a worker that drains; and files that are no session."""
     def refused(error, fix, *args):
@@ -323,7 +323,7 @@ def what_is_wrong_and_what_helps():
 
 
 @suite.test
-def a_worker_that_drains_says_so():
+def draining_worker_is_shown_as_draining():
     with Cluster(1) as ending:
         session = ending.session("late", body("w1", "{op: relu}", 8, 32))
         os.mkdir(os.path.join(ending.dir, "data"))
@@ -369,7 +369,7 @@ class Terminal:
 
 
 @suite.test
-def narrow_terminals():
+def watch_fits_narrow_terminals():
     """It flows at the real width down to 20 columns; below, the terminal cuts lines instead of
     scrolling."""
     for columns, most in ((60, 60), (30, 30), (20, 20), (8, 20)):
@@ -402,7 +402,7 @@ def watch_redraws_in_place_and_restores_the_terminal():
 
 
 @suite.test
-def a_low_window_shows_why_of_everybody():
+def low_window_shows_the_diagnosis_of_every_session():
     """What each session holds is left out before a session is; it is there when the view is put
     away."""
     t = Terminal(80, MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.3", rows=16)
@@ -418,7 +418,7 @@ def a_low_window_shows_why_of_everybody():
 
 
 @suite.test
-def watch_elsewhere_is_blocks_of_lines():
+def watch_without_a_terminal_prints_plain_blocks():
     p = subprocess.Popen([MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2"],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=c.dir)
     time.sleep(1.2 * SLOW)
@@ -446,7 +446,7 @@ def sessions_that_share_a_core_wait_for_it():
 
 
 @suite.test
-def nobody_reads_it():
+def watch_ends_when_its_output_is_closed():
     """The view ends with its reader, and says so where it cannot write; a closed standard output is
     not taken for the first connection."""
     command = [MASTER, "status", os.path.join(c.dir, "two.yaml"), "--watch", "--interval", "0.2"]
@@ -462,7 +462,7 @@ def nobody_reads_it():
 
 
 @suite.test
-def clumsy_command_lines():
+def invalid_status_options_are_refused():
     done = master("status", os.path.join(c.dir, "two.yaml"), "--interval", "soon", cwd=c.dir)
     assert done.returncode == 2 and "from 0.1 to 3600" in done.stderr, done.stderr
     assert master("status").returncode == 2

@@ -71,17 +71,17 @@ def life(abstract):
 
 
 @suite.test
-def told_on_a_socket_in_the_file_system():
+def worker_notifies_a_file_system_socket():
     life(False)
 
 
 @suite.test
-def told_on_an_abstract_socket():
+def worker_notifies_an_abstract_socket():
     life(True)
 
 
 @suite.test
-def sessions_in_the_status_line():
+def status_line_counts_sessions():
     with Manager("status") as m:
         m.until("READY=1")
         session = cluster.session("status-run", IMAGE_DATA + (
@@ -97,7 +97,7 @@ def sessions_in_the_status_line():
 
 
 @suite.test
-def the_watchdog_is_fed():
+def watchdog_is_notified_while_the_main_loop_runs():
     """Twice in the time it gives, while the main loop lives; not when it watches another
     process."""
     with Manager("dog", env={"WATCHDOG_USEC": "400000"}) as m:
@@ -131,7 +131,7 @@ def the_watchdog_is_fed():
 
 
 @suite.test
-def a_manager_that_is_gone_harms_nothing():
+def missing_notify_socket_is_ignored():
     for path in (os.path.join(cluster.dir, "nobody.sock"), "@nobody", "relative", "/" + "x" * 200, "@", ""):
         with Manager("alone", env={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "1"}) as m:
             assert "ready" in m.process.stderr.readline()
@@ -189,7 +189,7 @@ def credentials_stay_until_a_restart_and_files_reload():
 
 
 @suite.test
-def where_credentials_may_be():
+def invalid_credentials_directory_is_refused():
     folder = service_manager_copies("credentials-3")
     config = os.path.join(cluster.dir, "where.yaml")
 
@@ -237,7 +237,7 @@ def exposure(path):
 
 
 @suite.test
-def the_unit_is_not_exposed():
+def unit_has_a_systemd_exposure_of_at_most_2():
     if NO_ANALYZE:
         return NO_ANALYZE
     assert exposure(UNIT) <= 2.0
@@ -260,7 +260,7 @@ def hosted(folder, drop_in=None):
 
 
 @suite.test
-def the_unit_is_understood():
+def unit_passes_systemd_analyze_verify():
     if NO_ANALYZE:
         return NO_ANALYZE
     manuals = os.path.join(os.path.abspath(BIN), "share", "man")
@@ -274,7 +274,7 @@ def the_unit_is_understood():
 
 
 @suite.test
-def the_unit_and_the_page_agree():
+def unit_settings_match_what_the_tests_emulate():
     """What the tests above emulate is what the unit says."""
     said = settings(UNIT)
     assert ("Type", "notify") in said and ("DynamicUser", "yes") in said and dict(said)["WatchdogSec"] == "30"
@@ -403,7 +403,7 @@ def is_killed_when_it_hangs(host):
 
 
 @suite.test
-def the_unit_under_systemd():
+def unit_starts_reloads_and_stops_under_systemd():
     """Started, trained on, reloaded, killed by the watchdog when it hangs, stopped."""
     why, port = cannot_host(), free_port()
     if why:

@@ -64,7 +64,7 @@ def refused(code, log, name="bad", certs=None, ca="ca.pem"):
 
 
 @suite.test
-def wrong_ca():
+def client_of_another_ca_is_refused():
     other = os.path.join(cluster.dir, "other")
     if not os.path.isdir(other):
         master("certs", "init", "--dir", other)
@@ -74,12 +74,12 @@ def wrong_ca():
 
 
 @suite.test
-def no_client_certificate():
+def missing_client_certificate_is_refused():
     refused(grpc.StatusCode.UNAVAILABLE, "peer did not return a certificate", None)
 
 
 @suite.test
-def expired_client_certificate():
+def expired_client_certificate_is_refused():
     forge("expired", [("URI", NAMES["URI"])], end="20210101000000Z")
     refused(grpc.StatusCode.UNAVAILABLE, "certificate verify failed", "expired")
     forge("future", [("URI", NAMES["URI"])], begin="20480101000000Z")
@@ -91,7 +91,7 @@ def expired_client_certificate():
 
 
 @suite.test
-def identity_not_in_allow():
+def identity_not_in_allow_is_refused():
     """The handshake itself fails."""
     cluster.issue("stranger", "spiffe://test/stranger")
     text = refused(grpc.StatusCode.UNAVAILABLE,
@@ -103,7 +103,7 @@ def identity_not_in_allow():
 
 
 @suite.test
-def dns_name_spelled_like_an_allowed_uri():
+def dns_name_spelled_like_an_allowed_uri_is_refused():
     forge("dns", [("DNS", NAMES["URI"])])
     refused(grpc.StatusCode.UNAVAILABLE, "audit deny identity=. address=127.0.0.1 .*one URI", "dns")
     forge("both", [("URI", "spiffe://test/stranger"), ("DNS", NAMES["URI"])])
@@ -115,7 +115,7 @@ def dns_name_spelled_like_an_allowed_uri():
 
 
 @suite.test
-def two_uris():
+def certificate_with_two_uris_is_refused():
     forge("two", [("URI", NAMES["URI"]), ("URI", "spiffe://test/stranger")])
     refused(grpc.StatusCode.UNAVAILABLE, "audit deny identity=. address=127.0.0.1 .*one URI", "two")
     forge("twice", [("URI", NAMES["URI"]), ("URI", NAMES["URI"])])
@@ -123,7 +123,7 @@ def two_uris():
 
 
 @suite.test
-def no_client_by_its_usage():
+def certificate_without_client_usage_is_refused():
     """Of a certificate without an extended key usage OpenSSL says nothing; the worker does, and
     tells the caller."""
     forge("plain", [("URI", NAMES["URI"])], use=None)
@@ -160,7 +160,7 @@ def server_certificate(version=ssl.TLSVersion.TLSv1_3):
 
 
 @suite.test
-def tls_1_2_only():
+def tls_1_2_client_is_refused():
     worker = cluster.workers[0]
     before = len(worker.text())
     with Others():
@@ -178,7 +178,7 @@ def tls_1_2_only():
 
 
 @suite.test
-def plain_http2_is_nothing():
+def plaintext_http2_is_refused():
     with Others():
         with socket.create_connection(("127.0.0.1", cluster.ports[0]), 10) as s:
             s.settimeout(10 * SLOW)
@@ -244,7 +244,7 @@ def dial(impostor, identity):
 
 
 @suite.test
-def wrong_server_identity():
+def server_with_another_identity_receives_nothing():
     """The server's certificate is good but somebody else's: not one byte leaves the master."""
     cluster.issue("elsewhere", "spiffe://test/elsewhere")
     impostor = Impostor("elsewhere")
@@ -266,7 +266,7 @@ def wrong_server_identity():
 
 
 @suite.test
-def server_of_another_ca():
+def server_of_another_ca_receives_nothing():
     other = os.path.join(cluster.dir, "foreign")
     master("certs", "init", "--dir", other)
     master("certs", "issue", "w1", "--dir", other, "--uri", "spiffe://test/w1", "--ip", "127.0.0.1")
@@ -278,7 +278,7 @@ def server_of_another_ca():
 
 
 @suite.test
-def server_that_dies_refuses_nobody():
+def dying_server_is_not_reported_as_a_refusal():
     """Such a connection ends like one of a server that does not take our certificate."""
     impostor = Dying("w1")
     done = dial(impostor, "spiffe://test/w1")
@@ -308,7 +308,7 @@ def bad_identities():
 
 
 @suite.test
-def commands_end_with_4_for_want_of_an_identity():
+def commands_without_a_valid_identity_exit_with_4():
     """Whichever command needs it. A finished run stays where it is, and needs none. In `make test`
     all commands try one of them, and one command all."""
     session = cluster.session("ours", STAGES % 2)
@@ -325,7 +325,7 @@ def commands_end_with_4_for_want_of_an_identity():
 
 
 @suite.test
-def a_worker_whose_certificate_has_ended():
+def expired_worker_certificate_exits_with_4():
     """However it is met."""
     forge("w-ended", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
     session = cluster.session("ours2", STAGES % 2)
@@ -354,7 +354,7 @@ def start_up(**tls):
 
 
 @suite.test
-def worker_refuses_to_start():
+def worker_with_an_unusable_certificate_does_not_start():
     forge("old", [("URI", "spiffe://test/w1"), ("IP", "127.0.0.1")], end="20210101000000Z")
     code, text = start_up(cert="old.pem", key="old.key")
     assert code == 4 and "expired" in text and "old.pem" in text and "2021" in text, (code, text)
@@ -461,7 +461,7 @@ def another_ca_is_believed_while_it_is_there(old):
 
 
 @suite.test
-def reload_while_a_session_runs():
+def certificate_reload_keeps_a_running_session():
     steps, worker = 600, cluster.workers[0]
     alone = cluster.train(cluster.session("alone", STAGES % steps))
     assert alone.returncode == 0, alone.stderr

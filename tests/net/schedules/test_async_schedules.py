@@ -208,7 +208,7 @@ def versions_alive(rows):
 
 
 @suite.test
-def pipedream_has_the_numbers_of_its_list():
+def pipedream_matches_its_instruction_list():
     for momentum in (0.0, 0.9) if LONG else (0.9,):
         stages, trace = compare(f"pipedream{int(10 * momentum)}", "pipedream", 1, 6, 3, momentum)
         assert [s.staleness for s in stages] == [3, 2, 1, 0], [s.staleness for s in stages]
@@ -218,7 +218,7 @@ def pipedream_has_the_numbers_of_its_list():
 
 
 @suite.test
-def pipedream_2bw_has_the_numbers_of_its_list_and_two_versions():
+def pipedream_2bw_matches_its_list_and_keeps_two_versions():
     for momentum, micro in ((0.0, 4), (0.9, 4), (0.0, 5)) if LONG else ((0.9, 4), (0.0, 5)):
         stages, trace = compare(f"2bw{int(10 * momentum)}-{micro}", "pipedream-2bw", micro, 4, 3, momentum)
         assert all(s.staleness == 1 and s.versions == 2 for s in stages), [(s.staleness, s.versions) for s in stages]
@@ -229,13 +229,13 @@ def pipedream_2bw_has_the_numbers_of_its_list_and_two_versions():
 
 
 @suite.test
-def asynchronous_schedules_with_forwards_that_run_again_have_the_same_numbers():
+def asynchronous_schedules_with_recompute_match_their_lists():
     compare("pipedream-again", "pipedream", 1, 5, 2, 0.9, recompute=True)
     compare("2bw-again", "pipedream-2bw", 3, 4, 2, 0.0, recompute=True)
 
 
 @suite.test
-def zb_h1_computes_the_gradients_of_parameters_after_the_next_of_inputs():
+def zb_h1_runs_weight_gradients_after_later_input_gradients():
     session = cluster.session("zb", body("schedule: zb-h1, micro_batches: 8", 4))
     path = os.path.join(cluster.dir, "zb.trace")
     done = cluster.train(session, "--trace", path, timeout=60)
@@ -274,7 +274,7 @@ def trained_in_rounds(tag, checkpoint, *options):
 
 
 @suite.test
-def rounds_end_with_flush_every_and_the_epoch_alone():
+def rounds_end_only_at_flush_every_and_epoch_end():
     """Checkpoints wait for the end of a round, and the weights do not depend on them."""
     wanted = {500: [30], 1: [5, 10, 12, 17, 22, 24, 29, 30], 7: [10, 17, 22, 29, 30], 12: [12, 24, 30]}
     for every, steps in wanted.items():
@@ -284,7 +284,7 @@ def rounds_end_with_flush_every_and_the_epoch_alone():
 
 
 @suite.test
-def who_interrupts_a_round_waits_for_its_end():
+def interrupt_waits_for_the_end_of_a_round():
     trained_in_rounds("undisturbed", 500)
     for at, end in ((3, 5), (11, 12), (13, 17)):
         trained_in_rounds(f"stop{at}", 500, "--max-steps", str(at))

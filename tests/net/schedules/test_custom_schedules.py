@@ -159,7 +159,7 @@ REFUSED = re.compile(r"rank \d+, instruction \d+ \(|\.sched:\d+:\d+: \w+@\d+: ")
 
 
 @suite.test
-def damaged_orders_are_refused_by_name_before_anything_is_sent_or_give_the_same_weights():
+def damaged_orders_are_refused_or_give_the_same_weights():
     r, refused = random.Random(91), 0
     for n, micro in SHAPES[1:]:
         lists = plan_of(n, micro)
@@ -188,7 +188,7 @@ def stepping():
 
 
 @suite.test
-def what_is_no_schedule_of_the_session_is_refused_by_check_plan_and_train():
+def invalid_schedule_is_refused_by_check_plan_and_train():
     lists = plan_of(3, 3)
     good = lists.text(lists.ranks)
     cases = {
@@ -216,7 +216,7 @@ def what_is_no_schedule_of_the_session_is_refused_by_check_plan_and_train():
 
 
 @suite.test
-def kinds_that_do_not_fit_are_refused_by_check():
+def schedule_kinds_that_do_not_fit_are_refused():
     for n, micro, kind, part in ((4, 3, "interleaved", "interleaved"), (2, 4, "interleaved", "interleaved")):
         done = master("check", session_of(f"unfit{n}", n, micro, f"schedule: {kind}"))
         assert done.returncode == 3 and part in done.stderr, done

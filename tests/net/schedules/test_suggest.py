@@ -45,7 +45,7 @@ def convs(way):
 
 
 @suite.test
-def cuts_follow_times_and_speeds():
+def suggested_cuts_follow_layer_times_and_node_speeds():
     """Layers alike: about thirds; a node three times as fast takes most of them."""
     even, _ = suggest("even", body(stages_of(ALIKE), batch=64), *QUICK)
     assert even["complete"] and [s["at"] for s in even["best"][0]["stages"]] == PLACES
@@ -57,7 +57,7 @@ def cuts_follow_times_and_speeds():
 
 
 @suite.long
-def what_is_suggested_can_be_pasted():
+def suggested_stages_can_be_pasted_into_a_session():
     told, session = suggest("paste", body(stages_of(ALIKE), batch=64))
     best = told["best"][0]
     text = body(best["yaml"], f"micro_batches: {best['micro_batches']}", batch=64)
@@ -70,7 +70,7 @@ def what_is_suggested_can_be_pasted():
 
 
 @suite.test
-def links_decide_where_little_crosses():
+def slow_link_moves_the_cut_to_the_smallest_tensor():
     """Over a slow link the cut is behind the pooling, whatever the nodes then have to do."""
     net = [["{op: conv2d, out: 32, kernel: 3, pad: 1}"], ["{op: relu}", "{op: maxpool, kernel: 6}"],
            ["{op: flatten}", "{op: linear, out: 32}", "{op: relu}", "{op: linear, out: 10}"]]
@@ -82,7 +82,7 @@ def links_decide_where_little_crosses():
 
 
 @suite.test
-def the_input_and_pinned_cuts_stay():
+def suggestion_does_not_move_input_or_pinned_cuts():
     """Without weights before the first cut the input would leave; a frozen stage stays what it
     is."""
     flat = [["{op: maxpool, kernel: 2}", "{op: flatten}", "{op: linear, out: 64}"],
@@ -101,7 +101,7 @@ def the_input_and_pinned_cuts_stay():
 
 
 @suite.test
-def no_layout_that_is_not_permitted():
+def suggestion_never_violates_privacy():
     """Workers a thousand times as fast get no layer that has to stay between them and the records
     or the labels: not the convolution, not the last layer that learns from secret weights."""
     net = [["{op: scale, factor: 2}", "{op: conv2d, out: 6, kernel: 3, pad: 1}", "{op: relu}", CONV],
@@ -122,7 +122,7 @@ def no_layout_that_is_not_permitted():
 
 
 @suite.test
-def clumsy_options():
+def invalid_suggest_options_are_refused():
     session = cluster.session("clumsy", body(stages_of(NET)))
 
     def refused(code, text, *args):
@@ -160,7 +160,7 @@ def number_of(tag):
 
 
 @suite.test
-def auto_is_chosen_once():
+def auto_micro_batches_are_chosen_once():
     """Trained with auto, by the number that was chosen, and with a break in between: the same
     bits."""
     session = cluster.session("auto", body(stages_of(NET), "micro_batches: auto"))
@@ -207,7 +207,7 @@ def chosen_for(name, net):
 
 
 @suite.long
-def auto_pipelines_what_takes_time():
+def auto_uses_micro_batches_only_for_long_compute():
     """A timer runs as long for few samples as for many: one micro-batch. Convolutions are shared
     out."""
     net = [["{op: conv2d, out: 2, kernel: 3}", "{op: wait, forward_ms: 5, input_ms: 5, weight_ms: 5}"],

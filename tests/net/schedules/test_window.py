@@ -71,7 +71,7 @@ def step_is(n):
 @suite.test
 @alone("times of steps and of links")
 @measured
-def the_window_follows_a_delay_that_changes():
+def auto_window_adapts_to_a_changed_delay():
     """Without a delay the textbook's window of 2 is about right; with 80 ms of round trip at each
     worker (the way from one to the other is 80 ms) it loses most of the time."""
     with DelayedCluster(2, round_trip_ms=0, env=TESTING) as cluster:

@@ -35,7 +35,7 @@ def trained(tag, places, dtype, steps):
 
 
 @suite.test
-def split_equals_unsplit():
+def split_run_gives_the_same_bits_as_unsplit():
     if not HAS:
         return LACKS
     reference, losses = trained("whole", ["master"] * 3, "bf16", 20)
@@ -47,7 +47,7 @@ def split_equals_unsplit():
 
 
 @suite.long
-def loss_is_near_that_of_f32():
+def bf16_loss_is_close_to_f32():
     if not HAS:
         return LACKS
     plain, slow = trained("f32", ["master", "w1", "w2"], "f32", 200)
@@ -60,7 +60,7 @@ def loss_is_near_that_of_f32():
 
 
 @suite.test
-def plan_says_it():
+def plan_shows_the_bf16_ops():
     if not HAS:
         return LACKS
     session = cluster.session("said", body(["master", "w1", "w2"], "bf16", 20))
@@ -70,7 +70,7 @@ def plan_says_it():
 
 
 @suite.test
-def a_master_without_it_is_told():
+def master_without_bf16_is_refused():
     session = cluster.session("here", body(["master", "w1", "w2"], "bf16", 20))
     for verb in ("check", "plan", "train"):
         done = run(MASTER, verb, session, cwd=cluster.dir, env=OLDER)
@@ -82,7 +82,7 @@ def a_master_without_it_is_told():
 
 
 @suite.test
-def a_worker_without_it_is_named():
+def worker_without_bf16_is_named():
     with Cluster(1, env=OLDER) as old:
         os.symlink(os.path.join(cluster.dir, "data"), os.path.join(old.dir, "data"))
         done = old.train(old.session("there", body(["w1"] * 3, "bf16", 20)))

@@ -100,7 +100,7 @@ def near(one, other):
 
 
 @suite.test
-def calls_of_one_size_give_the_bits_without_it():
+def equal_batches_give_the_same_bits_as_without_cache():
     """Losses, validations and weights, in both shapes; dropout of the front is off, and that of
     the rest is as it was."""
     for tail in (False, True):
@@ -112,7 +112,7 @@ def calls_of_one_size_give_the_bits_without_it():
 
 
 @suite.test
-def short_batches_are_near_those_without_it():
+def short_batches_are_close_to_those_without_cache():
     plain = cluster.trained("short-plain", body(False, **SHORT), steps(3, 12))
     cached = cluster.trained("short-cached", body(True, 0.5, **SHORT), steps(3, 12))
     near(plain, cached)
@@ -120,7 +120,7 @@ def short_batches_are_near_those_without_it():
 
 
 @suite.test
-def later_epochs_send_numbers_alone():
+def later_epochs_send_only_row_numbers():
     """The worker counts what comes: the rows of all records once, and after the first epoch of
     each record 8 bytes and its share of the frames."""
     row, came, per_epoch = OUT * 4, {}, {}
@@ -138,7 +138,7 @@ def later_epochs_send_numbers_alone():
 
 
 @suite.test
-def the_page_and_the_plan_name_it():
+def plan_and_egress_page_show_the_cache():
     said = run(MASTER, "plan", cluster.session("said", body(True, 0.5)), cwd=cluster.dir).stdout
     for text in ("CACHED activation of stage 'front', once", "CACHED: numbers of its records",
                  "activations of stage 'front' stay on the disk of w1 until the run ends, or 86400 s after",
@@ -162,7 +162,7 @@ def refused(text, *args, code=3, on=None, **kw):
 
 
 @suite.test
-def what_cannot_be_is_refused():
+def unsupported_cache_settings_are_refused():
     refused("cannot be cached: it learns: add `freeze: true`", front="threads: 1")
     path = cluster.session("async", body(pipeline="micro_batches: 1, schedule: pipedream").replace(" clip_grad_norm: 1.0,", ""))
     done = run(MASTER, "plan", path, cwd=cluster.dir)
@@ -182,7 +182,7 @@ def what_cannot_be_is_refused():
 
 
 @suite.test
-def nothing_is_kept_unless_the_worker_allows_it():
+def cache_without_a_worker_quota_is_refused():
     with Keeping(quota="") as c:
         path = c.session("none", body())
         for command in (("train",), ("plan", "--ask")):
@@ -192,7 +192,7 @@ def nothing_is_kept_unless_the_worker_allows_it():
 
 
 @suite.test
-def over_its_quota_the_run_ends():
+def cache_over_its_quota_ends_the_run():
     """Before a row is kept, and the worker goes on."""
     with Keeping(quota="20KiB") as c:
         done = c.train(c.session("much", body()))
@@ -219,7 +219,7 @@ class Full(Keeping):
 
 
 @suite.test
-def on_a_full_disk_the_run_ends():
+def full_cache_disk_ends_the_run():
     """At its first step, with nothing left there, and the worker goes on."""
     with Full() as c:
         if not c.mounted:
@@ -252,7 +252,7 @@ class Running:
 
 
 @suite.test
-def a_damaged_row_ends_the_run_and_is_sent_again():
+def damaged_cache_row_ends_the_run_and_is_resent():
     r = Running(cluster, "damaged")
     (path,) = cluster.files()
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -285,14 +285,14 @@ def resumed(r, name):
 
 
 @suite.test
-def a_killed_run_goes_on_with_the_rows_it_left():
+def resumed_run_reuses_the_cached_rows():
     r = Running(cluster, "goes-on")
     r.end(signal.SIGKILL)
     assert resumed(r, "goes-on") == (0, True)
 
 
 @suite.test
-def numbers_of_rows_are_no_places():
+def row_numbers_do_not_reveal_record_positions():
     """The worker's file has each row under the number that came with it. Here the front, which no
     worker has, tells whose row it is: its place in data.train has to be another."""
     if numpy is None:
@@ -319,7 +319,7 @@ def numbers_of_rows_are_no_places():
 
 
 @suite.long
-def rows_that_may_be_others_are_sent_again():
+def incomplete_or_outdated_cache_is_resent():
     """One row is missing; the data are not what they were."""
     def drop_a_row(path):
         with open(path, "r+b") as f:
@@ -339,7 +339,7 @@ def rows_that_may_be_others_are_sent_again():
 
 
 @suite.test
-def what_a_killed_run_leaves_can_be_seen_and_deleted():
+def cache_of_a_killed_run_can_be_listed_and_deleted():
     r = Running(cluster, "killed")
     r.end(signal.SIGKILL)
     shown = run(MASTER, "cache", r.session, "--json", cwd=cluster.dir)
@@ -357,7 +357,7 @@ def what_a_killed_run_leaves_can_be_seen_and_deleted():
 
 
 @suite.test
-def what_nobody_uses_expires():
+def unused_cache_expires():
     """By the session's word or the worker's, in a worker that goes on and in one that was started
     again."""
     def gone(c):

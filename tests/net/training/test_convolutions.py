@@ -45,19 +45,19 @@ def whole():
 
 
 @suite.test
-def split_equals_unsplit():
+def split_run_gives_the_same_bits_as_unsplit():
     assert trained("split", ["master", "w1", "w2"]) == whole()
 
 
 @suite.test
-def a_device_says_much_the_same():
+def device_losses_are_close_to_the_processors():
     weights, losses = trained("device", ["master", "w1", "w1"], "cuda")
     assert weights != whole()[0], "the device computed nothing"
     assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(losses, whole()[1])), (losses, whole()[1])
 
 
 @suite.long
-def a_device_in_bf16_is_near():
+def device_losses_in_bf16_are_close_to_f32():
     if "avx512_bf16" not in open("/proc/cpuinfo").read():
         return "this processor has no AVX512-BF16"
     weights, losses = trained("short", ["master", "w1", "w2"], "cuda", "bf16")

@@ -47,7 +47,7 @@ def any_placement_and_any_order_give_the_same_bits():
 
 
 @suite.test
-def the_processor_says_much_the_same():
+def device_losses_are_close_to_the_processors():
     """Bits are promised for one kind of device; another one's are near, and not the same."""
     weights, losses, _ = on_device("device", TWO)
     others, reference, _ = on_device("processor", CPU)
@@ -56,7 +56,7 @@ def the_processor_says_much_the_same():
 
 
 @suite.long
-def without_convolutions_of_the_library():
+def losses_without_cudnn_are_close():
     """Where cuDNN is absent, columns are written out and multiplied."""
     _, losses, _ = on_device("library", TWO)
     _, other, _ = on_device("columns", TWO, env={"CLV_SIM_NO_CUDNN": "1"})
@@ -73,7 +73,7 @@ LSTM = [
 
 
 @suite.long
-def an_lstm_by_the_library_and_by_products():
+def lstm_losses_are_close_with_and_without_cudnn():
     """Both near what the processor says, and each with bits of its own."""
     _, reference, _ = on_device("processor", CPU, net=LSTM)
     runs = [on_device("lstm", TWO, net=LSTM, env=env) for env in ({}, {"CLV_SIM_SEED": "5"}, {"CLV_SIM_NO_CUDNN": "1"})]
@@ -85,7 +85,7 @@ def an_lstm_by_the_library_and_by_products():
 
 
 @suite.long
-def a_folder_for_plans_changes_no_bit():
+def plan_folder_changes_no_bit():
     """The simulation has no plans to keep: what a folder of them is good for, kernels/load's tests
     show. Here the key is taken, and nothing is written."""
     plain, losses, _ = on_device("plain", TWO, net=LSTM)
@@ -117,7 +117,7 @@ def graphs_change_no_bit():
 
 
 @suite.long
-def what_cannot_be_captured_ends_nothing():
+def failed_graph_capture_changes_no_bit():
     plain, _ = with_graphs("plain", "cuda: {graphs: false}\n")
     run, said = with_graphs("refused", env={"CLV_SIM_NO_GRAPHS": "1"})
     assert "work that repeats is not recorded: no captures, as planned" in said, said
@@ -130,7 +130,7 @@ def graph_counts(page):
 
 
 @suite.test
-def graphs_are_counted():
+def graph_launches_and_refusals_are_counted():
     for env, launches in ({}, True), ({"CLV_SIM_NO_GRAPHS": "1"}, False):
         page = free_port()
         with Cluster(1, limits=f"device: cuda\nmetrics: {{listen: \"127.0.0.1:{page}\"}}\n", env=env) as c:
@@ -143,7 +143,7 @@ def graphs_are_counted():
 
 
 @suite.test
-def the_worker_says_what_it_computes_on():
+def worker_reports_its_device():
     with Cluster(1, limits="device: cuda\n") as c:
         ready = next(line for line in c.workers[0].text().splitlines() if " ready " in line)
         assert "device=cuda:0 " in ready and "isa=sm_" in ready, ready
@@ -154,7 +154,7 @@ def the_worker_says_what_it_computes_on():
 
 
 @suite.test
-def the_plan_says_whose_bits_they_are():
+def plan_says_which_device_determines_the_bits():
     with Cluster(1, limits="device: cuda\n") as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))
@@ -196,7 +196,7 @@ def tied_run(tag, places, limits="device: cuda\n"):
 
 
 @suite.test
-def one_weight_of_two_layers_on_a_device():
+def tied_weights_on_a_device_give_the_same_bits():
     """Both stages at one worker's device, with the layers between there or elsewhere. A tie across
     devices is refused."""
     one, losses = tied_run("tied-one", ["w1"] * 3)
@@ -219,7 +219,7 @@ def in_bf16(places, loss="cross_entropy"):
 
 
 @suite.test
-def bf16_is_near_f32_and_the_same_in_any_placement():
+def bf16_is_close_to_f32_and_equal_in_any_placement():
     whole, cut = ["w1"] * 4, ["w1", "w2", "w1", "w2"]
     found = []
     for tag, text, env in (("f32", in_bf16(whole).replace("dtype: bf16", "dtype: f32"), None),
@@ -262,7 +262,7 @@ def adapted(tag, places, base="bf16", dtype="f32", device="cuda", env=None):
 
 
 @suite.long
-def a_base_in_bf16_on_a_device():
+def bf16_base_on_a_device_gives_the_same_bits_anywhere():
     """Kept as bf16 has it, the same bits wherever the stages are and in any order of the device's
     work; near the processor's, and not what the same base in f32 gives."""
     one, losses = adapted("half-one", ONE)
@@ -277,7 +277,7 @@ def a_base_in_bf16_on_a_device():
 
 
 @suite.long
-def a_base_in_bf16_in_a_bf16_session():
+def bf16_base_in_a_bf16_session_gives_the_same_bits():
     """Its weights are factors as they are."""
     whole = adapted("both-whole", ["w1"] * 4, dtype="bf16")
     assert whole == adapted("both-cut", ["w1", "w2", "w1", "w2"], dtype="bf16", env={"CLV_SIM_SEED": "3"})
@@ -321,7 +321,7 @@ def factors_are_rounded_to_tf32_where_the_file_allows_it():
 
 
 @suite.test
-def tf32_is_refused_where_it_would_mean_nothing():
+def tf32_for_a_processor_stage_is_refused():
     with Cluster(1) as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))
@@ -365,7 +365,7 @@ def too_little_memory_ends_the_session_and_not_the_daemon():
 
 
 @suite.test
-def a_device_that_falls_off_ends_the_session_and_not_the_daemon():
+def lost_device_ends_the_session_and_not_the_daemon():
     with Cluster(1, limits="device: cuda\n", env={"CLV_SIM_FAIL_LAUNCH": "200"}) as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))

@@ -55,7 +55,7 @@ def planned_and_charged(net, dtype, limits, more=""):
 
 
 @suite.test
-def the_plan_of_a_device_is_what_it_is_charged():
+def planned_device_memory_matches_the_charge():
     """But for one call of two, which is taken where a forward is made ready before the backward
     ahead of it has ended; and for cuDNN's space of an LSTM, which plan estimates."""
     for net in NETS:
@@ -84,7 +84,7 @@ def base_of_layers(folder):
 
 
 @suite.long
-def so_is_that_of_adapters():
+def planned_adapter_memory_matches_the_charge():
     """Beside a base in either type: the room for a weight that is widened is in it, and where the
     base is the worker's, lent to each session, no copy of it in another type stays."""
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def so_is_that_of_adapters():
 
 
 @suite.test
-def the_plan_says_whose_memory_it_is():
+def plan_says_which_memory_a_stage_uses():
     with Cluster(1) as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"))
@@ -128,7 +128,7 @@ def on_two(devices):
 
 
 @suite.test
-def what_auto_means_is_asked_of_each_worker():
+def plan_ask_resolves_device_auto_per_worker():
     """One of two has a device, and the file says of neither: figures are of what computes."""
     with Cluster(2, limits="device: cuda\n") as c:
         os.mkdir(os.path.join(c.dir, "data"))

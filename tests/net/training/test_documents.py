@@ -32,7 +32,7 @@ def pages_of_a_pdf_have_words_and_boxes():
 
 
 @suite.test
-def boxes_are_those_of_the_page_as_shown():
+def boxes_follow_the_page_rotation():
     pdfs.of_lines(path("plain.pdf"), ["Total 12"])
     (plain,), _ = words("plain.pdf")
     turns = ((90, lambda x, y: (1000 - y, x)), (180, lambda x, y: (1000 - x, 1000 - y)), (270, lambda x, y: (y, 1000 - x)))
@@ -74,7 +74,7 @@ def images_of_pages_are_read():
 
 
 @suite.test
-def long_pages_are_windows_that_overlap():
+def long_pages_become_overlapping_windows():
     pdfs.of_lines(path("w.pdf"), ["the license of the program"] * 4)
     lines, _ = words("w.pdf", "--tokenizer", VOCABULARY, "--max-tokens", "12", "--stride", "3")
     assert len(lines) > 1 and all(len(x["ids"]) == len(x["boxes"]) == 12 for x in lines), lines
@@ -89,7 +89,7 @@ def refused(name, text, *args, most=30):
 
 
 @suite.test
-def what_hangs_or_explodes_is_ended():
+def pdf_over_a_time_or_memory_limit_is_stopped():
     pdfs.bomb(path("hangs.pdf"), b"q Q 1 0 0 1 0 0 cm ", 20000000)
     refused("hangs.pdf", "pdftotext takes (longer|more) than 1 s", "--seconds", "1")
     pdfs.bomb(path("explodes.pdf"), b"1 0 0 1 60 700 Tm (ab ) Tj ", 2000000)
@@ -104,7 +104,7 @@ def what_hangs_or_explodes_is_ended():
 
 
 @suite.test
-def damaged_files_end_nothing_else():
+def damaged_file_does_not_stop_the_others():
     os.makedirs(path("many"))
     for i in range(8):
         pdfs.damaged(path(f"many/bad{i}.pdf"), i)
@@ -116,7 +116,7 @@ def damaged_files_end_nothing_else():
 
 
 @suite.test
-def what_has_no_words_is_named():
+def pages_without_words_are_named():
     pdfs.of_lines(path("bare.pdf"), [], [], [], [])
     lines, said = words("bare.pdf")
     assert [x["words"] for x in lines] == [[]] * 4 and re.search(r"bare\.pdf: page 3 has no words; .*pdftoppm", said), said
@@ -146,7 +146,7 @@ def checked(name, code, text, data=DOCUMENTS, **changed):
 
 
 @suite.test
-def check_finds_what_is_wrong_with_labelled_pages():
+def check_reports_errors_in_labelled_pages():
     boxes = LABELLED["boxes"]
     checked("large", 7, r"data\.train: \S*lines\.jsonl:2:\d+: 1001 is no whole number from 0 to 1000", boxes=boxes[:2] + [[20, 0, 1001, 10]])
     checked("back", 7, r"lines\.jsonl:2:\d+: this box ends before it begins", boxes=boxes[:2] + [[20, 0, 3, 10]])
@@ -206,7 +206,7 @@ def forms(name, train, test):
 
 
 @suite.test
-def every_word_of_the_seeds_documents_is_known():
+def check_counts_every_word_of_the_seed_documents():
     out, data = forms("forms", 12, 6)
     sets = {part: [json.loads(line) for line in open(f"{out}/{part}.jsonl")] for part in ("train", "test")}
     assert [len(s) for s in sets.values()] == [12, 6]
@@ -223,7 +223,7 @@ LAYOUTLM = {"model_type": "layoutlm", "vocab_size": 400, "hidden_size": 32, "num
 
 
 @suite.test
-def a_layoutlm_learns_what_words_are():
+def layoutlm_learns_word_labels():
     out, data = forms("many", 40, 12)
     for name, rows in (("model", 400), ("stale", 300)):
         os.makedirs(path(name))
@@ -296,7 +296,7 @@ def done_well(*args):
 
 
 @suite.long
-def the_shipped_sessions_go_from_pages_to_a_model():
+def shipped_sessions_train_a_layoutlm_from_pages():
     """Hidden words make weights that both workers have on their disks, and a LayoutLM begins with
     them; plan says what that means. tests/seeds/seed000.py does the same at full size."""
     out, _ = forms("shipped", 12, 6)
@@ -349,7 +349,7 @@ def a_network_learns_from_pages():
 
 
 @suite.test
-def a_page_of_a_pdf_has_one_label():
+def predict_gives_each_pdf_page_one_label():
     """Trained on the pages above; of PDFs it is told which page of which file each line is."""
     data = DOCUMENTS.replace("lines.jsonl", "train.jsonl").replace("{max", "{labels_of: pages, max")
     stages = STAGES.replace("{op: linear, out: 2}", "{op: mean, dim: 1}, {op: linear, out: 2}").replace("out: 8", "out: 16")

@@ -128,7 +128,7 @@ def near(ours, theirs, limit):
 
 
 @suite.test
-def a_sequence_model_goes_into_a_session_and_back():
+def exported_sequence_model_trains_and_loads_back():
     import numpy as np, torch
     torch.set_num_threads(1)
     with Cluster(1) as cluster:
@@ -163,7 +163,7 @@ def a_sequence_model_goes_into_a_session_and_back():
 
 
 @suite.test
-def names_of_tensors_and_settings_follow():
+def export_keeps_tensor_names_and_settings():
     with Cluster(0) as cluster:
         weights = os.path.join(cluster.dir, "net.safetensors")
         for path in (*(EXPORTER.replace("torch", n) for n in ("torch", "traced", "values")), OPS):
@@ -178,7 +178,7 @@ def names_of_tensors_and_settings_follow():
 
 
 @suite.test
-def what_differs_is_refused_by_name():
+def unsupported_modules_are_refused_by_name():
     for attribute, says in REFUSED.items():
         found = converted(model_of(attribute))
         assert isinstance(found, str) and re.search(says, found), (attribute, found)
@@ -188,7 +188,7 @@ def what_differs_is_refused_by_name():
 
 
 @suite.test
-def settings_of_images_follow():
+def export_keeps_image_layer_settings():
     found = converted(loaded("tests/parity/nets.py").everything())
     assert found[0] == '{op: conv2d, out: 8, kernel: 3, pad: 1, bias: false, name: "stem.0"}', found
     assert found[3:7] == ['{op: maxpool, kernel: 3, stride: 2, pad: 1, name: "pool"}',
@@ -202,7 +202,7 @@ def settings_of_images_follow():
 
 
 @suite.test
-def a_row_of_pads_follows():
+def export_keeps_the_padding_index():
     from torch import nn
     for padding, says in ((None, ""), (0, ", padding_idx: 0"), (-1, ", padding_idx: 3")):
         found = converted(nn.Sequential(nn.Embedding(4, 2, padding_idx=padding)))
@@ -210,7 +210,7 @@ def a_row_of_pads_follows():
 
 
 @suite.test
-def settings_of_traced_layers_are_within_their_ranges():
+def traced_setting_out_of_range_is_refused():
     from torch import nn
 
     class Endless(nn.Module):
@@ -237,7 +237,7 @@ def settings_of(cls):
 
 
 @suite.test
-def every_row_fits_its_module():
+def every_exporter_row_matches_its_module():
     """A setting that a row names is one of the module; what the op requires is named; and what the
     exporter says of single ops is of ops that exist."""
     from torch import nn
@@ -267,7 +267,7 @@ def rows_with(path, **modules):
 
 
 @suite.test
-def the_modules_are_those_of_the_rows():
+def only_modules_with_a_row_are_exported():
     """Without the row of an op its module is refused; a module that a row has is taken."""
     with Cluster(0) as cluster:
         planted = rows_with(os.path.join(cluster.dir, "ops.json"), lstm="", relu="ReLU|GRU()")

@@ -59,13 +59,13 @@ def compare(tag, *args, **how):
 
 
 @suite.test
-def one_cut_anywhere():
+def one_cut_anywhere_gives_the_same_bits():
     for k in range(1, len(NET)) if LONG else (1, 4, 6, 11, 15):
         compare(f"cut{k}", [k], ["master", "w1"])
 
 
 @suite.test
-def three_workers():
+def three_workers_give_the_same_bits():
     for k in range(1, len(NET) - 2) if LONG else (4, 9):
         compare(f"three{k}", [k, k + 1, k + 2], ["master", "w1", "w2", "w3"])
     for transfer in ("direct", "via_master"):
@@ -75,7 +75,7 @@ def three_workers():
 
 
 @suite.test
-def the_shipped_session():
+def shipped_session_passes_check_plan_and_train():
     sets = []
     for s in (f"workers.worker-1.address=127.0.0.1:{cluster.ports[0]}", "workers.worker-1.identity=spiffe://test/w1",
               "data.limit_train=256", "data.limit_test=64", "log.every=1",

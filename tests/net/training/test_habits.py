@@ -84,7 +84,7 @@ def biases_and_norms_do_not_decay():
 
 
 @suite.test
-def a_resumed_run_goes_on_with_the_same_groups():
+def resume_keeps_the_parameter_groups():
     whole = cluster.trained("whole", body(), STEPS)[0]
     session = cluster.session("parts", body())
     for more in (["--max-steps", "4"], ["--resume"]):
@@ -94,7 +94,7 @@ def a_resumed_run_goes_on_with_the_same_groups():
 
 
 @suite.test
-def accumulation_is_micro_batches_one_at_a_time():
+def accumulation_equals_sequential_micro_batches():
     cut, log, _ = cluster.trained("cut", body(micro="pipeline: {micro_batches: 4, window: 1}\n"), STEPS)
     named, named_log, _ = cluster.trained("named", body(micro="", more=", accumulate: 4"), STEPS)
     assert named == cut and named_log == log

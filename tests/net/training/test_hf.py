@@ -80,27 +80,27 @@ def every_cut(n_workers):
 
 
 @suite.test
-def every_cut_over_one_worker():
+def every_cut_over_one_worker_gives_the_same_bits():
     every_cut(1)
 
 
 @suite.test
-def every_cut_over_two_workers():
+def every_cut_over_two_workers_gives_the_same_bits():
     every_cut(2)
 
 
 @suite.test
-def every_cut_over_three_workers():
+def every_cut_over_three_workers_gives_the_same_bits():
     every_cut(3)
 
 
 @suite.test
-def values_go_by_way_of_the_master():
+def values_via_the_master_give_the_same_bits():
     compare("via", [1, 3, 5], ["master", "w1", "w2", "master"], transfer="via_master")
 
 
 @suite.test
-def a_llama_over_three_workers():
+def llama_over_three_workers_gives_the_same_bits():
     compare("llama", [1, 2, 4, 5], ["master", "w1", "w2", "w3", "master"], model="llama")
 
 
@@ -112,7 +112,7 @@ def with_adapters(text, own):
 
 
 @suite.test
-def adapters_of_every_block():
+def adapters_over_two_workers_give_the_same_bits():
     """Over two workers the bits of one process; what peft would open has their names."""
     lora = "lora: {targets: [query, value], r: 2, alpha: 4, dropout: 0.1%s}"
     one, log, _ = cluster.trained("lora-one", with_adapters(body([], ["master"]), [lora % ", train: [classifier]"]), STEPS)
@@ -134,7 +134,7 @@ def adapters_of_every_block():
 
 
 @suite.test
-def parameters_have_the_names_of_files():
+def parameters_have_the_names_in_hf_files():
     weights, _, _ = UNSPLIT["layoutlm"]
     assert {"layoutlm.embeddings.x_position_embeddings.weight", "layoutlm.encoder.layer.3.attention.self.query.weight",
             "layoutlm.encoder.layer.0.output.LayerNorm.bias", "classifier.bias"} <= weights.keys()
@@ -142,7 +142,7 @@ def parameters_have_the_names_of_files():
 
 
 @suite.test
-def the_plan_says_what_leaves():
+def plan_lists_the_lengths_and_activations_sent():
     done = master("plan", cluster.session("plan", body([1, 5], ["master", "w1", "master"])), cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
     for says in (r"LENGTHS 'lengths', for stage s1 ", r"activation of stage 's0' .* to w1 .*TOKENS", r"lengths: of every record"):
@@ -167,7 +167,7 @@ def pages(folder):
 
 
 @suite.test
-def the_shipped_session():
+def shipped_session_passes_check_plan_and_train():
     forms = os.path.join(cluster.dir, "forms")
     os.mkdir(forms)
     config("twelve", {**LAYOUTLM, "num_hidden_layers": 12, "vocab_size": pages(forms), "max_position_embeddings": 24,
@@ -258,7 +258,7 @@ def a_trained_head_keeps_its_order_of_classes():
 
 
 @suite.test
-def labels_and_outputs_go_together():
+def labels_beyond_the_head_outputs_are_refused():
     """Labels of a file that are numbers: more than the head has are refused, fewer are pointed out,
     since the rest may be in other data."""
     text = body([], ["master"], "layoutlm", "head: token, labels: %d")
@@ -273,7 +273,7 @@ def labels_and_outputs_go_together():
 
 
 @suite.test
-def mistakes_are_refused_at_their_place():
+def mistakes_are_refused_with_their_position():
     config("broken", {**LAYOUTLM, "hidden_act": "mish"})
     MODELS["broken"], SETS["broken"] = MODELS["layoutlm"], SETS["layoutlm"]
     for model, spec, says in (
@@ -285,7 +285,7 @@ def mistakes_are_refused_at_their_place():
 
 
 @suite.test
-def a_run_goes_on_with_the_config_json_that_it_began_with():
+def resume_with_a_changed_config_json_is_refused():
     config("changed", LAYOUTLM)
     MODELS["changed"], SETS["changed"] = MODELS["layoutlm"], SETS["layoutlm"]
     text = body([], ["master"], "changed")
@@ -299,7 +299,7 @@ def a_run_goes_on_with_the_config_json_that_it_began_with():
 
 
 @suite.test
-def a_byte_order_mark_is_read_over():
+def byte_order_mark_is_skipped_and_utf_16_refused():
     """Editors write one; UTF-16 is named."""
     MODELS["marked"], SETS["marked"] = MODELS["layoutlm"], SETS["layoutlm"]
     for front, encoding, says in ((b"\xef\xbb\xbf", "utf-8", None), (b"", "utf-16", r"config\.json:1:1: its text is UTF-16, and UTF-8 is expected")):
@@ -330,7 +330,7 @@ def inputs_that_no_layer_reads_are_refused():
 
 
 @suite.test
-def a_model_that_cannot_be_read_is_not_taken_for_bad_records():
+def unreadable_model_is_not_reported_as_bad_records():
     config("broken", {**LAYOUTLM, "hidden_act": "mish"})
     np.save(os.path.join(cluster.dir, "data/floats.npy"), np.zeros((RECORDS, PLACES), np.float32))
     for model, says in (("nowhere", r"model.hf: \S*nowhere/config.json: No such file"), ("broken", r"model.hf: \S*broken/config.json:1:\d+: hidden_act 'mish'")):
@@ -351,7 +351,7 @@ def keys_of(value):
 
 
 @suite.test
-def every_key_of_their_files_is_on_the_page():
+def every_key_of_hf_files_is_documented():
     """What transformers, tokenizers and peft write (tests/golden) is judged in CHECKPOINTS.md."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
     with open(os.path.join(root, "deploy/CHECKPOINTS.md")) as f:
@@ -365,7 +365,7 @@ def every_key_of_their_files_is_on_the_page():
 
 
 @suite.test
-def tokens_that_leave_are_refused_with_the_whole_way():
+def readable_tokens_are_refused_with_the_full_path():
     """A projection of each token hides none, and long names leave room for the fix."""
     short = cluster.session("silent", body([2, 3], ["master", "w1", "master"]), keys="labels_readable: true")
     deep = os.path.join(cluster.dir, *["a-long-name-of-a-folder"] * 8)
@@ -405,7 +405,7 @@ def another_config_is_refused(run):
 
 
 @suite.test
-def what_is_exported_is_begun_with():
+def exported_model_loads_as_initial_weights():
     trained = cluster.trained("exported", body([1, 3], ["master", "w1", "master"]), STEPS)[0]
     done = master("export", "exported", "--hf", "out", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
@@ -459,7 +459,7 @@ def adapted(folder, name):
 
 
 @suite.test
-def adapters_of_peft_give_its_outputs_and_return():
+def peft_adapters_round_trip_with_the_same_outputs():
     """ViT's modules have other names in memory than in files, and peft's files follow memory."""
     with open(os.path.join(GOLDEN, "expected.json")) as f:
         expected = json.load(f)

@@ -62,7 +62,7 @@ def check_counts_images_and_classes():
 
 
 @suite.test
-def learns_and_predicts():
+def image_model_learns_and_predicts():
     session = cluster.session("learn", body())
     done = cluster.train(session)
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def learns_and_predicts():
 
 
 @suite.test
-def predicts_without_labels():
+def predict_needs_no_labels():
     """Images in whatever folders, by path, with the names that the run was trained with."""
     session = os.path.join(cluster.dir, "learn.yaml")
     loose = os.path.join(cluster.dir, "photos", "loose")
@@ -112,7 +112,7 @@ def predicts_without_labels():
 
 
 @suite.test
-def validation_is_of_all_classes():
+def validation_covers_all_classes():
     """Held-back images are seen as in an evaluation; the end of the folder alone would be one
     class."""
     data = DATA + "  validation: {fraction: 0.4}\n  limit_train: 72\n"
@@ -123,7 +123,7 @@ def validation_is_of_all_classes():
 
 
 @suite.test
-def threads_change_nothing():
+def loader_thread_count_changes_no_weight():
     """Same weights with 1 and 8 threads, and when the run is cut in two inside an epoch."""
     for threads in (1, 8):
         session = cluster.session(f"threads-{threads}", body(DATA + f"  threads: {threads}\n"))
@@ -141,7 +141,7 @@ def threads_change_nothing():
 
 
 @suite.test
-def jpeg_and_png_together():
+def jpeg_and_png_images_train_together():
     root = os.path.join(cluster.dir, "photos", "mixed")
     for name in ("rgb.jpg", "grey.jpg", "progressive.jpg", "cmyk.jpg"):
         os.makedirs(os.path.join(root, "jpeg"), exist_ok=True)
@@ -172,7 +172,7 @@ def damaged(name, corpus_file, text, command):
 
 
 @suite.test
-def bad_images_end_with_code_7():
+def bad_images_exit_with_7():
     damaged("bomb", "bomb.png", "60000 x 60000 are 3600000000 pixels, the limit is 67108864", "check")
     damaged("no-image", "text.png", "neither PNG .* nor JPEG", "check")
     damaged("cut-png", "truncated.png", "PNG: truncated", "train")
@@ -186,7 +186,7 @@ def refused(name, data, code, text, stages=STAGES):
 
 
 @suite.test
-def bad_folders_and_options():
+def bad_folders_and_options_are_refused():
     refused("missing", DATA.replace("[train]", "[trian]"), 7, r"missing\.yaml:\d+:\d+: data\.train: image folder .*/photos/trian: No such file")
     os.makedirs(os.path.join(cluster.dir, "photos", "empty", "cat"))
     refused("empty", DATA.replace("[train]", "[empty]"), 7, "class 'cat' has no .png, .jpg or .jpeg")

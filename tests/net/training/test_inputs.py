@@ -73,20 +73,20 @@ def compare(tag, *args, **how):
 
 
 @suite.test
-def one_cut_anywhere():
+def one_cut_anywhere_gives_the_same_bits():
     for k in range(1, len(NET))[::1 if LONG else 4]:
         compare(f"cut{k}", [k], ["master", "w1"])
 
 
 @suite.test
-def three_workers():
+def three_workers_give_the_same_bits():
     for k in range(1, len(NET) - 2)[::1 if LONG else 4]:
         compare(f"three{k}", [k, k + 1, k + 2], ["master", "w1", "w2", "w3"])
     compare("all-away", [4, 9], ["w1", "w2", "w3"])
 
 
 @suite.test
-def what_left_is_what_was_planned():
+def egress_record_matches_the_plan():
     """In U shape only lengths and activations leave; the record has their bytes."""
     text = body([3, 10], ["master", "w1", "master"], privacy="tokens_readable: true, labels_readable: true")
     session = cluster.session("u", text, keys="")
@@ -108,7 +108,7 @@ def what_left_is_what_was_planned():
 
 
 @suite.test
-def batches_that_wait_keep_all_their_inputs():
+def waiting_batches_keep_all_their_inputs():
     """An asynchronous round holds its batches; they are those that come one by one."""
     _, log, _ = cluster.trained("waits", body([4], ["master", "w1"], "micro_batches: 1, schedule: pipedream, flush_every: 4")
                                 .replace(" clip_grad_norm: 1.0,", ""), STEPS)
@@ -117,7 +117,7 @@ def batches_that_wait_keep_all_their_inputs():
 
 
 @suite.test
-def trials_and_suggestions():
+def trials_and_cut_suggestions_accept_several_inputs():
     done = cluster.train(cluster.session("auto", body([4, 9], ["master", "w1", "w2"], "micro_batches: auto")))
     assert done.returncode == 0 and "micro_batches: " in done.stdout, done.stdout + done.stderr
     done = master("plan", "--suggest-cuts", cluster.session("suggest", body([4, 9], ["master", "w1", "w2"])), cwd=cluster.dir)
@@ -125,7 +125,7 @@ def trials_and_suggestions():
 
 
 @suite.test
-def mistakes_are_refused_at_their_place():
+def mistakes_are_refused_with_their_position():
     for change, says in (
             (("from: [ids]", "from: [idz]"), r"no earlier layer is called 'idz', did you mean 'ids'\?"),
             ((", raw_input_leaves: true", ""),

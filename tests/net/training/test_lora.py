@@ -39,7 +39,7 @@ def first_values(tag, lora):
 
 
 @suite.test
-def same_bits_wherever_the_stages_are():
+def any_placement_gives_the_same_bits():
     found = {tag: cluster.trained(tag, body(places), STEPS)[:2] for tag, places in chosen(PLACES, "unsplit", "two").items()}
     weights, log = found["unsplit"]
     rows = [json.loads(line) for line in log.splitlines()]
@@ -52,7 +52,7 @@ def same_bits_wherever_the_stages_are():
 
 
 @suite.test
-def the_base_stays_and_begins_as_without_adapters():
+def base_weights_do_not_change_and_start_as_without_lora():
     plain, first = first_values("plain", False), first_values("first", True)
     last = cluster.trained("last", body(PLACES["one"]), STEPS)[0]
     assert first.keys() == plain.keys() | ADAPTERS and last.keys() == first.keys()
@@ -67,7 +67,7 @@ def the_base_stays_and_begins_as_without_adapters():
 
 
 @suite.test
-def resumes_to_the_bit():
+def resume_gives_the_same_bits():
     whole = cluster.trained("whole", body(PLACES["two"]), STEPS)[0]
     session = cluster.session("halves", body(PLACES["two"]))
     for more in (["--max-steps", "11"], ["--resume"]):
@@ -108,7 +108,7 @@ def half_an_artifact(weights):
 
 
 @suite.long
-def a_file_without_adapters_is_a_base():
+def file_without_adapters_loads_as_the_base():
     """Of the master's, and of a worker's own; adapters begin as they do without one."""
     cluster.trained("source", body(PLACES["unsplit"], False), STEPS)
     folder = os.path.join(cluster.dir, "runs", "source", f"checkpoint-{STEPS}")
@@ -143,7 +143,7 @@ def halves(tensor):
 
 
 @suite.test
-def a_base_in_bf16():
+def bf16_base_gives_the_same_bits_in_any_placement():
     """The same bits wherever the stages are; the weights of linear layers take half, in checkpoints
     too, and leave in f32."""
     narrow = lambda places, **more: body(places, **more).replace("r: 3", "base: bf16, r: 3")
@@ -171,7 +171,7 @@ def a_base_in_bf16():
 
 
 @suite.test
-def what_is_frozen_costs_its_values_alone():
+def frozen_parameters_have_no_gradient_or_moments():
     """In the worker's own account and in `plan`: the gradient and both moments of AdamW are those
     of what learns."""
     wide = body(PLACES["one"], steps=2).replace("out: 20,", "out: 512,").replace("out: 18,", "out: 512,")
@@ -213,7 +213,7 @@ def product(b, a):
 
 
 @suite.test
-def adapters_are_exported_and_begun_with():
+def exported_adapters_load_as_initial_weights():
     learned = cluster.trained("teacher", body(PLACES["one"]), STEPS)[0]
     said = exported("teacher", "--adapters", "adapter", "--merge", "merged")
     assert f"step {STEPS} in adapter and merged" in said, said
@@ -248,7 +248,7 @@ def adapters_are_exported_and_begun_with():
 
 
 @suite.long
-def a_module_that_is_saved_reaches_the_stage_that_has_it():
+def saved_module_loads_into_the_stage_that_has_it():
     """The classifier of the folder above, in a stage without adapters."""
     learned = safetensors(os.path.join(cluster.dir, "adapter/adapter_model.safetensors"))
     own = LORA.replace("r: 3", "from: adapter, r: 3") % ""
@@ -282,7 +282,7 @@ def a_module_that_is_saved_reaches_the_stage_that_has_it():
 
 
 @suite.test
-def weights_stored_the_other_way_round_are_merged():
+def transposed_weights_are_merged_correctly():
     """A square one, whose shape does not tell; and its adapter has not the same form."""
     text = body(["master"] * 3).replace("out: 20, name: middle.0.query", "out: 24, transposed: true, name: middle.0.query")
     learned = cluster.trained("turned", text, STEPS)[0]
@@ -296,7 +296,7 @@ def weights_stored_the_other_way_round_are_merged():
 
 
 @suite.test
-def what_cannot_be_exported_is_refused():
+def unsupported_exports_are_refused():
     cluster.trained("bare", body(PLACES["one"], False, steps=1), 1)
     for args, why in {("bare", "--adapters", "x"): "has no adapters", ("bare",): "writes --adapters, --merge or --hf FOLDER",
                       ("bare", "--merge", "x", "--checkpoint", "7"): "there is no checkpoint of step 7",
@@ -348,7 +348,7 @@ def a_checkpoint_with_moments_of_frozen_parameters_resumes():
 
 
 @suite.test
-def what_a_target_is_called():
+def unknown_lora_target_gets_a_suggestion():
     bad = body(PLACES["one"]).replace("targets: [query], r: 3", "targets: [qery], r: 3", 1)
     done = cluster.train(cluster.session("bad", bad))
     assert done.returncode == 3 and "did you mean 'query'?" in done.stderr, (done.returncode, done.stderr)

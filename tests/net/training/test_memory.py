@@ -141,7 +141,7 @@ def offer(folder, digest):
 
 
 @suite.test
-def training_takes_its_own_parameters_gradients_and_moments():
+def training_memory_is_parameters_gradients_and_moments():
     """One worker begins with its artifact, the other one with what the master sends; a checkpoint
     is written, and in `make long` gone on from."""
     folder = os.path.join(cluster.dir, "small")
@@ -158,7 +158,7 @@ def training_takes_its_own_parameters_gradients_and_moments():
 
 
 @suite.long
-def what_is_frozen_takes_its_values():
+def frozen_weights_take_only_their_values():
     folder = os.path.join(cluster.dir, "wide")
     digest = pretrained(folder, WIDE)
     offer(folder, digest)

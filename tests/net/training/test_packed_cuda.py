@@ -20,7 +20,7 @@ def on_devices(ats, dtype):
 
 
 @(suite.test if EVERY else suite.long)
-def unsplit_and_over_three_devices():
+def packed_over_three_devices_gives_the_same_bits():
     """Tables and pooler there as well, in any order of a device's work; padded, the losses are
     near."""
     for model, dtype in KINDS:

@@ -39,7 +39,7 @@ def in_u_shape(tag, packed):
 
 
 @suite.test
-def bytes_fall_as_sequences_are_shorter():
+def shorter_sequences_send_fewer_bytes():
     """First: behind many sessions a worker leaves lines of its audit out."""
     (packed, came), (padded, came_padded) = in_u_shape("bytes", True), in_u_shape("pads", False)
     assert padded == 24 * PLACES * HIDDEN * 4, padded
@@ -48,7 +48,7 @@ def bytes_fall_as_sequences_are_shorter():
 
 
 @suite.test
-def packed_is_padded():
+def packed_losses_match_padded_losses():
     """The first loss to the bit: nothing has been summed over places yet but the loss itself."""
     for model in MODELS if EVERY else ("layoutlm", "reviews"):
         packed, padded = (learned(model=model, packed=word == "packed")[1] for word in ("packed", "padded"))
@@ -63,20 +63,20 @@ def same_for_every_cut(model, packed, dtype="f32", cuts=CUTS):
 
 
 @suite.test
-def every_cut_is_the_same():
+def every_cut_of_packed_gives_the_same_bits():
     """The others pack no other ops than these."""
     for model in MODELS if EVERY else ("layoutlm", "sentences"):
         same_for_every_cut(model, True, cuts=CUTS if EVERY else FEW[:2])
 
 
 @suite.test
-def every_cut_of_padded_ones_is_the_same():
+def every_cut_of_padded_gives_the_same_bits():
     for model in MODELS if EVERY else ("llama",):
         same_for_every_cut(model, False)
 
 
 @suite.test
-def every_cut_is_the_same_in_bf16():
+def every_cut_in_bf16_gives_the_same_bits():
     if not BF16:
         return "this processor has no AVX512-BF16; test_packed_cuda.py has bf16 on devices"
     for model, packed in itertools.product(MODELS, (True, False)) if EVERY else (("llama", True),):
@@ -84,7 +84,7 @@ def every_cut_is_the_same_in_bf16():
 
 
 @suite.test
-def answers_are_those_of_padded_sequences():
+def packed_predictions_match_padded_predictions():
     for model in MODELS if EVERY else ("llama",):
         session = cluster.session(f"answers-{model}", body(model=model, steps=2))
         done = cluster.train(session)
@@ -105,7 +105,7 @@ def answers_are_those_of_padded_sequences():
 
 
 @suite.test
-def plan_says_that_lengths_show():
+def plan_says_that_lengths_are_visible():
     session = cluster.session("says", body(ats=("master", "w1", "w1", "master", "master", "master")))
     done = master("plan", session, cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def plan_says_that_lengths_show():
 
 
 @suite.test
-def what_cannot_be_packed_is_named():
+def layers_without_packing_support_are_named():
     layers = ("stages:\n  - {name: s, at: master, layers: [{op: embedding, rows: 50, out: 8, name: e}, %s"
               "{op: attention, from: [e, e, e, lengths], heads: 2}, {op: %s}, {op: linear, out: 3}]}\n")
     text = body(model="gpt2")

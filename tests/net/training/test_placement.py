@@ -59,17 +59,17 @@ def compare(micro, placements):
 
 
 @suite.long
-def same_bits_one_micro_batch():
+def one_micro_batch_gives_the_same_bits_anywhere():
     compare(1, chosen(PLACEMENTS, "unsplit", "two_direct"))
 
 
 @suite.test
-def same_bits_four_micro_batches():
+def four_micro_batches_give_the_same_bits_anywhere():
     compare(4, PLACEMENTS)
 
 
 @suite.test
-def workers_did_the_work():
+def workers_computed_the_planned_calls():
     """Counters read in the worker processes: forwards = steps x micro-batches; nothing through the
     master on a direct edge."""
     calls = STEPS * 4 - STEPS // 24  # short batches have three micro-batches
@@ -91,7 +91,7 @@ def workers_did_the_work():
 
 
 @suite.test
-def two_masters_at_once():
+def two_masters_at_once_give_the_same_bits():
     alone, _, _ = trained("alone", ["master", "w1", "w2", "w2"], "direct", 4, steps=60)
     results, errors = {}, []
 

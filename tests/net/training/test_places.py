@@ -72,7 +72,7 @@ def first_state():
 
 
 @suite.test
-def it_is_pytorchs_mean_however_the_batch_is_cut():
+def loss_matches_pytorchs_mean_for_any_micro_batches():
     state = first_state()
     inputs = {**state, "ids": IDS, "labels": LABELS}
     want, last, right, places = golden.numbers("places", inputs, lambda: in_torch(state))
@@ -127,7 +127,7 @@ def close(a, b):
 
 
 @suite.test
-def evaluations_give_scikit_learns_scores():
+def evaluation_scores_match_scikit_learn():
     session = cluster.session("scored", body(OPTIONS + ", scores: [f1, auc, confusion, perplexity]", micro=3))
     done = cluster.train(session)
     assert done.returncode == 0, done.stderr
@@ -145,7 +145,7 @@ def evaluations_give_scikit_learns_scores():
 
 
 @suite.test
-def weights_are_one_per_class():
+def wrong_number_of_class_weights_is_refused():
     done = master("plan", cluster.session("few", body("weight: [1, 2]")), cwd=cluster.dir)
     assert done.returncode == 3 and "class_weights has 2 numbers, not 4" in done.stderr, done.stderr
 

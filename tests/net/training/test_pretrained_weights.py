@@ -94,7 +94,7 @@ def expect(found, but=()):
 
 
 @suite.test
-def a_folder_of_the_masters():
+def weights_folder_at_the_master_is_loaded():
     own = f"{{folder: {BASE}}}"
     found, _, text = cluster.trained("own", body([own] * 3), 1)
     expect(found)
@@ -103,7 +103,7 @@ def a_folder_of_the_masters():
 
 
 @suite.test
-def an_artifact_folder_of_which_one_file_is_read():
+def artifact_folder_reads_only_the_needed_file():
     there = os.path.join(cluster.dir, "there")
     shutil.copytree(BASE, there)
     digest = digest_of(there)
@@ -127,7 +127,7 @@ def an_artifact_folder_of_which_one_file_is_read():
 
 
 @suite.test
-def a_head_that_is_new():
+def head_missing_in_the_folder_must_be_listed_as_new():
     bare = os.path.join(cluster.dir, "bare")
     pretrained(bare, head=False)
     digest = digest_of(bare)
@@ -155,7 +155,7 @@ def a_head_that_is_new():
 
 
 @suite.test
-def weights_that_everybody_has_hide_nothing():
+def public_weights_do_not_count_as_secret():
     own = f"{{folder: {BASE}}}"
     session = cluster.session("public", body([own, own, own]), keys="")
     done = master("plan", session)
@@ -173,7 +173,7 @@ def weights_that_everybody_has_hide_nothing():
 
 
 @suite.test
-def folders_that_are_not_as_the_worker_said():
+def folder_that_differs_from_its_digest_is_refused():
     digest = digest_of(BASE)
     config = os.path.join(cluster.dir, "odd.yaml")
     short = os.path.join(cluster.dir, "short")

@@ -43,7 +43,7 @@ def trained(tag, **how):
 
 
 @suite.test
-def the_same_bits():
+def recomputed_blocks_give_the_same_bits():
     kept = trained("kept", split=False)
     ways = {"whole": {"split": False}, "split": {}, "zb": {"schedule": "zb-h1"}, "naive": {"schedule": "naive"}}
     for tag, how in chosen(ways, "split", "zb").items():
@@ -53,13 +53,13 @@ def the_same_bits():
 
 
 @suite.test
-def the_same_bits_beside_adapters():
+def recompute_with_adapters_gives_the_same_bits():
     lora = "lora: {targets: [query, value], r: 2, dropout: 0.1}, "
     assert trained("lora-again", middle=BLOCKS + lora) == trained("lora", middle=lora)
 
 
 @suite.test
-def the_same_bits_in_bf16():
+def recompute_in_bf16_gives_the_same_bits():
     if not BF16:
         return "this processor has no AVX512-BF16"
     kept = trained("bf16", split=False, dtype="bf16")
@@ -87,7 +87,7 @@ def counted(session):
 
 
 @suite.long
-def the_worker_needs_what_the_plan_says():
+def worker_memory_matches_the_plan():
     """Of each of two micro-batches the inputs of three blocks are kept, and what is behind them."""
     kept = cluster.session("large", body(steps=1000000))
     again = cluster.session("small", body(middle=BLOCKS, steps=1000000))
@@ -100,7 +100,7 @@ def the_worker_needs_what_the_plan_says():
 
 
 @suite.test
-def names_that_are_not_there():
+def unknown_block_names_are_refused():
     for blocks, says in (("[encoder.layers]", r"stage 's1': the model has no layer or block 'encoder.layers', did you mean 'encoder.layer'\?"),
                          ("[classifier]", r"stage 's1': recompute_blocks: 'classifier' is not within the stage, whose layers are"),
                          ("[encoder.layer.0..encoder.layer.3]", "is not within the stage"),

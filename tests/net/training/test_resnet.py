@@ -38,7 +38,7 @@ def trained(tag, stages, weights=None):
 
 
 @suite.test
-def same_bits_at_every_cut():
+def every_cut_gives_the_same_bits():
     want, losses = trained("unsplit", CUTS["unsplit"])
     assert len(want) == 122 and len(losses) == STEPS
     counted = want["layer3.0.downsample.1.num_batches_tracked"][2]
@@ -51,7 +51,7 @@ def same_bits_at_every_cut():
 
 
 @suite.test
-def a_state_dict_goes_in_and_comes_out():
+def state_dict_loads_with_the_same_bits_in_any_placement():
     """The run's own checkpoint as one file for all stages: trained on from it, wherever they
     are."""
     folder = os.path.join(cluster.dir, "runs", "unsplit", f"checkpoint-{STEPS}")
@@ -72,7 +72,7 @@ def refused(stages, says):
 
 
 @suite.test
-def wrong_cuts_name_what_to_write():
+def wrong_cut_error_names_the_fix():
     refused([("master", "conv1..layer2"), ("w1", "layer4..fc")],
             r"stage 's1' starts with layer 50 \('layer4'\), but layer 34 \('layer3'\) is next")
     refused([("master", "conv1..layr2"), ("w1", "layer3..fc")], r"'layr2', did you mean 'layer2'\?")
@@ -98,7 +98,7 @@ def shipped(name, *sets):
 
 
 @suite.long
-def the_tutorial_in_two_stages():
+def tutorial_in_two_stages_gives_the_same_losses():
     data = os.path.join(cluster.dir, "random")
     made = run(sys.executable, os.path.join(DEPLOY, "random_data.py"), data, "--samples", "16",
                "--shape", "3", "32", "32", "--classes", "1000")
@@ -114,7 +114,7 @@ def the_tutorial_in_two_stages():
 
 
 @suite.long
-def fashion_mnist_in_four_stages():
+def fashion_mnist_in_four_stages_trains():
     said = shipped("resnet18-fashion-mnist", "data.limit_train=512", "data.limit_test=64",
                    "log.every=1")
     assert re.search(r"step 2/2 .* loss [12]\.\d.*test accuracy", said, re.S), said

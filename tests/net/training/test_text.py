@@ -45,7 +45,7 @@ def body(data=DATA, stages=STAGES, tail=TAIL):
 
 
 @suite.test
-def it_learns_over_a_worker_and_predicts_names():
+def text_model_learns_and_predicts_class_names():
     session = cluster.session("learn", body(), keys="labels_readable: true")
     plan = master("plan", session, cwd=cluster.dir)
     assert plan.returncode == 0 and re.search(r"activation of stage 'front'.*\[16, 32\]", plan.stdout), plan.stdout + plan.stderr
@@ -77,7 +77,7 @@ def modelling(objective):
 
 
 @suite.test
-def a_resumed_run_hides_the_same_tokens():
+def resumed_run_masks_the_same_tokens():
     """26 steps an epoch: the whole run and the resumed one see the second epoch's tokens."""
     for objective in ("masked", "causal") if LONG else ("masked",):
         whole, metrics, _ = cluster.trained(objective, modelling(objective), 60)
@@ -91,7 +91,7 @@ def a_resumed_run_hides_the_same_tokens():
 
 
 @suite.test
-def check_counts_classes_and_what_is_cut():
+def check_counts_classes_and_truncated_texts():
     done = master("check", cluster.session("count", body(), keys="labels_readable: true"), cwd=cluster.dir)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+ training samples in 4 classes", done.stdout), done.stdout
@@ -99,7 +99,7 @@ def check_counts_classes_and_what_is_cut():
 
 
 @suite.test
-def rows_of_tokens_stay_with_the_master():
+def vectors_per_token_need_tokens_readable():
     """One vector a token may leave if the file says so, tokens themselves if it says more."""
     per_token = STAGES.replace(FRONT, "{op: embedding, rows: 1600, out: 32}").replace(
         "[{op: linear, out: 32}, {op: relu}]", "[{op: lstm, out: 32}, {op: mean, dim: 1}]")
@@ -125,7 +125,7 @@ def table(name, text):
 
 
 @suite.test
-def what_is_wrong_is_located():
+def text_errors_name_line_and_column():
     refused("quotes", table("q.csv", 'text,label\n"a",b\n"open,b\n'), 7, r"data\.train: .*q\.csv:3:1: these quotes have no end")
     refused("json", table("j.jsonl", '{"text": "a", "label": "b"}\n{"text": x}\n'), 7, r"j\.jsonl:2:10: no JSON value begins here")
     refused("column", DATA.replace("{max", "{column: body, max"), 7, r"train\.csv:1:1: the header has no 'body'")

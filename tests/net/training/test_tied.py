@@ -79,14 +79,14 @@ def compare(tag, places, model="bert", **how):
 
 
 @suite.test
-def two_modules_give_the_bits_of_one():
+def tie_across_two_modules_gives_the_same_bits():
     for model in CONFIGS if LONG else ("bert",):
         compare(f"u-{model}", U, model)
         assert TABLES[model] in UNSPLIT[model][0] and TIED[model] not in UNSPLIT[model][0], UNSPLIT[model][0].keys()
 
 
 @suite.test
-def whatever_the_cuts_and_the_schedule():
+def ties_give_the_same_bits_for_any_cut_and_schedule():
     """Two stages at one worker as well, and both layers in a module at a worker."""
     compare("pair", ("master", "master"), cuts=(2,))
     compare("far-pair", ("w1", "w1"), cuts=(2,), leaves=True)
@@ -97,13 +97,13 @@ def whatever_the_cuts_and_the_schedule():
 
 
 @suite.test
-def parts_of_a_batch_are_as_micro_batches():
+def accumulated_batches_give_the_same_bits():
     parts = body(U).replace("micro_batches: 4, schedule: 1f1b", "micro_batches: 1").replace("batch: 8,", "batch: 8, accumulate: 4,")
     assert cluster.trained("parts", parts, STEPS)[0] == unsplit("bert")[0]
 
 
 @suite.test
-def it_resumes_to_the_bit():
+def resume_gives_the_same_bits():
     session = cluster.session("halves", body(U))
     for more in (["--max-steps", "2"], ["--resume"]):
         done = cluster.train(session, *more)
@@ -115,7 +115,7 @@ def it_resumes_to_the_bit():
 
 
 @suite.test
-def one_parameter_is_counted_once():
+def tied_parameter_is_stored_and_frozen_once():
     """It is not as without ties; and what is frozen of it is so for both."""
     one = unsplit("bert")[0]
     with open(os.path.join(cluster.dir, "bert/config.json")) as f:
@@ -142,7 +142,7 @@ def listed(stages, layers=LISTED):
 
 
 @suite.test
-def layers_of_a_list_are_tied_too():
+def listed_layers_can_be_tied():
     one, log, _ = cluster.trained("list-one", listed([("master", "words..back")]), STEPS)
     assert sorted(one) == ["middle.bias", "middle.weight", "words.weight"], one.keys()
     u = listed([("master", "words"), ("w1", "middle..2"), ("master", "back")])
@@ -176,7 +176,7 @@ def in_torch(state, x, y):
 
 
 @suite.test
-def numbers_are_those_of_torch():
+def tied_training_matches_pytorch():
     text = listed([("master", "words"), ("w1", "middle..2"), ("master", "back")]).replace("batch: 8,", "batch: 8, shuffle: false,").replace("micro_batches: 4", "micro_batches: 1")
     state = arrays(cluster.trained("torch-first", text.replace("lr: 0.003", "lr: 1e-300, weight_decay: 0").replace(f"max_steps: {STEPS}", "max_steps: 1"), 1)[0])
     x, y = (np.load(os.path.join(cluster.dir, "data", f"train-{name}.npy")) for name in ("ids", "y"))
@@ -196,7 +196,7 @@ def planned(text, *args, tag="planned", code=0):
 
 
 @suite.test
-def the_plan_says_whose_it_is():
+def plan_names_the_owner_of_a_tied_weight():
     assert f"    tied: {TIED['bert']} is {TABLES['bert']} of stage s0\n" in planned(body(U))
     assert f"    tied: {TIED['bert']} is {TABLES['bert']}\n" in planned(body(["master"]))
     stage = json.loads(planned(body(U), "--json"))["stages"][3]
@@ -204,7 +204,7 @@ def the_plan_says_whose_it_is():
 
 
 @suite.test
-def what_cannot_be_is_refused_with_the_reason():
+def ties_across_nodes_are_refused_with_the_reason():
     for places, stage, at in ((("master", "w1", "w2", "w1"), "s3", "w1"), (("w1", "w2", "w2", "master"), "s3", "master")):
         for command in ("check", "plan"):
             done = master(command, cluster.session("across", body(places, leaves=True)), cwd=cluster.dir)
@@ -229,7 +229,7 @@ def lora(text, **stages):
 
 
 @suite.test
-def adapters_go_beside_ties():
+def adapters_work_with_tied_weights():
     """A decoder does not learn where its table does not."""
     shown = "labels_readable: true, tokens_readable: true, front_known: true"
     for tag, stages in (("blocks", {"s1": "targets: [query, value], r: 2"}), ("front", {"s0": "targets: [query], r: 2"}),
@@ -253,7 +253,7 @@ def adapters_go_beside_ties():
 
 
 @suite.test
-def a_known_table_hides_no_labels():
+def tied_table_makes_labels_readable():
     """The decoder's values are the table's: drawn from a secret seed, or of a public file."""
     done = cluster.train(cluster.session("public", body(["master"], model="gpt2", steps=1)))
     assert done.returncode == 0, done.stderr
@@ -267,7 +267,7 @@ def a_known_table_hides_no_labels():
 
 
 @suite.test
-def what_is_exported_has_one_name_and_is_begun_with():
+def exported_tied_weight_has_one_name_and_loads_back():
     trained = cluster.trained("exported", body(U), STEPS)[0]
     done = master("export", "exported", "--hf", "out", cwd=cluster.dir)
     assert done.returncode == 0, done.stderr

@@ -115,22 +115,22 @@ def runs_as_in_torch(name):
 
 
 @suite.test
-def attention_by_its_function():
+def traced_attention_function_matches_pytorch():
     runs_as_in_torch("gpt")
 
 
 @suite.test
-def attention_by_hand_over_two_inputs():
+def traced_manual_attention_matches_pytorch():
     runs_as_in_torch("byhand")
 
 
 @suite.test
-def pytorchs_encoder_and_masks():
+def traced_encoder_with_masks_matches_pytorch():
     runs_as_in_torch("encoder")
 
 
 @suite.test
-def branches_of_convolutions():
+def traced_conv_branches_match_pytorch():
     runs_as_in_torch("picture")
 
 
@@ -143,7 +143,7 @@ def has_torch():
 
 
 @suite.test
-def what_is_exported_is_what_is_kept():
+def traced_export_matches_the_golden_file():
     if not has_torch():
         return "no PyTorch with scaled_dot_product_attention"
     for name in INPUTS:
@@ -151,7 +151,7 @@ def what_is_exported_is_what_is_kept():
 
 
 @suite.test
-def what_is_no_layer_is_refused_by_name_and_place():
+def unsupported_calls_are_refused_by_name_and_place():
     if not has_torch():
         return "no PyTorch with scaled_dot_product_attention"
     import torch, traced_nets

@@ -53,7 +53,7 @@ def held(port):
 
 
 @suite.test
-def stages_on_two_devices_have_the_bits_of_one():
+def stages_on_two_devices_give_the_bits_of_one_device():
     found = []
     with two_devices() as (c, port):
         ways = {"first": (FIRST, "device"), "both": (BOTH, "peer"), "back": (BACK, "peer"), "second": (SECOND, "device")}
@@ -77,7 +77,7 @@ def refused(c, tag, text, *words):
 
 
 @suite.test
-def each_device_is_charged_with_what_lies_there():
+def each_device_is_charged_for_its_own_modules():
     """The module that is too large for it is on the second, and the first holds nothing then."""
     with two_devices("device_memory: 3MiB\n") as (c, port):
         refused(c, "large", body(BOTH, width=4096), "cuda:1", "device_memory")
@@ -86,7 +86,7 @@ def each_device_is_charged_with_what_lies_there():
 
 
 @suite.test
-def too_little_memory_on_one_device_is_its_sessions_error():
+def out_of_memory_on_one_device_fails_only_its_session():
     with two_devices(CLV_SIM_MEMORY=str(3 << 20)) as (c, _), concurrent.futures.ThreadPoolExecutor() as beside:
         other = beside.submit(c.trained, "beside", body(FIRST, steps=12), 12)
         refused(c, "large", body(BOTH, width=4096), "cuda:1")
@@ -96,7 +96,7 @@ def too_little_memory_on_one_device_is_its_sessions_error():
 
 
 @suite.test
-def a_lost_device_costs_the_sessions_on_the_other_nothing():
+def lost_device_does_not_affect_sessions_on_the_other():
     with two_devices(CLV_SIM_FAIL_LAUNCH="60", CLV_SIM_FAILING="2") as (c, _), concurrent.futures.ThreadPoolExecutor() as beside:
         other = beside.submit(c.trained, "beside", body(FIRST, steps=12), 12)
         refused(c, "falls", body(BOTH, steps=12), "device 1")
@@ -118,7 +118,7 @@ def mixed():
 
 
 @suite.test
-def the_worker_says_of_each_stage_what_computes_it():
+def doctor_shows_the_device_of_each_stage():
     """Its processor has an instruction set that the master's has not, and its device a capability
     that nobody else has named."""
     with two_devices(CLV_SIM_CAPABILITY="75", DNNL_MAX_CPU_ISA="SSE41") as (c, _):

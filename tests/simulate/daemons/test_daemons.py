@@ -40,12 +40,12 @@ def run(count, *args):
 
 
 @suite.test
-def programs_give_the_bits_of_home():
+def programs_give_the_bits_of_a_local_run():
     run(PROGRAMS)
 
 
 @suite.long
-def programs_stand_the_loss_of_a_worker():
+def programs_recover_from_a_lost_worker():
     """Whatever needs it says so by its name; when it is back, everything is as without the loss."""
     run(-(-PROGRAMS // 4), "loss")
 

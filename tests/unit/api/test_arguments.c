@@ -25,7 +25,7 @@ static void opens(const void *options, bool *ret_opened) {
   if (*ret_opened) assert_int_equal(cleave_context_close(rt, c, 0, &e), CLEAVE_OK);
 }
 
-static void a_newer_header_says_nothing_new(void **state) {
+static void unknown_newer_fields_must_be_zero(void **state) {
   (void)state;
   bool opened;
   newer_options o = {.known = {.size = sizeof o, .name = "spring"}};
@@ -39,7 +39,7 @@ static void a_newer_header_says_nothing_new(void **state) {
 }
 
 /* The name of the context is the first field behind the size; what follows was unknown then. */
-static void an_older_header_leaves_the_rest_alone(void **state) {
+static void fields_beyond_an_older_size_are_not_accessed(void **state) {
   (void)state;
   cleave_context c;
   cleave_leaks left;
@@ -56,7 +56,7 @@ static void an_older_header_leaves_the_rest_alone(void **state) {
   assert_null(strstr(strstr(left.text, "'spring'") + 1, "'spring'"));
 }
 
-static void a_forgotten_size_is_refused_by_name(void **state) {
+static void missing_size_is_refused_by_name(void **state) {
   (void)state;
   cleave_context c;
   cleave_runtime *other;
@@ -113,9 +113,9 @@ static int close_runtime(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_newer_header_says_nothing_new),
-      cmocka_unit_test(an_older_header_leaves_the_rest_alone),
-      cmocka_unit_test(a_forgotten_size_is_refused_by_name),
+      cmocka_unit_test(unknown_newer_fields_must_be_zero),
+      cmocka_unit_test(fields_beyond_an_older_size_are_not_accessed),
+      cmocka_unit_test(missing_size_is_refused_by_name),
       cmocka_unit_test(the_64th_worker_is_refused_by_name),
   };
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);

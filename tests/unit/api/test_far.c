@@ -115,7 +115,7 @@ static void write_to(const program *from, const program *to) {
   }
 }
 
-static void it_learns_as_on_the_processor(void **state) {
+static void device_training_matches_the_processor(void **state) {
   double near[2], away[2];
   (void)state;
   program a = load("cpu", "net-cpu", "loss-cpu"), b = load("far:0", "net-far", "loss-far");
@@ -130,7 +130,7 @@ static void it_learns_as_on_the_processor(void **state) {
   assert_same(&a, &b, CLEAVE_STATE_OPTIMIZER);
 }
 
-static void another_is_refused(void **state) {
+static void unknown_device_is_refused(void **state) {
   cleave_module_options o = {.size = sizeof o, .name = "none", .device = "far:1"};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, 3);
   cleave_module *m;
@@ -141,8 +141,8 @@ static void another_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(it_learns_as_on_the_processor),
-      cmocka_unit_test(another_is_refused),
+      cmocka_unit_test(device_training_matches_the_processor),
+      cmocka_unit_test(unknown_device_is_refused),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

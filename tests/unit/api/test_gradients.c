@@ -81,7 +81,7 @@ static void end(run *r) {
 }
 
 /* dW = g^T x, dx = g W */
-static void a_given_gradient_flows_back(void **state) {
+static void given_gradient_is_propagated_to_weights_and_inputs(void **state) {
   run r = {0};
   cleave_gradients list;
   (void)state;
@@ -105,7 +105,7 @@ static void a_given_gradient_flows_back(void **state) {
   end(&r);
 }
 
-static void a_step_goes_by_what_was_written(void **state) {
+static void step_uses_written_gradients(void **state) {
   run r = {0};
   cleave_stepped done;
   cleave_tensor after = {0};
@@ -125,7 +125,7 @@ static void a_step_goes_by_what_was_written(void **state) {
   end(&r);
 }
 
-static void what_is_not_finite_holds_the_step_back_until_written_over(void **state) {
+static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
   run r = {0};
   cleave_stepped done;
   float bias[OUT] = {NAN, 1};
@@ -153,7 +153,7 @@ static void what_is_not_finite_holds_the_step_back_until_written_over(void **sta
   end(&r);
 }
 
-static void changed_parameters_refuse_a_backward_that_reads_them(void **state) {
+static void backward_after_a_weight_change_is_refused(void **state) {
   run first = {0}, second;
   (void)state;
   load(&first, "changed", 0);
@@ -176,10 +176,10 @@ static void changed_parameters_refuse_a_backward_that_reads_them(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_given_gradient_flows_back),
-      cmocka_unit_test(a_step_goes_by_what_was_written),
-      cmocka_unit_test(what_is_not_finite_holds_the_step_back_until_written_over),
-      cmocka_unit_test(changed_parameters_refuse_a_backward_that_reads_them),
+      cmocka_unit_test(given_gradient_is_propagated_to_weights_and_inputs),
+      cmocka_unit_test(step_uses_written_gradients),
+      cmocka_unit_test(non_finite_gradient_skips_the_step_until_overwritten),
+      cmocka_unit_test(backward_after_a_weight_change_is_refused),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

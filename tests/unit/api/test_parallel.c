@@ -183,7 +183,7 @@ static void evaluate(const way *w, float *ret) {
 }
 
 /* First values, dropout, clipping and Adam are those of the undivided layers. */
-static void parts_learn_as_the_whole(void **state) {
+static void parallel_parts_train_like_the_undivided_layers(void **state) {
   (void)state;
   way whole = {0}, parts = {0};
   cleave_module *bce = loss_of("loss");
@@ -206,7 +206,7 @@ static void parts_learn_as_the_whole(void **state) {
 }
 
 /* A state that was trained over two parts goes on over four, or undivided. */
-static void a_state_changes_its_division(void **state) {
+static void state_can_be_loaded_into_another_number_of_parts(void **state) {
   (void)state;
   way two = {0}, four = {0}, whole = {0};
   double norm;
@@ -277,7 +277,7 @@ static void no_part_gets_the_key_of_its_layer(void **state) {
   assert_memory_equal(dropout, key_of(whole.module, "7"), sizeof *layer); /* it is whole */
 }
 
-static void frozen_parameters_stay(void **state) {
+static void frozen_parameters_do_not_change(void **state) {
   (void)state;
   const char *frozen[] = {"w1.*"}, *none[] = {"w9.*"};
   way w = {0};
@@ -321,7 +321,7 @@ static void refuses(const char *text, size_t n_nodes, const char *says) {
   assert_null(p);
 }
 
-static void refusals_point_at_the_text(void **state) {
+static void errors_name_line_and_column(void **state) {
   (void)state;
   refuses("[{op: linear, out: 7, parallel: columns}]", 2,
           "layers:1:33: parallel: '0' has 7 outputs, which 2 parts do not divide");
@@ -334,7 +334,7 @@ static void refusals_point_at_the_text(void **state) {
   refuses("[{op: linear, out: 9, parallel: columns}]", 9, "over 9 node");
 }
 
-static void one_node_cannot_divide(void **state) {
+static void parallel_layers_on_one_node_are_refused(void **state) {
   (void)state;
   cleave_module_options o = {.size = sizeof o, .name = "one"};
   cleave_input x = CLEAVE_INPUT(CLEAVE_F32, ROWS, WIDTH);
@@ -345,7 +345,7 @@ static void one_node_cannot_divide(void **state) {
   assert_non_null(strstr(e.text, "layers:1:33: parallel: a module has one node"));
 }
 
-static void foreign_states_are_refused(void **state) {
+static void state_with_unknown_name_or_shape_is_refused(void **state) {
   (void)state;
   way w = {0};
   float numbers[64] = {0};
@@ -380,14 +380,14 @@ static void null_arguments_are_refused_by_name(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(parts_learn_as_the_whole),
-      cmocka_unit_test(a_state_changes_its_division),
+      cmocka_unit_test(parallel_parts_train_like_the_undivided_layers),
+      cmocka_unit_test(state_can_be_loaded_into_another_number_of_parts),
       cmocka_unit_test(each_part_has_its_slice),
       cmocka_unit_test(no_part_gets_the_key_of_its_layer),
-      cmocka_unit_test(frozen_parameters_stay),
-      cmocka_unit_test(refusals_point_at_the_text),
-      cmocka_unit_test(one_node_cannot_divide),
-      cmocka_unit_test(foreign_states_are_refused),
+      cmocka_unit_test(frozen_parameters_do_not_change),
+      cmocka_unit_test(errors_name_line_and_column),
+      cmocka_unit_test(parallel_layers_on_one_node_are_refused),
+      cmocka_unit_test(state_with_unknown_name_or_shape_is_refused),
       cmocka_unit_test(null_arguments_are_refused_by_name),
   };
   return cmocka_run_group_tests(tests, setup, teardown);

@@ -29,7 +29,7 @@ static clv_code check(const char *file, const char *secret, const clv_sha256 *th
   return cleave_secrets_check(c, &hello, err);
 }
 
-static void what_a_worker_has_is_no_secret(void **state) {
+static void weights_that_a_worker_has_cannot_be_secret(void **state) {
   (void)state;
   const float value = 1;
   const clv_weights_tensor tensor = {"0.weight", CLV_F32, CLV_SHAPE(1), &value};
@@ -49,6 +49,6 @@ static void what_a_worker_has_is_no_secret(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
-      what_a_worker_has_is_no_secret, scratch_setup, scratch_teardown)};
+      weights_that_a_worker_has_cannot_be_secret, scratch_setup, scratch_teardown)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static void sizes_refuse_overflow(void **state) {
   assert_int_equal(clv_align_up(65, 64), 128);
 }
 
-static void units_are_read_and_junk_is_refused(void **state) {
+static void sizes_with_units_parse_and_junk_is_refused(void **state) {
   (void)state;
   static const struct {
     const char *text;
@@ -75,7 +75,7 @@ static void nearest_word_is_suggested(void **state) {
   assert_string_equal(clv_did_you_mean("ReLU", ops, 3), "relu");
 }
 
-static void files_are_written_whole_and_read_back(void **state) {
+static void files_are_written_durably_and_read_back(void **state) {
   (void)state;
   char dir[] = "/tmp/cleave-base-XXXXXX", path[64];
   assert_non_null(mkdtemp(dir));
@@ -136,7 +136,7 @@ static void digests_match_published_vectors(void **state) {
 }
 
 /* The values are Python's: hashlib.sha256(b"layer\0" + seed + b"abc"), hmac.new. */
-static void keys_are_derived_one_way(void **state) {
+static void derived_keys_match_python_hashlib(void **state) {
   (void)state;
   clv_err err;
   clv_key seed, key, other;
@@ -157,7 +157,7 @@ static void keys_are_derived_one_way(void **state) {
   assert_string_equal(hex, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
 }
 
-static void hex_digits(void **state) {
+static void invalid_hex_is_refused_and_leaves_the_output(void **state) {
   (void)state;
   uint8_t bytes[3] = {7, 7, 7};
   assert_true(clv_hex_parse("00aFf1", bytes, 3) && bytes[1] == 0xaf && bytes[2] == 0xf1);
@@ -168,7 +168,7 @@ static void hex_digits(void **state) {
 }
 
 /* Both halves of a key count, each byte of them. */
-static void every_byte_of_a_key_counts(void **state) {
+static void every_key_byte_changes_the_random_numbers(void **state) {
   (void)state;
   clv_key key = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
   uint32_t first[4], then[4];
@@ -202,7 +202,7 @@ static void random_numbers_depend_on_their_key_alone(void **state) {
   assert_true(a[9] == (float)(w[1] >> 8) * 0x1p-24f); /* element 9: word 1 of block 2 */
 }
 
-static void numbers_in_pieces_are_the_same_numbers(void **state) {
+static void random_numbers_in_pieces_equal_one_draw(void **state) {
   (void)state;
   clv_rng_key key = {.seed = 3, .layer = 2};
   float all[64], pieces[64];
@@ -236,7 +236,7 @@ static void host_has(uint64_t bytes, const char *of) {
   assert_string_equal(m.of, of);
 }
 
-static void memory_is_the_hosts_or_what_a_group_leaves(void **state) {
+static void memory_limit_is_the_hosts_or_the_cgroups(void **state) {
   (void)state;
   char away[80];
   strcpy(host, "/tmp/cleave-unit-XXXXXX");
@@ -258,7 +258,7 @@ static void memory_is_the_hosts_or_what_a_group_leaves(void **state) {
   assert_int_equal(system(away), 0);
 }
 
-static void distributions_have_their_moments(void **state) {
+static void distributions_have_the_expected_moments(void **state) {
   (void)state;
   enum { N = 200000 };
   static float x[N];
@@ -279,7 +279,7 @@ static size_t encode(uint32_t point, unsigned char to[4]) {
   return n;
 }
 
-static void every_character_is_read_and_nothing_else(void **state) {
+static void utf8_decoder_accepts_only_valid_characters(void **state) {
   static const char *const others[] = {"\x80",
                                        "\xc0\xaf",
                                        "\xc1\xbf",
@@ -322,7 +322,7 @@ static void permutations_hold_every_number_once(void **state) {
   assert_memory_not_equal(p, q, sizeof p);
 }
 
-static void long_texts_are_cut_visibly(void **state) {
+static void long_texts_are_truncated_with_dots(void **state) {
   (void)state;
   char dst[8], text[600];
   clv_err err;
@@ -348,22 +348,22 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(error_keeps_first_line_and_prefixes),
       cmocka_unit_test(sizes_refuse_overflow),
-      cmocka_unit_test(units_are_read_and_junk_is_refused),
+      cmocka_unit_test(sizes_with_units_parse_and_junk_is_refused),
       cmocka_unit_test(nearest_word_is_suggested),
-      cmocka_unit_test(files_are_written_whole_and_read_back),
+      cmocka_unit_test(files_are_written_durably_and_read_back),
       cmocka_unit_test(json_text_is_escaped),
       cmocka_unit_test(control_characters_do_not_reach_a_terminal),
       cmocka_unit_test(digests_match_published_vectors),
-      cmocka_unit_test(keys_are_derived_one_way),
-      cmocka_unit_test(hex_digits),
-      cmocka_unit_test(long_texts_are_cut_visibly),
-      cmocka_unit_test(every_byte_of_a_key_counts),
+      cmocka_unit_test(derived_keys_match_python_hashlib),
+      cmocka_unit_test(invalid_hex_is_refused_and_leaves_the_output),
+      cmocka_unit_test(long_texts_are_truncated_with_dots),
+      cmocka_unit_test(every_key_byte_changes_the_random_numbers),
       cmocka_unit_test(random_numbers_depend_on_their_key_alone),
-      cmocka_unit_test(numbers_in_pieces_are_the_same_numbers),
-      cmocka_unit_test(memory_is_the_hosts_or_what_a_group_leaves),
-      cmocka_unit_test(distributions_have_their_moments),
+      cmocka_unit_test(random_numbers_in_pieces_equal_one_draw),
+      cmocka_unit_test(memory_limit_is_the_hosts_or_the_cgroups),
+      cmocka_unit_test(distributions_have_the_expected_moments),
       cmocka_unit_test(permutations_hold_every_number_once),
-      cmocka_unit_test(every_character_is_read_and_nothing_else),
+      cmocka_unit_test(utf8_decoder_accepts_only_valid_characters),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,7 @@ static const char *behind_time(const char *line) {
   return line + 25;
 }
 
-static void text_lines(void **state) {
+static void text_lines_have_level_and_event(void **state) {
   (void)state;
   begin_capture(CLV_LOG_INFO, false, false);
   clv_log(CLV_LOG_INFO, "%d sessions", 3);
@@ -72,7 +72,7 @@ static void text_lines(void **state) {
   assert_string_equal(captured(), "cleave: said at any level\n");
 }
 
-static void json_lines(void **state) {
+static void json_lines_escape_their_text(void **state) {
   (void)state;
   begin_capture(CLV_LOG_DEBUG, true, false);
   clv_notice(CLV_LOG_ERROR, "failed", "a \"quote\"\nand \x01 and \xff");
@@ -86,7 +86,7 @@ static void json_lines(void **state) {
   assert_non_null(strstr(captured(), "\"level\":\"debug\",\"event\":\"log\",\"message\":\"x\"}\n"));
 }
 
-static void journal_priorities(void **state) {
+static void journal_lines_start_with_a_priority(void **state) {
   (void)state;
   static const char *const starts[] = {"<3>", "<4>", "<6>", "<7>"};
   for (int level = CLV_LOG_ERROR; level <= CLV_LOG_DEBUG; level++) {
@@ -100,7 +100,7 @@ static void journal_priorities(void **state) {
   assert_memory_equal(captured(), "{", 1);
 }
 
-static void long_texts_are_cut(void **state) {
+static void long_messages_are_truncated(void **state) {
   (void)state;
   char text[6000];
   memset(text, 'a', sizeof text);
@@ -114,7 +114,7 @@ static void long_texts_are_cut(void **state) {
   assert_null(strchr(line, '\xc3'));
 }
 
-static void json_takes_utf8_alone(void **state) {
+static void json_replaces_invalid_utf8(void **state) {
   (void)state;
   static const struct {
     const char *text, *json;
@@ -131,7 +131,7 @@ static void json_takes_utf8_alone(void **state) {
   }
 }
 
-static void roff_text_is_text(void **state) {
+static void roff_markup_is_escaped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_bytes_roff(&out, ".TH a-b\n'x \\n `y` ^~ .z");
@@ -140,12 +140,12 @@ static void roff_text_is_text(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(text_lines),
-      cmocka_unit_test(json_lines),
-      cmocka_unit_test(journal_priorities),
-      cmocka_unit_test(long_texts_are_cut),
-      cmocka_unit_test(json_takes_utf8_alone),
-      cmocka_unit_test(roff_text_is_text),
+      cmocka_unit_test(text_lines_have_level_and_event),
+      cmocka_unit_test(json_lines_escape_their_text),
+      cmocka_unit_test(journal_lines_start_with_a_priority),
+      cmocka_unit_test(long_messages_are_truncated),
+      cmocka_unit_test(json_replaces_invalid_utf8),
+      cmocka_unit_test(roff_markup_is_escaped),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

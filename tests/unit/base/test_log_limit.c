@@ -47,7 +47,7 @@ static unsigned pass(const char *who, const char *what, unsigned burst, unsigned
   return passed;
 }
 
-static void ten_a_minute(void **state) {
+static void only_ten_lines_pass_in_a_minute(void **state) {
   (void)state;
   assert_int_equal(pass("a", "denied", 0, 1298, 0), 10);
   assert_int_equal(pass("a", "denied", 0, 5, MINUTE - 1), 0);
@@ -59,7 +59,7 @@ static void ten_a_minute(void **state) {
   assert_string_equal(heard.what, "denied");
 }
 
-static void each_for_itself(void **state) {
+static void each_peer_and_kind_has_its_own_limit(void **state) {
   (void)state;
   assert_int_equal(pass("a", "denied", 0, 100, 0), 10);
   assert_int_equal(pass("a", "opened", 0, 100, 0), 10);
@@ -73,7 +73,7 @@ static void each_for_itself(void **state) {
   assert_int_equal(pass(longer, "denied", 0, 100, 0), 10);
 }
 
-static void told_without_a_next_line(void **state) {
+static void tick_reports_suppressed_lines(void **state) {
   (void)state;
   assert_int_equal(pass("a", "denied", 0, 30, 5), 10);
   clv_log_limiter_tick(&limiter, MINUTE);
@@ -85,7 +85,7 @@ static void told_without_a_next_line(void **state) {
 }
 
 /* A larger number is for the first minute; who goes on has ten. */
-static void bursts(void **state) {
+static void burst_limit_applies_only_to_the_first_minute(void **state) {
   (void)state;
   assert_int_equal(pass("a", "opened", 60, 100, 0), 60);
   assert_int_equal(pass("a", "opened", 60, 100, MINUTE), 10);
@@ -94,7 +94,7 @@ static void bursts(void **state) {
 }
 
 /* An hour of one that never stops, from every source that the table holds: lines are bounded. */
-static void hours(void **state) {
+static void endless_source_passes_600_lines_an_hour(void **state) {
   (void)state;
   uint64_t passed = 0, sent = 0;
   for (uint64_t at = 0; at < 60 * MINUTE; at += 100, sent += 10)
@@ -105,7 +105,7 @@ static void hours(void **state) {
   assert_int_equal(passed + heard.left_out, sent);
 }
 
-static void eviction_loses_nothing(void **state) {
+static void eviction_loses_no_suppressed_count(void **state) {
   (void)state;
   uint64_t passed = 0, sent = 0;
   char who[32];
@@ -120,12 +120,12 @@ static void eviction_loses_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(ten_a_minute, begin),
-      cmocka_unit_test_setup(each_for_itself, begin),
-      cmocka_unit_test_setup(told_without_a_next_line, begin),
-      cmocka_unit_test_setup(bursts, begin),
-      cmocka_unit_test_setup(hours, begin),
-      cmocka_unit_test_setup(eviction_loses_nothing, begin),
+      cmocka_unit_test_setup(only_ten_lines_pass_in_a_minute, begin),
+      cmocka_unit_test_setup(each_peer_and_kind_has_its_own_limit, begin),
+      cmocka_unit_test_setup(tick_reports_suppressed_lines, begin),
+      cmocka_unit_test_setup(burst_limit_applies_only_to_the_first_minute, begin),
+      cmocka_unit_test_setup(endless_source_passes_600_lines_an_hour, begin),
+      cmocka_unit_test_setup(eviction_loses_no_suppressed_count, begin),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static void bad(const char *text, const char *message) {
   assert_string_equal(err.text, message);
 }
 
-static void values_in_every_form(void **state) {
+static void option_values_parse_in_every_form(void **state) {
   (void)state;
   assert_true(good("run p --pace=0.5")->pace == 0.5 && good("run p --pace 3600")->pace == 3600);
   arguments *a = good("run p.yaml --count=3 -fd -o x --set a=b -sc=d --se e=f");
@@ -109,7 +109,7 @@ static void values_in_every_form(void **state) {
   assert_string_equal(a->out, "");
 }
 
-static void commands_of_two_words(void **state) {
+static void two_word_commands_are_parsed(void **state) {
   (void)state;
   arguments *a = good("box open");
   assert_string_equal(a->line.command->name, "box open");
@@ -126,7 +126,7 @@ static void commands_of_two_words(void **state) {
   bad("", "a command is needed: run, box, completion or man");
 }
 
-static void mistakes_are_named(void **state) {
+static void option_mistakes_are_named(void **state) {
   (void)state;
   bad("run p --coutn=3", "there is no option --coutn; did you mean --count?");
   bad("run p --xylophone", "there is no option --xylophone");
@@ -160,7 +160,7 @@ static void mistakes_are_named(void **state) {
 }
 
 /* The form of the message is decided by an option that may come later. */
-static void the_line_is_read_to_its_end(void **state) {
+static void log_format_is_read_even_after_an_error(void **state) {
   (void)state;
   arguments a;
   clv_err err;
@@ -172,7 +172,7 @@ static void the_line_is_read_to_its_end(void **state) {
   assert_true(clv_cli_is_log_json(&good("run p")->line, true));
 }
 
-static void bounds(void **state) {
+static void too_many_words_are_refused(void **state) {
   (void)state;
   char text[400] = "box close --force";
   for (int i = 0; i < CLV_CLI_WORDS + 1; i++) strcat(text, " a");
@@ -186,7 +186,7 @@ static void bounds(void **state) {
   assert_string_equal(err.text, "more than 64 words");
 }
 
-static void bounds_of_lists(void **state) {
+static void too_many_list_values_are_refused(void **state) {
   (void)state;
   char *argv[512] = {"prog", "run"};
   static arguments a;
@@ -199,7 +199,7 @@ static void bounds_of_lists(void **state) {
   assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* no argv[0] */
 }
 
-static void help_asks_nothing_else(void **state) {
+static void help_needs_no_other_arguments(void **state) {
   (void)state;
   assert_true(good("--help")->line.help);
   assert_null(good("--help")->line.command);
@@ -215,7 +215,7 @@ static const char *text_of(clv_bytes *b) {
   return b->data;
 }
 
-static void help_lists_what_belongs(void **state) {
+static void help_lists_the_options_of_its_command(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes group = {0};
@@ -241,7 +241,7 @@ static void help_lists_what_belongs(void **state) {
     assert_true(strcspn(line, "\n") <= 90);
 }
 
-static void manual_escapes(void **state) {
+static void manual_page_escapes_roff_markup(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes man = {0};
   clv_cli_man(&cli, &man);
@@ -255,15 +255,15 @@ static void manual_escapes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(values_in_every_form),
-      cmocka_unit_test(commands_of_two_words),
-      cmocka_unit_test(mistakes_are_named),
-      cmocka_unit_test(the_line_is_read_to_its_end),
-      cmocka_unit_test(bounds),
-      cmocka_unit_test(bounds_of_lists),
-      cmocka_unit_test(help_asks_nothing_else),
-      cmocka_unit_test(help_lists_what_belongs),
-      cmocka_unit_test(manual_escapes),
+      cmocka_unit_test(option_values_parse_in_every_form),
+      cmocka_unit_test(two_word_commands_are_parsed),
+      cmocka_unit_test(option_mistakes_are_named),
+      cmocka_unit_test(log_format_is_read_even_after_an_error),
+      cmocka_unit_test(too_many_words_are_refused),
+      cmocka_unit_test(too_many_list_values_are_refused),
+      cmocka_unit_test(help_needs_no_other_arguments),
+      cmocka_unit_test(help_lists_the_options_of_its_command),
+      cmocka_unit_test(manual_page_escapes_roff_markup),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 
 #include "tests/unit/config/config_test.h"
 
-static void unknown_keys(void **state) {
+static void unknown_keys_are_refused_with_a_suggestion(void **state) {
   (void)state;
   refused_edit("train: {batch", "train: {bacth",
                "/etc/cleave/s.yaml:15:9: unknown key 'train.bacth', did you mean 'batch'?");
@@ -26,7 +26,7 @@ static void unknown_keys(void **state) {
                "labels_of, labels, max_tokens, stride, seconds, memory_mib");
 }
 
-static void duplicate_keys(void **state) {
+static void duplicate_keys_are_refused(void **state) {
   (void)state;
   refused_edit("name: small\n", "name: small\nname: other\n",
                "/etc/cleave/s.yaml:3:1: duplicate key 'name', first given at line 2");
@@ -53,7 +53,7 @@ static void what_is_not_normalised(void **state) {
                "whose records become tokens: remove it");
 }
 
-static void wrong_types(void **state) {
+static void wrong_types_are_refused(void **state) {
   (void)state;
   refused_edit("batch: 32", "batch: four",
                "/etc/cleave/s.yaml:15:16: 'train.batch' must be a whole number from 1 to 1048576, "
@@ -95,7 +95,7 @@ static void wrong_types(void **state) {
   refused("- a\n", NULL, "/etc/cleave/s.yaml:1:1: a session.yaml is a mapping of keys");
 }
 
-static void junk_in_numbers(void **state) {
+static void malformed_numbers_are_refused(void **state) {
   (void)state;
   static const char *const junk[] = {"1e-3x", "0x10",  ".",    "-",     "1e",
                                      "1e+",   "nan",   ".inf", "inf",   "1_000",
@@ -122,7 +122,7 @@ static void junk_in_numbers(void **state) {
   }
 }
 
-static void out_of_range(void **state) {
+static void values_out_of_range_are_refused(void **state) {
   (void)state;
   refused_edit("version: 1", "version: 2", "/etc/cleave/s.yaml:1:10: 'version' must be 1, got '2'");
   refused_edit("batch: 32", "batch: 0",
@@ -136,7 +136,7 @@ static void out_of_range(void **state) {
       "/etc/cleave/s.yaml:15:47: 'train.optimizer.lr' must be a number above 0, got '0.0'");
 }
 
-static void numbers_out_of_range(void **state) {
+static void number_overrides_out_of_range_are_refused(void **state) {
   (void)state;
   refused_set(
       "data.validation.fraction=0.51",
@@ -155,7 +155,7 @@ static void numbers_out_of_range(void **state) {
               "'00112233445566778899aabbccddeef'");
 }
 
-static void durations_and_sizes_out_of_range(void **state) {
+static void durations_and_sizes_out_of_range_are_refused(void **state) {
   (void)state;
   refused_set("limits.step_timeout=25h",
               "--set limits.step_timeout=25h: 'limits.step_timeout' must be a duration from 1ms to "
@@ -201,7 +201,7 @@ static const char of_folder[] =
 #include "common/base/settings/formats.def"
     "got 'Image_Folder', did you mean 'images'?";
 
-static void enums(void **state) {
+static void unknown_enum_values_are_refused(void **state) {
   (void)state;
   refused_edit("format: idx", "format: Image_Folder", of_folder);
   refused_edit("kind: cross_entropy", "kind: crossentropy",
@@ -214,7 +214,7 @@ static void enums(void **state) {
   refused_edit("format: idx", "format: \"\"", of_nothing);
 }
 
-static void missing_keys(void **state) {
+static void missing_keys_are_refused_with_an_example(void **state) {
   (void)state;
   refused_edit("batch: 32, ", "",
                "/etc/cleave/s.yaml:15:1: missing key 'train.batch': Records per step. For "
@@ -243,7 +243,7 @@ static void missing_keys(void **state) {
                "or a range (below). For example: `layers: [{op: linear, out: 10}]`");
 }
 
-static void forms_of_texts(void **state) {
+static void malformed_names_and_addresses_are_refused(void **state) {
   (void)state;
   refused_edit(
       "name: small", "name: a/b",
@@ -274,7 +274,7 @@ static void forms_of_texts(void **state) {
       "'-', got the text 'a?b'");
 }
 
-static void attributes(void **state) {
+static void malformed_layer_attributes_are_refused(void **state) {
   (void)state;
   refused_edit(
       "out: 8", "out: 8x",
@@ -305,7 +305,7 @@ static void attributes(void **state) {
                "missing behind its name?");
 }
 
-static void workers_and_privacy(void **state) {
+static void unknown_workers_and_bad_privacy_are_refused(void **state) {
   (void)state;
   refused_edit(
       "at: gpu1", "at: gpu2",
@@ -345,7 +345,7 @@ static void workers_and_privacy(void **state) {
                "/etc/cleave/s.yaml:11:5: two stages are called 'front'");
 }
 
-static void layers_and_model(void **state) {
+static void conflicting_layers_and_model_are_refused(void **state) {
   (void)state;
   refused_edit("[{op: linear, out: 2}]", "0..1",
                "/etc/cleave/s.yaml:13:13: stage 'back' takes a range of layers, but there is no "
@@ -403,7 +403,7 @@ static void refused_ranges(const char *front, const char *back, const char *mess
   free(text);
 }
 
-static void ranges_cover_the_model(void **state) {
+static void layer_ranges_must_cover_the_model(void **state) {
   (void)state;
   refused_ranges("0..0", "2..2\nmodel",
                  "/etc/cleave/s.yaml:13:13: stage 'back' starts with layer 2, but layer 1 is next");
@@ -414,7 +414,7 @@ static void ranges_cover_the_model(void **state) {
                  "/etc/cleave/s.yaml:14:1: no stage has layer 2 of the model");
 }
 
-static void weights(void **state) {
+static void conflicting_weight_sources_are_refused(void **state) {
   (void)state;
   refused_edit("    at: gpu1\n", "    at: gpu1\n    weights: {file: a, artifact: b}\n",
                "/etc/cleave/s.yaml:13:5: stage 'back' takes its weights from a file, from a "
@@ -443,7 +443,7 @@ static void weights(void **state) {
       "file, and only one of them says secret: true");
 }
 
-static void best_checkpoints(void **state) {
+static void inconsistent_best_checkpoint_is_refused(void **state) {
   (void)state;
   refused_edit("loss:", "checkpoint: {best: validation.loss}\nloss:",
                "/etc/cleave/s.yaml:14:20: checkpoint.best needs validations: set "
@@ -466,7 +466,7 @@ static void best_checkpoints(void **state) {
               "validation.accuracy, got 'loss'");
 }
 
-static void numbers_together(void **state) {
+static void conflicting_optimiser_options_are_refused(void **state) {
   (void)state;
   refused_edit("lr: 0.1", "lr: 0.1, nesterov: true",
                "/etc/cleave/s.yaml:15:20: train.optimizer.nesterov needs a momentum above 0");
@@ -510,7 +510,7 @@ static void numbers_together(void **state) {
       "'0'");
 }
 
-static void files(void **state) {
+static void missing_or_unreadable_files_are_refused(void **state) {
   (void)state;
   clv_session_config *config = NULL;
   clv_err err = {0};
@@ -531,7 +531,7 @@ static void files(void **state) {
   remove(path);
 }
 
-static void image_options(void **state) {
+static void inconsistent_image_options_are_refused(void **state) {
   (void)state;
   static const char *const cases[][2] = {
       {"{channels: 2}", "channels must be 1 or 3"},
@@ -563,7 +563,7 @@ static void refused_data(const char *data, const char *message) {
   free(text);
 }
 
-static void formats_take_their_keys(void **state) {
+static void keys_of_another_format_are_refused(void **state) {
   char names[80], message[200];
   (void)state;
   static const char *const cases[][2] = {
@@ -615,7 +615,7 @@ static void expect_failure(const clv_session_config *c, clv_config_pos pos, cons
   assert_string_equal(err.text, said);
 }
 
-static void failing_later(void **state) {
+static void later_failures_name_the_position(void **state) {
   (void)state;
   const char *set = "stages.1.layers=[{op: tanh}]";
   clv_err err = {0};
@@ -636,7 +636,7 @@ static void failing_later(void **state) {
 }
 
 /* What a message ends with is there, wherever the file lies. */
-static void long_paths(void **state) {
+static void long_path_does_not_cut_the_end_of_a_message(void **state) {
   (void)state;
   char file[900], fix[300];
   memset(file, 'd', sizeof file);
@@ -658,29 +658,29 @@ static void long_paths(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(unknown_keys),
-    cmocka_unit_test(duplicate_keys),
-    cmocka_unit_test(wrong_types),
+    cmocka_unit_test(unknown_keys_are_refused_with_a_suggestion),
+    cmocka_unit_test(duplicate_keys_are_refused),
+    cmocka_unit_test(wrong_types_are_refused),
     cmocka_unit_test(what_is_not_normalised),
-    cmocka_unit_test(junk_in_numbers),
-    cmocka_unit_test(out_of_range),
-    cmocka_unit_test(numbers_out_of_range),
-    cmocka_unit_test(durations_and_sizes_out_of_range),
-    cmocka_unit_test(enums),
-    cmocka_unit_test(missing_keys),
-    cmocka_unit_test(forms_of_texts),
-    cmocka_unit_test(attributes),
-    cmocka_unit_test(workers_and_privacy),
-    cmocka_unit_test(layers_and_model),
-    cmocka_unit_test(ranges_cover_the_model),
-    cmocka_unit_test(weights),
-    cmocka_unit_test(best_checkpoints),
-    cmocka_unit_test(numbers_together),
-    cmocka_unit_test(files),
-    cmocka_unit_test(image_options),
-    cmocka_unit_test(formats_take_their_keys),
-    cmocka_unit_test(failing_later),
-    cmocka_unit_test(long_paths),
+    cmocka_unit_test(malformed_numbers_are_refused),
+    cmocka_unit_test(values_out_of_range_are_refused),
+    cmocka_unit_test(number_overrides_out_of_range_are_refused),
+    cmocka_unit_test(durations_and_sizes_out_of_range_are_refused),
+    cmocka_unit_test(unknown_enum_values_are_refused),
+    cmocka_unit_test(missing_keys_are_refused_with_an_example),
+    cmocka_unit_test(malformed_names_and_addresses_are_refused),
+    cmocka_unit_test(malformed_layer_attributes_are_refused),
+    cmocka_unit_test(unknown_workers_and_bad_privacy_are_refused),
+    cmocka_unit_test(conflicting_layers_and_model_are_refused),
+    cmocka_unit_test(layer_ranges_must_cover_the_model),
+    cmocka_unit_test(conflicting_weight_sources_are_refused),
+    cmocka_unit_test(inconsistent_best_checkpoint_is_refused),
+    cmocka_unit_test(conflicting_optimiser_options_are_refused),
+    cmocka_unit_test(missing_or_unreadable_files_are_refused),
+    cmocka_unit_test(inconsistent_image_options_are_refused),
+    cmocka_unit_test(keys_of_another_format_are_refused),
+    cmocka_unit_test(later_failures_name_the_position),
+    cmocka_unit_test(long_path_does_not_cut_the_end_of_a_message),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

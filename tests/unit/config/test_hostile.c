@@ -20,7 +20,7 @@ static void refused_yaml(const char *text, const char *message) {
   refused_bytes(text, strlen(text), message);
 }
 
-static void yaml_we_do_not_take(void **state) {
+static void unsupported_yaml_features_are_refused(void **state) {
   (void)state;
   refused_yaml("name: &a x\ntls: *a\n",
                "s.yaml:1:7: anchors (&x) and aliases (*x) are not supported: write the value out");
@@ -40,7 +40,7 @@ static void yaml_we_do_not_take(void **state) {
   refused_yaml("# nothing\n", "s.yaml:1:1: the file is empty");
 }
 
-static void broken_yaml(void **state) {
+static void invalid_yaml_is_located(void **state) {
   (void)state;
   refused_yaml("name: a\n  tls: b\n", "s.yaml:1:7: not valid YAML: invalid multiline plain key");
   refused_yaml("tls:\n  ca: a\n cert: b\n",
@@ -57,7 +57,7 @@ static void broken_yaml(void **state) {
                "s.yaml:4:1: not valid YAML: missing comma in flow mapping");
 }
 
-static void bytes_no_config_holds(void **state) {
+static void control_characters_and_bad_utf8_are_refused(void **state) {
   (void)state;
   refused_bytes("name: a\0b\n", 10, "s.yaml:1:8: a control character");
   refused_yaml("name: a\n# \x1b[2J\n", "s.yaml:2:3: a control character");
@@ -97,7 +97,7 @@ static void refused_repeated(const char *head, const char *unit, size_t bytes,
   clv_bytes_done(&text);
 }
 
-static void too_much(void **state) {
+static void oversized_and_deep_files_are_refused(void **state) {
   (void)state;
   refused_repeated("", "a", (1 << 20) + 1, "s.yaml: 1048577 bytes, the limit is 1048576");
   refused_repeated("", "[", 60000, "s.yaml:1:17: nested more than 16 levels deep");
@@ -116,7 +116,7 @@ static void too_much(void **state) {
   free(list);
 }
 
-static void hostile_overrides(void **state) {
+static void hostile_overrides_are_refused(void **state) {
   (void)state;
   refused_set("name=a\x1b[2J", "--set name=a?[2J: a control character");
   refused_set("name=\xff", "--set name=\xff: not valid UTF-8");
@@ -133,7 +133,7 @@ static void hostile_overrides(void **state) {
 }
 
 /* Whatever the YAML library has to say goes into our error, nothing to the terminal. */
-static void nothing_on_stderr(void **state) {
+static void yaml_errors_print_nothing_to_stderr(void **state) {
   (void)state;
   static const char *const texts[] = {
       "a: [",      "a: 'x",   "\t- a",   "a: *b", "%YAML 9.9\n---\na: 1\n", "%FOO\n---\na: 1\n",
@@ -159,7 +159,7 @@ static void nothing_on_stderr(void **state) {
 }
 
 /* A cut anywhere before the last newline is an error with a place. */
-static void truncated_anywhere(void **state) {
+static void truncated_session_file_is_refused_with_position(void **state) {
   (void)state;
   for (size_t len = 0; len + 1 < strlen(session_text); len++) {
     clv_session_config *config = NULL;
@@ -171,7 +171,7 @@ static void truncated_anywhere(void **state) {
   }
 }
 
-static void schema_is_json(void **state) {
+static void config_schema_is_valid_json(void **state) {
   (void)state;
   for (int kind = CLV_CONFIG_SESSION; kind <= CLV_CONFIG_WORKER; kind++) {
     clv_bytes text = {0};
@@ -192,10 +192,14 @@ static void schema_is_json(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(yaml_we_do_not_take),   cmocka_unit_test(broken_yaml),
-      cmocka_unit_test(bytes_no_config_holds), cmocka_unit_test(too_much),
-      cmocka_unit_test(hostile_overrides),     cmocka_unit_test(nothing_on_stderr),
-      cmocka_unit_test(truncated_anywhere),    cmocka_unit_test(schema_is_json),
+      cmocka_unit_test(unsupported_yaml_features_are_refused),
+      cmocka_unit_test(invalid_yaml_is_located),
+      cmocka_unit_test(control_characters_and_bad_utf8_are_refused),
+      cmocka_unit_test(oversized_and_deep_files_are_refused),
+      cmocka_unit_test(hostile_overrides_are_refused),
+      cmocka_unit_test(yaml_errors_print_nothing_to_stderr),
+      cmocka_unit_test(truncated_session_file_is_refused_with_position),
+      cmocka_unit_test(config_schema_is_valid_json),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

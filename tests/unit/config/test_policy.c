@@ -35,7 +35,7 @@ static void refused_policy(const char *from, const char *to, const char *message
   free(text);
 }
 
-static void values(void **state) {
+static void every_policy_key_is_read(void **state) {
   (void)state;
   clv_policy_config *c = policy(policy_text);
   assert_int_equal(c->workers.n, 1);
@@ -54,7 +54,7 @@ static void values(void **state) {
 }
 
 /* Nothing is permitted by leaving it out. */
-static void what_is_missing(void **state) {
+static void missing_policy_key_is_refused(void **state) {
   (void)state;
   static const char *const lines[] = {"version: 1\n",
                                       "workers: [\"spiffe://acme/worker/w1\"]\n",
@@ -80,7 +80,7 @@ static void what_is_missing(void **state) {
   free(none);
 }
 
-static void errors(void **state) {
+static void invalid_policy_values_are_located(void **state) {
   (void)state;
   refused_policy("gradient]", "gradeint]",
                  "/etc/cleave/p.yaml:3:21: 'kinds' must be one of activation, gradient, weights, "
@@ -108,7 +108,7 @@ static void errors(void **state) {
                  "/etc/cleave/p.yaml:1:10: 'version' must be 1, got '2'");
 }
 
-static void refusals_name_the_line(void **state) {
+static void policy_denial_names_file_and_line(void **state) {
   (void)state;
   clv_policy_config *c = policy(policy_text);
   clv_err err = {0};
@@ -118,7 +118,7 @@ static void refusals_name_the_line(void **state) {
 }
 
 /* The environment cannot widen a policy. */
-static void environment_is_ignored(void **state) {
+static void environment_cannot_widen_a_policy(void **state) {
   (void)state;
   setenv("CLEAVE_ALLOW__LABELS", "true", 1);
   clv_policy_config *c = policy(policy_text);
@@ -126,7 +126,7 @@ static void environment_is_ignored(void **state) {
   clv_policy_config_free(c);
 }
 
-static void shipped_file_and_page(void **state) {
+static void shipped_policy_allows_nothing_and_is_documented(void **state) {
   (void)state;
   clv_bytes text = {0}, page = {0}, schema = {0};
   clv_policy_config *c = NULL;
@@ -150,12 +150,12 @@ static void shipped_file_and_page(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(values),
-      cmocka_unit_test(what_is_missing),
-      cmocka_unit_test(errors),
-      cmocka_unit_test(refusals_name_the_line),
-      cmocka_unit_test(environment_is_ignored),
-      cmocka_unit_test(shipped_file_and_page),
+      cmocka_unit_test(every_policy_key_is_read),
+      cmocka_unit_test(missing_policy_key_is_refused),
+      cmocka_unit_test(invalid_policy_values_are_located),
+      cmocka_unit_test(policy_denial_names_file_and_line),
+      cmocka_unit_test(environment_cannot_widen_a_policy),
+      cmocka_unit_test(shipped_policy_allows_nothing_and_is_documented),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ static double lr_of(const char *text) {
   return lr;
 }
 
-static void numbers_to_the_bit(void **state) {
+static void decimal_numbers_parse_to_the_exact_double(void **state) {
   (void)state;
   /* The compiler's own reading of the same literal is the reference. */
   static const struct {
@@ -49,7 +49,7 @@ static void numbers_to_the_bit(void **state) {
   }
 }
 
-static void number_forms_in_files(void **state) {
+static void number_notations_give_the_same_value(void **state) {
   (void)state;
   static const char *const forms[] = {"lr: 1e-3", "lr: 1.0e-3", "lr: 0.001"};
   for (size_t i = 0; i < 3; i++) {
@@ -71,7 +71,7 @@ static clv_seed seed_of(const char *set) {
 }
 
 /* A number is the lower half of a seed, however it is written, and then no secret. */
-static void seeds(void **state) {
+static void seed_forms_set_key_and_guessability(void **state) {
   (void)state;
   static const uint8_t whole[] = {0,   17,  34,  51,  68,  85,  102, 119,
                                   136, 153, 170, 187, 204, 221, 238, 255};
@@ -87,7 +87,7 @@ static void seeds(void **state) {
   assert_memory_equal(&large.key, &same.key, sizeof large.key);
 }
 
-static void sizes_and_durations(void **state) {
+static void size_and_duration_units_are_converted(void **state) {
   (void)state;
   static const struct {
     const char *text;
@@ -113,7 +113,7 @@ static void sizes_and_durations(void **state) {
   }
 }
 
-static void words_for_numbers(void **state) {
+static void auto_micro_batches_round_trips(void **state) {
   (void)state;
   clv_bytes text = {0};
   clv_session_config *c = accepted_set("pipeline.micro_batches=auto");
@@ -125,7 +125,7 @@ static void words_for_numbers(void **state) {
   clv_session_config_free(c);
 }
 
-static void defaults(void **state) {
+static void omitted_session_keys_have_their_defaults(void **state) {
   (void)state;
   clv_session_config *c = accepted(session_text, NULL);
   assert_string_equal(c->name, "small");
@@ -163,7 +163,7 @@ static void defaults(void **state) {
   clv_session_config_free(c);
 }
 
-static void stages_and_layers(void **state) {
+static void stages_layers_and_attributes_are_read(void **state) {
   (void)state;
   clv_session_config *c = accepted_edit(
       "{op: relu}",
@@ -191,7 +191,7 @@ static void stages_and_layers(void **state) {
   clv_session_config_free(c);
 }
 
-static void the_division_of_a_layer_is_kept(void **state) {
+static void layer_parallel_key_round_trips(void **state) {
   (void)state;
   clv_session_config *c = accepted_edit("{op: relu}", "{op: linear, parallel: rows, out: 8}");
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -208,7 +208,7 @@ static void the_division_of_a_layer_is_kept(void **state) {
   clv_session_config_free(c);
 }
 
-static void model_ranges(void **state) {
+static void numbered_layer_ranges_are_read(void **state) {
   (void)state;
   char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..2");
   char *text = edited(one, "[{op: linear, out: 2}]\n",
@@ -228,7 +228,7 @@ static void model_ranges(void **state) {
 }
 
 /* Ends of a range that are names; one name is both ends. */
-static void named_ranges(void **state) {
+static void named_layer_ranges_are_read(void **state) {
   (void)state;
   char *one = edited(session_text, "[{op: linear, out: 8}, {op: relu}]", "0..layer2.3");
   char *text = edited(one, "[{op: linear, out: 2}]\n", "\"layer3\"\nmodel: {arch: resnet50}\n");
@@ -248,7 +248,7 @@ static void named_ranges(void **state) {
       "as 0..3 or conv1..layer2 (layer 6 alone is 6..6), got 'layer3.'");
 }
 
-static void paths(void **state) {
+static void relative_paths_resolve_against_the_session_file(void **state) {
   (void)state;
   clv_session_config *c = accepted(session_text, NULL);
   assert_string_equal(c->tls.ca, "/etc/cleave/ca.pem");
@@ -273,7 +273,7 @@ static void paths(void **state) {
   clv_session_config_free(c);
 }
 
-static void tensorboard_is_a_folder_or_yes(void **state) {
+static void tensorboard_accepts_a_folder_or_a_boolean(void **state) {
   static const struct {
     const char *value, *want; /* NULL: none */
   } cases[] = {
@@ -290,7 +290,7 @@ static void tensorboard_is_a_folder_or_yes(void **state) {
   }
 }
 
-static void transfer_is_inherited(void **state) {
+static void stages_inherit_the_session_transfer(void **state) {
   (void)state;
   char *text = edited(session_text, "    at: gpu1\n", "    at: gpu1\n    transfer: via_master\n");
   clv_session_config *c = accepted_set("transfer=direct");
@@ -312,7 +312,7 @@ static uint64_t batch_with(const char *const *env, const char *const *sets, size
   return batch;
 }
 
-static void precedence(void **state) {
+static void set_overrides_environment_overrides_file(void **state) {
   (void)state;
   static const char *const env[] = {"PATH=/bin",
                                     "CLEAVE_TRAIN__BATCH=48",
@@ -328,7 +328,7 @@ static void precedence(void **state) {
   assert_int_equal(batch_with(env, sets, 2), 80);
 }
 
-static void overrides_reach_everywhere(void **state) {
+static void overrides_reach_nested_keys(void **state) {
   (void)state;
   static const char *const env[] = {"CLEAVE_TRAIN__OPTIMIZER__LR=0.5",
                                     "CLEAVE_TRAIN__OPTIMIZER={kind: adam, lr: 0.25}",
@@ -353,7 +353,7 @@ static void overrides_reach_everywhere(void **state) {
   clv_session_config_free(c);
 }
 
-static void wrong_overrides(void **state) {
+static void invalid_overrides_are_refused(void **state) {
   (void)state;
   refused_set("train.batch=x",
               "--set train.batch=x: 'train.batch' must be a whole number from 1 to "
@@ -394,7 +394,7 @@ static void wrong_overrides(void **state) {
       "CLEAVE_TRAIN__EPOCHS=0: 'train.epochs' must be a whole number from 1 to 1000000, got '0'");
 }
 
-static void image_keys(void **state) {
+static void image_keys_are_read_with_defaults(void **state) {
   (void)state;
   clv_session_config *c = accepted(session_text, NULL);
   assert_int_equal(c->data.threads, 2);
@@ -639,7 +639,7 @@ static char *lengthened(const char *from, const char *head, char letter, size_t 
 }
 
 /* What is accepted is short enough to be read again once paths are whole. */
-static void long_paths(void **state) {
+static void overlong_joined_paths_are_refused(void **state) {
   (void)state;
   char *text = lengthened("format: idx,", "format: idx, root: ", 'r', 2500, ",");
   round_trip(text, strlen(text));
@@ -660,7 +660,7 @@ static void long_paths(void **state) {
   free(text);
 }
 
-static void round_trips(void **state) {
+static void written_session_config_reads_back_equal(void **state) {
   (void)state;
   round_trip(session_text, strlen(session_text));
   round_trip(rich_text, strlen(rich_text));
@@ -678,7 +678,7 @@ static void round_trips(void **state) {
   free(text);
 }
 
-static void rich_values(void **state) {
+static void quoted_and_extreme_values_are_read(void **state) {
   (void)state;
   clv_session_config *c = accepted(rich_text, NULL);
   assert_string_equal(c->tls.cert, "/etc/cleave/m\t\u00e9\u2028\xc2\x85\x7f\"\\.pem");
@@ -696,7 +696,7 @@ static void rich_values(void **state) {
   clv_session_config_free(c);
 }
 
-static void examples_load(void **state) {
+static void example_and_shipped_session_files_load(void **state) {
   (void)state;
   clv_bytes text = {0};
   clv_err err = {0};
@@ -732,7 +732,7 @@ static void examples_load(void **state) {
   }
 }
 
-static void names(void **state) {
+static void enum_values_have_their_config_names(void **state) {
   (void)state;
   assert_string_equal(clv_loss_name(CLV_LOSS_BCE_WITH_LOGITS), "bce_with_logits");
   assert_string_equal(clv_compute_name(CLV_COMPUTE_BF16), "bf16");
@@ -740,7 +740,7 @@ static void names(void **state) {
   assert_string_equal(clv_arch_name(CLV_ARCH_LENET), "lenet");
 }
 
-static void onlookers_see_no_place(void **state) {
+static void public_config_omits_paths_and_addresses(void **state) {
   (void)state;
   static const char *const places[] = {"/",     ".pem",      ".gz",   "gpu1.example",
                                        ":7443", "127.0.0.1", "vocab", "seed"};
@@ -766,29 +766,29 @@ static void onlookers_see_no_place(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(numbers_to_the_bit),
-    cmocka_unit_test(number_forms_in_files),
-    cmocka_unit_test(seeds),
-    cmocka_unit_test(sizes_and_durations),
-    cmocka_unit_test(words_for_numbers),
-    cmocka_unit_test(defaults),
-    cmocka_unit_test(stages_and_layers),
-    cmocka_unit_test(the_division_of_a_layer_is_kept),
-    cmocka_unit_test(model_ranges),
-    cmocka_unit_test(named_ranges),
-    cmocka_unit_test(paths),
-    cmocka_unit_test(image_keys),
-    cmocka_unit_test(tensorboard_is_a_folder_or_yes),
-    cmocka_unit_test(transfer_is_inherited),
-    cmocka_unit_test(precedence),
-    cmocka_unit_test(overrides_reach_everywhere),
-    cmocka_unit_test(wrong_overrides),
-    cmocka_unit_test(round_trips),
-    cmocka_unit_test(long_paths),
-    cmocka_unit_test(rich_values),
-    cmocka_unit_test(examples_load),
-    cmocka_unit_test(names),
-    cmocka_unit_test(onlookers_see_no_place),
+    cmocka_unit_test(decimal_numbers_parse_to_the_exact_double),
+    cmocka_unit_test(number_notations_give_the_same_value),
+    cmocka_unit_test(seed_forms_set_key_and_guessability),
+    cmocka_unit_test(size_and_duration_units_are_converted),
+    cmocka_unit_test(auto_micro_batches_round_trips),
+    cmocka_unit_test(omitted_session_keys_have_their_defaults),
+    cmocka_unit_test(stages_layers_and_attributes_are_read),
+    cmocka_unit_test(layer_parallel_key_round_trips),
+    cmocka_unit_test(numbered_layer_ranges_are_read),
+    cmocka_unit_test(named_layer_ranges_are_read),
+    cmocka_unit_test(relative_paths_resolve_against_the_session_file),
+    cmocka_unit_test(image_keys_are_read_with_defaults),
+    cmocka_unit_test(tensorboard_accepts_a_folder_or_a_boolean),
+    cmocka_unit_test(stages_inherit_the_session_transfer),
+    cmocka_unit_test(set_overrides_environment_overrides_file),
+    cmocka_unit_test(overrides_reach_nested_keys),
+    cmocka_unit_test(invalid_overrides_are_refused),
+    cmocka_unit_test(written_session_config_reads_back_equal),
+    cmocka_unit_test(overlong_joined_paths_are_refused),
+    cmocka_unit_test(quoted_and_extreme_values_are_read),
+    cmocka_unit_test(example_and_shipped_session_files_load),
+    cmocka_unit_test(enum_values_have_their_config_names),
+    cmocka_unit_test(public_config_omits_paths_and_addresses),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

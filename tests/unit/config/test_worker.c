@@ -26,7 +26,7 @@ static void refused_worker(const char *from, const char *to, const char *message
   free(text);
 }
 
-static void defaults(void **state) {
+static void omitted_worker_keys_have_their_defaults(void **state) {
   (void)state;
   clv_worker_config *c = worker(worker_text, NULL);
   assert_string_equal(c->listen, "127.0.0.1:7443");
@@ -116,7 +116,7 @@ static void check_rich(const clv_worker_config *c) {
   assert_string_equal(c->metrics.listen, "[::1]:9101");
 }
 
-static void round_trip(void **state) {
+static void written_worker_config_reads_back_equal(void **state) {
   (void)state;
   clv_bytes text = {0};
   clv_err err = {0};
@@ -132,7 +132,7 @@ static void round_trip(void **state) {
 }
 
 /* Pieces and chunks of tensors fit a message, and a message fits what gRPC takes. */
-static void messages_have_room(void **state) {
+static void message_size_out_of_range_is_refused(void **state) {
   (void)state;
   refused_worker("allow:\n", "limits: {message_size: 256KiB}\nallow:\n",
                  "/etc/cleave/w.yaml:2:24: 'limits.message_size' must be a size from 512KiB to "
@@ -142,7 +142,7 @@ static void messages_have_room(void **state) {
                  "1GiB, got '1025MiB'");
 }
 
-static void errors(void **state) {
+static void invalid_worker_values_are_located(void **state) {
   (void)state;
   refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "",
                  "/etc/cleave/w.yaml:1:1: missing key 'allow': Who may call, by the one URI in the "
@@ -187,7 +187,7 @@ static void errors(void **state) {
       "digits, got 'abc'");
 }
 
-static void limits_that_do_not_go_together(void **state) {
+static void contradictory_limits_are_refused(void **state) {
   (void)state;
   refused_worker("allow:\n", "limits: {lease: 60s}\nallow:\n",
                  "/etc/cleave/w.yaml:2:17: limits.lease of 60000 ms has to be longer than "
@@ -199,7 +199,7 @@ static void limits_that_do_not_go_together(void **state) {
 }
 
 /* `listen` is 127.0.0.1:7443 unless given. */
-static void two_things_on_one_port(void **state) {
+static void metrics_on_the_listen_port_is_refused(void **state) {
   (void)state;
   static const struct {
     const char *listen, *metrics;
@@ -242,7 +242,7 @@ static void two_things_on_one_port(void **state) {
                  "127.0.0.1:7443; give it another, such as 127.0.0.1:9101");
 }
 
-static void overrides(void **state) {
+static void environment_and_set_override_worker_keys(void **state) {
   (void)state;
   static const char *const env[] = {"CLEAVE_LOG__LEVEL=warn", "CLEAVE_LISTEN__X", NULL};
   static const char *const sets[] = {
@@ -275,7 +275,7 @@ static const char credential_text[] =
     "  - {identity: \"spiffe://acme/master\", role: master}\n";
 
 /* Only at the start of a path, and only when the environment has it as systemd gives it. */
-static void credentials(void **state) {
+static void credentials_directory_expands_only_at_path_start(void **state) {
   (void)state;
   static const char *const good[] = {"X=1", "CREDENTIALS_DIRECTORY=/run/credentials/w.service",
                                      NULL};
@@ -303,7 +303,7 @@ static void credentials(void **state) {
 }
 
 /* Every key of both files has its entry, with default and range. */
-static void manual_pages(void **state) {
+static void manual_pages_list_every_key(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes worker_page = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes session_page = {0};
@@ -321,7 +321,7 @@ static void manual_pages(void **state) {
   assert_non_null(strstr(session_page.data, "One of idx, npy, images, text, documents"));
 }
 
-static void shipped_file_is_the_example(void **state) {
+static void shipped_worker_file_equals_the_example(void **state) {
   (void)state;
   clv_bytes shipped = {0}, example = {0};
   clv_worker_config *c = NULL;
@@ -337,16 +337,16 @@ static void shipped_file_is_the_example(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults),
-      cmocka_unit_test(round_trip),
-      cmocka_unit_test(messages_have_room),
-      cmocka_unit_test(errors),
-      cmocka_unit_test(limits_that_do_not_go_together),
-      cmocka_unit_test(two_things_on_one_port),
-      cmocka_unit_test(overrides),
-      cmocka_unit_test(credentials),
-      cmocka_unit_test(manual_pages),
-      cmocka_unit_test(shipped_file_is_the_example),
+      cmocka_unit_test(omitted_worker_keys_have_their_defaults),
+      cmocka_unit_test(written_worker_config_reads_back_equal),
+      cmocka_unit_test(message_size_out_of_range_is_refused),
+      cmocka_unit_test(invalid_worker_values_are_located),
+      cmocka_unit_test(contradictory_limits_are_refused),
+      cmocka_unit_test(metrics_on_the_listen_port_is_refused),
+      cmocka_unit_test(environment_and_set_override_worker_keys),
+      cmocka_unit_test(credentials_directory_expands_only_at_path_start),
+      cmocka_unit_test(manual_pages_list_every_key),
+      cmocka_unit_test(shipped_worker_file_equals_the_example),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static void check(const clv_window *s, int block, bool wide) {
   free(dyb);
 }
 
-static void test_few_channels(void **state) {
+static void test_few_channel_weight_gradient_matches_loops(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(windows); i++)
     for (int block = 8; block <= 16; block += 8) {
@@ -111,7 +111,7 @@ static void test_few_channels(void **state) {
     }
 }
 
-static void test_three_taps_wide(void **state) {
+static void test_three_tap_weight_gradient_matches_loops(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(windows); i++) {
     clv_window s = window_at(i);
@@ -173,7 +173,7 @@ static void check_tiles(cpu_weight_tiles w) {
   free(back);
 }
 
-static void test_tiles(void **state) {
+static void test_weight_tiles_match_loops(void **state) {
   (void)state;
   static const int64_t taps[] = {1, 6, 9, 49};
   float want;
@@ -190,9 +190,9 @@ static void test_tiles(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_few_channels),
-      cmocka_unit_test(test_three_taps_wide),
-      cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_few_channel_weight_gradient_matches_loops),
+      cmocka_unit_test(test_three_tap_weight_gradient_matches_loops),
+      cmocka_unit_test(test_weight_tiles_match_loops),
   };
   return cmocka_run_group_tests_name("cpu conv weight", tests, NULL, NULL);
 }

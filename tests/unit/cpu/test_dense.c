@@ -162,7 +162,7 @@ static void check_repeats(const clv_node_desc *d) {
   node_done(&b);
 }
 
-static void test_bits_repeat(void **state) {
+static void test_repeated_runs_give_the_same_bits(void **state) {
   (void)state;
   for (int threads = 1; threads <= 2; threads++) {
     for (size_t i = 0; i < CLV_COUNT(convs); i++) {
@@ -178,7 +178,7 @@ static void test_bits_repeat(void **state) {
 
 /* The thread count is the kernel's, not the one the calling thread happens to have set: the sums
  * of a weight gradient are split among the threads. */
-static void test_threads_are_the_kernels(void **state) {
+static void test_kernel_ignores_the_caller_thread_count(void **state) {
   (void)state;
   clv_node_desc descs[] = {conv_desc(8, 32, 14, 14, 64, 1, 1, 0, 1), linear_desc(256, 300, 200)};
   for (size_t i = 0; i < CLV_COUNT(descs); i++)
@@ -198,7 +198,7 @@ static void test_threads_are_the_kernels(void **state) {
 }
 
 /* Layouts depend on the node alone: not on the neighbours, nor on the gradients wanted. */
-static void test_layouts_are_fixed(void **state) {
+static void test_layout_depends_on_the_node_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
     clv_node_desc d = conv_case(i), other = d;
@@ -222,7 +222,7 @@ static void test_layouts_are_fixed(void **state) {
 }
 
 /* Channels in whole blocks must not fall back to row-major code where the library has better. */
-static void test_blocks_are_used(void **state) {
+static void test_whole_channel_blocks_use_blocked_layout(void **state) {
   (void)state;
   const char *isa = clv_backend_isa(clv_backend_cpu());
   if (strncmp(isa, "avx2", 4) && strncmp(isa, "avx512", 6)) {
@@ -241,7 +241,7 @@ static void test_blocks_are_used(void **state) {
   node_done(&a);
 }
 
-static void test_reorders_are_counted(void **state) {
+static void test_predicted_reorder_counts_match_execution(void **state) {
   (void)state;
   const clv_backend *cpu = clv_backend_cpu();
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
@@ -264,7 +264,7 @@ static void test_reorders_are_counted(void **state) {
 }
 
 /* What is kept of kernels that have gone goes, a kernel at work goes on. */
-static void test_trim(void **state) {
+static void test_trim_frees_only_unused_kernel_memory(void **state) {
   (void)state;
   const clv_backend *cpu = clv_backend_cpu();
   clv_node_desc d = conv_case(0);
@@ -286,7 +286,7 @@ static void test_trim(void **state) {
 }
 
 /* New parameters are not seen until refresh, and are after it. */
-static void test_refresh_takes_new_weights(void **state) {
+static void test_new_weights_take_effect_after_refresh(void **state) {
   (void)state;
   clv_node_desc d = conv_desc(2, 16, 7, 7, 16, 3, 1, 1, 1);
   clv_err err;
@@ -315,7 +315,7 @@ static int tasks(void) {
 }
 
 /* Loading OpenBLAS, which the long weight gradient does, starts no threads. */
-static void test_blas_is_alone(void **state) {
+static void test_loading_openblas_starts_no_threads(void **state) {
   (void)state;
   int before = tasks();
   clv_node_desc d = linear_desc(512, 128, 128);
@@ -329,7 +329,7 @@ static void test_blas_is_alone(void **state) {
   node_done(&n);
 }
 
-static void test_other_dtypes_are_refs(void **state) {
+static void test_unsupported_dtype_or_op_is_unimplemented(void **state) {
   (void)state;
   clv_node_desc d = linear_desc(2, 2, 2);
   clv_kernel *k;
@@ -345,17 +345,17 @@ static void test_other_dtypes_are_refs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_blas_is_alone),
+      cmocka_unit_test(test_loading_openblas_starts_no_threads),
       cmocka_unit_test(test_conv_matches_loops),
       cmocka_unit_test(test_linear_matches_loops),
-      cmocka_unit_test(test_bits_repeat),
-      cmocka_unit_test(test_threads_are_the_kernels),
-      cmocka_unit_test(test_layouts_are_fixed),
-      cmocka_unit_test(test_blocks_are_used),
-      cmocka_unit_test(test_reorders_are_counted),
-      cmocka_unit_test(test_trim),
-      cmocka_unit_test(test_refresh_takes_new_weights),
-      cmocka_unit_test(test_other_dtypes_are_refs),
+      cmocka_unit_test(test_repeated_runs_give_the_same_bits),
+      cmocka_unit_test(test_kernel_ignores_the_caller_thread_count),
+      cmocka_unit_test(test_layout_depends_on_the_node_alone),
+      cmocka_unit_test(test_whole_channel_blocks_use_blocked_layout),
+      cmocka_unit_test(test_predicted_reorder_counts_match_execution),
+      cmocka_unit_test(test_trim_frees_only_unused_kernel_memory),
+      cmocka_unit_test(test_new_weights_take_effect_after_refresh),
+      cmocka_unit_test(test_unsupported_dtype_or_op_is_unimplemented),
   };
   return cmocka_run_group_tests_name("cpu dense", tests, NULL, NULL);
 }

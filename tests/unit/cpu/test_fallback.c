@@ -9,7 +9,7 @@
 #include "kernels/cpu/cpu_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
-static void test_unknown_numbers(void **state) {
+static void test_unknown_op_has_no_cpu_kernel(void **state) {
   (void)state;
   assert_false(clv_backend_cpu()->has(CLV_OP_INPUT));
   assert_false(clv_backend_cpu()->has(CLV_OP_COUNT));
@@ -17,7 +17,7 @@ static void test_unknown_numbers(void **state) {
 }
 
 /* Each has products of its own, but for the first two. */
-static void test_processors_have_names_of_their_own(void **state) {
+static void test_each_isa_has_a_distinct_name(void **state) {
   const char *names[] = {
       clv_cpu_isa_name(0, false),
       clv_cpu_isa_name(UINT32_MAX, true),
@@ -34,7 +34,7 @@ static void test_processors_have_names_of_their_own(void **state) {
       assert_int_not_equal(strcmp(names[i], names[j]), 0);
 }
 
-static void test_this_one_is_named(void **state) {
+static void test_reported_isa_agrees_with_amx_support(void **state) {
   (void)state;
   bool amx = strcmp(clv_backend_isa(clv_backend_cpu()), "avx512_core_amx") == 0;
   assert_true(amx == clv_cpu_has_amx());
@@ -42,9 +42,9 @@ static void test_this_one_is_named(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_unknown_numbers),
-      cmocka_unit_test(test_processors_have_names_of_their_own),
-      cmocka_unit_test(test_this_one_is_named),
+      cmocka_unit_test(test_unknown_op_has_no_cpu_kernel),
+      cmocka_unit_test(test_each_isa_has_a_distinct_name),
+      cmocka_unit_test(test_reported_isa_agrees_with_amx_support),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

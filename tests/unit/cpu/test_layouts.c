@@ -6,7 +6,7 @@
 #include "tests/unit/cpu/cpu_test.h"
 
 /* Training batch norm moves the running statistics; evaluation reads them. */
-static void test_batchnorm_modes(void **state) {
+static void test_batchnorm_updates_statistics_only_in_training(void **state) {
   (void)state;
   clv_node_desc d = image_desc(CLV_OP_BATCHNORM, 3, 9, 4, 5);
   node n;
@@ -34,7 +34,7 @@ static bool keeps(const node *n, size_t i, double p) {
   return (word[i % 4] >> 8) * 0x1p-24 >= p;
 }
 
-static void test_dropout_mask(void **state) {
+static void test_blocked_dropout_uses_the_row_major_mask(void **state) {
   (void)state;
   clv_node_desc d = image_desc(CLV_OP_DROPOUT, 2, 11, 3, 5);
   node n;
@@ -82,7 +82,7 @@ static void test_reorder_moves_every_element(void **state) {
     }
 }
 
-static void test_reorder_refuses(void **state) {
+static void test_invalid_reorder_is_refused(void **state) {
   (void)state;
   clv_shape flat = CLV_SHAPE(2, 3), image = CLV_SHAPE(1, 1, 1, 1);
   float x[16], y[16];
@@ -96,10 +96,10 @@ static void test_reorder_refuses(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_batchnorm_modes),
-      cmocka_unit_test(test_dropout_mask),
+      cmocka_unit_test(test_batchnorm_updates_statistics_only_in_training),
+      cmocka_unit_test(test_blocked_dropout_uses_the_row_major_mask),
       cmocka_unit_test(test_reorder_moves_every_element),
-      cmocka_unit_test(test_reorder_refuses),
+      cmocka_unit_test(test_invalid_reorder_is_refused),
   };
   return cmocka_run_group_tests_name("cpu layouts", tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static void sgd_one(const clv_step_args *a, float *p, float g, float *m) {
   *p = fmaf(-a->rate, d, *p);
 }
 
-static void test_sgd(void **state) {
+static void test_sgd_matches_the_scalar_formula(void **state) {
   (void)state;
   for (int variant = 0; variant < 16; variant++)
     for (size_t n = N - 8; n <= N; n++) {
@@ -71,7 +71,7 @@ static void adam_one(const clv_optim_config *c, int t, float scale, float *p, fl
   *p -= (float)((double)(float)c->lr / bias1) * *m / (sqrtf(*v) / bias2 + (float)c->eps);
 }
 
-static void test_adam(void **state) {
+static void test_adam_matches_the_scalar_formula(void **state) {
   (void)state;
   for (int variant = 0; variant < 4; variant++)
     for (size_t n = N - 8; n <= N; n++) {
@@ -132,7 +132,7 @@ static void check_as_formula(const clv_optim_config *c, size_t n) {
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) assert_same_bits("moment", m[1][i], m[0][i], N);
 }
 
-static void test_all_as_formulas(void **state) {
+static void test_every_optimizer_matches_its_scalar_formula(void **state) {
   (void)state;
   for (int kind = 0; kind < CLV_OPTIM_COUNT; kind++)
     for (int variant = 0; variant < 8; variant++)
@@ -148,7 +148,7 @@ static void test_all_as_formulas(void **state) {
       }
 }
 
-static void test_sum_squares(void **state) {
+static void test_sum_of_squares_adds_in_eight_lane_order(void **state) {
   (void)state;
   float x[N];
   draw(x, N, 5);
@@ -165,7 +165,7 @@ static void test_sum_squares(void **state) {
   assert_true(isinf(sum_squares(x, N)));
 }
 
-static void test_add(void **state) {
+static void test_add_accumulates_f32_and_f64(void **state) {
   (void)state;
   float a[N], b[N];
   double c[3] = {1, 2, 3}, d[3] = {10, 20, 30};
@@ -180,11 +180,11 @@ static void test_add(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sgd),
-      cmocka_unit_test(test_adam),
-      cmocka_unit_test(test_all_as_formulas),
-      cmocka_unit_test(test_sum_squares),
-      cmocka_unit_test(test_add),
+      cmocka_unit_test(test_sgd_matches_the_scalar_formula),
+      cmocka_unit_test(test_adam_matches_the_scalar_formula),
+      cmocka_unit_test(test_every_optimizer_matches_its_scalar_formula),
+      cmocka_unit_test(test_sum_of_squares_adds_in_eight_lane_order),
+      cmocka_unit_test(test_add_accumulates_f32_and_f64),
   };
   return cmocka_run_group_tests_name("cpu optim", tests, NULL, NULL);
 }

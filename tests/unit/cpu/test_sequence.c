@@ -92,7 +92,7 @@ static void test_threads_give_the_same_bits(void **state) {
   }
 }
 
-static void test_lstm_repeats(void **state) {
+static void test_repeated_lstm_gives_the_same_bits(void **state) {
   (void)state;
   for (int threads = 1; threads <= 2; threads++) {
     clv_node_desc d = lstm_desc(37, 11, 13, 48, 2);
@@ -102,7 +102,7 @@ static void test_lstm_repeats(void **state) {
 }
 
 /* Evaluation keeps nothing, its layers share one place in the scratch: the same values come out. */
-static void test_lstm_evaluation(void **state) {
+static void test_lstm_evaluation_equals_training_forward(void **state) {
   (void)state;
   for (int layers = 1; layers <= 4; layers++) {
     clv_node_desc d = lstm_desc(5, 4, 3, 7, layers), still = d;
@@ -122,7 +122,7 @@ static void test_lstm_evaluation(void **state) {
 }
 
 /* Gradients do not depend on which of them are wanted. */
-static void test_lstm_without_input_gradient(void **state) {
+static void test_lstm_gradients_are_independent_of_each_other(void **state) {
   (void)state;
   clv_node_desc d = lstm_desc(6, 5, 4, 9, 2), weights = d, input = d;
   node all, some;
@@ -144,7 +144,7 @@ static void test_lstm_without_input_gradient(void **state) {
   node_done(&all);
 }
 
-static void test_execution_takes_no_memory(void **state) {
+static void test_execution_allocates_nothing(void **state) {
   (void)state;
   clv_node_desc descs[MOST];
   int n = descs_of(descs);
@@ -155,10 +155,10 @@ static void test_execution_takes_no_memory(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_threads_give_the_same_bits),
-      cmocka_unit_test(test_lstm_repeats),
-      cmocka_unit_test(test_lstm_evaluation),
-      cmocka_unit_test(test_lstm_without_input_gradient),
-      cmocka_unit_test(test_execution_takes_no_memory),
+      cmocka_unit_test(test_repeated_lstm_gives_the_same_bits),
+      cmocka_unit_test(test_lstm_evaluation_equals_training_forward),
+      cmocka_unit_test(test_lstm_gradients_are_independent_of_each_other),
+      cmocka_unit_test(test_execution_allocates_nothing),
   };
   return cmocka_run_group_tests_name("cpu sequences", tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ static int width;
 int __wrap_clv_cpu_width(void) { return width; }
 
 /* The words of single blocks, where the numbers of blocks run over as well. */
-static void words_are_those_of_their_blocks(void **state) {
+static void random_words_match_single_rng_blocks(void **state) {
   static const uint32_t firsts[] = {0, 16, 5, UINT32_MAX - 7};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});
   uint32_t want[4], got[CPU_WORDS];
@@ -52,7 +52,7 @@ static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool ad
   }
 }
 
-static void products_have_the_bits_of_plain_loops(void **state) {
+static void matrix_products_match_plain_loops_bitwise(void **state) {
   static const size_t extents[] = {1, 3, 4, 7, 8, 13, 16, 17, 31, 32, 33, 39};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(extents); i++)
@@ -63,8 +63,8 @@ static void products_have_the_bits_of_plain_loops(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(words_are_those_of_their_blocks),
-      cmocka_unit_test(products_have_the_bits_of_plain_loops),
+      cmocka_unit_test(random_words_match_single_rng_blocks),
+      cmocka_unit_test(matrix_products_match_plain_loops_bitwise),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static clv_batches *batches(clv_batches_options o) {
   return b;
 }
 
-static void every_record_once(void **state) {
+static void each_epoch_visits_every_record_once(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   clv_batches *b = batches(
@@ -79,7 +79,7 @@ static void every_record_once(void **state) {
   assert_memory_equal(order[1], want, sizeof want);
 }
 
-static void in_order_and_dropping(void **state) {
+static void drop_last_skips_the_short_batch(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   clv_batches *b = batches((clv_batches_options){.subset = &f.all, .batch = 10, .drop_last = true});
@@ -98,7 +98,7 @@ static void in_order_and_dropping(void **state) {
 }
 
 /* Stopping anywhere and going on from the saved cursor gives the undisturbed order. */
-static void cursor_resumes(void **state) {
+static void saved_cursor_resumes_the_same_order(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   for (int drop = 0; drop < 2; drop++) {
@@ -133,7 +133,7 @@ static void refused(clv_batches_options o, const char *said) {
   assert_null(b);
 }
 
-static void bad_options(void **state) {
+static void invalid_batch_options_are_refused(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   clv_subset empty = {0};
@@ -163,7 +163,7 @@ static void check_batch(const clv_batch *got, const clv_batches *b, const uint32
   assert_int_equal(got->last, next.index == 0);
 }
 
-static void loader_delivers(void **state) {
+static void loader_matches_batch_order_without_allocating(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   clv_batches_options o = {.subset = &f.all, .batch = 6, .shuffle = true, .seed = 1, .epochs = 50};
@@ -195,7 +195,7 @@ static void loader_delivers(void **state) {
 }
 
 /* Freed with the thread in every state, and never asked at all. */
-static void loader_stops(void **state) {
+static void loader_can_be_freed_in_every_state(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   clv_batches_options o = {.subset = &f.all, .batch = 100};
@@ -213,7 +213,7 @@ static void loader_stops(void **state) {
 }
 
 /* Sizes as torch.chunk gives them, by its definition: split every ceil(n / chunks) rows. */
-static void chunks(void **state) {
+static void chunk_sizes_match_the_definition(void **state) {
   (void)state;
   size_t sizes[80];
   assert_int_equal(clv_chunk_sizes(11, 6, sizes), 6); /* the example of torch.chunk's manual */
@@ -247,7 +247,7 @@ static void check_chunks(char *line) {
   assert_int_equal(*p, '\n');
 }
 
-static void chunks_of_torch(void **state) {
+static void chunk_sizes_match_torch_chunk(void **state) {
   (void)state;
   char command[256], line[512];
   put("chunk.py", torch_script, sizeof torch_script - 1);
@@ -265,14 +265,14 @@ static void chunks_of_torch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_record_once),
-      cmocka_unit_test(in_order_and_dropping),
-      cmocka_unit_test(cursor_resumes),
-      cmocka_unit_test(bad_options),
-      cmocka_unit_test(loader_delivers),
-      cmocka_unit_test(loader_stops),
-      cmocka_unit_test(chunks),
-      cmocka_unit_test(chunks_of_torch),
+      cmocka_unit_test(each_epoch_visits_every_record_once),
+      cmocka_unit_test(drop_last_skips_the_short_batch),
+      cmocka_unit_test(saved_cursor_resumes_the_same_order),
+      cmocka_unit_test(invalid_batch_options_are_refused),
+      cmocka_unit_test(loader_matches_batch_order_without_allocating),
+      cmocka_unit_test(loader_can_be_freed_in_every_state),
+      cmocka_unit_test(chunk_sizes_match_the_definition),
+      cmocka_unit_test(chunk_sizes_match_torch_chunk),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -22,7 +22,7 @@ static const char *put_npy(const char *name, const char *descr, const char *shap
   return put(name, b.data, b.len);
 }
 
-static void images_of_rank_3(void **state) {
+static void rank_3_images_are_normalized_in_float32(void **state) {
   (void)state;
   uint8_t pixels[2 * 16 * 16], labels[2] = {3, 9};
   for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)i; /* each value twice */
@@ -65,7 +65,7 @@ static void images_of_rank_3(void **state) {
   }
 }
 
-static void flatten_and_scale(void **state) {
+static void flatten_scale_and_limit_are_applied(void **state) {
   (void)state;
   uint8_t pixels[12] = {0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 255};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
@@ -91,7 +91,7 @@ static void flatten_and_scale(void **state) {
 }
 
 /* NumPy's bool: True is 1, also with a name, and as a label. */
-static void bools_are_ones(void **state) {
+static void numpy_true_reads_as_one(void **state) {
   (void)state;
   static const uint8_t raw[4] = {1, 0, 1, 1};
   const char *path = put_npy("b", "|b1", "2, 2", raw, 4), *name = "mask";
@@ -119,7 +119,7 @@ static void bools_are_ones(void **state) {
 }
 
 /* Every type of input, per-channel normalisation, with and without a table. */
-static void channels(void **state) {
+static void channels_are_normalized_for_every_dtype(void **state) {
   (void)state;
   static const struct {
     const char *descr;
@@ -156,7 +156,7 @@ static void channels(void **state) {
   }
 }
 
-static void float_targets(void **state) {
+static void float_targets_are_converted_to_f32(void **state) {
   (void)state;
   float rows[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   double targets[4] = {0, 1, 0.25, -3};
@@ -186,7 +186,7 @@ static void refused(clv_dataset_options o, const char *says) {
   assert_says(&err, says);
 }
 
-static void clumsy_input(void **state) {
+static void invalid_dataset_options_are_refused(void **state) {
   (void)state;
   uint8_t v[12] = {0, 1, 2};
   char x[128];
@@ -219,7 +219,7 @@ static void clumsy_input(void **state) {
   refused((clv_dataset_options){.inputs_path = x, .format = CLV_FORMAT_NPY}, "wrong magic");
 }
 
-static void splits(void **state) {
+static void split_holds_back_the_requested_fraction(void **state) {
   (void)state;
   uint8_t v[10] = {0};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
@@ -289,7 +289,7 @@ static void same_as_numpy(const char *inputs, const char *wanted, float scale) {
   assert_memory_equal(x->data, want->data, x->bytes);
 }
 
-static void numpy_cross_check(void **state) {
+static void normalized_values_match_numpy(void **state) {
   (void)state;
   put("make.py", numpy_script, sizeof numpy_script - 1);
   char command[256];
@@ -312,10 +312,14 @@ static void numpy_cross_check(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(images_of_rank_3),  cmocka_unit_test(flatten_and_scale),
-      cmocka_unit_test(channels),          cmocka_unit_test(float_targets),
-      cmocka_unit_test(clumsy_input),      cmocka_unit_test(splits),
-      cmocka_unit_test(numpy_cross_check), cmocka_unit_test(bools_are_ones),
+      cmocka_unit_test(rank_3_images_are_normalized_in_float32),
+      cmocka_unit_test(flatten_scale_and_limit_are_applied),
+      cmocka_unit_test(channels_are_normalized_for_every_dtype),
+      cmocka_unit_test(float_targets_are_converted_to_f32),
+      cmocka_unit_test(invalid_dataset_options_are_refused),
+      cmocka_unit_test(split_holds_back_the_requested_fraction),
+      cmocka_unit_test(normalized_values_match_numpy),
+      cmocka_unit_test(numpy_true_reads_as_one),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

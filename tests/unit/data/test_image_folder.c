@@ -96,7 +96,7 @@ static clv_tensor *new_x(const clv_dataset *ds, size_t n) {
   return x;
 }
 
-static void order_and_labels(void **state) {
+static void images_sort_by_path_and_get_their_folder_label(void **state) {
   (void)state;
   const char *root = new_root();
   static const char *const names[] = {"b/2.png",   "b/a/1.PNG",   "b/10.png",   "a/z.png",
@@ -135,7 +135,7 @@ static void order_and_labels(void **state) {
 }
 
 /* Values / 65535 beside those of 8 bits / 255; with a scale both have the same unit. */
-static void all_16_bits_reach_the_batch(void **state) {
+static void sixteen_bit_images_keep_full_precision(void **state) {
   (void)state;
   static const uint16_t values[4] = {0, 1, 4095, 65535};
   const char *root = new_root();
@@ -167,7 +167,7 @@ static void all_16_bits_reach_the_batch(void **state) {
 }
 
 /* To predict: classes do not matter, and each image has its path. */
-static void images_without_labels(void **state) {
+static void unlabelled_folder_lists_all_images(void **state) {
   static const char *const names[] = {"2.png", "10.png", "b/a/1.PNG", "b/0.png"};
   static const char *const order[] = {"10.png", "2.png", "b/0.png", "b/a/1.PNG"};
   (void)state;
@@ -231,7 +231,7 @@ static clv_tensor *draw_all(const char *root, uint32_t threads, uint64_t epoch, 
   return x;
 }
 
-static void threads_and_order_change_nothing(void **state) {
+static void augmentation_ignores_threads_and_batch_order(void **state) {
   (void)state;
   const char *root = many_images();
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *one = draw_all(root, 1, 0, false);
@@ -268,7 +268,7 @@ static void load_from(const char *root, clv_cursor start, size_t skip, float *ds
 }
 
 /* Batch 6 is in the second epoch; a run that begins there sees the same as one that came by. */
-static void resumes_at_the_next_bit(void **state) {
+static void resumed_loader_gives_the_same_values(void **state) {
   (void)state;
   const char *root = many_images();
   float whole[12], resumed[12];
@@ -293,7 +293,7 @@ static bool opened(int watch, const char *name) {
 }
 
 /* The next batch is being decoded while this one is still in use. */
-static void the_next_batch_is_read_ahead(void **state) {
+static void next_batch_is_decoded_ahead(void **state) {
   (void)state;
   const char *root = many_images();
   clv_dataset_options o = augmented(root, 2);
@@ -314,7 +314,7 @@ static void the_next_batch_is_read_ahead(void **state) {
   close(watch);
 }
 
-static void bad_images_are_named(void **state) {
+static void damaged_image_error_names_the_file(void **state) {
   (void)state;
   const char *root = many_images();
   put_text(root, "b/99.jpg", "\xff\xd8\xff\xe0 but no more");
@@ -332,7 +332,7 @@ static void bad_images_are_named(void **state) {
 }
 
 /* What a loader for evaluations hands out is what clv_batch_fill does, whatever the epoch. */
-static void evaluations_draw_nothing(void **state) {
+static void evaluation_loader_skips_augmentation(void **state) {
   (void)state;
   const char *root = many_images();
   clv_dataset_options o = augmented(root, 2);
@@ -371,7 +371,7 @@ int close(int fd) {
   return code;
 }
 
-static void descriptors_are_closed_once(void **state) {
+static void file_descriptors_are_closed_exactly_once(void **state) {
   (void)state;
   clv_dataset_options o = augmented(many_images(), 2);
   atomic_store(&closed_in_vain, 0);
@@ -383,7 +383,7 @@ static void descriptors_are_closed_once(void **state) {
   assert_int_equal(closed_in_vain, 1);
 }
 
-static void a_limit_takes_of_all_classes(void **state) {
+static void limit_keeps_images_of_every_class(void **state) {
   (void)state;
   clv_dataset_options o = augmented(many_images(), 1);
   o.limit = 6;
@@ -409,7 +409,7 @@ static void put_cut_png(const char *root, const char *name) {
 }
 
 /* With many bad files the message is the same whatever the threads do. */
-static void the_first_bad_one_is_told(void **state) {
+static void first_damaged_image_is_reported_every_time(void **state) {
   (void)state;
   const char *root = many_images();
   clv_dataset_options o = augmented(root, 8);
@@ -430,7 +430,7 @@ static void the_first_bad_one_is_told(void **state) {
   }
 }
 
-static void folders_that_are_refused(void **state) {
+static void malformed_image_folders_are_refused(void **state) {
   (void)state;
   const char *root = new_root();
   clv_dataset_options o = options(root);
@@ -454,7 +454,7 @@ static void folders_that_are_refused(void **state) {
   refused(&o, CLV_INVALID, "does a link lead back up?");
 }
 
-static void strays_are_counted(void **state) {
+static void files_that_are_not_images_are_counted(void **state) {
   (void)state;
   const char *root = new_root(), *first;
   put_png(root, "cat/1.png", 4, 4, 1);
@@ -469,7 +469,7 @@ static void strays_are_counted(void **state) {
   assert_string_equal(first, "cat/b.gif");
 }
 
-static void options_that_are_refused(void **state) {
+static void invalid_image_options_are_refused(void **state) {
   (void)state;
   const char *root = many_images();
   clv_dataset_options o = augmented(root, 1);
@@ -486,7 +486,7 @@ static void options_that_are_refused(void **state) {
   refused(&o, CLV_DATA_LOSS, "/a/00.png: PNG: 20 x 30 are 600 pixels, the limit is 599");
 }
 
-static void classes_must_be_the_same(void **state) {
+static void folders_with_different_classes_are_refused(void **state) {
   (void)state;
   char first[128];
   snprintf(first, sizeof first, "%s", new_root());
@@ -508,21 +508,21 @@ static void classes_must_be_the_same(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(order_and_labels),
-      cmocka_unit_test(images_without_labels),
-      cmocka_unit_test(all_16_bits_reach_the_batch),
-      cmocka_unit_test(threads_and_order_change_nothing),
-      cmocka_unit_test(resumes_at_the_next_bit),
-      cmocka_unit_test(the_next_batch_is_read_ahead),
-      cmocka_unit_test(evaluations_draw_nothing),
-      cmocka_unit_test(descriptors_are_closed_once),
-      cmocka_unit_test(a_limit_takes_of_all_classes),
-      cmocka_unit_test(bad_images_are_named),
-      cmocka_unit_test(the_first_bad_one_is_told),
-      cmocka_unit_test(folders_that_are_refused),
-      cmocka_unit_test(strays_are_counted),
-      cmocka_unit_test(options_that_are_refused),
-      cmocka_unit_test(classes_must_be_the_same),
+      cmocka_unit_test(images_sort_by_path_and_get_their_folder_label),
+      cmocka_unit_test(unlabelled_folder_lists_all_images),
+      cmocka_unit_test(sixteen_bit_images_keep_full_precision),
+      cmocka_unit_test(augmentation_ignores_threads_and_batch_order),
+      cmocka_unit_test(resumed_loader_gives_the_same_values),
+      cmocka_unit_test(next_batch_is_decoded_ahead),
+      cmocka_unit_test(evaluation_loader_skips_augmentation),
+      cmocka_unit_test(file_descriptors_are_closed_exactly_once),
+      cmocka_unit_test(limit_keeps_images_of_every_class),
+      cmocka_unit_test(damaged_image_error_names_the_file),
+      cmocka_unit_test(first_damaged_image_is_reported_every_time),
+      cmocka_unit_test(malformed_image_folders_are_refused),
+      cmocka_unit_test(files_that_are_not_images_are_counted),
+      cmocka_unit_test(invalid_image_options_are_refused),
+      cmocka_unit_test(folders_with_different_classes_are_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

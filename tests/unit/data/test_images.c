@@ -56,7 +56,7 @@ static const char *const good[] = {
     "rgb.png",        "grey.png", "rgba.png", "grey_alpha.png",  "palette.png", "one_bit.png",
     "interlaced.png", "rgb.jpg",  "grey.jpg", "progressive.jpg", "cmyk.jpg"};
 
-static void decodes_as_pillow(void **state) {
+static void decoded_pixels_match_pillow(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels p = {0}; /* one for all, as a thread keeps it */
   for (size_t i = 0; i < CLV_COUNT(good); i++) {
@@ -83,7 +83,7 @@ static void same_samples(const char *name, const char *what, const clv_pixels *p
   }
 }
 
-static void keeps_16_bits(void **state) {
+static void sixteen_bit_files_decode_to_16_bits(void **state) {
   (void)state;
   static const char *const names[] = {"grey16.png", "rgb16.png",       "grey_alpha16.png",
                                       "rgba16.png", "grey16_trns.png", "rgb16_trns.png",
@@ -101,7 +101,7 @@ static void keeps_16_bits(void **state) {
   }
 }
 
-static void headers_alone(void **state) {
+static void header_only_decode_gives_the_size(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(good); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes file = corpus(good[i]);
@@ -121,7 +121,7 @@ static void headers_alone(void **state) {
   }
 }
 
-static void damaged_files(void **state) {
+static void damaged_image_files_are_refused(void **state) {
   (void)state;
   static const struct {
     const char *name, *says;
@@ -160,7 +160,7 @@ static void add_chunk(clv_bytes *file, const char *kind, const void *data, uint3
 }
 
 /* 100 texts of 7 MB each in a file of less than 1 MB are not inflated. */
-static void texts_cost_no_memory(void **state) {
+static void compressed_png_texts_are_not_inflated(void **state) {
   (void)state;
   enum { HEAD = 33, TEXT = 7 << 20 };
   CLV_AUTO(clv_bytes_done) clv_bytes plain = corpus("rgb.png"), text = {0}, file = {0};
@@ -185,7 +185,7 @@ static void texts_cost_no_memory(void **state) {
 }
 
 /* No prefix of a file passes for the file. */
-static void truncated_anywhere(void **state) {
+static void every_truncated_image_is_refused(void **state) {
   (void)state;
   static const char *const names[] = {"rgb.png", "interlaced.png", "rgb.jpg", "progressive.jpg"};
   for (size_t i = 0; i < CLV_COUNT(names); i++) {
@@ -244,7 +244,7 @@ static clv_pixels resize(const clv_pixels *src, clv_box box, uint32_t width, uin
   return p;
 }
 
-static void resizes_as_pillow(void **state) {
+static void resized_pixels_match_pillow(void **state) {
   (void)state;
   static const struct {
     const char *what;
@@ -264,7 +264,7 @@ static void resizes_as_pillow(void **state) {
   same_pixels("resize", "part", &part);
 }
 
-static void resizes_grey(void **state) {
+static void resized_grey_pixels_match_pillow(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
   for (size_t i = 0; i < (size_t)src.width * src.height; i++) {
@@ -277,7 +277,7 @@ static void resizes_grey(void **state) {
   same_pixels("resize", "part_grey", &part);
 }
 
-static void resizes_16_bits(void **state) {
+static void resized_16_bit_pixels_match_reference(void **state) {
   (void)state;
   static const struct {
     const char *what;
@@ -297,7 +297,7 @@ static void resizes_16_bits(void **state) {
 }
 
 /* A crop of the resized image is computed alone, with the same bits. */
-static void windows_are_parts(void **state) {
+static void resized_window_equals_crop_of_the_full_resize(void **state) {
   (void)state;
   CLV_AUTO(clv_pixels_done) clv_pixels src = golden_pixels("source");
   clv_box all = {0, 0, src.width, src.height};
@@ -314,11 +314,16 @@ static void windows_are_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(decodes_as_pillow),    cmocka_unit_test(headers_alone),
-      cmocka_unit_test(damaged_files),        cmocka_unit_test(truncated_anywhere),
-      cmocka_unit_test(texts_cost_no_memory), cmocka_unit_test(resizes_as_pillow),
-      cmocka_unit_test(resizes_grey),         cmocka_unit_test(windows_are_parts),
-      cmocka_unit_test(keeps_16_bits),        cmocka_unit_test(resizes_16_bits),
+      cmocka_unit_test(decoded_pixels_match_pillow),
+      cmocka_unit_test(header_only_decode_gives_the_size),
+      cmocka_unit_test(damaged_image_files_are_refused),
+      cmocka_unit_test(every_truncated_image_is_refused),
+      cmocka_unit_test(compressed_png_texts_are_not_inflated),
+      cmocka_unit_test(resized_pixels_match_pillow),
+      cmocka_unit_test(resized_grey_pixels_match_pillow),
+      cmocka_unit_test(resized_window_equals_crop_of_the_full_resize),
+      cmocka_unit_test(sixteen_bit_files_decode_to_16_bits),
+      cmocka_unit_test(resized_16_bit_pixels_match_reference),
   };
   return cmocka_run_group_tests(tests, open_goldens, close_goldens);
 }

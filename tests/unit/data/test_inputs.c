@@ -58,7 +58,7 @@ static void have(const clv_dataset *ds, size_t k, const char *name, clv_dtype dt
   assert_true(clv_shape_equal(&in.shape, &shape));
 }
 
-static void names_types_and_shapes(void **state) {
+static void named_inputs_have_their_types_and_shapes(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(labels_of_places());
   int64_t low, high;
@@ -106,7 +106,7 @@ static void check_row(const clv_batch *b, size_t i, uint32_t r) {
                      p ? (int)(r * PLACES + p) % 4 : CLV_LABEL_IGNORED);
 }
 
-static void a_loader_gives_all_of_them(void **state) {
+static void loader_fills_every_named_input(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(labels_of_places());
   CLV_AUTO(clv_subset_done) clv_subset all = {0};
@@ -131,7 +131,7 @@ static void a_loader_gives_all_of_them(void **state) {
   assert_int_equal(seen, (1u << COUNT) - 1);
 }
 
-static void one_input_has_a_name_too(void **state) {
+static void unnamed_input_is_called_input(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   clv_err err;
@@ -150,7 +150,7 @@ static void refused(clv_dataset_options o, const char *says) {
   assert_null(ds);
 }
 
-static void what_does_not_fit_is_refused(void **state) {
+static void inconsistent_named_inputs_are_refused(void **state) {
   (void)state;
   const char *names[9] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"}, *twice[] = {"a", "a"};
   int32_t x[6] = {0};
@@ -174,7 +174,7 @@ static void what_does_not_fit_is_refused(void **state) {
   refused(labelled, "label -1 of record 1 is no class");
 }
 
-static void a_value_that_is_not_finite_is_found(void **state) {
+static void scan_finds_nan_in_a_named_input(void **state) {
   (void)state;
   static const char *const names[] = {"a", "b"};
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
@@ -194,11 +194,11 @@ static void a_value_that_is_not_finite_is_found(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_types_and_shapes),
-      cmocka_unit_test(a_loader_gives_all_of_them),
-      cmocka_unit_test(one_input_has_a_name_too),
-      cmocka_unit_test(what_does_not_fit_is_refused),
-      cmocka_unit_test(a_value_that_is_not_finite_is_found),
+      cmocka_unit_test(named_inputs_have_their_types_and_shapes),
+      cmocka_unit_test(loader_fills_every_named_input),
+      cmocka_unit_test(unnamed_input_is_called_input),
+      cmocka_unit_test(inconsistent_named_inputs_are_refused),
+      cmocka_unit_test(scan_finds_nan_in_a_named_input),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -65,7 +65,7 @@ static rows *draw_all(const clv_dataset *ds, const clv_draw_seed *draw) {
   return ret;
 }
 
-static void the_next_token_is_the_label(void **state) {
+static void causal_label_is_the_next_token(void **state) {
   (void)state;
   for (int named = 0; named < 2; named++) {
     CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_CAUSAL, named);
@@ -80,7 +80,7 @@ static void the_next_token_is_the_label(void **state) {
 
 static int64_t token_at(int record, int i) { return 5 + (7 * record + i - 1) % (TOKENS - 5); }
 
-static void tokens_are_hidden_as_often_as_berts(void **state) {
+static void masking_rates_match_bert(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, true);
   CLV_AUTO(clv_freep) rows *r = draw_all(ds, &(clv_draw_seed){1, 1});
@@ -106,7 +106,7 @@ static void tokens_are_hidden_as_often_as_berts(void **state) {
 
 static bool same(const rows *a, const rows *b) { return memcmp(a, b, sizeof *a) == 0; }
 
-static void the_same_draw_hides_the_same(void **state) {
+static void same_seed_and_epoch_mask_the_same_tokens(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
   CLV_AUTO(clv_freep) rows *a = draw_all(ds, &(clv_draw_seed){7, 1});
@@ -124,7 +124,7 @@ static void the_same_draw_hides_the_same(void **state) {
 }
 
 /* A record is hidden the same way wherever it stands in a batch. */
-static void the_place_in_a_batch_changes_nothing(void **state) {
+static void masking_ignores_the_batch_position(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = make(CLV_OBJECTIVE_MASKED, false);
   CLV_AUTO(clv_freep) rows *all = draw_all(ds, &(clv_draw_seed){7, 1});
@@ -137,7 +137,7 @@ static void the_place_in_a_batch_changes_nothing(void **state) {
   assert_memory_equal(y->data, all->y[9], sizeof all->y[9]);
 }
 
-static void what_is_missing_is_said(void **state) {
+static void missing_mask_token_or_ids_is_refused(void **state) {
   (void)state;
   static const char *const names[] = {"lengths"};
   clv_dataset_options o = {
@@ -160,11 +160,11 @@ static void what_is_missing_is_said(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_next_token_is_the_label),
-      cmocka_unit_test(tokens_are_hidden_as_often_as_berts),
-      cmocka_unit_test(the_same_draw_hides_the_same),
-      cmocka_unit_test(the_place_in_a_batch_changes_nothing),
-      cmocka_unit_test(what_is_missing_is_said),
+      cmocka_unit_test(causal_label_is_the_next_token),
+      cmocka_unit_test(masking_rates_match_bert),
+      cmocka_unit_test(same_seed_and_epoch_mask_the_same_tokens),
+      cmocka_unit_test(masking_ignores_the_batch_position),
+      cmocka_unit_test(missing_mask_token_or_ids_is_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

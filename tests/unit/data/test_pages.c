@@ -54,7 +54,7 @@ static void all_of(const clv_dataset *ds, clv_tensor *x[3], clv_tensor **y, size
   must(clv_batch_fill_inputs(ds, NULL, index, n, x, *y, &err), &err);
 }
 
-static void words_have_their_labels(void **state) {
+static void word_label_is_on_its_first_token(void **state) {
   (void)state;
   static const int64_t ids[] = {2, 4, 5, 6, 7, 3, 2, 7, 4, 5, 3, 0, 2, 7, 3, 0, 0, 0},
                        lengths[] = {6, 5, 3},
@@ -88,7 +88,7 @@ static void words_have_their_labels(void **state) {
   assert_int_equal(clv_dataset_vocab_size(ds), 8);
 }
 
-static void pages_have_a_class_each(void **state) {
+static void per_page_label_applies_to_each_window(void **state) {
   (void)state;
   clv_dataset_options o = options_of("b.jsonl", two_pages);
   static const int64_t want[] = {1, 1, 0};
@@ -103,7 +103,7 @@ static void pages_have_a_class_each(void **state) {
   for (size_t k = 0; k < 3; k++) clv_tensor_unref(x[k]);
 }
 
-static void labels_may_have_an_order(void **state) {
+static void configured_label_order_sets_class_numbers(void **state) {
   (void)state;
   static const char *const order[] = {"other", "name", "date", "more"}, *const twice[] = {"a", "a"};
   clv_dataset_options o = options_of("c.jsonl", two_pages);
@@ -140,7 +140,7 @@ static void windows_without_labels_are_left_out(void **state) {
 }
 
 /* The windows of two_pages, each word by the one that would have its label; more: as it stands. */
-static void pages_are_kept_for_predictions(void **state) {
+static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   (void)state;
   enum { NO = CLV_LABEL_IGNORED };
   static const int32_t places[3][6] = {
@@ -165,7 +165,7 @@ static void pages_are_kept_for_predictions(void **state) {
   }
 }
 
-static void inputs_are_those_asked_for(void **state) {
+static void only_requested_inputs_are_built(void **state) {
   (void)state;
   static const char *const less[] = {"lengths", "ids"}, *const other[] = {"ids", "masks"};
   clv_dataset_options o = options_of("e.jsonl", two_pages);
@@ -181,7 +181,7 @@ static void inputs_are_those_asked_for(void **state) {
   expect_error(CLV_INVALID, "no input 'masks'", clv_dataset_open(&o, &none, &err), &err);
 }
 
-static void a_folder_is_read_whole(void **state) {
+static void folder_reads_every_jsonl_and_counts_other_files(void **state) {
   (void)state;
   char folder[512];
   snprintf(folder, sizeof folder, "%s", at("pages"));
@@ -206,7 +206,7 @@ static void refused(const char *text, const char *says) {
 #define WORDS "{\"words\": [\"a\", \"b\"], "
 #define BOXES "\"boxes\": [[0,0,1,1], [0,0,2,2]]"
 
-static void what_is_wrong_is_located(void **state) {
+static void invalid_page_error_gives_line_and_column(void **state) {
   (void)state;
   refused("", "r.jsonl: has no page");
   refused("\n" WORDS "\"boxes\": [[0,0,1,1], [0,0,1001,1]], \"labels\": []}",
@@ -229,7 +229,7 @@ static void what_is_wrong_is_located(void **state) {
 }
 
 /* As those of texts; a byte order mark is none of the line. */
-static void labels_may_be_numbers(void **state) {
+static void numeric_labels_become_class_names(void **state) {
   (void)state;
   clv_dataset_options o =
       options_of("n.jsonl", "\xef\xbb\xbf" WORDS BOXES ", \"labels\": [7, null]}\n" WORDS BOXES
@@ -240,7 +240,7 @@ static void labels_may_be_numbers(void **state) {
   assert_string_equal(clv_dataset_class_name(ds, 1), "7");
 }
 
-static void other_files_are_refused(void **state) {
+static void unsupported_document_files_are_refused(void **state) {
   (void)state;
   clv_dataset_options o = options_for(put("x.csv", "a,b\n", 4));
   clv_dataset *ds = NULL;
@@ -259,16 +259,16 @@ static void other_files_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(words_have_their_labels),
-      cmocka_unit_test(pages_have_a_class_each),
-      cmocka_unit_test(labels_may_have_an_order),
+      cmocka_unit_test(word_label_is_on_its_first_token),
+      cmocka_unit_test(per_page_label_applies_to_each_window),
+      cmocka_unit_test(configured_label_order_sets_class_numbers),
       cmocka_unit_test(windows_without_labels_are_left_out),
-      cmocka_unit_test(pages_are_kept_for_predictions),
-      cmocka_unit_test(inputs_are_those_asked_for),
-      cmocka_unit_test(a_folder_is_read_whole),
-      cmocka_unit_test(what_is_wrong_is_located),
-      cmocka_unit_test(other_files_are_refused),
-      cmocka_unit_test(labels_may_be_numbers),
+      cmocka_unit_test(unlabelled_dataset_keeps_pages_for_prediction),
+      cmocka_unit_test(only_requested_inputs_are_built),
+      cmocka_unit_test(folder_reads_every_jsonl_and_counts_other_files),
+      cmocka_unit_test(invalid_page_error_gives_line_and_column),
+      cmocka_unit_test(unsupported_document_files_are_refused),
+      cmocka_unit_test(numeric_labels_become_class_names),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -9,7 +9,7 @@
 
 #define FASHION "/usr/share/datasets/fashion-mnist/"
 
-static void idx_types(void **state) {
+static void idx_reads_every_element_type(void **state) {
   (void)state;
   static const struct {
     uint8_t type, raw[16];
@@ -57,7 +57,7 @@ static void expect_idx(const char *name, const void *data, size_t len, clv_code 
   assert_says(&err, says);
 }
 
-static void idx_damage(void **state) {
+static void damaged_idx_is_refused(void **state) {
   (void)state;
   uint8_t pixels[24] = {1, 2, 3};
   CLV_AUTO(clv_bytes_done)
@@ -82,7 +82,7 @@ static void idx_damage(void **state) {
              CLV_INVALID, "overflows");
 }
 
-static void idx_limits(void **state) {
+static void oversized_idx_is_refused_before_allocation(void **state) {
   (void)state;
   uint8_t pixels[24] = {0};
   CLV_AUTO(clv_bytes_done)
@@ -101,7 +101,7 @@ static void idx_limits(void **state) {
   assert_true(clv_alloc_count() - before <= 2);
 }
 
-static void idx_gzip(void **state) {
+static void gzipped_idx_is_read_and_damage_refused(void **state) {
   (void)state;
   uint8_t pixels[5000];
   for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * 2654435761u >> 13);
@@ -138,7 +138,7 @@ static void idx_gzip(void **state) {
 }
 
 /* gzip files may be joined with cat; garbage after the last member is damage. */
-static void gzip_members(void **state) {
+static void concatenated_gzip_members_are_read(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = idx_bytes(8, 1, (uint32_t[]){4}, "abcd", 4);
   CLV_AUTO(clv_bytes_done) clv_bytes one = {0}, two = {0};
@@ -183,7 +183,7 @@ static const struct {
     {">f8", CLV_F64, 16, {0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0xc0, 4}, {1.5, -2.5}},
 };
 
-static void npy_types(void **state) {
+static void npy_reads_every_element_type(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(types_of_npy); i++) {
     char dict[128];
@@ -246,7 +246,7 @@ static const struct {
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x", "end of the header"},
 };
 
-static void npy_refusals(void **state) {
+static void unsupported_npy_headers_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refused_by_npy); i++) {
     CLV_AUTO(clv_bytes_done)
@@ -260,7 +260,7 @@ static void npy_refusals(void **state) {
 }
 
 /* Element [i, j, k] of [2, 3, 4] is 100 i + 10 j + k, and the first index changes fastest. */
-static void npy_fortran_order(void **state) {
+static void fortran_order_npy_is_transposed(void **state) {
   (void)state;
   int16_t raw[24];
   for (int i = 0; i < 2; i++)
@@ -277,7 +277,7 @@ static void npy_fortran_order(void **state) {
     assert_int_equal(((int32_t *)t->data)[i], 100 * (i / 12) + 10 * (i / 4 % 3) + i % 4);
 }
 
-static void npy_damage(void **state) {
+static void damaged_npy_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done)
   clv_bytes b = npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
@@ -310,7 +310,7 @@ static void assert_classes(const clv_tensor *y, size_t n) {
   for (int c = 0; c < 10; c++) assert_int_equal(per_class[c], n);
 }
 
-static void fashion_mnist(void **state) {
+static void fashion_mnist_files_have_known_contents(void **state) {
   (void)state;
   if (access(FASHION "train-images-idx3-ubyte.gz", R_OK) != 0) {
     print_message("because dataset-fashion-mnist is not installed\n");
@@ -332,11 +332,16 @@ static void fashion_mnist(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(idx_types),         cmocka_unit_test(idx_damage),
-      cmocka_unit_test(idx_limits),        cmocka_unit_test(idx_gzip),
-      cmocka_unit_test(gzip_members),      cmocka_unit_test(npy_types),
-      cmocka_unit_test(npy_refusals),      cmocka_unit_test(npy_damage),
-      cmocka_unit_test(npy_fortran_order), cmocka_unit_test(fashion_mnist),
+      cmocka_unit_test(idx_reads_every_element_type),
+      cmocka_unit_test(damaged_idx_is_refused),
+      cmocka_unit_test(oversized_idx_is_refused_before_allocation),
+      cmocka_unit_test(gzipped_idx_is_read_and_damage_refused),
+      cmocka_unit_test(concatenated_gzip_members_are_read),
+      cmocka_unit_test(npy_reads_every_element_type),
+      cmocka_unit_test(unsupported_npy_headers_are_refused),
+      cmocka_unit_test(damaged_npy_is_refused),
+      cmocka_unit_test(fortran_order_npy_is_transposed),
+      cmocka_unit_test(fashion_mnist_files_have_known_contents),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -37,7 +37,7 @@ static clv_dataset *table_of(float *x) {
   return opened(&o);
 }
 
-static void names_record_and_column(void **state) {
+static void scan_names_record_and_column_of_first_nan(void **state) {
   (void)state;
   static float x[RECORDS * COLUMNS];
   CLV_AUTO(clv_scan_done) clv_scan none = {0}, some = {0};
@@ -55,7 +55,7 @@ static void names_record_and_column(void **state) {
 }
 
 /* Where a record is more than a row, the place is what NumPy would be asked for. */
-static void places_inside_a_record(void **state) {
+static void scan_gives_the_numpy_index_inside_a_record(void **state) {
   (void)state;
   static double x[4 * 2 * 3];
   x[1 * 6 + 1 * 3 + 2] = 1e300; /* f32 has no such number */
@@ -68,7 +68,7 @@ static void places_inside_a_record(void **state) {
   if (!strstr(s.first, "too large for f32")) fail_msg("%s", s.first);
 }
 
-static void labels_count_too(void **state) {
+static void scan_finds_nan_labels(void **state) {
   (void)state;
   static uint8_t x[4 * 3];
   float y[4] = {0, 1, NAN, 1};
@@ -82,7 +82,7 @@ static void labels_count_too(void **state) {
   expect_bad(&s, (uint32_t[]){2}, 1, "/y.npy: label of record 2, column 0 is nan");
 }
 
-static void finds_labels_outside(void **state) {
+static void label_outside_the_range_is_found(void **state) {
   (void)state;
   static uint8_t x[4 * 3];
   float y[4 * 2] = {0, 1, 1, 0, 0.5f, -0.25f, 7, 1};
@@ -97,7 +97,7 @@ static void finds_labels_outside(void **state) {
 }
 
 /* A sample is spread over the whole file, and its size is what was asked for. */
-static void samples(void **state) {
+static void sampled_scan_spreads_over_the_file(void **state) {
   (void)state;
   static float x[RECORDS * COLUMNS];
   x[490 * COLUMNS] = NAN;
@@ -123,7 +123,7 @@ static void hear(void *user, size_t done, size_t all) {
   h->all = all;
 }
 
-static void tells_how_far_it_is(void **state) {
+static void scan_reports_progress_until_done(void **state) {
   (void)state;
   enum { WIDE = 40000 };
   CLV_AUTO(clv_freep) float *x = calloc(100 * WIDE, sizeof *x);
@@ -140,7 +140,7 @@ static void tells_how_far_it_is(void **state) {
   assert_int_equal(h.all, 100);
 }
 
-static void subsets_lose_records(void **state) {
+static void removed_records_leave_the_subset(void **state) {
   (void)state;
   uint32_t order[6] = {5, 0, 3, 1, 4, 2}, gone[3] = {0, 3, 5};
   clv_subset s = {order, 6};
@@ -151,13 +151,13 @@ static void subsets_lose_records(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_record_and_column),
-      cmocka_unit_test(places_inside_a_record),
-      cmocka_unit_test(labels_count_too),
-      cmocka_unit_test(finds_labels_outside),
-      cmocka_unit_test(samples),
-      cmocka_unit_test(tells_how_far_it_is),
-      cmocka_unit_test(subsets_lose_records),
+      cmocka_unit_test(scan_names_record_and_column_of_first_nan),
+      cmocka_unit_test(scan_gives_the_numpy_index_inside_a_record),
+      cmocka_unit_test(scan_finds_nan_labels),
+      cmocka_unit_test(label_outside_the_range_is_found),
+      cmocka_unit_test(sampled_scan_spreads_over_the_file),
+      cmocka_unit_test(scan_reports_progress_until_done),
+      cmocka_unit_test(removed_records_leave_the_subset),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -62,7 +62,7 @@ static size_t count_of(const clv_subset *s, const int32_t *labels, int32_t class
   return n;
 }
 
-static void sorted_labels_are_drawn_by_class(void **state) {
+static void stratified_split_keeps_class_shares(void **state) {
   (void)state;
   int32_t labels[200];
   for (int i = 0; i < 200; i++) labels[i] = i < 100 ? 0 : i < 180 ? 1 : i < 199 ? 7 : 9;
@@ -77,7 +77,7 @@ static void sorted_labels_are_drawn_by_class(void **state) {
   }
 }
 
-static void seed_alone_decides(void **state) {
+static void same_seed_gives_the_same_split(void **state) {
   (void)state;
   int32_t labels[60];
   for (int i = 0; i < 60; i++) labels[i] = i / 20;
@@ -90,7 +90,7 @@ static void seed_alone_decides(void **state) {
 }
 
 /* A class too small for its share has one record there, as long as there are places for all. */
-static void rare_class_is_represented(void **state) {
+static void rare_class_gets_a_validation_record(void **state) {
   (void)state;
   int32_t labels[1000];
   for (int i = 0; i < 1000; i++) labels[i] = i >= 997;
@@ -107,7 +107,7 @@ static void rare_class_is_represented(void **state) {
 }
 
 /* Whatever the sizes of the classes: the number is right, and no class is emptied. */
-static void every_number_is_exact(void **state) {
+static void split_sizes_are_exact_and_empty_no_class(void **state) {
   (void)state;
   int32_t labels[97];
   for (uint32_t shape = 1; shape < 40; shape++) {
@@ -122,7 +122,7 @@ static void every_number_is_exact(void **state) {
   }
 }
 
-static void one_record_at_least_is_held_back(void **state) {
+static void small_fraction_holds_back_one_record(void **state) {
   (void)state;
   int32_t labels[3] = {0, 1, 1};
   clv_err err;
@@ -141,7 +141,7 @@ static void one_record_at_least_is_held_back(void **state) {
   assert_says(&err, "takes all 1 record");
 }
 
-static void records_without_classes_are_drawn_by_chance(void **state) {
+static void stratified_split_without_labels_is_shuffled(void **state) {
   (void)state;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(NULL, NULL, 50);
   assert_int_equal(clv_dataset_split_kind(ds, CLV_SPLIT_STRATIFIED), CLV_SPLIT_SHUFFLED);
@@ -150,7 +150,7 @@ static void records_without_classes_are_drawn_by_chance(void **state) {
   assert_memory_equal(a.held.index, b.held.index, 40);
 }
 
-static void groups_stay_together(void **state) {
+static void group_split_keeps_groups_together(void **state) {
   (void)state;
   int32_t labels[90], groups[90];
   for (int i = 0; i < 90; i++) {
@@ -212,13 +212,13 @@ static void limit_keeps_records_of_each_class(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sorted_labels_are_drawn_by_class),
-      cmocka_unit_test(seed_alone_decides),
-      cmocka_unit_test(rare_class_is_represented),
-      cmocka_unit_test(every_number_is_exact),
-      cmocka_unit_test(one_record_at_least_is_held_back),
-      cmocka_unit_test(records_without_classes_are_drawn_by_chance),
-      cmocka_unit_test(groups_stay_together),
+      cmocka_unit_test(stratified_split_keeps_class_shares),
+      cmocka_unit_test(same_seed_gives_the_same_split),
+      cmocka_unit_test(rare_class_gets_a_validation_record),
+      cmocka_unit_test(split_sizes_are_exact_and_empty_no_class),
+      cmocka_unit_test(small_fraction_holds_back_one_record),
+      cmocka_unit_test(stratified_split_without_labels_is_shuffled),
+      cmocka_unit_test(group_split_keeps_groups_together),
       cmocka_unit_test(one_group_cannot_be_split),
       cmocka_unit_test(limit_keeps_records_of_each_class),
   };

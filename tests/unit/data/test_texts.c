@@ -52,7 +52,7 @@ static void same_rows(clv_dataset *ds) {
   clv_dataset_free(ds);
 }
 
-static void both_kinds_give_the_same_rows(void **state) {
+static void csv_and_gzipped_csv_give_the_same_rows(void **state) {
   (void)state;
   same_rows(open_table(
       "a.csv", "label,more,text\r\nx y,1,ab b\r\n\r\nk,,\"a,\"\"b\nb a a a\"\r\nx y,,z", false));
@@ -60,7 +60,7 @@ static void both_kinds_give_the_same_rows(void **state) {
       open_table("a.csv.gz", "\xef\xbb\xbftext,label\nab b,x y\n\"a,\"\"b\nb\",k\nz,x y\n", true));
 }
 
-static void lines_of_json_do(void **state) {
+static void jsonl_gives_the_same_rows_as_csv(void **state) {
   (void)state;
   same_rows(open_table(
       "a.jsonl",
@@ -69,7 +69,7 @@ static void lines_of_json_do(void **state) {
       false));
 }
 
-static void ends_and_padding_are_said(void **state) {
+static void end_and_pad_token_options_are_applied(void **state) {
   (void)state;
   clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
@@ -104,7 +104,7 @@ static const char *put_json(const char *name) {
   return put("tokenizer.json", file.data, strlen(file.data));
 }
 
-static void ends_pads_and_cuts_are_those_of_the_file(void **state) {
+static void tokenizer_file_sets_ends_pad_and_truncation(void **state) {
   clv_dataset_options o = options_for("none.csv");
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   clv_err err = {0};
@@ -141,7 +141,7 @@ static void refused(const char *name, const char *text, const char *says) {
   assert_null(ds);
 }
 
-static void what_is_wrong_is_located(void **state) {
+static void invalid_table_error_gives_line_and_column(void **state) {
   (void)state;
   refused("e.csv", "", "e.csv:1:1: no header");
   refused("h.csv", "text,label\n", "h.csv: no records");
@@ -187,7 +187,7 @@ static void byte_order_marks_are_skipped(void **state) {
                        false));
 }
 
-static void other_encodings_are_named(void **state) {
+static void utf16_and_utf32_files_are_refused_by_name(void **state) {
   (void)state;
   static const char wide[][8] = {
       {'{', 0, '"', 0}, {0, '{', 0, '"'}, {(char)0xfe, (char)0xff, 0, 't'}};
@@ -204,7 +204,7 @@ static void other_encodings_are_named(void **state) {
 }
 
 /* 200 MB of zeros in 200 KB of gzip cost the memory of one record. */
-static void a_record_has_a_limit(void **state) {
+static void oversized_record_is_refused_in_bounded_memory(void **state) {
   (void)state;
   static const char *const names[] = {"bomb.jsonl.gz", "bomb.csv.gz"};
   for (int i = 0; i < 2; i++) {
@@ -248,7 +248,7 @@ static double seconds_for(const char *more, size_t len, const char *name) {
 
 /* 12 MB of empty lines take less time than one field of 12 MB. Each line cost a record once, and
  * took longer than all of that field. */
-static void empty_lines_cost_no_record_each(void **state) {
+static void empty_lines_parse_faster_than_one_long_field(void **state) {
   (void)state;
   static const char *const kinds[] = {"\n\n", "\r\n"};
   enum { BYTES = 12 << 20 };
@@ -262,7 +262,7 @@ static void empty_lines_cost_no_record_each(void **state) {
   }
 }
 
-static void texts_need_an_embedding_and_classes(void **state) {
+static void texts_without_embedding_or_class_loss_are_refused(void **state) {
   (void)state;
   clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
   clv_dataset *ds = NULL;
@@ -282,16 +282,16 @@ static void texts_need_an_embedding_and_classes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(both_kinds_give_the_same_rows),
-      cmocka_unit_test(lines_of_json_do),
-      cmocka_unit_test(ends_and_padding_are_said),
-      cmocka_unit_test(ends_pads_and_cuts_are_those_of_the_file),
-      cmocka_unit_test(what_is_wrong_is_located),
+      cmocka_unit_test(csv_and_gzipped_csv_give_the_same_rows),
+      cmocka_unit_test(jsonl_gives_the_same_rows_as_csv),
+      cmocka_unit_test(end_and_pad_token_options_are_applied),
+      cmocka_unit_test(tokenizer_file_sets_ends_pad_and_truncation),
+      cmocka_unit_test(invalid_table_error_gives_line_and_column),
       cmocka_unit_test(byte_order_marks_are_skipped),
-      cmocka_unit_test(other_encodings_are_named),
-      cmocka_unit_test(a_record_has_a_limit),
-      cmocka_unit_test(empty_lines_cost_no_record_each),
-      cmocka_unit_test(texts_need_an_embedding_and_classes),
+      cmocka_unit_test(utf16_and_utf32_files_are_refused_by_name),
+      cmocka_unit_test(oversized_record_is_refused_in_bounded_memory),
+      cmocka_unit_test(empty_lines_parse_faster_than_one_long_field),
+      cmocka_unit_test(texts_without_embedding_or_class_loss_are_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

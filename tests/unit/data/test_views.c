@@ -18,7 +18,7 @@ static clv_image_view choose(clv_image_options o, uint32_t width, uint32_t heigh
 }
 
 /* torchvision 0.14: _compute_resized_output_size and center_crop, worked out by hand. */
-static void resize_and_centre_crop(void **state) {
+static void resize_and_center_crop_match_torchvision(void **state) {
   (void)state;
   static const struct {
     uint32_t width, height, resize, crop, out_w, out_h;
@@ -43,7 +43,7 @@ static void resize_and_centre_crop(void **state) {
   }
 }
 
-static void an_evaluation_draws_nothing(void **state) {
+static void evaluation_view_is_not_augmented(void **state) {
   (void)state;
   clv_image_options o = {.resize = 40,
                          .crop = 32,
@@ -59,7 +59,7 @@ static void an_evaluation_draws_nothing(void **state) {
   assert_false(v.flip);
 }
 
-static void random_crops_cover_the_border(void **state) {
+static void random_crop_offsets_are_uniform(void **state) {
   (void)state;
   clv_image_options o = {.crop = 32, .train_crop = CLV_CROP_RANDOM, .pad = 4, .flip = 0.5};
   int seen_x[9] = {0}, seen_y[9] = {0}, flips = 0;
@@ -77,7 +77,7 @@ static void random_crops_cover_the_border(void **state) {
   assert_in_range(flips, 400, 500);
 }
 
-static void random_parts_keep_area_and_ratio(void **state) {
+static void random_resized_crop_keeps_area_and_ratio(void **state) {
   (void)state;
   clv_image_options o = {.crop = 24,
                          .train_crop = CLV_CROP_RANDOM_RESIZED,
@@ -102,7 +102,7 @@ static void random_parts_keep_area_and_ratio(void **state) {
 }
 
 /* No part of the ratio fits: the largest in the middle. */
-static void impossible_ratio(void **state) {
+static void impossible_ratio_falls_back_to_center_crop(void **state) {
   (void)state;
   clv_image_options o = {.crop = 8,
                          .train_crop = CLV_CROP_RANDOM_RESIZED,
@@ -118,7 +118,7 @@ static void impossible_ratio(void **state) {
   assert_int_equal(high.box.y, 130);
 }
 
-static void epochs_seeds_and_records_differ(void **state) {
+static void views_differ_by_epoch_seed_and_record(void **state) {
   (void)state;
   clv_image_options o = {.crop = 16, .train_crop = CLV_CROP_RANDOM};
   clv_rng_key keys[] = {clv_image_view_key(1, 0, 0), clv_image_view_key(1, 1, 0),
@@ -130,7 +130,7 @@ static void epochs_seeds_and_records_differ(void **state) {
     }
 }
 
-static void renders_borders_and_flips(void **state) {
+static void render_pads_borders_and_flips(void **state) {
   (void)state;
   uint8_t data[6] = {1, 2, 3, 4, 5, 6}, out[12];
   clv_pixels src = {.data = data, .width = 3, .height = 2, .channels = 1};
@@ -156,7 +156,7 @@ static void renders_borders_and_flips(void **state) {
 }
 
 /* A ribbon cannot be made to take more memory than max_pixels on its way. */
-static void ribbons(void **state) {
+static void extreme_aspect_ratio_is_refused_by_max_pixels(void **state) {
   (void)state;
   clv_image_options o = {.resize = 256, .max_pixels = 1 << 20};
   clv_image_view v;
@@ -178,14 +178,14 @@ static void ribbons(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(resize_and_centre_crop),
-      cmocka_unit_test(an_evaluation_draws_nothing),
-      cmocka_unit_test(random_crops_cover_the_border),
-      cmocka_unit_test(random_parts_keep_area_and_ratio),
-      cmocka_unit_test(impossible_ratio),
-      cmocka_unit_test(epochs_seeds_and_records_differ),
-      cmocka_unit_test(renders_borders_and_flips),
-      cmocka_unit_test(ribbons),
+      cmocka_unit_test(resize_and_center_crop_match_torchvision),
+      cmocka_unit_test(evaluation_view_is_not_augmented),
+      cmocka_unit_test(random_crop_offsets_are_uniform),
+      cmocka_unit_test(random_resized_crop_keeps_area_and_ratio),
+      cmocka_unit_test(impossible_ratio_falls_back_to_center_crop),
+      cmocka_unit_test(views_differ_by_epoch_seed_and_record),
+      cmocka_unit_test(render_pads_borders_and_flips),
+      cmocka_unit_test(extreme_aspect_ratio_is_refused_by_max_pixels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

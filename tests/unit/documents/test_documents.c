@@ -31,7 +31,7 @@ static const char bbox[] =
     "    <word xMin=\"90\" yMin=\"0\" xMax=\"10\" yMax=\"0\">back</word>\n  </page>\n"
     "  <page width=\"0\" height=\"0\"></page>\n</doc></body></html>\n";
 
-static void boxes_of_pdftotext_are_read(void **state) {
+static void pdftotext_boxes_become_scaled_words(void **state) {
   (void)state;
   CLV_AUTO(clv_document_done) clv_document d = {0};
   clv_err err;
@@ -45,7 +45,7 @@ static void boxes_of_pdftotext_are_read(void **state) {
 }
 
 /* pdftotext prints the size of the page before it was turned. */
-static void turned_pages_have_their_size_turned(void **state) {
+static void rotated_pages_swap_width_and_height(void **state) {
   (void)state;
   static const char info[] =
       "Title: x\nPage    1 rot:   45\n"
@@ -70,7 +70,7 @@ static void turned_pages_have_their_size_turned(void **state) {
   same_word(&d.pages[2].words[0], "c", 500, 250, 600, 300);
 }
 
-static void pages_are_turned_by_right_angles(void **state) {
+static void rotation_not_a_multiple_of_90_is_refused(void **state) {
   (void)state;
   static const char info[] = "Page    1 rot:   0\nPage    2 rot:   45\n";
   CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
@@ -79,7 +79,7 @@ static void pages_are_turned_by_right_angles(void **state) {
                clv_rotations_parse(info, sizeof info - 1, "a.pdf", &turned, &err), &err);
 }
 
-static void rows_of_tesseract_are_read(void **state) {
+static void tesseract_rows_become_scaled_words(void **state) {
   (void)state;
   static const char tsv[] =
       "level\tpage_num\tblock_num\tpar_num\tline_num\tword_"
@@ -145,7 +145,7 @@ static void ends(const char *script, const clv_child_limits *limits, clv_code wa
   assert_true(clv_now_ns() - began < (uint64_t)20 * 1000000000);
 }
 
-static void a_child_sees_its_file_and_no_network(void **state) {
+static void child_process_has_only_its_file_and_no_network(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {
@@ -159,7 +159,7 @@ static void a_child_sees_its_file_and_no_network(void **state) {
   if (apart) assert_non_null(strstr(out.data, "\n1\n")); /* lo alone */
 }
 
-static void limits_hold(void **state) {
+static void child_process_over_a_limit_is_killed(void **state) {
   (void)state;
   const clv_child_limits second = {.seconds = 1}, little = {.memory = 64 << 20},
                          few = {.output = 1 << 20};
@@ -174,7 +174,7 @@ static void limits_hold(void **state) {
   ends("echo why >&2; exit 3", NULL, CLV_DATA_LOSS, "why");
 }
 
-static void a_child_dies_with_its_group(void **state) {
+static void timed_out_child_is_killed_with_its_group(void **state) {
   (void)state;
   char pid[32] = "";
   const clv_child_limits second = {.seconds = 1};
@@ -197,7 +197,7 @@ static void a_child_dies_with_its_group(void **state) {
   }
 }
 
-static void missing_programs_and_other_files_are_said(void **state) {
+static void missing_program_or_wrong_file_type_is_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   const char *const args[] = {"no-such-program", NULL};
@@ -216,7 +216,7 @@ static void missing_programs_and_other_files_are_said(void **state) {
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-static void windows_have_boxes_and_labels(void **state) {
+static void window_tokens_have_their_words_boxes_and_labels(void **state) {
   (void)state;
   static const char vocabulary[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nab\n##c\n##d\ne\n";
   static const clv_page_word words[] = {
@@ -249,7 +249,7 @@ static void windows_have_boxes_and_labels(void **state) {
 }
 
 /* Of the tokens that two windows share, the former labels the first half. */
-static void each_word_is_labelled_once(void **state) {
+static void overlapping_windows_label_each_word_once(void **state) {
   (void)state;
   static const char vocabulary[] = "[PAD]\n[UNK]\na\n";
   enum { WORDS = 23 };
@@ -283,17 +283,17 @@ static void each_word_is_labelled_once(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(boxes_of_pdftotext_are_read),
-      cmocka_unit_test(turned_pages_have_their_size_turned),
-      cmocka_unit_test(pages_are_turned_by_right_angles),
-      cmocka_unit_test(rows_of_tesseract_are_read),
+      cmocka_unit_test(pdftotext_boxes_become_scaled_words),
+      cmocka_unit_test(rotated_pages_swap_width_and_height),
+      cmocka_unit_test(rotation_not_a_multiple_of_90_is_refused),
+      cmocka_unit_test(tesseract_rows_become_scaled_words),
       cmocka_unit_test(damaged_output_names_file_and_line),
-      cmocka_unit_test(a_child_sees_its_file_and_no_network),
-      cmocka_unit_test(limits_hold),
-      cmocka_unit_test(a_child_dies_with_its_group),
-      cmocka_unit_test(missing_programs_and_other_files_are_said),
-      cmocka_unit_test(windows_have_boxes_and_labels),
-      cmocka_unit_test(each_word_is_labelled_once),
+      cmocka_unit_test(child_process_has_only_its_file_and_no_network),
+      cmocka_unit_test(child_process_over_a_limit_is_killed),
+      cmocka_unit_test(timed_out_child_is_killed_with_its_group),
+      cmocka_unit_test(missing_program_or_wrong_file_type_is_named),
+      cmocka_unit_test(window_tokens_have_their_words_boxes_and_labels),
+      cmocka_unit_test(overlapping_windows_label_each_word_once),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -113,7 +113,7 @@ static void what_a_worker_is_told_of_a_failure(void **state) {
   clv_bytes_done(&t);
 }
 
-static void what_left(void **state) {
+static void page_sums_allowed_and_settled_bytes(void **state) {
   (void)state;
   clv_bytes t = usual(), page = page_of(&t, CLV_EGRESS_PLAIN_TEXT);
   says(&page, "what left in runs/demo (session demo)\n");
@@ -137,7 +137,7 @@ static void what_left(void **state) {
   clv_bytes_done(&t);
 }
 
-static void an_empty_record(void **state) {
+static void empty_record_shows_zero_bytes(void **state) {
   (void)state;
   for (int form = CLV_EGRESS_PLAIN_TEXT; form <= CLV_EGRESS_JSON; form++) {
     clv_bytes none = {0};
@@ -165,7 +165,7 @@ static clv_bytes hostile(void) {
   return t;
 }
 
-static void hostile_texts_stay_texts(void **state) {
+static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_bytes t = hostile(), html = {0}, text = {0};
@@ -190,7 +190,7 @@ static void hostile_texts_stay_texts(void **state) {
 }
 
 /* It refers to nothing outside itself. */
-static void html_stands_alone(void **state) {
+static void html_page_has_no_external_references(void **state) {
   (void)state;
   clv_bytes t = usual(), html = page_of(&t, CLV_EGRESS_HTML);
   static const char *const outside[] = {
@@ -205,9 +205,11 @@ static void html_stands_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_left),         cmocka_unit_test(what_a_worker_is_told_of_a_failure),
-      cmocka_unit_test(an_empty_record),   cmocka_unit_test(hostile_texts_stay_texts),
-      cmocka_unit_test(html_stands_alone),
+      cmocka_unit_test(page_sums_allowed_and_settled_bytes),
+      cmocka_unit_test(what_a_worker_is_told_of_a_failure),
+      cmocka_unit_test(empty_record_shows_zero_bytes),
+      cmocka_unit_test(hostile_text_is_escaped_in_html_and_terminal),
+      cmocka_unit_test(html_page_has_no_external_references),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,7 @@ static void is_refused(bool signed_only, const char *why) {
   assert_says(&err, why);
 }
 
-static void none_is_no_policy(void **state) {
+static void missing_policy_file_gives_no_policy(void **state) {
   (void)state;
   clv_policy *p = NULL;
   clv_err err;
@@ -66,7 +66,7 @@ static void none_is_no_policy(void **state) {
   assert_null(p);
 }
 
-static void others_may_not_write(void **state) {
+static void policy_writable_by_others_is_refused(void **state) {
   (void)state;
   static const struct {
     const char *spoil, *why;
@@ -116,7 +116,7 @@ static void sign_as(const char *ca) {
   shell(command);
 }
 
-static void root_needs_a_signature(void **state) {
+static void policy_for_root_needs_a_valid_signature(void **state) {
   (void)state;
   if (!fresh()) return;
   opens(false, "");
@@ -166,7 +166,7 @@ static void denied(clv_policy_tensor t, const char *message) {
   assert_int_equal(p->left, 0);
 }
 
-static void what_is_permitted(void **state) {
+static void tensor_within_the_policy_is_permitted(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_err err;
@@ -183,7 +183,7 @@ static void what_is_permitted(void **state) {
   assert_ok(clv_policy_check_tensor(NULL, &t, &err), &err);
 }
 
-static void what_is_kept_has_a_kind_of_its_own(void **state) {
+static void cached_rows_need_the_kind_cached(void **state) {
   (void)state;
   clv_policy_tensor t = tensor();
   t.kind = CLV_EGRESS_CACHED;
@@ -192,7 +192,7 @@ static void what_is_kept_has_a_kind_of_its_own(void **state) {
          "stage at the master, or ask for cached under `kinds`");
 }
 
-static void what_is_not(void **state) {
+static void tensor_outside_the_policy_is_denied(void **state) {
   (void)state;
   clv_policy_tensor t = tensor();
   t.identity = "spiffe://acme/w1/";
@@ -249,7 +249,7 @@ static void what_it_shows_is_not(void **state) {
          "allow.front_known: true");
 }
 
-static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) {
+static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_tensor t = tensor();
@@ -275,7 +275,7 @@ static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) 
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
 }
 
-static void what_is_read_has_limits_that_the_policy_names(void **state) {
+static void readable_share_above_max_read_is_denied(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_reading r = {.reader = 1, .figure = .9, .why = "it is too large"};
@@ -297,7 +297,7 @@ static void what_is_read_has_limits_that_the_policy_names(void **state) {
   assert_ok(clv_policy_check_reading(p, &r, &err), &err);
 }
 
-static void bytes_of_an_epoch(void **state) {
+static void bytes_above_the_epoch_limit_are_denied(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_tensor t = tensor();
@@ -325,16 +325,16 @@ static void bytes_of_an_epoch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(none_is_no_policy),
-      cmocka_unit_test(others_may_not_write),
-      cmocka_unit_test(root_needs_a_signature),
-      cmocka_unit_test(what_is_permitted),
-      cmocka_unit_test(what_is_not),
+      cmocka_unit_test(missing_policy_file_gives_no_policy),
+      cmocka_unit_test(policy_writable_by_others_is_refused),
+      cmocka_unit_test(policy_for_root_needs_a_valid_signature),
+      cmocka_unit_test(tensor_within_the_policy_is_permitted),
+      cmocka_unit_test(tensor_outside_the_policy_is_denied),
       cmocka_unit_test(what_it_shows_is_not),
-      cmocka_unit_test(pictures_and_layers_are_held_where_the_policy_says_so),
-      cmocka_unit_test(what_is_kept_has_a_kind_of_its_own),
-      cmocka_unit_test(what_is_read_has_limits_that_the_policy_names),
-      cmocka_unit_test(bytes_of_an_epoch),
+      cmocka_unit_test(picture_and_layer_limits_are_enforced_when_set),
+      cmocka_unit_test(cached_rows_need_the_kind_cached),
+      cmocka_unit_test(readable_share_above_max_read_is_denied),
+      cmocka_unit_test(bytes_above_the_epoch_limit_are_denied),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -26,7 +26,7 @@ static clv_code read_text(const char *text, clv_egress_summary *ret, clv_err *er
   return clv_egress_read_text(text, strlen(text), "egress.jsonl", ret, err);
 }
 
-static void an_attempt_that_ended_is_what_was_settled(void **state) {
+static void ended_attempt_counts_settled_bytes(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
@@ -49,7 +49,7 @@ static void an_attempt_that_ended_is_what_was_settled(void **state) {
   HEAD("look", "1.000", n) \
   ",\"records\":64,\"pixels\":\"0.82\",\"tokens\":\"not looked at\",\"labels\":\"0.04\"}\n"
 
-static void what_was_read_before_is_of_its_attempt(void **state) {
+static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0}, none = {0};
   clv_err err;
@@ -61,7 +61,7 @@ static void what_was_read_before_is_of_its_attempt(void **state) {
   assert_non_null(strstr(err.text, "egress.jsonl:3: attempt 1 has looked before"));
 }
 
-static void what_is_not_settled_counts_in_full(void **state) {
+static void unsettled_allowance_counts_in_full(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
@@ -78,7 +78,7 @@ static void what_is_not_settled_counts_in_full(void **state) {
   assert_int_equal(b.n_rows, 2); /* rows are of an attempt */
 }
 
-static void hops_between_workers_are_no_bytes_of_the_master(void **state) {
+static void worker_hops_are_not_in_the_master_total(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
@@ -95,7 +95,7 @@ static void hops_between_workers_are_no_bytes_of_the_master(void **state) {
 }
 
 /* A line that was being written when the machine went down: half of it, or zeros. */
-static void a_last_line_that_was_cut_short_is_none(void **state) {
+static void truncated_last_line_is_ignored(void **state) {
   (void)state;
   static const char half[] = ATTEMPT("1") "{\"event\":\"allow\",";
   static const char zeros[] = ATTEMPT("1") "\0\0\0\0\n";
@@ -116,7 +116,7 @@ static void refused(const char *text, const char *why) {
   assert_null(b.attempts);
 }
 
-static void what_does_not_add_up_is_refused(void **state) {
+static void inconsistent_records_are_refused(void **state) {
   (void)state;
   refused(ALLOW("1", "1", "master", "100"), "egress.jsonl:1: attempt 1 has not begun");
   refused(ATTEMPT("2"), "attempt 2 after 0");
@@ -131,7 +131,7 @@ static void what_does_not_add_up_is_refused(void **state) {
 }
 
 /* The same meaning in other bytes is another hand's. */
-static void lines_of_another_hand_are_refused(void **state) {
+static void non_canonical_lines_are_refused(void **state) {
   (void)state;
   refused("{}\n", "begins with no event");
   refused("{\"event\":\"none\"}\n", "begins with no event");
@@ -144,7 +144,7 @@ static void lines_of_another_hand_are_refused(void **state) {
   refused(ATTEMPT("1") ALLOW("1", "1", "master", "-1"), "'bytes'");
 }
 
-static void files_are_read_as_far_as_they_are(void **state) {
+static void missing_or_irregular_record_file_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
@@ -157,14 +157,14 @@ static void files_are_read_as_far_as_they_are(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_attempt_that_ended_is_what_was_settled),
-      cmocka_unit_test(what_was_read_before_is_of_its_attempt),
-      cmocka_unit_test(what_is_not_settled_counts_in_full),
-      cmocka_unit_test(hops_between_workers_are_no_bytes_of_the_master),
-      cmocka_unit_test(a_last_line_that_was_cut_short_is_none),
-      cmocka_unit_test(what_does_not_add_up_is_refused),
-      cmocka_unit_test(lines_of_another_hand_are_refused),
-      cmocka_unit_test(files_are_read_as_far_as_they_are),
+      cmocka_unit_test(ended_attempt_counts_settled_bytes),
+      cmocka_unit_test(look_belongs_to_its_attempt_and_occurs_once),
+      cmocka_unit_test(unsettled_allowance_counts_in_full),
+      cmocka_unit_test(worker_hops_are_not_in_the_master_total),
+      cmocka_unit_test(truncated_last_line_is_ignored),
+      cmocka_unit_test(inconsistent_records_are_refused),
+      cmocka_unit_test(non_canonical_lines_are_refused),
+      cmocka_unit_test(missing_or_irregular_record_file_is_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

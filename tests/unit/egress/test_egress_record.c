@@ -93,7 +93,7 @@ static void read_record(const char *name, clv_egress_summary *ret) {
 
 /* ---- what holds ------------------------------------------------------------------------------ */
 
-static void what_is_taken_is_on_the_disk(void **state) {
+static void charged_bytes_are_on_disk_first(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("ahead");
@@ -114,7 +114,7 @@ static void what_is_taken_is_on_the_disk(void **state) {
   assert_int_equal(total_on_disk(), taken); /* the end is, too */
 }
 
-static void one_sync_is_for_many_steps(void **state) {
+static void one_fdatasync_covers_many_steps(void **state) {
   (void)state;
   clv_egress_record *r = open_record("few");
   clv_egress_flow *f = flow_of(r, &activation, 100);
@@ -125,7 +125,7 @@ static void one_sync_is_for_many_steps(void **state) {
 }
 
 /* The numbers of an allowance, and of all that is open at once. */
-static void no_allowance_is_for_more_than_64_steps(void **state) {
+static void allowance_covers_at_most_64_steps(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("most");
@@ -139,7 +139,7 @@ static void no_allowance_is_for_more_than_64_steps(void **state) {
   assert_int_equal(b.total, 200000);
 }
 
-static void what_the_disk_refuses_stays(void **state) {
+static void charge_keeps_failing_after_a_disk_error(void **state) {
   (void)state;
   clv_err err = {0};
   clv_egress_record *r = open_record("fails");
@@ -157,7 +157,7 @@ static void what_the_disk_refuses_stays(void **state) {
 }
 
 /* What is written into a file that nobody finds any more is no record. */
-static void nothing_leaves_for_a_record_that_was_removed(void **state) {
+static void charge_fails_after_the_record_file_is_removed(void **state) {
   (void)state;
   clv_err err = {0};
   clv_egress_record *r = open_record("removed");
@@ -170,7 +170,7 @@ static void nothing_leaves_for_a_record_that_was_removed(void **state) {
   assert_int_equal(clv_egress_close(r, 0, &err), CLV_PRECONDITION);
 }
 
-static void what_is_old_is_taken_back(void **state) {
+static void expired_allowance_is_settled(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("old");
@@ -186,7 +186,7 @@ static void what_is_old_is_taken_back(void **state) {
   close_record(r);
 }
 
-static void tensors_that_go_once(void **state) {
+static void one_time_tensors_share_one_fdatasync(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_err err;
@@ -210,7 +210,7 @@ static void tensors_that_go_once(void **state) {
   assert_string_equal(b.rows[3].what.name, "3.weight\"??");
 }
 
-static void an_attempt_goes_on_behind_the_last(void **state) {
+static void next_attempt_appends_after_a_truncated_line(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("again");
@@ -229,7 +229,7 @@ static void an_attempt_goes_on_behind_the_last(void **state) {
 }
 
 /* Blocks that the disk never got read as zeros, with whole lines behind them. */
-static void what_a_fallen_machine_has_left_is_cut_off(void **state) {
+static void zero_blocks_after_a_crash_are_truncated(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("fallen");
@@ -250,7 +250,7 @@ static void what_a_fallen_machine_has_left_is_cut_off(void **state) {
 }
 
 /* Of another command, which was killed while it wrote. */
-static void half_a_line_is_not_gone_on_with(void **state) {
+static void partial_line_of_another_process_is_not_extended(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("half");
@@ -264,7 +264,7 @@ static void half_a_line_is_not_gone_on_with(void **state) {
   assert_true(b.attempts[0].ended);
 }
 
-static void what_is_no_record_is_left_alone(void **state) {
+static void file_that_is_no_record_is_refused(void **state) {
   (void)state;
   clv_egress_record *r = NULL;
   clv_err err;
@@ -290,7 +290,7 @@ static void *take_on(void *user) {
   return NULL;
 }
 
-static void many_take_at_once(void **state) {
+static void concurrent_charges_sum_exactly(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   clv_egress_record *r = open_record("threads"), *other = open_record("threads");
@@ -320,7 +320,7 @@ static void *open_often(void *name) {
 }
 
 /* Each command has a number of its own, or nobody could read the record any more. */
-static void many_begin_at_once(void **state) {
+static void concurrent_openings_get_distinct_attempts(void **state) {
   (void)state;
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0};
   pthread_t threads[4];
@@ -348,7 +348,7 @@ static uint64_t taken_until_killed(const char *name, uint64_t *sum, unsigned us)
   return *sum;
 }
 
-static void killed_at_any_moment(void **state) {
+static void kill_never_loses_charged_bytes(void **state) {
   (void)state;
   uint64_t *sum = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   uint64_t all = 0;
@@ -367,20 +367,20 @@ static void killed_at_any_moment(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_taken_is_on_the_disk),
-      cmocka_unit_test(one_sync_is_for_many_steps),
-      cmocka_unit_test(no_allowance_is_for_more_than_64_steps),
-      cmocka_unit_test(what_the_disk_refuses_stays),
-      cmocka_unit_test(nothing_leaves_for_a_record_that_was_removed),
-      cmocka_unit_test(what_is_old_is_taken_back),
-      cmocka_unit_test(tensors_that_go_once),
-      cmocka_unit_test(an_attempt_goes_on_behind_the_last),
-      cmocka_unit_test(what_a_fallen_machine_has_left_is_cut_off),
-      cmocka_unit_test(half_a_line_is_not_gone_on_with),
-      cmocka_unit_test(what_is_no_record_is_left_alone),
-      cmocka_unit_test(many_take_at_once),
-      cmocka_unit_test(many_begin_at_once),
-      cmocka_unit_test(killed_at_any_moment),
+      cmocka_unit_test(charged_bytes_are_on_disk_first),
+      cmocka_unit_test(one_fdatasync_covers_many_steps),
+      cmocka_unit_test(allowance_covers_at_most_64_steps),
+      cmocka_unit_test(charge_keeps_failing_after_a_disk_error),
+      cmocka_unit_test(charge_fails_after_the_record_file_is_removed),
+      cmocka_unit_test(expired_allowance_is_settled),
+      cmocka_unit_test(one_time_tensors_share_one_fdatasync),
+      cmocka_unit_test(next_attempt_appends_after_a_truncated_line),
+      cmocka_unit_test(zero_blocks_after_a_crash_are_truncated),
+      cmocka_unit_test(partial_line_of_another_process_is_not_extended),
+      cmocka_unit_test(file_that_is_no_record_is_refused),
+      cmocka_unit_test(concurrent_charges_sum_exactly),
+      cmocka_unit_test(concurrent_openings_get_distinct_attempts),
+      cmocka_unit_test(kill_never_loses_charged_bytes),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

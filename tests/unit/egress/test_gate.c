@@ -160,7 +160,7 @@ static cleave_status send_through(sent *s) {
 
 /* ---- the cases ------------------------------------------------------------------------------- */
 
-static void permitted_tensor_is_recorded_by_its_word(void **state) {
+static void permitted_tensor_is_recorded_under_its_kind(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_policy_freep) clv_policy *all = policy_without(NULL, NULL);
@@ -172,7 +172,7 @@ static void permitted_tensor_is_recorded_by_its_word(void **state) {
   }
 }
 
-static void session_must_permit_what_a_row_shows(void **state) {
+static void finding_without_session_key_is_denied(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     sent s;
@@ -185,7 +185,7 @@ static void session_must_permit_what_a_row_shows(void **state) {
   }
 }
 
-static void policy_must_permit_kind_and_key(void **state) {
+static void tensor_without_policy_kind_or_key_is_denied(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_policy_freep) clv_policy *no_kind = policy_without(cases[i].kinds, NULL);
@@ -207,7 +207,7 @@ static void policy_must_permit_kind_and_key(void **state) {
 }
 
 /* The plan asks the policy with the same tensor as the gate does. */
-static void plan_and_gate_ask_the_policy_the_same(void **state) {
+static void plan_and_gate_get_the_same_policy_verdict(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_policy_freep) clv_policy *p = policy_without(NULL, cases[i].allow);
@@ -222,7 +222,7 @@ static void plan_and_gate_ask_the_policy_the_same(void **state) {
   }
 }
 
-static void look_that_is_uncertain_needs_no_session_key(void **state) {
+static void uncertain_finding_needs_no_session_key(void **state) {
   (void)state;
   sent s;
   fill(&s, &cases[6]);
@@ -244,7 +244,7 @@ static void look_that_is_uncertain_needs_no_session_key(void **state) {
 
 /* ---- what fits no row ------------------------------------------------------------------------ */
 
-static void tensor_of_another_form_is_refused(void **state) {
+static void tensor_unlike_its_plan_row_is_denied(void **state) {
   (void)state;
   sent s;
 #define REFUSED(change)                                                      \
@@ -272,7 +272,7 @@ static void tensor_of_another_form_is_refused(void **state) {
            s.what.optimizer = true));
 }
 
-static void failure_needs_a_record_of_its_worker(void **state) {
+static void failure_without_a_flow_for_its_worker_is_denied(void **state) {
   (void)state;
   sent s;
   fill(&s, &cases[3]);
@@ -285,13 +285,13 @@ static void failure_needs_a_record_of_its_worker(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(permitted_tensor_is_recorded_by_its_word),
-      cmocka_unit_test(session_must_permit_what_a_row_shows),
-      cmocka_unit_test(policy_must_permit_kind_and_key),
-      cmocka_unit_test(plan_and_gate_ask_the_policy_the_same),
-      cmocka_unit_test(look_that_is_uncertain_needs_no_session_key),
-      cmocka_unit_test(tensor_of_another_form_is_refused),
-      cmocka_unit_test(failure_needs_a_record_of_its_worker),
+      cmocka_unit_test(permitted_tensor_is_recorded_under_its_kind),
+      cmocka_unit_test(finding_without_session_key_is_denied),
+      cmocka_unit_test(tensor_without_policy_kind_or_key_is_denied),
+      cmocka_unit_test(plan_and_gate_get_the_same_policy_verdict),
+      cmocka_unit_test(uncertain_finding_needs_no_session_key),
+      cmocka_unit_test(tensor_unlike_its_plan_row_is_denied),
+      cmocka_unit_test(failure_without_a_flow_for_its_worker_is_denied),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -63,7 +63,7 @@ static size_t lines(void) {
   return n;
 }
 
-static void what_is_added_is_found(void **state) {
+static void added_item_is_found(void **state) {
   (void)state;
   clv_ledger_entry e;
   struct stat st;
@@ -79,7 +79,7 @@ static void what_is_added_is_found(void **state) {
   assert_int_equal(st.st_mode & 0777, 0600);
 }
 
-static void nothing_is_added_twice(void **state) {
+static void repeated_item_is_stored_once(void **state) {
   (void)state;
   clv_ledger_entry e;
   const clv_ledger_item all[] = {item(CLV_LEDGER_KEY, 1, W1), item(CLV_LEDGER_WEIGHTS, 1, W1),
@@ -93,7 +93,7 @@ static void nothing_is_added_twice(void **state) {
   assert_string_equal(e.identity, W1); /* the first who had it */
 }
 
-static void the_file_tells_nothing(void **state) {
+static void ledger_file_hides_its_digests(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes one = {0}, two = {0};
   char hex[65];
@@ -110,7 +110,7 @@ static void the_file_tells_nothing(void **state) {
   assert_string_not_equal(strchr(one.data, '\n'), strchr(two.data, '\n')); /* the salt differs */
 }
 
-static void a_line_that_was_cut_is_taken_away(void **state) {
+static void truncated_last_line_is_removed(void **state) {
   (void)state;
   clv_ledger_entry e;
   static const char *const tails[] = {"key 0011", "key 00112233445566778899aabbccddeeff 2026-1",
@@ -143,7 +143,7 @@ static void refused(const char *text, size_t len, const char *says) {
   assert_int_not_equal(clv_ledger_add(&one, 1, &err), CLV_OK);
 }
 
-static void damage_is_named(void **state) {
+static void damaged_ledger_line_is_located(void **state) {
   (void)state;
   static const char *const bad[] = {
       "key 00112233445566778899aabbccddeeff 2026-11-28 \n", /* no identity */
@@ -166,7 +166,7 @@ static void damage_is_named(void **state) {
   refused(text, (size_t)n, ":2: bytes of 0 stand before whole lines");
 }
 
-static void others_may_not_write(void **state) {
+static void ledger_writable_by_others_is_refused(void **state) {
   (void)state;
   clv_ledger *l = NULL;
   clv_err err = {0};
@@ -180,7 +180,7 @@ static void others_may_not_write(void **state) {
   assert_int_equal(clv_ledger_open(&l, &err), CLV_PRECONDITION);
 }
 
-static void a_place_that_cannot_be_written_is_named(void **state) {
+static void unwritable_ledger_path_is_named(void **state) {
   (void)state;
   clv_err err = {0};
   const clv_ledger_item one = item(CLV_LEDGER_KEY, 1, W1);
@@ -192,7 +192,7 @@ static void a_place_that_cannot_be_written_is_named(void **state) {
   assert_int_equal(unlink(at("state")), 0);
 }
 
-static void folders_by_their_variables(void **state) {
+static void ledger_folder_follows_environment_variables(void **state) {
   (void)state;
   char list[420], first[200], home[200];
   begin();
@@ -210,7 +210,7 @@ static void folders_by_their_variables(void **state) {
   assert_int_equal(access(at("state/.local/state/cleave/keys.ledger"), F_OK), 0);
 }
 
-static void two_at_once_lose_nothing(void **state) {
+static void concurrent_processes_lose_no_items(void **state) {
   (void)state;
   enum { EACH = 40 };
   clv_ledger_entry e;
@@ -234,7 +234,7 @@ static void two_at_once_lose_nothing(void **state) {
   assert_int_equal(lines(), 2 * EACH + 1);
 }
 
-static void who_adds_waits_for_the_lock(void **state) {
+static void add_waits_for_the_file_lock(void **state) {
   (void)state;
   int status;
   begin();
@@ -340,16 +340,16 @@ static void who_waited_adds_to_the_file_that_is_there(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_added_is_found),
-      cmocka_unit_test(nothing_is_added_twice),
-      cmocka_unit_test(the_file_tells_nothing),
-      cmocka_unit_test(a_line_that_was_cut_is_taken_away),
-      cmocka_unit_test(damage_is_named),
-      cmocka_unit_test(others_may_not_write),
-      cmocka_unit_test(a_place_that_cannot_be_written_is_named),
-      cmocka_unit_test(folders_by_their_variables),
-      cmocka_unit_test(two_at_once_lose_nothing),
-      cmocka_unit_test(who_adds_waits_for_the_lock),
+      cmocka_unit_test(added_item_is_found),
+      cmocka_unit_test(repeated_item_is_stored_once),
+      cmocka_unit_test(ledger_file_hides_its_digests),
+      cmocka_unit_test(truncated_last_line_is_removed),
+      cmocka_unit_test(damaged_ledger_line_is_located),
+      cmocka_unit_test(ledger_writable_by_others_is_refused),
+      cmocka_unit_test(unwritable_ledger_path_is_named),
+      cmocka_unit_test(ledger_folder_follows_environment_variables),
+      cmocka_unit_test(concurrent_processes_lose_no_items),
+      cmocka_unit_test(add_waits_for_the_file_lock),
       cmocka_unit_test(a_full_file_is_compacted),
       cmocka_unit_test(a_ledger_that_is_full_is_named),
       cmocka_unit_test(who_waited_adds_to_the_file_that_is_there),

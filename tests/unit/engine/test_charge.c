@@ -45,7 +45,7 @@ static void refused(const clv_module_options *o, clv_code code, const char *part
   assert_true(most_resident() - before < 64 * MIB);
 }
 
-static void what_does_not_fit_takes_no_memory(void **state) {
+static void oversized_module_is_refused_before_allocation(void **state) {
   (void)state;
   fixture f;
   set_up(&f, 32 * MIB);
@@ -69,7 +69,7 @@ static void moments_are_charged_with_the_weights(void **state) {
 }
 
 /* The weights fit, with what a batch needs they do not. */
-static void plans_are_charged_before_the_weights_are_there(void **state) {
+static void plan_memory_is_charged_before_weights_are_allocated(void **state) {
   (void)state;
   fixture f;
   set_up(&f, WEIGHT_BYTES + 8ull * MIB);
@@ -85,7 +85,7 @@ static bool gone_after(void *user) {
   return --*asked < 0;
 }
 
-static void who_does_not_wait_any_more_ends_it(void **state) {
+static void module_new_stops_when_caller_leaves(void **state) {
   (void)state;
   for (int asked = 0; asked < 5; asked++) {
     fixture f;
@@ -136,7 +136,7 @@ static clv_module_plan *call(clv_module *m, int64_t rows, clv_call **ret) {
 }
 
 /* The idle ones that were used longest ago give way, with their charge; one at work stays. */
-static void few_plans_of_packed_sequences_are_kept(void **state) {
+static void oldest_idle_packed_plans_are_evicted(void **state) {
   (void)state;
   fixture f;
   set_up(&f, 64 * MIB);
@@ -171,7 +171,7 @@ static void few_plans_of_packed_sequences_are_kept(void **state) {
 }
 
 /* Of other graphs as many are kept as there is room for, and no size is refused. */
-static void a_size_more_than_there_are_plans(void **state) {
+static void full_plan_cache_evicts_instead_of_refusing(void **state) {
   (void)state;
   fixture f;
   set_up(&f, 64 * MIB);
@@ -191,12 +191,12 @@ static void a_size_more_than_there_are_plans(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_does_not_fit_takes_no_memory),
+      cmocka_unit_test(oversized_module_is_refused_before_allocation),
       cmocka_unit_test(moments_are_charged_with_the_weights),
-      cmocka_unit_test(plans_are_charged_before_the_weights_are_there),
-      cmocka_unit_test(who_does_not_wait_any_more_ends_it),
-      cmocka_unit_test(few_plans_of_packed_sequences_are_kept),
-      cmocka_unit_test(a_size_more_than_there_are_plans),
+      cmocka_unit_test(plan_memory_is_charged_before_weights_are_allocated),
+      cmocka_unit_test(module_new_stops_when_caller_leaves),
+      cmocka_unit_test(oldest_idle_packed_plans_are_evicted),
+      cmocka_unit_test(full_plan_cache_evicts_instead_of_refusing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,7 +135,7 @@ static void one_context(fixture *f, uint64_t context) {
   forget(f);
 }
 
-static void a_context_runs_at_the_master(void **state) { one_context(*state, 5); }
+static void context_at_the_master_runs_to_its_end(void **state) { one_context(*state, 5); }
 
 static void nothing_is_allocated_after_warm_up(void **state) {
   fixture *f = *state;
@@ -153,7 +153,7 @@ static void nothing_is_allocated_after_warm_up(void **state) {
 }
 
 /* The value of a call and the gradient of its input, computed here in the order of the loops. */
-static void the_numbers_are_those_of_the_weights(void **state) {
+static void values_and_gradients_match_direct_computation(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -267,7 +267,7 @@ static void random_frame(fixture *f, uint64_t first_context, uint64_t *seed) {
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
-static void frames_in_any_order_break_nothing_and_leave_nothing(void **state) {
+static void random_frame_order_leaves_no_state(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -292,7 +292,7 @@ static void frames_in_any_order_break_nothing_and_leave_nothing(void **state) {
   assert_int_equal(counts.contexts + counts.values + counts.calls_waiting, 0);
 }
 
-static void what_is_for_nobody_known_is_refused_to_the_program(void **state) {
+static void delivery_to_unknown_worker_is_an_error(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -307,7 +307,7 @@ static void what_is_for_nobody_known_is_refused_to_the_program(void **state) {
   assert_int_equal(clv_node_send_to(f->node, "w9", p, &err), CLV_NOT_FOUND);
 }
 
-static void a_prepare_says_when_it_is_full(void **state) {
+static void full_prepare_refuses_more_targets_and_calls(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -328,14 +328,14 @@ static void a_prepare_says_when_it_is_full(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(a_context_runs_at_the_master, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(context_at_the_master_runs_to_its_end, set_up, tear_down),
       cmocka_unit_test_setup_teardown(nothing_is_allocated_after_warm_up, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(the_numbers_are_those_of_the_weights, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(frames_in_any_order_break_nothing_and_leave_nothing, set_up,
+      cmocka_unit_test_setup_teardown(values_and_gradients_match_direct_computation, set_up,
                                       tear_down),
-      cmocka_unit_test_setup_teardown(what_is_for_nobody_known_is_refused_to_the_program, set_up,
+      cmocka_unit_test_setup_teardown(random_frame_order_leaves_no_state, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(delivery_to_unknown_worker_is_an_error, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(full_prepare_refuses_more_targets_and_calls, set_up,
                                       tear_down),
-      cmocka_unit_test_setup_teardown(a_prepare_says_when_it_is_full, set_up, tear_down),
   };
   return cmocka_run_group_tests_name("context", tests, NULL, NULL);
 }

@@ -246,7 +246,7 @@ static uint64_t train(void (*starts)(void *, clv_work *), uint32_t *ret_computed
 
 /* Of each step a forward and the two parts of a backward for each module, the end of the pass if it
  * computes, and the change of parameters. */
-static void a_thread_of_the_executors_makes_the_same_bits(void **state) {
+static void executor_thread_gives_the_same_bits(void **state) {
   uint32_t none, on_thread, at_once;
   (void)state;
   uint64_t want = train(NULL, &none);
@@ -257,7 +257,7 @@ static void a_thread_of_the_executors_makes_the_same_bits(void **state) {
   assert_int_equal(at_once, on_thread);
 }
 
-static void what_the_executor_says_fails_the_value(void **state) {
+static void executor_error_fails_the_value(void **state) {
   world w;
   (void)state;
   begin(&w, start);
@@ -270,7 +270,7 @@ static void what_the_executor_says_fails_the_value(void **state) {
 }
 
 /* All modules start with the leaf that they wait for, and end before the node looks. */
-static void ends_that_come_together_are_all_handled(void **state) {
+static void simultaneous_completions_are_all_handled(void **state) {
   clv_err err = {0};
   clv_packet *p;
   world w;
@@ -299,7 +299,7 @@ static void *let_go(void *user) {
 }
 
 /* What the executor has is in the modules' memory. */
-static void a_node_goes_after_its_work(void **state) {
+static void node_free_waits_for_executor_work(void **state) {
   pthread_t other;
   world w;
   (void)state;
@@ -317,10 +317,10 @@ static void a_node_goes_after_its_work(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_thread_of_the_executors_makes_the_same_bits),
-      cmocka_unit_test(what_the_executor_says_fails_the_value),
-      cmocka_unit_test(ends_that_come_together_are_all_handled),
-      cmocka_unit_test(a_node_goes_after_its_work),
+      cmocka_unit_test(executor_thread_gives_the_same_bits),
+      cmocka_unit_test(executor_error_fails_the_value),
+      cmocka_unit_test(simultaneous_completions_are_all_handled),
+      cmocka_unit_test(node_free_waits_for_executor_work),
   };
   return cmocka_run_group_tests_name("executor", tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ static bool reads_weights(engine *w, float *ret) {
 }
 
 /* Wherever the memory ends while a module is made, nothing of it is left, and nothing charged. */
-static void no_memory_for_a_module(void **state) {
+static void failed_module_alloc_leaves_nothing_charged(void **state) {
   clv_err err = {0};
   clv_pool *pool;
   (void)state;
@@ -122,7 +122,7 @@ static void no_memory_for_a_module(void **state) {
 }
 
 /* The value fails; the next call has its memory. */
-static void no_memory_for_a_call(void **state) {
+static void failed_call_alloc_fails_only_that_value(void **state) {
   engine w;
   heard h;
   (void)state;
@@ -137,7 +137,7 @@ static void no_memory_for_a_call(void **state) {
 }
 
 /* The context fails for want of gradients' memory; another has it. */
-static void no_memory_for_gradients(void **state) {
+static void failed_gradient_alloc_fails_only_that_context(void **state) {
   engine w;
   heard h;
   (void)state;
@@ -156,7 +156,7 @@ static void no_memory_for_gradients(void **state) {
 }
 
 /* A forward that fails late is a value that fails. */
-static void a_call_fails_late(void **state) {
+static void late_device_error_fails_the_value(void **state) {
   engine w;
   heard h;
   (void)state;
@@ -197,7 +197,7 @@ static void assert_counted(engine *w, uint32_t module, uint64_t peer, uint64_t d
 }
 
 /* From module to module, and the gradients back, two of which are added on the way. */
-static void what_stays_in_the_node_does_not_pass_the_host(void **state) {
+static void values_between_device_modules_skip_host_memory(void **state) {
   clv_err err = {0};
   clv_packet *p;
   engine w;
@@ -236,7 +236,7 @@ static void what_stays_in_the_node_does_not_pass_the_host(void **state) {
 }
 
 /* Neither where it is made nor where it goes costs the other device its sessions. */
-static void no_memory_on_one_of_two_devices(void **state) {
+static void failed_alloc_on_one_device_spares_the_other(void **state) {
   engine w;
   heard h;
   (void)state;
@@ -275,13 +275,13 @@ static void fails_to_step(uint64_t nth) {
   end(&w);
 }
 
-static void a_step_fails(void **state) {
+static void device_error_in_a_step_marks_the_state_lost(void **state) {
   (void)state;
   fails_to_step(1);
   fails_to_step(2);
 }
 
-static void a_block_that_is_not_to_be_had_costs_nothing(void **state) {
+static void failed_device_alloc_is_not_charged(void **state) {
   clv_err err;
   clv_tensor *t;
   engine w;
@@ -326,7 +326,7 @@ static clv_tensor *lent_by(const clv_backend *home, float *at) {
 
 /* A module on the first device takes what lies there, and nothing else; it has done with it before
  * it lets go. */
-static void what_is_lent_lies_on_the_same_device(void **state) {
+static void shared_weight_of_another_device_is_refused(void **state) {
   static const char *const names[] = {"0.weight"};
   static float host[COLUMNS * COLUMNS];
   clv_err err = {0};
@@ -359,15 +359,15 @@ static void what_is_lent_lies_on_the_same_device(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(no_memory_for_a_module),
-      cmocka_unit_test(no_memory_for_a_call),
-      cmocka_unit_test(no_memory_for_gradients),
-      cmocka_unit_test(a_call_fails_late),
-      cmocka_unit_test(what_stays_in_the_node_does_not_pass_the_host),
-      cmocka_unit_test(no_memory_on_one_of_two_devices),
-      cmocka_unit_test(a_step_fails),
-      cmocka_unit_test(a_block_that_is_not_to_be_had_costs_nothing),
-      cmocka_unit_test(what_is_lent_lies_on_the_same_device),
+      cmocka_unit_test(failed_module_alloc_leaves_nothing_charged),
+      cmocka_unit_test(failed_call_alloc_fails_only_that_value),
+      cmocka_unit_test(failed_gradient_alloc_fails_only_that_context),
+      cmocka_unit_test(late_device_error_fails_the_value),
+      cmocka_unit_test(values_between_device_modules_skip_host_memory),
+      cmocka_unit_test(failed_alloc_on_one_device_spares_the_other),
+      cmocka_unit_test(device_error_in_a_step_marks_the_state_lost),
+      cmocka_unit_test(failed_device_alloc_is_not_charged),
+      cmocka_unit_test(shared_weight_of_another_device_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static size_t steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
   return 1 + (size_t)n;
 }
 
-static void the_same_bits(void **state) {
+static void device_optimizers_match_host_bits(void **state) {
   (void)state;
   for (clv_optim_kind kind = 0; kind < CLV_OPTIM_COUNT; kind++) {
     float near[4][N], away[4][N];
@@ -79,7 +79,7 @@ static void the_same_bits(void **state) {
   }
 }
 
-static void no_memory(void **state) {
+static void failed_moment_alloc_leaves_no_device_blocks(void **state) {
   const clv_backend *b = far_backend(clv_backend_cpu());
   clv_optim_config c = clv_optimizer_row_of(CLV_OPTIM_ADAM)->defaults;
   clv_optim *o = NULL;
@@ -93,6 +93,7 @@ static void no_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits), cmocka_unit_test(no_memory)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(device_optimizers_match_host_bits),
+                                     cmocka_unit_test(failed_moment_alloc_leaves_no_device_blocks)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,7 +106,7 @@ static void same_state(fixture *a, fixture *b, clv_state_kind what) {
   }
 }
 
-static void fixed_parameters_cost_their_values_alone(void **state) {
+static void fixed_parameters_have_no_gradients_or_moments(void **state) {
   (void)state;
   fixture frozen, fixed;
   start(&frozen, false);
@@ -128,7 +128,7 @@ static void fixed_parameters_cost_their_values_alone(void **state) {
 }
 
 /* What learns, what is fixed, buffers: each in its place, aligned, none above another. */
-static void the_layout_has_three_parts(void **state) {
+static void layout_separates_trainable_fixed_and_buffers(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_graph_freep) clv_graph *g = network();
@@ -155,8 +155,8 @@ static void the_layout_has_three_parts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(fixed_parameters_cost_their_values_alone),
-      cmocka_unit_test(the_layout_has_three_parts),
+      cmocka_unit_test(fixed_parameters_have_no_gradients_or_moments),
+      cmocka_unit_test(layout_separates_trainable_fixed_and_buffers),
   };
   return cmocka_run_group_tests_name("fixed", tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static void refused(const clv_module_group *groups, uint32_t n, const char *froz
   if (!strstr(err.text, part)) fail_msg("'%s' is not in: %s", part, err.text);
 }
 
-static void groups_that_cannot_be_are_refused(void **state) {
+static void invalid_parameter_groups_are_refused(void **state) {
   static const char *const bias[] = {"0.bias"}, *const wrong[] = {"0.bias", "0.scale"};
   static const char *const twice[] = {"0.weight", "0.weight"};
   clv_module_group groups[CLV_WIRE_GROUPS + 1] = {group_of(bias, 1), group_of(bias, 1)};
@@ -52,7 +52,7 @@ static void groups_that_cannot_be_are_refused(void **state) {
 }
 
 /* One group has momentum, so all parameters have a moment in the state. */
-static void the_state_has_the_moments_of_all_parameters(void **state) {
+static void momentum_in_one_group_gives_every_parameter_a_moment(void **state) {
   static const char *const bias[] = {"0.bias"};
   const clv_module_group group = group_of(bias, 1);
   clv_err err = {0};
@@ -226,7 +226,7 @@ static void refused_for_rates(fixture *f, uint64_t context, clv_packet *step) {
   }
 }
 
-static void fewer_rates_than_groups_move_nothing(void **state) {
+static void step_with_too_few_rates_changes_nothing(void **state) {
   static const float lrs[] = {0.5f, 0.25f};
   fixture *f = *state;
   clv_err err = {0};
@@ -243,10 +243,10 @@ static void fewer_rates_than_groups_move_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(groups_that_cannot_be_are_refused),
-      cmocka_unit_test(the_state_has_the_moments_of_all_parameters),
+      cmocka_unit_test(invalid_parameter_groups_are_refused),
+      cmocka_unit_test(momentum_in_one_group_gives_every_parameter_a_moment),
       cmocka_unit_test_setup_teardown(each_group_steps_with_its_rate, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(fewer_rates_than_groups_move_nothing, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(step_with_too_few_rates_changes_nothing, set_up, tear_down),
   };
   return cmocka_run_group_tests_name("groups", tests, NULL, NULL);
 }

@@ -155,7 +155,7 @@ static uint64_t values_of(const world *w) {
   return c.values;
 }
 
-static void a_node_is_polled(void **state) {
+static void polled_node_handles_packets_until_stopped(void **state) {
   world *w = *state;
   assert_false(clv_node_poll(w->node));
   assert_true(clv_node_due_ns(w->node) == UINT64_MAX);
@@ -169,7 +169,7 @@ static void a_node_is_polled(void **state) {
 }
 
 /* What a step of a stage in the middle is: two wake-ups, however far apart its frames come. */
-static void a_step_wakes_twice(void **state) {
+static void pipeline_step_needs_two_wakeups(void **state) {
   world *w = *state;
   for (uint32_t i = 1; i <= 3; i++, w->context++) {
     post_call(w, false);
@@ -192,7 +192,7 @@ static void a_step_wakes_twice(void **state) {
   assert_int_equal(w->answers[CLV_ENDED], 3);
 }
 
-static void facts_in_the_other_order_wake_as_well(void **state) {
+static void value_before_its_call_wakes_the_node(void **state) {
   world *w = *state;
   post_value(w, ROWS);
   assert_waits(w);
@@ -205,7 +205,7 @@ static void facts_in_the_other_order_wake_as_well(void **state) {
   assert_int_equal(w->answers[CLV_FINISHED], 1);
 }
 
-static void facts_that_have_been_handled_count(void **state) {
+static void handled_packets_count_for_later_wakeups(void **state) {
   world *w = *state;
   post_deliver(w, LEAF);
   post_drop(w, 99);
@@ -227,7 +227,7 @@ static void facts_that_have_been_handled_count(void **state) {
 }
 
 /* Forward and backward of a root are one wake-up when its pass is known first. */
-static void a_root_is_one_wake(void **state) {
+static void root_forward_and_backward_need_one_wakeup(void **state) {
   world *w = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -242,7 +242,7 @@ static void a_root_is_one_wake(void **state) {
   assert_int_equal(w->answers[CLV_ABORT], 1); /* it is no scalar: its backward has been tried */
 }
 
-static void a_prepare_wakes_for_a_root_that_has_run(void **state) {
+static void prepare_for_a_finished_root_wakes_the_node(void **state) {
   world *w = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -254,7 +254,7 @@ static void a_prepare_wakes_for_a_root_that_has_run(void **state) {
   assert_wakes(w);
 }
 
-static void much_and_many_wake(void **state) {
+static void many_bytes_or_packets_wake_the_node(void **state) {
   world *w = *state;
   post_value(w, 100000);
   assert_wakes(w);
@@ -267,7 +267,7 @@ static void much_and_many_wake(void **state) {
 }
 
 /* Memory of what the program has dropped does not wait for its next packet. */
-static void what_waits_is_handled_after_a_rest(void **state) {
+static void deferred_packets_are_handled_after_the_delay(void **state) {
   world *w = *state;
   post_value(w, ROWS);
   assert_waits(w);
@@ -290,7 +290,7 @@ static void post_apply(world *w) {
 }
 
 /* A program that closes the context of a final step waits for one thing, and so does the node. */
-static void a_final_step_rides_with_the_end_behind_it(void **state) {
+static void final_step_is_deferred_until_its_end_context(void **state) {
   world *w = *state;
   for (uint32_t i = 0; i < 2; i++, w->context++) {
     w->module = i;
@@ -311,7 +311,7 @@ static void a_final_step_rides_with_the_end_behind_it(void **state) {
   }
 }
 
-static void an_end_that_is_waited_for_wakes(void **state) {
+static void end_context_with_a_waiter_wakes_the_node(void **state) {
   world *w = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -381,7 +381,7 @@ static uint64_t runs(const world *w) {
 }
 
 /* Whatever is left waiting, alone or beside others, lets nothing run when it is handled. */
-static void nothing_runs_for_what_may_wait(void **state) {
+static void deferred_packets_start_no_work(void **state) {
   world *w = *state;
   uint64_t seed = 11;
   uint32_t waited = 0, woke = 0;
@@ -419,7 +419,7 @@ static bool pass_time(void *user, uint64_t until_ns) {
   return !w->over;
 }
 
-static void a_world_runs_while_a_node_waits(void **state) {
+static void wait_callback_runs_while_the_node_waits(void **state) {
   world w = {.now = 1000};
   clv_err err = {0};
   (void)state;
@@ -455,7 +455,7 @@ static bool gets_to(const world *w, uint64_t values) {
 }
 
 /* Nothing else comes, at a thread that rests and at one that has slept for long. */
-static void a_thread_handles_what_waits_by_itself(void **state) {
+static void node_thread_handles_deferred_packets_unprompted(void **state) {
   world w = {0};
   pthread_t thread;
   (void)state;
@@ -481,19 +481,19 @@ static void a_thread_handles_what_waits_by_itself(void **state) {
 int main(void) {
 #define POLLED(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      POLLED(a_node_is_polled),
-      POLLED(a_step_wakes_twice),
-      POLLED(facts_in_the_other_order_wake_as_well),
-      POLLED(facts_that_have_been_handled_count),
-      POLLED(a_root_is_one_wake),
-      POLLED(a_prepare_wakes_for_a_root_that_has_run),
-      POLLED(much_and_many_wake),
-      POLLED(what_waits_is_handled_after_a_rest),
-      POLLED(a_final_step_rides_with_the_end_behind_it),
-      POLLED(an_end_that_is_waited_for_wakes),
-      POLLED(nothing_runs_for_what_may_wait),
-      cmocka_unit_test(a_world_runs_while_a_node_waits),
-      cmocka_unit_test(a_thread_handles_what_waits_by_itself),
+      POLLED(polled_node_handles_packets_until_stopped),
+      POLLED(pipeline_step_needs_two_wakeups),
+      POLLED(value_before_its_call_wakes_the_node),
+      POLLED(handled_packets_count_for_later_wakeups),
+      POLLED(root_forward_and_backward_need_one_wakeup),
+      POLLED(prepare_for_a_finished_root_wakes_the_node),
+      POLLED(many_bytes_or_packets_wake_the_node),
+      POLLED(deferred_packets_are_handled_after_the_delay),
+      POLLED(final_step_is_deferred_until_its_end_context),
+      POLLED(end_context_with_a_waiter_wakes_the_node),
+      POLLED(deferred_packets_start_no_work),
+      cmocka_unit_test(wait_callback_runs_while_the_node_waits),
+      cmocka_unit_test(node_thread_handles_deferred_packets_unprompted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

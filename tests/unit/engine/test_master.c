@@ -108,7 +108,7 @@ static void assert_said(const clv_frame *f, clv_frame_kind kind) {
 }
 
 /* To the master itself and to a worker that only the master reaches. */
-static void a_value_that_cannot_leave_ends_its_context(void **state) {
+static void unsendable_value_aborts_its_context(void **state) {
   static const char *const to[] = {"", "w2"};
   (void)state;
   for (uint32_t i = 0; i < CLV_COUNT(to); i++) {
@@ -127,7 +127,7 @@ static void a_value_that_cannot_leave_ends_its_context(void **state) {
 }
 
 /* It has failed here as well: its backward is answered so, and does not wait. */
-static void its_context_fails_at_its_own_node(void **state) {
+static void unsendable_value_fails_the_context_locally(void **state) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
@@ -152,7 +152,7 @@ static void add_module(int64_t columns) {
 }
 
 /* Another worker wants two of them for values that are kept there. The context is ending. */
-static void a_spared_value_that_cannot_leave_is_told(void **state) {
+static void unsendable_retained_value_is_reported(void **state) {
   clv_err err = {0};
   clv_packet *p;
   clv_module *module;
@@ -192,7 +192,7 @@ static clv_code nothing_may(void *user, clv_link *link, clv_packet *p, clv_err *
   return clv_fail(err, CLV_DENIED, "it may not leave");
 }
 
-static void an_abort_that_cannot_leave_is_not_repeated(void **state) {
+static void unsendable_abort_is_not_retried(void **state) {
   clv_err err = {0};
   clv_packet *p;
   (void)state;
@@ -206,7 +206,7 @@ static void an_abort_that_cannot_leave_is_not_repeated(void **state) {
 }
 
 /* One answer, whatever there is of it. */
-static void state_that_cannot_leave_is_refused_once(void **state) {
+static void unsendable_state_gives_one_error(void **state) {
   clv_err err = {0};
   clv_packet *p;
   (void)state;
@@ -240,7 +240,7 @@ static void put_item(uint64_t message, bool refused) {
 }
 
 /* What is refused has come as well: the state that is put next is done with its last item. */
-static void a_refused_item_counts(void **state) {
+static void refused_state_item_counts_as_received(void **state) {
   (void)state;
   add_module(3);
   put_item(80, false);
@@ -265,7 +265,7 @@ static void hear(clv_rref_message m) {
 }
 
 /* Of a FETCH: the answer in place of the value. */
-static void a_kept_value_that_cannot_leave_is_a_failure(void **state) {
+static void unsendable_fetched_value_is_a_failure(void **state) {
   clv_err err = {0};
   const clv_rref_new_ids b = {.ref = 3, .fork = 4, .key = 5};
   (void)state;
@@ -287,13 +287,13 @@ static void a_kept_value_that_cannot_leave_is_a_failure(void **state) {
 int main(void) {
 #define WORKER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      WORKER(a_value_that_cannot_leave_ends_its_context),
-      WORKER(its_context_fails_at_its_own_node),
-      WORKER(a_spared_value_that_cannot_leave_is_told),
-      WORKER(an_abort_that_cannot_leave_is_not_repeated),
-      WORKER(state_that_cannot_leave_is_refused_once),
-      WORKER(a_refused_item_counts),
-      WORKER(a_kept_value_that_cannot_leave_is_a_failure),
+      WORKER(unsendable_value_aborts_its_context),
+      WORKER(unsendable_value_fails_the_context_locally),
+      WORKER(unsendable_retained_value_is_reported),
+      WORKER(unsendable_abort_is_not_retried),
+      WORKER(unsendable_state_gives_one_error),
+      WORKER(refused_state_item_counts_as_received),
+      WORKER(unsendable_fetched_value_is_a_failure),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

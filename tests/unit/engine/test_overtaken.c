@@ -50,7 +50,7 @@ static void gradient(engine *w, uint64_t context, uint64_t id, uint32_t order, c
 
 /* The backward of context 1 is ready as soon as its forward has run: before the step of context 2,
  * which stands behind that forward. */
-static void a_step_does_not_overtake_a_backward(void **state) {
+static void step_does_not_overtake_a_ready_backward(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   clv_err err = {0};
@@ -77,7 +77,7 @@ static void a_step_does_not_overtake_a_backward(void **state) {
 }
 
 /* Weights that have moved are of another version, whatever became of the context meanwhile. */
-static void a_step_that_has_begun_is_counted(void **state) {
+static void started_step_raises_the_version_despite_abort(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   clv_err err = {0};
@@ -112,7 +112,7 @@ static float running_mean(const engine *w) {
   return *(const float *)((const char *)m->block + m->params->buffer_offset);
 }
 
-static void a_call_without_memory_keeps_no_statistics(void **state) {
+static void failed_call_does_not_block_statistics_revert(void **state) {
   enum { MOST = 8192 };
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
@@ -141,7 +141,7 @@ static void a_call_without_memory_keeps_no_statistics(void **state) {
   engine_end(&w);
 }
 
-static void what_somebody_waits_for_does_not_rest(void **state) {
+static void packet_with_a_waiter_is_not_deferred(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   clv_err err = {0};
@@ -164,10 +164,10 @@ static void what_somebody_waits_for_does_not_rest(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_step_does_not_overtake_a_backward),
-      cmocka_unit_test(a_step_that_has_begun_is_counted),
-      cmocka_unit_test(a_call_without_memory_keeps_no_statistics),
-      cmocka_unit_test(what_somebody_waits_for_does_not_rest),
+      cmocka_unit_test(step_does_not_overtake_a_ready_backward),
+      cmocka_unit_test(started_step_raises_the_version_despite_abort),
+      cmocka_unit_test(failed_call_does_not_block_statistics_revert),
+      cmocka_unit_test(packet_with_a_waiter_is_not_deferred),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ static void begin(engine *w) {
   call(w, 32, A, LEAF);
 }
 
-static void an_end_spares_what_a_kept_value_needs(void **state) {
+static void end_context_retains_calls_of_kept_values(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -114,7 +114,7 @@ static void an_end_spares_what_a_kept_value_needs(void **state) {
   engine_end(&w);
 }
 
-static void an_end_without_kept_values_frees_all(void **state) {
+static void end_context_without_kept_values_frees_all(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -129,7 +129,7 @@ static void an_end_without_kept_values_frees_all(void **state) {
 }
 
 /* The value of another node that needs it: the program says which. */
-static void what_another_node_needs_is_sent(void **state) {
+static void retained_value_is_sent_to_the_other_node(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   clv_err err = {0};
@@ -152,7 +152,7 @@ static void what_another_node_needs_is_sent(void **state) {
 }
 
 /* In an order that has ended, and after a backward that will not come. */
-static void a_spared_call_waits_for_inputs_alone(void **state) {
+static void retained_call_waits_only_for_its_inputs(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -173,7 +173,7 @@ static void a_spared_call_waits_for_inputs_alone(void **state) {
 }
 
 /* A CALL whose tensors are on their way; what it takes besides comes before them. */
-static void a_call_on_its_way_is_spared(void **state) {
+static void announced_call_is_retained_until_complete(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -197,7 +197,7 @@ static void a_call_on_its_way_is_spared(void **state) {
 }
 
 /* A leaf that comes with a CALL behind the end is for no later call. */
-static void a_leaf_behind_the_end_goes_with_its_call(void **state) {
+static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   clv_err err = {0};
@@ -222,7 +222,7 @@ static void a_leaf_behind_the_end_goes_with_its_call(void **state) {
 }
 
 /* The step that comes with the end stands behind the spared calls. */
-static void a_step_does_not_overtake_a_spared_call(void **state) {
+static void step_does_not_overtake_a_retained_call(void **state) {
   heard h = {0}, alone = {0};
   engine w = {.on_result = on_result, .user = &alone};
   (void)state;
@@ -248,7 +248,7 @@ static float running_mean(const engine *w) {
 }
 
 /* The end that takes its statistics back takes back what spared calls made of them. */
-static void statistics_go_back_behind_spared_calls(void **state) {
+static void statistics_revert_after_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -267,7 +267,7 @@ static void statistics_go_back_behind_spared_calls(void **state) {
 
 /* Where calls run one at a time: behind another context's, until that one ends, and before the
  * next. */
-static void a_spared_call_keeps_its_place(void **state) {
+static void retained_call_keeps_its_queue_position(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   clv_err err = {0};
@@ -294,7 +294,7 @@ static void a_spared_call_keeps_its_place(void **state) {
   engine_end(&w);
 }
 
-static void a_failure_is_the_references(void **state) {
+static void context_failure_fails_the_kept_reference(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -307,7 +307,7 @@ static void a_failure_is_the_references(void **state) {
 }
 
 /* Also behind an end, which is then answered for good. */
-static void a_failure_ends_what_was_spared(void **state) {
+static void failure_after_the_end_frees_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -326,7 +326,7 @@ static void a_failure_ends_what_was_spared(void **state) {
 }
 
 /* What comes late for a context that still spares something. */
-static void frames_behind_the_end_change_nothing(void **state) {
+static void late_frames_do_not_affect_retained_calls(void **state) {
   heard h = {0};
   engine w = {.on_result = on_result, .user = &h};
   (void)state;
@@ -347,18 +347,18 @@ static void frames_behind_the_end_change_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_end_spares_what_a_kept_value_needs),
-      cmocka_unit_test(an_end_without_kept_values_frees_all),
-      cmocka_unit_test(what_another_node_needs_is_sent),
-      cmocka_unit_test(a_spared_call_waits_for_inputs_alone),
-      cmocka_unit_test(a_call_on_its_way_is_spared),
-      cmocka_unit_test(a_leaf_behind_the_end_goes_with_its_call),
-      cmocka_unit_test(a_step_does_not_overtake_a_spared_call),
-      cmocka_unit_test(statistics_go_back_behind_spared_calls),
-      cmocka_unit_test(a_spared_call_keeps_its_place),
-      cmocka_unit_test(a_failure_is_the_references),
-      cmocka_unit_test(a_failure_ends_what_was_spared),
-      cmocka_unit_test(frames_behind_the_end_change_nothing),
+      cmocka_unit_test(end_context_retains_calls_of_kept_values),
+      cmocka_unit_test(end_context_without_kept_values_frees_all),
+      cmocka_unit_test(retained_value_is_sent_to_the_other_node),
+      cmocka_unit_test(retained_call_waits_only_for_its_inputs),
+      cmocka_unit_test(announced_call_is_retained_until_complete),
+      cmocka_unit_test(leaf_after_the_end_is_freed_with_its_call),
+      cmocka_unit_test(step_does_not_overtake_a_retained_call),
+      cmocka_unit_test(statistics_revert_after_retained_calls),
+      cmocka_unit_test(retained_call_keeps_its_queue_position),
+      cmocka_unit_test(context_failure_fails_the_kept_reference),
+      cmocka_unit_test(failure_after_the_end_frees_retained_calls),
+      cmocka_unit_test(late_frames_do_not_affect_retained_calls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

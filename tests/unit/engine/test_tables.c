@@ -573,7 +573,7 @@ static void compare(char *got) {
   fclose(f);
 }
 
-static void every_cell_is_met_or_refused(void **state) {
+static void every_table_cell_is_reached_or_impossible(void **state) {
   static walk all;
   char *text = NULL;
   size_t n = 0;
@@ -621,7 +621,7 @@ static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) 
   assert_int_equal(e->queues[MODULE].snapshot_of, 0);
 }
 
-static void what_cannot_be_fails_its_context(void **state) {
+static void impossible_event_fails_context(void **state) {
   (void)state;
   for (clv_state_machine m = MACHINE_CALL; m <= MACHINE_WORK; m++) {
     clv_err err = {0};
@@ -637,7 +637,7 @@ static void what_cannot_be_fails_its_context(void **state) {
 }
 
 /* Where the context has gone it is said to whoever runs the engine, once. */
-static void what_cannot_be_of_nobody_is_said(void **state) {
+static void impossible_event_without_context_is_reported_once(void **state) {
   clv_err err = {0};
   clv_code code;
   engine w = {0};
@@ -655,9 +655,9 @@ static void what_cannot_be_of_nobody_is_said(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_cell_is_met_or_refused),
-      cmocka_unit_test(what_cannot_be_fails_its_context),
-      cmocka_unit_test(what_cannot_be_of_nobody_is_said),
+      cmocka_unit_test(every_table_cell_is_reached_or_impossible),
+      cmocka_unit_test(impossible_event_fails_context),
+      cmocka_unit_test(impossible_event_without_context_is_reported_once),
   };
   return cmocka_run_group_tests_name("tables", tests, NULL, NULL);
 }

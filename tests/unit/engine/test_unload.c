@@ -134,7 +134,7 @@ static void is(const clv_frame *f, clv_frame_kind kind, clv_code code) {
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 /* Calls, a backward and a step that can be taken back; then the same again at the same index. */
-static void nothing_of_it_stays(void **state) {
+static void repeated_load_and_unload_leaks_nothing(void **state) {
   fixture *f = *state;
   clv_module_counts sum;
   size_t bytes = 0;
@@ -161,7 +161,7 @@ static void nothing_of_it_stays(void **state) {
 }
 
 /* Kept for their sizes, which that module alone had. */
-static void free_tensors_of_its_sizes_go_with_it(void **state) {
+static void unload_frees_pooled_tensors_of_its_sizes(void **state) {
   fixture *f = *state;
   size_t bytes[2];
   for (uint32_t g = 0; g < 2; g++) {
@@ -179,7 +179,7 @@ static void free_tensors_of_its_sizes_go_with_it(void **state) {
   assert_int_equal(bytes[1], bytes[0]);
 }
 
-static void a_context_that_has_used_it_keeps_it(void **state) {
+static void unload_is_refused_while_a_context_used_it(void **state) {
   fixture *f = *state;
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
   call(f, 3, 5, 0, true);
@@ -196,7 +196,7 @@ static void a_context_that_has_used_it_keeps_it(void **state) {
 }
 
 /* Running statistics are kept for a context that may give its step up. */
-static void running_statistics_keep_it(void **state) {
+static void unload_is_refused_while_statistics_may_revert(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -214,7 +214,7 @@ static void running_statistics_keep_it(void **state) {
   is(pump(f, 2), CLV_UNLOADED, CLV_OK);
 }
 
-static void a_late_frame_does_not_meet_the_successor(void **state) {
+static void late_frame_does_not_reach_a_newer_generation(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -244,7 +244,7 @@ static void a_late_frame_does_not_meet_the_successor(void **state) {
 }
 
 /* A call that waits for its input stands before it, and one behind it keeps the module. */
-static void it_waits_for_what_came_before(void **state) {
+static void unload_waits_for_earlier_calls(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -272,7 +272,7 @@ static void it_waits_for_what_came_before(void **state) {
 
 /* A call that waits for its input holds up UNLOAD. A step and a REVERT come behind UNLOAD, and
  * their contexts end before they are taken. */
-static void what_is_to_change_it_keeps_it(void **state) {
+static void unload_is_refused_while_a_change_is_pending(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_packet *p;
@@ -305,13 +305,16 @@ static void what_is_to_change_it_keeps_it(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(nothing_of_it_stays, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(free_tensors_of_its_sizes_go_with_it, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_context_that_has_used_it_keeps_it, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(running_statistics_keep_it, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_late_frame_does_not_meet_the_successor, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(it_waits_for_what_came_before, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(what_is_to_change_it_keeps_it, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(repeated_load_and_unload_leaks_nothing, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(unload_frees_pooled_tensors_of_its_sizes, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(unload_is_refused_while_a_context_used_it, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(unload_is_refused_while_statistics_may_revert, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(late_frame_does_not_reach_a_newer_generation, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(unload_waits_for_earlier_calls, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(unload_is_refused_while_a_change_is_pending, set_up,
+                                      tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

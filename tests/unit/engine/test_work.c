@@ -207,7 +207,7 @@ static const clv_backend *const *places_of(uint64_t order) {
   return order > ORDERS ? all[order - ORDERS - 1] : NULL;
 }
 
-static void work_that_ends_later_has_the_same_bits(void **state) {
+static void asynchronous_work_gives_the_same_bits(void **state) {
   uint32_t failures = 0;
   (void)state;
   for (uint64_t seed = 1; seed <= PROGRAMS; seed++) {
@@ -226,7 +226,7 @@ static void work_that_ends_later_has_the_same_bits(void **state) {
 }
 
 /* Of a module with running statistics; the second has a wrong number of arguments. */
-static void what_has_begun_is_not_overtaken(void **state) {
+static void failing_call_does_not_overtake_running_work(void **state) {
   clv_err err = {0};
   clv_packet *p;
   engine w = {0};
@@ -247,7 +247,7 @@ static void what_has_begun_is_not_overtaken(void **state) {
 }
 
 /* Several modules have work at once: it starts in the order in which it became ready. */
-static void what_is_ready_first_starts_first(void **state) {
+static void ready_work_starts_in_order(void **state) {
   static const uint32_t modules[] = {2, 0, 3, 2};
   clv_err err = {0};
   clv_packet *p;
@@ -272,9 +272,9 @@ static void what_is_ready_first_starts_first(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_ready_first_starts_first),
-      cmocka_unit_test(what_has_begun_is_not_overtaken),
-      cmocka_unit_test(work_that_ends_later_has_the_same_bits),
+      cmocka_unit_test(ready_work_starts_in_order),
+      cmocka_unit_test(failing_call_does_not_overtake_running_work),
+      cmocka_unit_test(asynchronous_work_gives_the_same_bits),
   };
   return cmocka_run_group_tests_name("work", tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void refused(clv_pool *pool, int64_t bytes, const char *text) {
 
 static uint64_t used(const clv_account *a) { return clv_account_used(a, CLV_QUOTA_BYTES); }
 
-static void the_quota_that_is_over_is_named(void **state) {
+static void exceeded_quota_is_named(void **state) {
   fixture *f = *state;
   clv_tensor *a = tensor(f->pools[0], 20 * KIB), *b = tensor(f->pools[1], 10 * KIB);
   assert_true(used(f->worker) == 30 * KIB && used(f->identity) == 30 * KIB);
@@ -87,7 +87,7 @@ static void the_quota_that_is_over_is_named(void **state) {
   assert_int_equal(clv_account_peak(f->identity, CLV_QUOTA_BYTES), 30 * KIB);
 }
 
-static void idle_memory_of_one_session_is_anothers(void **state) {
+static void idle_memory_of_one_session_is_given_to_another(void **state) {
   fixture *f = *state;
   clv_tensor_unref(tensor(f->pools[0], 20 * KIB)); /* the pool keeps it for the next of its size */
   assert_int_equal(clv_pool_bytes(f->pools[0]), 20 * KIB);
@@ -110,7 +110,7 @@ static void tensors_are_counted_over_all_sessions(void **state) {
   for (int i = 0; i < 6; i++) clv_tensor_unref(t[i]);
 }
 
-static void one_of_each_is_one(void **state) {
+static void quota_errors_use_singular_and_plural(void **state) {
   fixture *f = *state;
   static const char *const says[CLV_QUOTAS] = {
       [CLV_QUOTA_SESSIONS] = "1 session more exceeds the quota of x: 2 in use, the limit is 2",
@@ -133,7 +133,7 @@ static void one_of_each_is_one(void **state) {
     }
 }
 
-static void what_strangers_use_is_not_told(void **state) {
+static void shared_account_error_hides_usage_of_others(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   CLV_AUTO(clv_account_unrefp) clv_account *stranger = NULL;
@@ -147,7 +147,7 @@ static void what_strangers_use_is_not_told(void **state) {
   assert_int_equal(used(f->worker), 50 * KIB);
 }
 
-static void what_a_session_leaves_behind_goes_with_it(void **state) {
+static void freed_session_returns_all_its_charges(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   clv_account *own = clv_pool_account(f->pools[1]);
@@ -179,7 +179,7 @@ static void *take_and_give(void *user) {
   return NULL;
 }
 
-static void sessions_that_press_each_other_out_stay_within(void **state) {
+static void competing_sessions_stay_within_the_quota(void **state) {
   fixture *f = *state;
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
@@ -191,14 +191,15 @@ static void sessions_that_press_each_other_out_stay_within(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(the_quota_that_is_over_is_named, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(idle_memory_of_one_session_is_anothers, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(tensors_are_counted_over_all_sessions, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(one_of_each_is_one, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(what_strangers_use_is_not_told, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(what_a_session_leaves_behind_goes_with_it, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(sessions_that_press_each_other_out_stay_within, set_up,
+      cmocka_unit_test_setup_teardown(exceeded_quota_is_named, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(idle_memory_of_one_session_is_given_to_another, set_up,
                                       tear_down),
+      cmocka_unit_test_setup_teardown(tensors_are_counted_over_all_sessions, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(quota_errors_use_singular_and_plural, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(shared_account_error_hides_usage_of_others, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(freed_session_returns_all_its_charges, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(competing_sessions_stay_within_the_quota, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,7 +118,7 @@ static uint32_t count(const room *h, char letter, uint32_t first) {
 
 static const uint64_t equal[] = {1, 1, 1};
 
-static void least_virtual_time_first(void **state) {
+static void cpu_time_follows_tenant_weights(void **state) {
   (void)state;
   room h;
   const uint64_t weights[] = {1, 3, 1};
@@ -137,7 +137,7 @@ static void least_virtual_time_first(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void tenants_before_their_shares(void **state) {
+static void tenants_get_equal_time_before_their_shares(void **state) {
   (void)state;
   room h;
   room_init(&h, 1, 0, equal, 3);
@@ -156,7 +156,7 @@ static void tenants_before_their_shares(void **state) {
 }
 
 /* What a share slept for nothing is taken off: it is due as soon as who has waited meanwhile. */
-static void a_share_is_credited(void **state) {
+static void refunded_wait_is_not_charged(void **state) {
   (void)state;
   room h;
   clv_share_counts before, c;
@@ -179,7 +179,7 @@ static void a_share_is_credited(void **state) {
 }
 
 /* No more than its slice was charged with, and nothing once that is over. */
-static void a_credit_is_of_one_slice(void **state) {
+static void refund_is_limited_to_the_current_slice(void **state) {
   (void)state;
   room h;
   clv_share_counts c;
@@ -204,7 +204,7 @@ static void a_credit_is_of_one_slice(void **state) {
 }
 
 /* Long alone, never asked twice: what it has had until now is charged when another comes. */
-static void idle_time_is_not_saved_up(void **state) {
+static void idle_tenant_gains_no_credit(void **state) {
   (void)state;
   room h;
   room_init(&h, 1, 0, equal, 3);
@@ -233,7 +233,7 @@ static void idle_time_is_not_saved_up(void **state) {
 }
 
 /* The same among the shares of one tenant. */
-static void a_share_saves_nothing_up_either(void **state) {
+static void idle_share_gains_no_credit(void **state) {
   (void)state;
   room h;
   room_init(&h, 1, 0, equal, 3);
@@ -250,7 +250,7 @@ static void a_share_saves_nothing_up_either(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void of_equals_the_first_to_ask_is_first(void **state) {
+static void equal_shares_run_in_request_order(void **state) {
   static const size_t tenants[] = {1, 1, 1, 0};
   (void)state;
   room h;
@@ -272,7 +272,7 @@ static void of_equals_the_first_to_ask_is_first(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void a_new_share_does_not_shed_what_its_tenant_has_had(void **state) {
+static void new_share_inherits_time_used_by_its_tenant(void **state) {
   (void)state;
   room h;
   room_init(&h, 1, 0, equal, 3);
@@ -292,7 +292,7 @@ static void a_new_share_does_not_shed_what_its_tenant_has_had(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void a_slice_lasts_as_long_as_it_says(void **state) {
+static void slice_lasts_its_configured_time(void **state) {
   (void)state;
   room h;
   room_init(&h, 1, 40, equal, 3);
@@ -313,7 +313,7 @@ static void a_slice_lasts_as_long_as_it_says(void **state) {
   clv_fair_scheduler_free(h.t);
 }
 
-static void between_packets_a_slice_is_ended_for_another(void **state) {
+static void yield_ends_the_slice_when_another_waits(void **state) {
   (void)state;
   room h;
   clv_share_counts c;
@@ -338,7 +338,7 @@ static void between_packets_a_slice_is_ended_for_another(void **state) {
 
 /* ---- stopping -------------------------------------------------------------------------------- */
 
-static void who_is_stopped_does_not_wait(void **state) {
+static void stopped_share_is_refused_at_once(void **state) {
   (void)state;
   room h;
   room_init(&h, 1, 0, equal, 3);
@@ -362,7 +362,7 @@ static void who_is_stopped_does_not_wait(void **state) {
 
 /* ---- several cores --------------------------------------------------------------------------- */
 
-static void nobody_overtakes_who_needs_more_cores(void **state) {
+static void wide_share_is_not_overtaken_by_narrow_ones(void **state) {
   (void)state;
   room h;
   room_init(&h, 4, 0, equal, 3);
@@ -386,7 +386,7 @@ static void nobody_overtakes_who_needs_more_cores(void **state) {
 }
 
 /* Twice the threads are twice the time. */
-static void threads_are_charged_together(void **state) {
+static void two_threads_are_charged_twice_the_time(void **state) {
   (void)state;
   room h;
   room_init(&h, 2, 0, equal, 3);
@@ -433,7 +433,7 @@ static void *jostle(void *user) {
   return NULL;
 }
 
-static void a_crowd_never_has_more_than_the_cores(void **state) {
+static void running_threads_never_exceed_the_cores(void **state) {
   (void)state;
   clv_err err = {0};
   crowd c = {0};
@@ -447,7 +447,7 @@ static void a_crowd_never_has_more_than_the_cores(void **state) {
   clv_fair_scheduler_free(c.t);
 }
 
-static void what_makes_no_sense_is_refused(void **state) {
+static void invalid_scheduler_options_are_refused(void **state) {
   (void)state;
   room h;
   clv_err err = {0};
@@ -461,7 +461,7 @@ static void what_makes_no_sense_is_refused(void **state) {
 }
 
 /* What is closed may not have been made. */
-static void closing_nothing_is_fine(void **state) {
+static void destructors_accept_null(void **state) {
   clv_account *none = NULL;
   (void)state;
   clv_account_unref(NULL);
@@ -478,22 +478,22 @@ static void closing_nothing_is_fine(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(closing_nothing_is_fine),
-      cmocka_unit_test(least_virtual_time_first),
-      cmocka_unit_test(tenants_before_their_shares),
-      cmocka_unit_test(a_share_is_credited),
-      cmocka_unit_test(a_credit_is_of_one_slice),
-      cmocka_unit_test(idle_time_is_not_saved_up),
-      cmocka_unit_test(a_share_saves_nothing_up_either),
-      cmocka_unit_test(of_equals_the_first_to_ask_is_first),
-      cmocka_unit_test(a_new_share_does_not_shed_what_its_tenant_has_had),
-      cmocka_unit_test(a_slice_lasts_as_long_as_it_says),
-      cmocka_unit_test(between_packets_a_slice_is_ended_for_another),
-      cmocka_unit_test(who_is_stopped_does_not_wait),
-      cmocka_unit_test(nobody_overtakes_who_needs_more_cores),
-      cmocka_unit_test(threads_are_charged_together),
-      cmocka_unit_test(a_crowd_never_has_more_than_the_cores),
-      cmocka_unit_test(what_makes_no_sense_is_refused),
+      cmocka_unit_test(destructors_accept_null),
+      cmocka_unit_test(cpu_time_follows_tenant_weights),
+      cmocka_unit_test(tenants_get_equal_time_before_their_shares),
+      cmocka_unit_test(refunded_wait_is_not_charged),
+      cmocka_unit_test(refund_is_limited_to_the_current_slice),
+      cmocka_unit_test(idle_tenant_gains_no_credit),
+      cmocka_unit_test(idle_share_gains_no_credit),
+      cmocka_unit_test(equal_shares_run_in_request_order),
+      cmocka_unit_test(new_share_inherits_time_used_by_its_tenant),
+      cmocka_unit_test(slice_lasts_its_configured_time),
+      cmocka_unit_test(yield_ends_the_slice_when_another_waits),
+      cmocka_unit_test(stopped_share_is_refused_at_once),
+      cmocka_unit_test(wide_share_is_not_overtaken_by_narrow_ones),
+      cmocka_unit_test(two_threads_are_charged_twice_the_time),
+      cmocka_unit_test(running_threads_never_exceed_the_cores),
+      cmocka_unit_test(invalid_scheduler_options_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static uint8_t *take(fixture *f) {
   return record;
 }
 
-static void a_record_that_is_taken_again_is_zero(void **state) {
+static void recycled_record_is_zeroed(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   uint8_t *records[MOST], *more;
@@ -69,7 +69,7 @@ static void a_record_that_is_taken_again_is_zero(void **state) {
 }
 
 /* Whoever uses it still is seen: by address sanitizer, elsewhere by what stands there. */
-static void a_record_that_was_given_back_is_marked(void **state) {
+static void freed_record_is_poisoned(void **state) {
   fixture *f = *state;
   uint8_t *one = take(f), *other = take(f), *last = one + BYTES - 1;
   memset(one, WRITTEN, BYTES);
@@ -87,8 +87,8 @@ static void a_record_that_was_given_back_is_marked(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(a_record_that_is_taken_again_is_zero, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_record_that_was_given_back_is_marked, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(recycled_record_is_zeroed, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(freed_record_is_poisoned, set_up, tear_down),
   };
   return cmocka_run_group_tests_name("slab", tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static bool has_param(const clv_graph *g, const char *name) {
   return clv_params_find(p, name) != NULL;
 }
 
-static void columns_and_rows_are_one_span(void **state) {
+static void column_then_row_layers_form_one_parallel_span(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
@@ -70,7 +70,7 @@ static void columns_and_rows_are_one_span(void **state) {
   assert_int_equal(sums[5].in[0], 4);
 }
 
-static void columns_alone_are_put_beside_each_other(void **state) {
+static void column_parallel_outputs_are_concatenated(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
@@ -82,7 +82,7 @@ static void columns_alone_are_put_beside_each_other(void **state) {
   assert_param(d->stretches[1].graph[0], "2.weight", CLV_SHAPE(3, 8));
 }
 
-static void rows_alone_take_their_share(void **state) {
+static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
@@ -97,7 +97,7 @@ static void rows_alone_take_their_share(void **state) {
 }
 
 /* A node's key tells the first values of its layer: glue gets none of a model's. */
-static void glue_has_no_layer_of_the_model(void **state) {
+static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
@@ -108,7 +108,7 @@ static void glue_has_no_layer_of_the_model(void **state) {
     if (join->nodes[i].op == CLV_OP_ADD) assert_true(join->nodes[i].layer > 1000);
 }
 
-static void what_cannot_be_divided_is_refused(void **state) {
+static void indivisible_layers_are_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = chain();
   clv_division *d = NULL;
@@ -136,7 +136,7 @@ static void cut_and_put_together(clv_shape whole, clv_shape part, uint32_t n) {
   assert_memory_equal(all, again, sizeof all);
 }
 
-static void parts_of_tensors_are_the_tensor(void **state) {
+static void tensor_parts_reassemble_to_the_tensor(void **state) {
   (void)state;
   float all[] = {0, 1, 2, 3, 4, 5, 6, 7}, some[4];
   clv_tensor_part right = {CLV_SHAPE(2, 4), CLV_SHAPE(2, 2), 1, sizeof *all};
@@ -150,12 +150,12 @@ static void parts_of_tensors_are_the_tensor(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(columns_and_rows_are_one_span),
-      cmocka_unit_test(columns_alone_are_put_beside_each_other),
-      cmocka_unit_test(rows_alone_take_their_share),
-      cmocka_unit_test(glue_has_no_layer_of_the_model),
-      cmocka_unit_test(what_cannot_be_divided_is_refused),
-      cmocka_unit_test(parts_of_tensors_are_the_tensor),
+      cmocka_unit_test(column_then_row_layers_form_one_parallel_span),
+      cmocka_unit_test(column_parallel_outputs_are_concatenated),
+      cmocka_unit_test(row_parallel_parts_slice_the_input_and_are_added),
+      cmocka_unit_test(joining_nodes_have_no_layer_number_of_the_model),
+      cmocka_unit_test(indivisible_layers_are_refused),
+      cmocka_unit_test(tensor_parts_reassemble_to_the_tensor),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static void same_as(const clv_backend *backend, bool bf16) {
     }
 }
 
-static void the_same_bits(void **state) {
+static void device_plan_gives_host_bits(void **state) {
   clv_err why;
   (void)state;
   same_as(clv_backend_cpu(), false);
@@ -112,7 +112,7 @@ static void the_same_bits(void **state) {
 }
 
 /* What nobody computes is zero there too. */
-static void frozen_and_empty(void **state) {
+static void frozen_gradients_match_host_and_empty_loss_is_nan(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .frozen = {"4.weight", "1.bias"}};
   rig near = rig_new(chain(), &o);
@@ -141,7 +141,7 @@ static void frozen_and_empty(void **state) {
 }
 
 /* A kernel refuses its values when it runs, which is known at the end of the phase. */
-static void refused_late(void **state) {
+static void late_kernel_refusal_names_layer_and_element(void **state) {
   (void)state;
   rig r = rig_new(
       words(), &(rig_options){.backend = far_backend(clv_backend_cpu()), .no_input_grad = {true}});
@@ -162,7 +162,7 @@ static void refused_late(void **state) {
   rig_done(&r);
 }
 
-static void no_memory(void **state) {
+static void failed_call_alloc_can_be_retried(void **state) {
   (void)state;
   rig r = rig_new(chain(), &(rig_options){.backend = far_backend(clv_backend_cpu())});
   clv_call *c;
@@ -175,7 +175,7 @@ static void no_memory(void **state) {
   assert_int_equal(far.n_blocks, 0);
 }
 
-static void device_gone(void **state) {
+static void device_error_fails_forward_and_next_succeeds(void **state) {
   (void)state;
   rig r = rig_new(chain(), &(rig_options){.backend = far_backend(clv_backend_cpu())});
   clv_call *c;
@@ -197,7 +197,7 @@ static clv_code has_none(const clv_backend *b, const clv_node_desc *d, clv_kerne
 }
 
 /* ref's kernels are the host's. */
-static void no_fall_to_ref(void **state) {
+static void device_plan_does_not_fall_back_to_ref(void **state) {
   (void)state;
   clv_backend b = *far_backend(clv_backend_cpu());
   clv_graph *g = labelled();
@@ -213,9 +213,12 @@ static void no_fall_to_ref(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_same_bits), cmocka_unit_test(frozen_and_empty),
-      cmocka_unit_test(refused_late),  cmocka_unit_test(no_memory),
-      cmocka_unit_test(device_gone),   cmocka_unit_test(no_fall_to_ref),
+      cmocka_unit_test(device_plan_gives_host_bits),
+      cmocka_unit_test(frozen_gradients_match_host_and_empty_loss_is_nan),
+      cmocka_unit_test(late_kernel_refusal_names_layer_and_element),
+      cmocka_unit_test(failed_call_alloc_can_be_retried),
+      cmocka_unit_test(device_error_fails_forward_and_next_succeeds),
+      cmocka_unit_test(device_plan_does_not_fall_back_to_ref),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

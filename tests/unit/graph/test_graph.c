@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static void names_and_links(void **state) {
+static void duplicate_names_and_bad_links_are_refused(void **state) {
   (void)state;
   clv_attrs out = {.out = 3, .bias = true};
   char longest[CLV_NAME_MAX + 1];
@@ -43,7 +43,7 @@ static void names_and_links(void **state) {
   clv_graph_free(g);
 }
 
-static void limits(void **state) {
+static void too_many_inputs_or_nodes_are_refused(void **state) {
   (void)state;
   clv_attrs none = {0};
   clv_shape shape = CLV_SHAPE(1, 1);
@@ -64,7 +64,7 @@ static void limits(void **state) {
   assert_null(clv_graph_free(NULL));
 }
 
-static void batches(void **state) {
+static void set_batch_resizes_every_node(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4);
   assert_ok(clv_graph_set_batch(g, 11, err));
@@ -81,7 +81,7 @@ static void batches(void **state) {
 static int64_t extent(const clv_graph *g, int node) { return g->nodes[node].shape.dim[0]; }
 
 /* Two batches joined, and a third input added to them: what meets in the sum must be alike. */
-static void joined_batches(void **state) {
+static void joined_batches_keep_their_extents(void **state) {
   (void)state;
   clv_attrs a = {.dim = 0}, none = {0};
   clv_shape two = CLV_SHAPE(2, 3), five = CLV_SHAPE(5, 3), seven = CLV_SHAPE(7, 3);
@@ -111,7 +111,7 @@ static void assert_same_node(const clv_node *a, const clv_node *b) {
   assert_true(a->op == b->op && clv_shape_equal(&a->shape, &b->shape));
 }
 
-static void slices(void **state) {
+static void slice_keeps_nodes_and_shapes(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4), *part;
   for (uint32_t first = 0; first < CHAIN_LAYERS; first++)
@@ -131,7 +131,7 @@ static void slices(void **state) {
 }
 
 /* input > 0 > 1 > 2 (add of 0 and 1) > 3: behind 1 two values cross. */
-static void slices_of_branches(void **state) {
+static void slice_across_branches_joins_the_crossing_values(void **state) {
   (void)state;
   int x;
   clv_graph *part, *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
@@ -162,7 +162,7 @@ static void slices_of_branches(void **state) {
 }
 
 /* More values than an op takes at once cross, each with its own shape, in the order of nodes. */
-static void slices_of_many_branches(void **state) {
+static void slice_with_many_crossing_values_keeps_their_shapes(void **state) {
   (void)state;
   enum { MANY = 20 };
   int x, nodes[64], sum;
@@ -214,7 +214,7 @@ static void check_param(const clv_params *p, const clv_param *q, const placed *w
   assert_int_equal(q->offset % 64, 0);
 }
 
-static void parameter_layout(void **state) {
+static void parameters_are_laid_out_aligned_in_order(void **state) {
   (void)state;
   const placed *want = chain_params;
   clv_graph *g = chain_graph(CLV_F32, 4);
@@ -264,7 +264,7 @@ static void check_uniform(const float *v, size_t n, double bound) {
   assert_true(fabs(variance / want - 1) < 5 * sqrt(0.8 / (double)n));
 }
 
-static void first_values(void **state) {
+static void initial_values_follow_seed_and_fan_in(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4);
   clv_params *p;
@@ -292,7 +292,7 @@ static void first_values(void **state) {
 }
 
 /* A layer has the same first weights in whatever slice it lives. */
-static void first_values_do_not_know_cuts(void **state) {
+static void initial_values_do_not_depend_on_cuts(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4), *part;
   clv_params *p, *q;
@@ -316,7 +316,7 @@ static void first_values_do_not_know_cuts(void **state) {
   clv_graph_free(g);
 }
 
-static void first_values_in_double(void **state) {
+static void f64_initial_values_equal_f32(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4), *d = chain_graph(CLV_F64, 4);
   clv_params *p, *q;
@@ -337,17 +337,17 @@ static void first_values_in_double(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_and_links),
-      cmocka_unit_test(limits),
-      cmocka_unit_test(batches),
-      cmocka_unit_test(joined_batches),
-      cmocka_unit_test(slices),
-      cmocka_unit_test(slices_of_branches),
-      cmocka_unit_test(slices_of_many_branches),
-      cmocka_unit_test(parameter_layout),
-      cmocka_unit_test(first_values),
-      cmocka_unit_test(first_values_do_not_know_cuts),
-      cmocka_unit_test(first_values_in_double),
+      cmocka_unit_test(duplicate_names_and_bad_links_are_refused),
+      cmocka_unit_test(too_many_inputs_or_nodes_are_refused),
+      cmocka_unit_test(set_batch_resizes_every_node),
+      cmocka_unit_test(joined_batches_keep_their_extents),
+      cmocka_unit_test(slice_keeps_nodes_and_shapes),
+      cmocka_unit_test(slice_across_branches_joins_the_crossing_values),
+      cmocka_unit_test(slice_with_many_crossing_values_keeps_their_shapes),
+      cmocka_unit_test(parameters_are_laid_out_aligned_in_order),
+      cmocka_unit_test(initial_values_follow_seed_and_fan_in),
+      cmocka_unit_test(initial_values_do_not_depend_on_cuts),
+      cmocka_unit_test(f64_initial_values_equal_f32),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

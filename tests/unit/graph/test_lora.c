@@ -41,7 +41,7 @@ static clv_lora lora(const char *const *targets, size_t n) {
 
 static const char *const query[] = {"query"}, *const both[] = {"query", "dense"};
 
-static void names_and_layers(void **state) {
+static void adapter_nodes_follow_their_target_layer(void **state) {
   (void)state;
   static const struct {
     const char *name;
@@ -79,7 +79,7 @@ static void names_and_layers(void **state) {
 }
 
 /* scale: alpha / r, or alpha / sqrt(r); no node where it is 1. */
-static void scales(void **state) {
+static void scale_is_alpha_over_r_or_sqrt_r(void **state) {
   (void)state;
   clv_graph *g = network(CLV_F32);
   for (int rslora = 0; rslora < 2; rslora++) {
@@ -121,7 +121,7 @@ static void forward(const clv_graph *g, const clv_params *p, void *block, const 
 }
 
 /* One layer, and the same by hand: x W^T + b + scale (x A^T) B^T. */
-static void computes_the_formula(void **state) {
+static void adapted_output_matches_the_formula(void **state) {
   (void)state;
   int at;
   double x[ROWS * IN], y[ROWS * OUT], plain[ROWS * OUT];
@@ -160,7 +160,7 @@ static void computes_the_formula(void **state) {
 }
 
 /* The base begins as without adapters, A within 1 / sqrt(in), B with 0. */
-static void first_values(void **state) {
+static void base_values_are_unchanged_and_b_starts_at_zero(void **state) {
   (void)state;
   clv_graph *g = network(CLV_F32);
   clv_lora l = lora(both, 2);
@@ -199,7 +199,7 @@ static void first_values(void **state) {
 }
 
 /* A part of the network has the adapters of its own layers. */
-static void slices(void **state) {
+static void slice_keeps_adapters_of_its_layers(void **state) {
   (void)state;
   clv_graph *g = network(CLV_F32), *part = NULL, *none = NULL;
   clv_lora l = lora(both, 2);
@@ -216,7 +216,7 @@ static void slices(void **state) {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static void refuses(void **state) {
+static void unknown_or_nonlinear_targets_are_refused(void **state) {
   (void)state;
   static const struct {
     const char *target;
@@ -238,7 +238,7 @@ static void refuses(void **state) {
   clv_graph_free(g);
 }
 
-static void names_of_adapters(void **state) {
+static void adapter_and_module_names_are_recognized(void **state) {
   (void)state;
   assert_true(clv_lora_is_adapter("a.query.lora_A.weight"));
   assert_true(clv_lora_is_adapter("query.lora_B"));
@@ -255,13 +255,13 @@ static void names_of_adapters(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_and_layers),
-      cmocka_unit_test(scales),
-      cmocka_unit_test(computes_the_formula),
-      cmocka_unit_test(first_values),
-      cmocka_unit_test(slices),
-      cmocka_unit_test(refuses),
-      cmocka_unit_test(names_of_adapters),
+      cmocka_unit_test(adapter_nodes_follow_their_target_layer),
+      cmocka_unit_test(scale_is_alpha_over_r_or_sqrt_r),
+      cmocka_unit_test(adapted_output_matches_the_formula),
+      cmocka_unit_test(base_values_are_unchanged_and_b_starts_at_zero),
+      cmocka_unit_test(slice_keeps_adapters_of_its_layers),
+      cmocka_unit_test(unknown_or_nonlinear_targets_are_refused),
+      cmocka_unit_test(adapter_and_module_names_are_recognized),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,18 +113,18 @@ static void compare(const linear_case *c, const clv_backend *backend, bool bf16,
   done(&b);
 }
 
-static void the_plain_loops_give_the_same_bits(void **state) {
+static void ref_gives_the_bits_of_rounded_f32_weights(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++)
     if (cases[i].features * cases[i].out < 1 << 20) compare(&cases[i], clv_backend_ref(), false, 0);
 }
 
-static void sums_in_parts_are_near(void **state) {
+static void cpu_results_are_near_rounded_f32_weights(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) compare(&cases[i], clv_backend_cpu(), false, 1e-6);
 }
 
-static void products_in_bf16_are_the_same_bits(void **state) {
+static void bf16_products_give_the_same_bits(void **state) {
   (void)state;
   clv_err why;
   if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) != CLV_OK) {
@@ -136,7 +136,7 @@ static void products_in_bf16_are_the_same_bits(void **state) {
 }
 
 /* Weights that learn, and other parameters, stay as they are. */
-static void only_frozen_weights_are_narrow(void **state) {
+static void only_frozen_weights_are_stored_in_bf16(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = graph_of(&cases[1]);
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
@@ -147,7 +147,7 @@ static void only_frozen_weights_are_narrow(void **state) {
   assert_int_equal(p->list[1].dtype, CLV_F32);
 }
 
-static void rounding_is_to_nearest_even(void **state) {
+static void bf16_rounds_to_nearest_even(void **state) {
   (void)state;
   static const struct {
     uint32_t from;
@@ -164,11 +164,11 @@ static void rounding_is_to_nearest_even(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_plain_loops_give_the_same_bits),
-      cmocka_unit_test(sums_in_parts_are_near),
-      cmocka_unit_test(products_in_bf16_are_the_same_bits),
-      cmocka_unit_test(only_frozen_weights_are_narrow),
-      cmocka_unit_test(rounding_is_to_nearest_even),
+      cmocka_unit_test(ref_gives_the_bits_of_rounded_f32_weights),
+      cmocka_unit_test(cpu_results_are_near_rounded_f32_weights),
+      cmocka_unit_test(bf16_products_give_the_same_bits),
+      cmocka_unit_test(only_frozen_weights_are_stored_in_bf16),
+      cmocka_unit_test(bf16_rounds_to_nearest_even),
   };
   return cmocka_run_group_tests_name("narrow", tests, NULL, NULL);
 }

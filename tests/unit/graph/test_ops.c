@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static void names(void **state) {
+static void every_op_is_found_by_its_name(void **state) {
   (void)state;
   for (int op = CLV_OP_INPUT + 1; op < CLV_OP_COUNT; op++) {
     if (!clv_op_def_of((clv_op)op)) continue; /* a number that is out of use */
@@ -27,7 +27,7 @@ static void names(void **state) {
   assert_string_equal(clv_attr_name((clv_attr_key)99), "?");
 }
 
-static void attribute_names(void **state) {
+static void attributes_are_found_by_name_or_suggested(void **state) {
   (void)state;
   clv_attr_key key;
   assert_ok(clv_op_attr_find(CLV_OP_CONV2D, "kernel", &key, err));
@@ -41,7 +41,7 @@ static void attribute_names(void **state) {
 }
 
 /* Every attribute of every op can be named, has a type, and a default within its range. */
-static void attribute_rows(void **state) {
+static void every_attribute_has_a_type_and_a_valid_default(void **state) {
   (void)state;
   for (int op = 0; op < CLV_OP_COUNT; op++) {
     const clv_op_def *def = clv_op_def_of((clv_op)op);
@@ -58,7 +58,7 @@ static void attribute_rows(void **state) {
 }
 
 /* Without a shape layernorm goes over the last dimension, with its parameters. */
-static void layernorm_without_shape(void **state) {
+static void layernorm_without_shape_uses_the_last_dimension(void **state) {
   clv_attr_value none[CLV_MAX_RANK];
   clv_attrs attrs;
   clv_params *params;
@@ -74,7 +74,7 @@ static void layernorm_without_shape(void **state) {
   clv_graph_free(g);
 }
 
-static void attribute_defaults(void **state) {
+static void omitted_attributes_have_their_defaults(void **state) {
   (void)state;
   clv_attrs a;
   clv_attr_value conv[] = {int_attr(CLV_ATTR_OUT, 4),
@@ -99,7 +99,7 @@ static void attribute_defaults(void **state) {
   assert_true(a.p == 1);
 }
 
-static void attribute_refusals(void **state) {
+static void invalid_attribute_values_are_refused(void **state) {
   (void)state;
   clv_attrs a;
 #define REFUSED(op, part, ...)                                                             \
@@ -134,7 +134,7 @@ static void attribute_refusals(void **state) {
 #undef REFUSED
 }
 
-static void attribute_round_trip(void **state) {
+static void encoded_attributes_parse_back_equal(void **state) {
   (void)state;
   clv_attr_value v[] = {int_attr(CLV_ATTR_OUT, 8),
                         {.key = CLV_ATTR_KERNEL, .n_ints = 2, .ints = {1, 7}},
@@ -348,7 +348,7 @@ static const shape_case shapes[] = {
     {CLV_OP_RESHAPE, {.shape = {.rank = 1000}}, SHAPE(1, 9), REFUSE, "has 1000 extents"},
 };
 
-static void shape_rules(void **state) {
+static void output_shapes_follow_the_op_rules(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(shapes); i++) {
     const shape_case *c = &shapes[i];
@@ -393,7 +393,7 @@ static const pair_case pairs[] = {
     {CLV_OP_BCE_WITH_LOGITS, SHAPE(4, 1), SHAPE(4, 1), CLV_F32, NULL},
 };
 
-static void two_inputs(void **state) {
+static void two_input_ops_check_shapes_and_dtypes(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(pairs); i++) {
     const pair_case *c = &pairs[i];
@@ -412,7 +412,7 @@ static void two_inputs(void **state) {
   }
 }
 
-static void hostile_inputs(void **state) {
+static void hostile_input_shapes_are_refused(void **state) {
   (void)state;
   static const clv_shape bad[] = {SHAPE(INT64_MAX, INT64_MAX, INT64_MAX),
                                   SHAPE(0),
@@ -435,7 +435,7 @@ static void hostile_inputs(void **state) {
   clv_graph_free(g);
 }
 
-static void embeddings(void **state) {
+static void embedding_shapes_types_and_limits_are_checked(void **state) {
   (void)state;
   clv_attrs a = {.rows = 9, .out = 5, .column = -1, .minus = -1, .padding_idx = -1};
   int x, y;
@@ -458,7 +458,7 @@ static void embeddings(void **state) {
   clv_graph_free(g);
 }
 
-static void parameters_called_as_their_layer(void **state) {
+static void bare_parameter_is_named_after_its_layer(void **state) {
   (void)state;
   clv_attrs a = {.rows = 9, .bare = true}, linear = {.out = 2, .bias = true};
   clv_params *params;
@@ -488,7 +488,7 @@ static double deviation(const float *v, size_t n, size_t *ret_set) {
   return sqrt(squares / (double)n);
 }
 
-static void first_values_have_a_deviation(void **state) {
+static void init_std_sets_the_weight_deviation(void **state) {
   (void)state;
   for (int transposed = 0; transposed < 2; transposed++) {
     clv_attrs a = {.out = 64, .bias = true, .init_std = 0.05, .transposed = transposed};
@@ -532,7 +532,7 @@ static void check_concat(int64_t dim, const clv_shape *in, int n, const char *wa
   clv_graph_free(g);
 }
 
-static void concats(void **state) {
+static void concat_shapes_and_input_counts_are_checked(void **state) {
   (void)state;
   static const clv_shape in[] = {SHAPE(2, 3, 4), SHAPE(2, 1, 4), SHAPE(2, 5, 4)};
   static const clv_shape other[] = {SHAPE(2, 3), SHAPE(2, 3, 4)};
@@ -556,20 +556,20 @@ static void concats(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names),
-      cmocka_unit_test(attribute_names),
-      cmocka_unit_test(attribute_rows),
-      cmocka_unit_test(layernorm_without_shape),
-      cmocka_unit_test(attribute_defaults),
-      cmocka_unit_test(attribute_refusals),
-      cmocka_unit_test(attribute_round_trip),
-      cmocka_unit_test(shape_rules),
-      cmocka_unit_test(two_inputs),
-      cmocka_unit_test(embeddings),
-      cmocka_unit_test(parameters_called_as_their_layer),
-      cmocka_unit_test(first_values_have_a_deviation),
-      cmocka_unit_test(concats),
-      cmocka_unit_test(hostile_inputs),
+      cmocka_unit_test(every_op_is_found_by_its_name),
+      cmocka_unit_test(attributes_are_found_by_name_or_suggested),
+      cmocka_unit_test(every_attribute_has_a_type_and_a_valid_default),
+      cmocka_unit_test(layernorm_without_shape_uses_the_last_dimension),
+      cmocka_unit_test(omitted_attributes_have_their_defaults),
+      cmocka_unit_test(invalid_attribute_values_are_refused),
+      cmocka_unit_test(encoded_attributes_parse_back_equal),
+      cmocka_unit_test(output_shapes_follow_the_op_rules),
+      cmocka_unit_test(two_input_ops_check_shapes_and_dtypes),
+      cmocka_unit_test(embedding_shapes_types_and_limits_are_checked),
+      cmocka_unit_test(bare_parameter_is_named_after_its_layer),
+      cmocka_unit_test(init_std_sets_the_weight_deviation),
+      cmocka_unit_test(concat_shapes_and_input_counts_are_checked),
+      cmocka_unit_test(hostile_input_shapes_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
  */
 #include "tests/unit/graph/packed_test.h"
 
-static void packed_is_padded(void **state) {
+static void packed_results_match_padded_results(void **state) {
   (void)state;
   const clv_backend *const backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (int b = 0; b < 2; b++)
@@ -19,7 +19,7 @@ static void packed_is_padded(void **state) {
                                .split_backward = how & 2});
 }
 
-static void every_cut_is_the_same(void **state) {
+static void every_cut_gives_the_same_packed_results(void **state) {
   (void)state;
   for (int of = 0; of < FAMILIES; of++)
     cuts_of(&wide, (family)of, 1, 0, &(rig_options){.backend = clv_backend_cpu()});
@@ -27,7 +27,7 @@ static void every_cut_is_the_same(void **state) {
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-static void rows_follow_the_batch(void **state) {
+static void packed_row_count_follows_the_batch(void **state) {
   (void)state;
   uint32_t layers;
   clv_graph *g = padded_graph(&wide, BERT, LAST, &layers), *p = packed_graph(g, wide.rows);
@@ -47,7 +47,7 @@ static void rows_follow_the_batch(void **state) {
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 /* Each over [N, S, F], in front of attention that reads the lengths. */
-static void ops_that_are_refused(void **state) {
+static void ops_that_mix_sequences_refuse_packing(void **state) {
   (void)state;
   static const struct {
     clv_op op;
@@ -93,7 +93,7 @@ static void ops_that_are_refused(void **state) {
 }
 
 /* Over tokens as images of one column: [N, S, H, W]. */
-static void images_are_refused(void **state) {
+static void image_ops_refuse_packing(void **state) {
   (void)state;
   const clv_attr_value sizes[] = {int_attr(CLV_ATTR_KERNEL, 1), int_attr(CLV_ATTR_OUT, 3)};
   static const struct {
@@ -116,7 +116,7 @@ static void images_are_refused(void **state) {
   }
 }
 
-static void graphs_that_are_refused(void **state) {
+static void packing_without_lengths_is_refused(void **state) {
   (void)state;
   int x, at;
   clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3);
@@ -130,7 +130,7 @@ static void graphs_that_are_refused(void **state) {
   clv_graph_free(g);
 }
 
-static void lengths_that_are_refused(void **state) {
+static void invalid_packed_lengths_are_refused(void **state) {
   (void)state;
   refused_lengths(clv_backend_ref());
   refused_lengths(clv_backend_cpu());
@@ -138,10 +138,13 @@ static void lengths_that_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(packed_is_padded),         cmocka_unit_test(every_cut_is_the_same),
-      cmocka_unit_test(rows_follow_the_batch),    cmocka_unit_test(ops_that_are_refused),
-      cmocka_unit_test(images_are_refused),       cmocka_unit_test(graphs_that_are_refused),
-      cmocka_unit_test(lengths_that_are_refused),
+      cmocka_unit_test(packed_results_match_padded_results),
+      cmocka_unit_test(every_cut_gives_the_same_packed_results),
+      cmocka_unit_test(packed_row_count_follows_the_batch),
+      cmocka_unit_test(ops_that_mix_sequences_refuse_packing),
+      cmocka_unit_test(image_ops_refuse_packing),
+      cmocka_unit_test(packing_without_lengths_is_refused),
+      cmocka_unit_test(invalid_packed_lengths_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

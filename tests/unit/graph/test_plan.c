@@ -61,7 +61,7 @@ static void check_differences(rig *r, clv_call *c, double *values, const double 
   }
 }
 
-static void finite_differences(void **state) {
+static void gradients_match_finite_differences(void **state) {
   (void)state;
   rig r = rig_new(branches(), &(rig_options){.backend = clv_backend_ref()});
   clv_call *c;
@@ -83,7 +83,7 @@ static void finite_differences(void **state) {
 
 /* Three consumers with gradients 1e8, -1e8 and 1, in this order: added from the last to the first
  * they make (1 - 1e8) + 1e8 = 0 in f32, in any other order 1. */
-static void order_of_sums(void **state) {
+static void gradients_are_added_from_the_last_consumer(void **state) {
   (void)state;
   static const float weights[] = {1e8f, -1e8f, 1};
   static const char *const names[] = {"0.weight", "1.weight", "2.weight"};
@@ -150,13 +150,13 @@ static void every_cut(const clv_backend *backend, bool evaluation, int64_t batch
   rig_done(&whole);
 }
 
-static void every_cut_ref(void **state) {
+static void every_cut_gives_the_same_bits_on_ref(void **state) {
   (void)state;
   every_cut(clv_backend_ref(), false, 5);
   every_cut(clv_backend_ref(), true, 5);
 }
 
-static void every_cut_cpu(void **state) {
+static void every_cut_gives_the_same_bits_on_cpu(void **state) {
   (void)state;
   every_cut(clv_backend_cpu(), false, 5);
   every_cut(clv_backend_cpu(), true, 5);
@@ -313,7 +313,7 @@ static clv_graph *blocked_branches(bool end_in_conv) {
   return g;
 }
 
-static void any_layout(void **state) {
+static void blocked_layouts_give_the_same_bits(void **state) {
   (void)state;
   for (int way = 0; way < 4; way++) {
     int conv = way & 1;
@@ -337,13 +337,13 @@ static void any_layout(void **state) {
   }
 }
 
-static void every_cut_blocked(void **state) {
+static void every_cut_gives_the_same_bits_in_blocked_layout(void **state) {
   (void)state;
   every_cut(blocked_backend(), false, 4);
 }
 
 /* The number `plan` prints is the number that happens. */
-static void reorders_are_counted(void **state) {
+static void planned_reorder_count_matches_execution(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++) {
@@ -358,7 +358,7 @@ static void reorders_are_counted(void **state) {
   }
 }
 
-static void cache_follows_version(void **state) {
+static void weight_cache_is_refreshed_by_version(void **state) {
   (void)state;
   rig r = rig_new(chain_graph(CLV_F32, 3), &(rig_options){.backend = blocked_backend()});
   clv_call *c;
@@ -383,7 +383,7 @@ static void cache_follows_version(void **state) {
 
 /* Weights that each call makes give the bits of those that stay, follow the parameters without a
  * new version, and take no memory of their own. */
-static void transient_weights(void **state) {
+static void transient_weights_give_the_same_bits(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), blocked_backend()};
   for (int i = 0; i < 4; i++) {
@@ -411,7 +411,7 @@ static void transient_weights(void **state) {
 
 /* ---- gradients in the block ------------------------------------------------------------------ */
 
-static void accumulation(void **state) {
+static void gradients_accumulate_over_calls(void **state) {
   (void)state;
   rig r = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = blocked_backend()});
   size_t bytes = r.params->trainable_bytes, n = bytes / sizeof(float);
@@ -469,7 +469,7 @@ static void frozen_parts(const clv_backend *backend) {
   rig_done(&some);
 }
 
-static void frozen(void **state) {
+static void frozen_parameters_get_no_gradient(void **state) {
   (void)state;
   frozen_parts(clv_backend_ref());
   frozen_parts(blocked_backend());
@@ -477,7 +477,7 @@ static void frozen(void **state) {
 }
 
 /* Nothing below the first layer that learns has a backward step. */
-static void frozen_front(void **state) {
+static void frozen_front_has_no_backward_steps(void **state) {
   (void)state;
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(4, 6), &x);
@@ -503,7 +503,7 @@ static void frozen_front(void **state) {
 
 /* A value no one uses costs nothing and its parameters get no gradient; an input the output ignores
  * gets zeros. */
-static void dead_parts(void **state) {
+static void unused_values_cost_nothing_and_get_no_gradient(void **state) {
   (void)state;
   int x, unused;
   clv_shape other = CLV_SHAPE(4, 2);
@@ -527,7 +527,7 @@ static void dead_parts(void **state) {
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Two micro-batches in flight, phases interleaved, against one after the other. */
-static void calls_in_flight(void **state) {
+static void interleaved_calls_give_the_same_bits(void **state) {
   (void)state;
   for (int which = 0; which < 2; which++) {
     const clv_backend *backend = which ? clv_backend_cpu() : blocked_backend();
@@ -562,7 +562,7 @@ static void calls_in_flight(void **state) {
 
 /* With keep_inputs = false the caller's input memory is free after forward, and the gradient of the
  * output always is after backward_input. */
-static void memory_returns_to_the_caller(void **state) {
+static void caller_may_overwrite_inputs_after_forward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .split_backward = true};
   rig a = rig_new(branches(), &o);
@@ -586,7 +586,7 @@ static void memory_returns_to_the_caller(void **state) {
 
 /* The last layer's dout is read by backward_weight, after the caller has it back; its output is
  * saved for backward although the caller owns `out`. */
-static void last_layer_memory(void **state) {
+static void caller_may_overwrite_last_output_and_gradient(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_ref(), .split_backward = true};
   for (int end = 0; end < 2; end++) {
@@ -615,7 +615,7 @@ static void last_layer_memory(void **state) {
 }
 
 /* A graph that only renames: output and gradient are copies. */
-static void only_a_flatten(void **state) {
+static void flatten_only_graph_copies_value_and_gradient(void **state) {
   (void)state;
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 3, 4), &x);
@@ -636,7 +636,7 @@ static clv_graph *loss_graph(void) {
   return g;
 }
 
-static void class_loss(void **state) {
+static void cross_entropy_matches_formula_and_checks_labels(void **state) {
   (void)state;
   rig r = rig_new(loss_graph(), &(rig_options){.backend = clv_backend_cpu()});
   clv_call *c;
@@ -663,24 +663,24 @@ static void class_loss(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(finite_differences),
-    cmocka_unit_test(order_of_sums),
-    cmocka_unit_test(every_cut_ref),
-    cmocka_unit_test(every_cut_cpu),
-    cmocka_unit_test(any_layout),
-    cmocka_unit_test(every_cut_blocked),
-    cmocka_unit_test(reorders_are_counted),
-    cmocka_unit_test(cache_follows_version),
-    cmocka_unit_test(transient_weights),
-    cmocka_unit_test(accumulation),
-    cmocka_unit_test(frozen),
-    cmocka_unit_test(frozen_front),
-    cmocka_unit_test(dead_parts),
-    cmocka_unit_test(calls_in_flight),
-    cmocka_unit_test(memory_returns_to_the_caller),
-    cmocka_unit_test(last_layer_memory),
-    cmocka_unit_test(only_a_flatten),
-    cmocka_unit_test(class_loss),
+    cmocka_unit_test(gradients_match_finite_differences),
+    cmocka_unit_test(gradients_are_added_from_the_last_consumer),
+    cmocka_unit_test(every_cut_gives_the_same_bits_on_ref),
+    cmocka_unit_test(every_cut_gives_the_same_bits_on_cpu),
+    cmocka_unit_test(blocked_layouts_give_the_same_bits),
+    cmocka_unit_test(every_cut_gives_the_same_bits_in_blocked_layout),
+    cmocka_unit_test(planned_reorder_count_matches_execution),
+    cmocka_unit_test(weight_cache_is_refreshed_by_version),
+    cmocka_unit_test(transient_weights_give_the_same_bits),
+    cmocka_unit_test(gradients_accumulate_over_calls),
+    cmocka_unit_test(frozen_parameters_get_no_gradient),
+    cmocka_unit_test(frozen_front_has_no_backward_steps),
+    cmocka_unit_test(unused_values_cost_nothing_and_get_no_gradient),
+    cmocka_unit_test(interleaved_calls_give_the_same_bits),
+    cmocka_unit_test(caller_may_overwrite_inputs_after_forward),
+    cmocka_unit_test(caller_may_overwrite_last_output_and_gradient),
+    cmocka_unit_test(flatten_only_graph_copies_value_and_gradient),
+    cmocka_unit_test(cross_entropy_matches_formula_and_checks_labels),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }

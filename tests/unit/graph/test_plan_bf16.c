@@ -41,7 +41,7 @@ static rig conv_rig(const conv_case *c, const clv_backend *backend) {
 }
 
 /* Sums are f32 and products exact; the output alone is rounded, by at most one part in 256. */
-static void convolution(void **state) {
+static void bf16_convolution_matches_ref(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
@@ -118,7 +118,7 @@ static void step_twice(rig *r) {
 }
 
 /* Products are exact and sums f32. */
-static void a_linear(void **state) {
+static void bf16_linear_matches_ref(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   for (size_t i = 0; i < CLV_COUNT(linears); i++) {
@@ -136,7 +136,7 @@ static void a_linear(void **state) {
   }
 }
 
-static void sums_are_those_of_any_number_of_threads(void **state) {
+static void thread_count_does_not_change_bf16_bits(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   for (size_t i = 0; i < CLV_COUNT(linears); i++) {
@@ -153,7 +153,7 @@ static void sums_are_those_of_any_number_of_threads(void **state) {
 }
 
 /* A row's bits are its own, whatever stands below it; and so are those of its input's gradient. */
-static void a_row_is_the_same_in_any_batch(void **state) {
+static void row_bits_do_not_depend_on_the_batch(void **state) {
   static const linear_case few = {ROWS(5, 1100), .out = 70}, more = {ROWS(330, 1100), .out = 70};
   (void)state;
   if (lacks_bf16()) skip();
@@ -170,7 +170,7 @@ static void a_row_is_the_same_in_any_batch(void **state) {
 }
 
 /* What bf16 does not hold is rounded, and so is each factor of each product. */
-static void a_linear_rounds(void **state) {
+static void bf16_linear_rounds_its_factors(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   rig a = linear_rig(&linears[2], clv_backend_cpu(), true);
@@ -185,7 +185,7 @@ static void a_linear_rounds(void **state) {
 }
 
 /* The gradient of a bias is summed as factors are packed, before they are rounded. */
-static void a_bias_learns_as_in_f32(void **state) {
+static void bf16_bias_gradient_equals_f32(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   for (size_t i = 0; i < CLV_COUNT(linears); i++) {
@@ -203,7 +203,7 @@ static void a_bias_learns_as_in_f32(void **state) {
 
 /* ---- networks -------------------------------------------------------------------------------- */
 
-static void every_cut(void **state) {
+static void every_cut_gives_the_same_bf16_bits(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   for (size_t i = 0; i < CLV_COUNT(graphs); i++) whole_and_cut(clv_backend_cpu(), graphs[i], 8);
@@ -220,7 +220,7 @@ static void within_reach(const rig *a, const rig *f, const rig *cut) {
 }
 
 /* The same numbers, within bf16's reach of f32's. */
-static void the_same_apart(void **state) {
+static void unfused_ops_give_the_same_bf16_bits(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   clv_backend apart = apart_of(clv_backend_cpu());
@@ -247,7 +247,7 @@ static void the_same_apart(void **state) {
 }
 
 /* A value that only convolutions and their batchnorms see is never f32 in memory. */
-static void nothing_is_converted_between(void **state) {
+static void bf16_values_stay_bf16_between_convolutions(void **state) {
   (void)state;
   if (lacks_bf16()) skip();
   clv_bytes text = {0};
@@ -264,7 +264,7 @@ static clv_code never(const clv_backend *b, clv_err *e) {
   return clv_fail(e, CLV_PRECONDITION, "not here");
 }
 
-static void refused_where_it_lacks(void **state) {
+static void bf16_without_hardware_support_is_refused(void **state) {
   (void)state;
   clv_backend none = *clv_backend_cpu();
   clv_graph *g = wide_graph(2);
@@ -281,7 +281,7 @@ static void refused_where_it_lacks(void **state) {
 }
 
 /* A processor with AMX is also one without. */
-static void and_without_amx(void **state) {
+static void suite_passes_without_amx(void **state) {
   static const char older[] = "AVX512_CORE_BF16";
   const char *names[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"};
   int status = 0;
@@ -303,17 +303,17 @@ static void and_without_amx(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(convolution),
-      cmocka_unit_test(a_linear),
-      cmocka_unit_test(a_linear_rounds),
-      cmocka_unit_test(a_bias_learns_as_in_f32),
-      cmocka_unit_test(sums_are_those_of_any_number_of_threads),
-      cmocka_unit_test(a_row_is_the_same_in_any_batch),
-      cmocka_unit_test(every_cut),
-      cmocka_unit_test(the_same_apart),
-      cmocka_unit_test(nothing_is_converted_between),
-      cmocka_unit_test(refused_where_it_lacks),
-      cmocka_unit_test(and_without_amx),
+      cmocka_unit_test(bf16_convolution_matches_ref),
+      cmocka_unit_test(bf16_linear_matches_ref),
+      cmocka_unit_test(bf16_linear_rounds_its_factors),
+      cmocka_unit_test(bf16_bias_gradient_equals_f32),
+      cmocka_unit_test(thread_count_does_not_change_bf16_bits),
+      cmocka_unit_test(row_bits_do_not_depend_on_the_batch),
+      cmocka_unit_test(every_cut_gives_the_same_bf16_bits),
+      cmocka_unit_test(unfused_ops_give_the_same_bf16_bits),
+      cmocka_unit_test(bf16_values_stay_bf16_between_convolutions),
+      cmocka_unit_test(bf16_without_hardware_support_is_refused),
+      cmocka_unit_test(suite_passes_without_amx),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static bool gradient_is(const rig *r, const char *name, bool (*is)(float x)) {
 
 /* A linear over no rows learns nothing; the one behind a mean over none learns that it is not a
  * number. */
-static void a_mean_over_none_is_not_a_number(void **state) {
+static void mean_over_empty_extent_is_nan(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     int x;
@@ -49,7 +49,7 @@ static void a_mean_over_none_is_not_a_number(void **state) {
   }
 }
 
-static void losses_and_poolings_of_none(void **state) {
+static void empty_losses_and_poolings_are_nan(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     int x, y;
@@ -70,7 +70,7 @@ static void losses_and_poolings_of_none(void **state) {
 }
 
 /* Nothing beside something is something. */
-static void nothing_is_joined_with_something(void **state) {
+static void concat_with_empty_input_copies_the_other(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     int x, y;
@@ -87,7 +87,7 @@ static void nothing_is_joined_with_something(void **state) {
   }
 }
 
-static void shapes_without_values_change(void **state) {
+static void empty_tensors_can_be_reshaped(void **state) {
   (void)state;
   static const struct {
     int rank;
@@ -114,7 +114,7 @@ static void shapes_without_values_change(void **state) {
 }
 
 /* What PyTorch has none of, and parameters without values. */
-static void what_needs_values_says_so(void **state) {
+static void ops_that_need_values_refuse_empty_extents(void **state) {
   (void)state;
   clv_attr_value pool = int_attr(CLV_ATTR_KERNEL, 2), out = int_attr(CLV_ATTR_OUT, 5);
   clv_attr_value conv[] = {out, int_attr(CLV_ATTR_KERNEL, 3), int_attr(CLV_ATTR_PAD, 2)};
@@ -145,11 +145,11 @@ static void what_needs_values_says_so(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_mean_over_none_is_not_a_number),
-      cmocka_unit_test(losses_and_poolings_of_none),
-      cmocka_unit_test(nothing_is_joined_with_something),
-      cmocka_unit_test(shapes_without_values_change),
-      cmocka_unit_test(what_needs_values_says_so),
+      cmocka_unit_test(mean_over_empty_extent_is_nan),
+      cmocka_unit_test(empty_losses_and_poolings_are_nan),
+      cmocka_unit_test(concat_with_empty_input_copies_the_other),
+      cmocka_unit_test(empty_tensors_can_be_reshaped),
+      cmocka_unit_test(ops_that_need_values_refuse_empty_extents),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,7 +53,7 @@ static void same_step(rig_options o, const char *what) {
   rig_done(&b);
 }
 
-static void fused(void **state) {
+static void fused_ops_give_the_bits_of_separate_ops(void **state) {
   (void)state;
   same_step((rig_options){0}, "a step");
   same_step((rig_options){.split_backward = true}, "a step, weight gradients later");
@@ -63,7 +63,7 @@ static void fused(void **state) {
 }
 
 /* Outputs that are cheap to make again are, before the weight gradients that read them. */
-static void made_again(void **state) {
+static void cheap_outputs_are_recomputed_in_backward(void **state) {
   (void)state;
   rig_options o = {.backend = clv_backend_cpu()};
   rig r = rig_new(residual_graph(3), &o);
@@ -75,7 +75,7 @@ static void made_again(void **state) {
 
 /* An op between batchnorm and relu that somebody else reads, or an output, stays apart; and so does
  * a sum with values that stand for several. */
-static void seen_between(void **state) {
+static void ops_with_other_readers_are_not_fused(void **state) {
   (void)state;
   for (int which = 0; which < 4; which++) {
     int x;
@@ -96,9 +96,9 @@ static void seen_between(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(fused),
-      cmocka_unit_test(made_again),
-      cmocka_unit_test(seen_between),
+      cmocka_unit_test(fused_ops_give_the_bits_of_separate_ops),
+      cmocka_unit_test(cheap_outputs_are_recomputed_in_backward),
+      cmocka_unit_test(ops_with_other_readers_are_not_fused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ int posix_memalign(void **ret, size_t alignment, size_t n) {
 }
 #endif
 
-static void no_memory_after_warm_up(void **state) {
+static void steps_after_warm_up_allocate_nothing(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++) {
@@ -75,7 +75,7 @@ static void check_overlaps(const clv_plan *p) {
     }
 }
 
-static void lifetimes(void **state) {
+static void live_buffers_do_not_overlap(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
   for (size_t i = 0; i < CLV_COUNT(backends); i++)
@@ -92,7 +92,7 @@ static void lifetimes(void **state) {
 
 /* Twenty linear layers with relu between, evaluated: two activations are alive at a time, and relu
  * works in place. */
-static void reuse(void **state) {
+static void evaluation_reuses_two_activation_buffers(void **state) {
   (void)state;
   int x;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(16, 64), &x);
@@ -122,7 +122,7 @@ static rig linears(bool split) {
 
 /* Training keeps one activation per relu and, where they come later, the gradients that the weights
  * want. */
-static void saved_bytes(void **state) {
+static void training_saves_only_needed_activations(void **state) {
   (void)state;
   rig later = linears(true), beside = linears(false);
   size_t one = 16 * 64 * 4;
@@ -139,7 +139,7 @@ static void saved_bytes(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void refusals(void **state) {
+static void invalid_plan_options_are_refused(void **state) {
   (void)state;
   clv_graph *g = chain_graph(CLV_F32, 4), *other = chain_graph(CLV_F64, 4);
   clv_params *p, *q;
@@ -183,7 +183,7 @@ static void refusals(void **state) {
 }
 
 /* PyTorch's error, at plan time, in training only; with its own words. */
-static void one_value_per_channel(void **state) {
+static void batchnorm_on_one_value_per_channel_is_refused(void **state) {
   (void)state;
   int x;
   clv_plan *plan = NULL;
@@ -207,7 +207,7 @@ static void one_value_per_channel(void **state) {
   clv_graph_free(g);
 }
 
-static void wrong_order(void **state) {
+static void phases_out_of_order_are_refused(void **state) {
   (void)state;
   rig r = rig_new(chain_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_ref()});
   rig e = rig_new(chain_graph(CLV_F32, 4),
@@ -247,7 +247,7 @@ static void wrong_order(void **state) {
 }
 
 /* The largest graph a peer may send is planned in little time and memory. */
-static void many_nodes(void **state) {
+static void largest_graph_is_planned_in_bounded_time_and_memory(void **state) {
   (void)state;
   int x, previous;
   clv_graph *g = new_graph(CLV_F32, CLV_SHAPE(2, 8), &x);
@@ -266,14 +266,14 @@ static void many_nodes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(no_memory_after_warm_up),
-      cmocka_unit_test(lifetimes),
-      cmocka_unit_test(reuse),
-      cmocka_unit_test(saved_bytes),
-      cmocka_unit_test(refusals),
-      cmocka_unit_test(one_value_per_channel),
-      cmocka_unit_test(wrong_order),
-      cmocka_unit_test(many_nodes),
+      cmocka_unit_test(steps_after_warm_up_allocate_nothing),
+      cmocka_unit_test(live_buffers_do_not_overlap),
+      cmocka_unit_test(evaluation_reuses_two_activation_buffers),
+      cmocka_unit_test(training_saves_only_needed_activations),
+      cmocka_unit_test(invalid_plan_options_are_refused),
+      cmocka_unit_test(batchnorm_on_one_value_per_channel_is_refused),
+      cmocka_unit_test(phases_out_of_order_are_refused),
+      cmocka_unit_test(largest_graph_is_planned_in_bounded_time_and_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

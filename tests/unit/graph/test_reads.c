@@ -69,7 +69,7 @@ static clv_graph *residual(void) { return residual_graph(3); }
 
 static const rig_options data = {.no_input_grad = {true}};
 
-static void a_linear_layer_reads_its_weights_for_its_input_alone(void **state) {
+static void linear_reads_weights_only_for_its_input_gradient(void **state) {
   (void)state;
   agrees(linear, data, false, "over data");
   agrees(linear, (rig_options){0}, true, "over a value");
@@ -77,7 +77,7 @@ static void a_linear_layer_reads_its_weights_for_its_input_alone(void **state) {
   agrees(dead_branch, data, false, "beside the output");
 }
 
-static void layers_behind_what_learns_read_theirs(void **state) {
+static void layers_after_a_trainable_one_read_their_weights(void **state) {
   (void)state;
   agrees(two_linears, data, true, "two layers");
   agrees(two_linears, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}},
@@ -91,7 +91,7 @@ static void layers_behind_what_learns_read_theirs(void **state) {
 }
 
 /* As PyTorch keeps the weight of a batchnorm for backward, whatever is wanted. */
-static void a_batchnorm_that_learns_reads_its_own(void **state) {
+static void trainable_batchnorm_reads_its_weight(void **state) {
   (void)state;
   agrees(norm, data, true, "batchnorm over data");
   agrees(norm, (rig_options){.no_input_grad = {true}, .frozen = {"0.weight", "0.bias"}}, false,
@@ -100,9 +100,9 @@ static void a_batchnorm_that_learns_reads_its_own(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_linear_layer_reads_its_weights_for_its_input_alone),
-      cmocka_unit_test(layers_behind_what_learns_read_theirs),
-      cmocka_unit_test(a_batchnorm_that_learns_reads_its_own),
+      cmocka_unit_test(linear_reads_weights_only_for_its_input_gradient),
+      cmocka_unit_test(layers_after_a_trainable_one_read_their_weights),
+      cmocka_unit_test(trainable_batchnorm_reads_its_weight),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

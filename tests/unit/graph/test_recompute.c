@@ -128,7 +128,7 @@ static void compare(size_t graph, uint32_t seed, const rig_options *o) {
   rig_done(&b);
 }
 
-static void any_nodes_computed_again_give_the_same_bits(void **state) {
+static void recomputed_nodes_give_the_same_bits(void **state) {
   (void)state;
   const clv_backend *backends[] = {clv_backend_cpu(), clv_backend_ref(),
                                    far_backend(clv_backend_cpu())};
@@ -142,7 +142,7 @@ static void any_nodes_computed_again_give_the_same_bits(void **state) {
                   .backend = backends[b], .split_backward = how & 1, .transient_weights = how & 2});
 }
 
-static void so_with_layers_that_do_not_learn_and_in_bf16(void **state) {
+static void recompute_with_frozen_or_bf16_gives_the_same_bits(void **state) {
   (void)state;
   bool bf16 = clv_backend_cpu()->check_bf16(clv_backend_cpu(), NULL) == CLV_OK;
   for (uint32_t seed = 0; seed < 6; seed++) {
@@ -166,7 +166,7 @@ static clv_plan_info info_of(clv_graph *g, bool marked, bool split) {
 
 /* The inputs of blocks 1 and on, and of the layer behind the last one, whose output is not kept:
  * those of block 0 are the caller's, or a copy. */
-static void a_call_keeps_what_comes_into_its_blocks(void **state) {
+static void call_saves_only_the_inputs_of_its_blocks(void **state) {
   (void)state;
   size_t value = 2 * PLACES * WIDTH * sizeof(float), head = 2 * PLACES * 3 * sizeof(float);
   for (int way = 0; way < 4; way++) {
@@ -182,9 +182,9 @@ static void a_call_keeps_what_comes_into_its_blocks(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(any_nodes_computed_again_give_the_same_bits),
-      cmocka_unit_test(so_with_layers_that_do_not_learn_and_in_bf16),
-      cmocka_unit_test(a_call_keeps_what_comes_into_its_blocks),
+      cmocka_unit_test(recomputed_nodes_give_the_same_bits),
+      cmocka_unit_test(recompute_with_frozen_or_bf16_gives_the_same_bits),
+      cmocka_unit_test(call_saves_only_the_inputs_of_its_blocks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static clv_graph *joined_graph(clv_dtype dtype) {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static void lstm_parameters(void **state) {
+static void lstm_parameters_have_torch_names_and_shapes(void **state) {
   (void)state;
   static const struct {
     const char *name;
@@ -110,7 +110,7 @@ static void lstm_parameters(void **state) {
 
 /* Every slot has numbers of its own: 32 of them in two neighbouring layers, whose keys leave four
  * bits for the slot. */
-static void lstm_first_values(void **state) {
+static void lstm_parameters_have_distinct_initial_values(void **state) {
   (void)state;
   int x;
   clv_params *p;
@@ -138,7 +138,7 @@ static void lstm_first_values(void **state) {
   clv_graph_free(g);
 }
 
-static void embedding_first_values(void **state) {
+static void embedding_initial_values_are_standard_normal(void **state) {
   (void)state;
   for (int wide = 0; wide < 2; wide++) {
     int x;
@@ -204,7 +204,7 @@ static void check_gradients(clv_graph *g) {
   rig_done(&r);
 }
 
-static void finite_differences(void **state) {
+static void gradients_match_finite_differences(void **state) {
   (void)state;
   check_gradients(joined_graph(CLV_F64));
   check_gradients(text_graph(CLV_F64, 3));
@@ -285,7 +285,7 @@ static void every_cut(const clv_backend *backend) {
   rig_done(&whole);
 }
 
-static void every_cut_is_the_same(void **state) {
+static void every_cut_gives_the_same_bits(void **state) {
   (void)state;
   every_cut(clv_backend_ref());
   every_cut(clv_backend_cpu());
@@ -293,7 +293,7 @@ static void every_cut_is_the_same(void **state) {
 
 /* An lstm writes its weights' gradients with its input's: frozen ones go nowhere, and the others
  * are added. */
-static void frozen_and_added(void **state) {
+static void lstm_gradients_accumulate_and_skip_frozen(void **state) {
   (void)state;
   rig all = rig_new(text_graph(CLV_F32, 4), &(rig_options){.backend = clv_backend_cpu()});
   rig some = rig_new(text_graph(CLV_F32, 4),
@@ -323,7 +323,7 @@ static void frozen_and_added(void **state) {
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 /* Columns 1 less 0 of rows [2]: their differences, and where one overflows. */
-static void columns_out_of_range(void **state) {
+static void column_difference_out_of_range_is_refused(void **state) {
   (void)state;
   static const int64_t places[][2] = {
       {3, 2}, {INT64_MAX, INT64_MIN}, {INT64_MIN, INT64_MAX}, {0, 5}};
@@ -341,7 +341,7 @@ static void columns_out_of_range(void **state) {
   }
 }
 
-static void rows_out_of_range(void **state) {
+static void row_number_out_of_range_is_refused(void **state) {
   (void)state;
   static const int64_t wrong[] = {-1, 5, INT64_MIN, INT64_MAX};
   const clv_backend *backends[] = {clv_backend_ref(), clv_backend_cpu()};
@@ -376,7 +376,7 @@ static void rows_out_of_range(void **state) {
 }
 
 /* A graph says in what it computes where its inputs do not. */
-static void types_must_fit(void **state) {
+static void graph_dtype_unlike_the_plan_is_refused(void **state) {
   (void)state;
   clv_graph *g = text_graph(CLV_F32, 3);
   clv_params *p;
@@ -404,11 +404,16 @@ static void types_must_fit(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(lstm_parameters),        cmocka_unit_test(lstm_first_values),
-      cmocka_unit_test(embedding_first_values), cmocka_unit_test(finite_differences),
-      cmocka_unit_test(backends_agree),         cmocka_unit_test(every_cut_is_the_same),
-      cmocka_unit_test(frozen_and_added),       cmocka_unit_test(rows_out_of_range),
-      cmocka_unit_test(columns_out_of_range),   cmocka_unit_test(types_must_fit),
+      cmocka_unit_test(lstm_parameters_have_torch_names_and_shapes),
+      cmocka_unit_test(lstm_parameters_have_distinct_initial_values),
+      cmocka_unit_test(embedding_initial_values_are_standard_normal),
+      cmocka_unit_test(gradients_match_finite_differences),
+      cmocka_unit_test(backends_agree),
+      cmocka_unit_test(every_cut_gives_the_same_bits),
+      cmocka_unit_test(lstm_gradients_accumulate_and_skip_frozen),
+      cmocka_unit_test(row_number_out_of_range_is_refused),
+      cmocka_unit_test(column_difference_out_of_range_is_refused),
+      cmocka_unit_test(graph_dtype_unlike_the_plan_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,7 @@ static double loss_of(rig *r) {
   return sum;
 }
 
-static void the_gradient_is_that_of_differences(void **state) {
+static void tied_gradient_matches_finite_differences(void **state) {
   (void)state;
   rig r = rig_new(language(CLV_F64), &(rig_options){.backend = clv_backend_ref()});
   step(&r);
@@ -63,7 +63,7 @@ static void the_gradient_is_that_of_differences(void **state) {
 }
 
 /* It is listed once, and has room for values and moments once, for gradients twice. */
-static void it_is_one_parameter(void **state) {
+static void tied_parameter_is_listed_once(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   (void)state;
@@ -84,7 +84,7 @@ static void it_is_one_parameter(void **state) {
 /* ---- two modules ----------------------------------------------------------------------------- */
 
 /* The head has the values of the front's block, and a gradient of its own. */
-static void two_modules_have_the_bits_of_one(void **state) {
+static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   (void)state;
   CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
   clv_graph *front, *head;
@@ -132,7 +132,7 @@ static void two_modules_have_the_bits_of_one(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void what_cannot_be_tied_is_refused(void **state) {
+static void invalid_ties_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = language(CLV_F32);
   int tanh = 3, square = 2, head = 4;
   (void)state;
@@ -151,10 +151,10 @@ static void what_cannot_be_tied_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_gradient_is_that_of_differences),
-      cmocka_unit_test(it_is_one_parameter),
-      cmocka_unit_test(two_modules_have_the_bits_of_one),
-      cmocka_unit_test(what_cannot_be_tied_is_refused),
+      cmocka_unit_test(tied_gradient_matches_finite_differences),
+      cmocka_unit_test(tied_parameter_is_listed_once),
+      cmocka_unit_test(tie_across_two_modules_gives_the_bits_of_one),
+      cmocka_unit_test(invalid_ties_are_refused),
   };
   return cmocka_run_group_tests_name("ties", tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static rig one_wait(clv_dtype dtype, const clv_backend *backend, int forward, in
   return rig_new(g, &(rig_options){.backend = backend, .split_backward = true});
 }
 
-static void values_in_f32(void **state) {
+static void wait_computes_values_and_gradients_in_f32(void **state) {
   (void)state;
   rig r = one_wait(CLV_F32, clv_backend_cpu(), 0, 0, 0); /* which leaves it to ref */
   clv_call *c;
@@ -78,7 +78,7 @@ static void check_difference(rig *r, clv_call *c, double *at, double got) {
     fail_msg("%.12g, finite differences give %.12g", got, (up - down) / (2 * h));
 }
 
-static void finite_differences(void **state) {
+static void wait_gradients_match_finite_differences(void **state) {
   (void)state;
   rig r = one_wait(CLV_F64, clv_backend_ref(), 0, 0, 0);
   clv_call *c;
@@ -101,7 +101,7 @@ static double ms(clockid_t clock) {
 }
 
 /* Runs late only when the machine does: the best of a few is what counts. */
-static void each_part_takes_its_own_time(void **state) {
+static void each_part_takes_its_configured_time(void **state) {
   (void)state;
   static const struct {
     const char *what;
@@ -149,7 +149,7 @@ static void between(const char *what, double seconds, double least_ms) {
 }
 
 /* A plan that is asked for the times of its layers tells them apart; then no more is added. */
-static void a_plan_times_its_layers(void **state) {
+static void plan_times_are_reported_per_layer(void **state) {
   (void)state;
   clv_plan_times t[3] = {0}, then[3];
   int x;
@@ -174,7 +174,7 @@ static void a_plan_times_its_layers(void **state) {
   rig_done(&r);
 }
 
-static void times_have_limits(void **state) {
+static void wait_times_out_of_range_are_refused(void **state) {
   (void)state;
   clv_attrs a;
   clv_attr_value late = int_attr(CLV_ATTR_INPUT_MS, 10001),
@@ -185,7 +185,7 @@ static void times_have_limits(void **state) {
                "wait.weight_ms is -1, outside 0..10000");
 }
 
-static void refused_outside_of_tests(void **state) {
+static void wait_without_the_test_switch_is_refused(void **state) {
   (void)state;
   static const char *const others[] = {NULL, "", "0", "yes", "11"};
   int x;
@@ -208,12 +208,12 @@ static void refused_outside_of_tests(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(values_in_f32),
-      cmocka_unit_test(finite_differences),
-      cmocka_unit_test(each_part_takes_its_own_time),
-      cmocka_unit_test(a_plan_times_its_layers),
-      cmocka_unit_test(times_have_limits),
-      cmocka_unit_test(refused_outside_of_tests),
+      cmocka_unit_test(wait_computes_values_and_gradients_in_f32),
+      cmocka_unit_test(wait_gradients_match_finite_differences),
+      cmocka_unit_test(each_part_takes_its_configured_time),
+      cmocka_unit_test(plan_times_are_reported_per_layer),
+      cmocka_unit_test(wait_times_out_of_range_are_refused),
+      cmocka_unit_test(wait_without_the_test_switch_is_refused),
   };
   setenv(switch_name, "1", 1);
   return cmocka_run_group_tests_name("wait", tests, NULL, NULL);

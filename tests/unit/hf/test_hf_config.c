@@ -37,7 +37,7 @@ static clv_code parse_with(const char *head, const char *tail, clv_hf_config *re
   return parse(text.data, ret, err);
 }
 
-static void files_of_transformers_are_read(void **state) {
+static void transformers_config_files_are_read(void **state) {
   static const char *const families[] = {"bert", "roberta", "layoutlm", "vit",
                                          "gpt2", "llama",   "qwen2"};
   (void)state;
@@ -54,7 +54,7 @@ static void files_of_transformers_are_read(void **state) {
   }
 }
 
-static void what_is_missing_has_the_value_of_its_class(void **state) {
+static void missing_keys_have_their_class_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
@@ -69,7 +69,7 @@ static void what_is_missing_has_the_value_of_its_class(void **state) {
   assert_true(c.eps == 1e-5 && c.inner == 64 && c.activation == CLV_OP_GELU_TANH && c.tied);
 }
 
-static void keys_are_read(void **state) {
+static void present_keys_override_the_defaults(void **state) {
   clv_hf_config c;
   clv_err err;
   (void)state;
@@ -95,7 +95,7 @@ static void keys_are_read(void **state) {
 
 /* The base of rotary positions, the number of labels and the sizes of GPT-2, as transformers 5.24
  * takes them from the same keys, in whatever order they are. */
-static void a_key_may_have_two_places(void **state) {
+static void nested_and_top_level_keys_rank_as_in_transformers(void **state) {
   static const struct {
     const char *head, *tail;
     double base;
@@ -134,7 +134,7 @@ static void a_key_may_have_two_places(void **state) {
 }
 
 /* The token, and the row of the table that gets no gradient: as torch.nn.Embedding counts it. */
-static void pads_are_those_of_the_class(void **state) {
+static void pad_token_and_padding_row_follow_the_class(void **state) {
   static const struct {
     const char *head, *tail;
     int64_t token, row;
@@ -162,7 +162,7 @@ typedef struct refusal {
   const char *head, *tail, *says;
 } refusal;
 
-static void wrong_files_are_refused_by_name(void **state) {
+static void unsupported_config_values_are_refused_by_name(void **state) {
   static const refusal cases[] = {
       {bert, "\"hidden_act\": \"mish\"", "f/config.json:4:16: hidden_act 'mish' is not known"},
       {bert, "\"hidden_act\": 3", "f/config.json:4:16: a text is expected here"},
@@ -207,7 +207,7 @@ static void wrong_files_are_refused_by_name(void **state) {
 }
 
 /* A number of a good file is another one. */
-static void absurd_numbers_are_refused(void **state) {
+static void out_of_range_config_numbers_are_refused(void **state) {
   static const char *const cases[][3] = {
       {"\"hidden_size\": 16", "\"hidden_size\": -1", "hidden_size is a whole number"},
       {"\"hidden_size\": 16", "\"hidden_size\": 18", "4 heads do not divide a width of 18"},
@@ -231,13 +231,13 @@ static void absurd_numbers_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(files_of_transformers_are_read),
-      cmocka_unit_test(what_is_missing_has_the_value_of_its_class),
-      cmocka_unit_test(keys_are_read),
-      cmocka_unit_test(a_key_may_have_two_places),
-      cmocka_unit_test(pads_are_those_of_the_class),
-      cmocka_unit_test(wrong_files_are_refused_by_name),
-      cmocka_unit_test(absurd_numbers_are_refused),
+      cmocka_unit_test(transformers_config_files_are_read),
+      cmocka_unit_test(missing_keys_have_their_class_defaults),
+      cmocka_unit_test(present_keys_override_the_defaults),
+      cmocka_unit_test(nested_and_top_level_keys_rank_as_in_transformers),
+      cmocka_unit_test(pad_token_and_padding_row_follow_the_class),
+      cmocka_unit_test(unsupported_config_values_are_refused_by_name),
+      cmocka_unit_test(out_of_range_config_numbers_are_refused),
   };
   return cmocka_run_group_tests_name("hf_config", tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static void check_names(const char *family, clv_hf_head head, const clv_params *
 }
 
 /* The table of tokens, and no other, has the row of pads that the family's class gives it. */
-static void the_row_of_pads_learns_nothing(void **state) {
+static void only_token_embedding_has_a_padding_row(void **state) {
   static const int64_t rows[] = {0, 1, 0, -1, -1, 5, 5}; /* of bert, roberta, ... */
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
@@ -113,7 +113,7 @@ static void the_row_of_pads_learns_nothing(void **state) {
   }
 }
 
-static void parameters_are_those_of_transformers(void **state) {
+static void parameter_names_and_shapes_match_transformers(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(families); i++) {
     clv_hf_config c = config_of(families[i]);
@@ -139,7 +139,7 @@ static int count(const clv_graph *g, clv_op op) {
 
 /* Behind the embeddings, on the probabilities of each attention, twice in a block and at the head:
  * where transformers has it; and none where the config says 0. */
-static void dropout_stands_where_transformers_has_it(void **state) {
+static void dropout_positions_match_transformers(void **state) {
   clv_hf_config c = config_of("layoutlm");
   clv_err err;
   (void)state;
@@ -154,7 +154,7 @@ static void dropout_stands_where_transformers_has_it(void **state) {
   }
 }
 
-static void attention_and_heads_drop_as_transformers_does(void **state) {
+static void attention_and_head_dropout_match_transformers(void **state) {
   clv_hf_config c = config_of("qwen2");
   clv_err err;
   (void)state;
@@ -172,7 +172,7 @@ static void attention_and_heads_drop_as_transformers_does(void **state) {
   }
 }
 
-static void layers_are_counted_and_named(void **state) {
+static void layers_are_numbered_and_named(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_hf_config c = config_of("llama");
   clv_err err;
@@ -185,7 +185,7 @@ static void layers_are_counted_and_named(void **state) {
 }
 
 /* Weights by the config's deviation, and biases of 0, but what ends a half of GPT-2's blocks. */
-static void first_weights_have_the_deviation_of_the_config(void **state) {
+static void initial_weights_have_the_config_deviation(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   CLV_AUTO(clv_freep) char *block = NULL;
@@ -209,7 +209,7 @@ static void first_weights_have_the_deviation_of_the_config(void **state) {
 }
 
 /* The decoder has the table of tokens, which is listed once, and a bias of its own. */
-static void a_tied_head_has_the_table_of_tokens(void **state) {
+static void tied_head_shares_the_token_embedding(void **state) {
   static const struct {
     const char *family, *table, *decoder;
     clv_hf_head head;
@@ -243,7 +243,7 @@ static void a_tied_head_has_the_table_of_tokens(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void what_cannot_be_had_is_refused(void **state) {
+static void unsupported_heads_and_sizes_are_refused(void **state) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_hf_config c = config_of("llama");
   clv_err err = {0};
@@ -260,14 +260,14 @@ static void what_cannot_be_had_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_row_of_pads_learns_nothing),
-      cmocka_unit_test(parameters_are_those_of_transformers),
-      cmocka_unit_test(dropout_stands_where_transformers_has_it),
-      cmocka_unit_test(attention_and_heads_drop_as_transformers_does),
-      cmocka_unit_test(layers_are_counted_and_named),
-      cmocka_unit_test(first_weights_have_the_deviation_of_the_config),
-      cmocka_unit_test(a_tied_head_has_the_table_of_tokens),
-      cmocka_unit_test(what_cannot_be_had_is_refused),
+      cmocka_unit_test(only_token_embedding_has_a_padding_row),
+      cmocka_unit_test(parameter_names_and_shapes_match_transformers),
+      cmocka_unit_test(dropout_positions_match_transformers),
+      cmocka_unit_test(attention_and_head_dropout_match_transformers),
+      cmocka_unit_test(layers_are_numbered_and_named),
+      cmocka_unit_test(initial_weights_have_the_config_deviation),
+      cmocka_unit_test(tied_head_shares_the_token_embedding),
+      cmocka_unit_test(unsupported_heads_and_sizes_are_refused),
   };
   return cmocka_run_group_tests_name("hf_graph", tests, NULL, NULL);
 }

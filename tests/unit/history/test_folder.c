@@ -151,7 +151,7 @@ static void take_again(const char *dir, int at) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void a_death_leaves_the_old_or_the_new(void **state) {
+static void kill_while_moving_leaves_old_or_new_run_intact(void **state) {
   int n = 1, old = 0;
   bool died = true;
   (void)state;
@@ -174,7 +174,7 @@ static void a_death_leaves_the_old_or_the_new(void **state) {
   assert_true(is_new("runs/a") && is_old("runs/a.1")); /* the last lived */
 }
 
-static void a_refused_attempt_leaves_nothing(void **state) {
+static void failed_start_restores_the_old_run(void **state) {
   clv_run_lock *c;
   clv_err err = {0};
   (void)state;
@@ -203,7 +203,7 @@ static void a_refused_attempt_leaves_nothing(void **state) {
   assert_true(is_new("runs/c/deep"));
 }
 
-static void only_a_finished_run_is_kept(void **state) {
+static void only_a_finished_run_is_moved_aside(void **state) {
   static const struct {
     clv_run_status status;
     bool kept;
@@ -230,7 +230,7 @@ static void only_a_finished_run_is_kept(void **state) {
   clv_run_lock_free(c);
 }
 
-static void a_note_is_read_strictly(void **state) {
+static void moving_note_is_parsed_strictly(void **state) {
   static const struct {
     const char *text;
     unsigned number;
@@ -264,7 +264,7 @@ static void a_note_is_read_strictly(void **state) {
 }
 
 /* Nobody's files are moved or deleted at the word of a note that is damaged, or too old. */
-static void a_wrong_note_does_no_harm(void **state) {
+static void damaged_moving_note_moves_no_files(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
   (void)state;
@@ -284,7 +284,7 @@ static void a_wrong_note_does_no_harm(void **state) {
 }
 
 /* The one before may take the folder away between another's opening its lock and locking it. */
-static void a_lock_without_a_folder_is_none(void **state) {
+static void lock_fails_when_its_folder_is_deleted(void **state) {
   clv_run_lock *c = NULL;
   clv_err err = {0};
   long pid;
@@ -302,12 +302,12 @@ static void a_lock_without_a_folder_is_none(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_death_leaves_the_old_or_the_new),
-      cmocka_unit_test(a_refused_attempt_leaves_nothing),
-      cmocka_unit_test(only_a_finished_run_is_kept),
-      cmocka_unit_test(a_note_is_read_strictly),
-      cmocka_unit_test(a_wrong_note_does_no_harm),
-      cmocka_unit_test(a_lock_without_a_folder_is_none),
+      cmocka_unit_test(kill_while_moving_leaves_old_or_new_run_intact),
+      cmocka_unit_test(failed_start_restores_the_old_run),
+      cmocka_unit_test(only_a_finished_run_is_moved_aside),
+      cmocka_unit_test(moving_note_is_parsed_strictly),
+      cmocka_unit_test(damaged_moving_note_moves_no_files),
+      cmocka_unit_test(lock_fails_when_its_folder_is_deleted),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

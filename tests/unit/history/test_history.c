@@ -84,7 +84,7 @@ static clv_run_entry look(const char *dir) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void a_folder_has_one_trainer(void **state) {
+static void second_trainer_of_a_folder_is_refused(void **state) {
   clv_err err = {0};
   clv_run_lock *second = NULL;
   char pid[32];
@@ -104,7 +104,7 @@ static void a_folder_has_one_trainer(void **state) {
   clv_run_lock_free(second);
 }
 
-static void an_end_is_recorded_and_a_death_is_seen(void **state) {
+static void exit_is_recorded_and_kill_is_detected(void **state) {
   (void)state;
   end(begin("runs/two", false, 0), 0);
   CLV_AUTO(clv_run_entry_done) clv_run_entry failed = look("runs/two");
@@ -123,7 +123,7 @@ static void an_end_is_recorded_and_a_death_is_seen(void **state) {
 }
 
 /* The record alone never makes a run live: not with a process id that somebody else has by now. */
-static void a_record_is_no_life(void **state) {
+static void record_without_a_lock_is_not_running(void **state) {
   clv_run_attempt *a = NULL, here = {0};
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_err err = {0};
@@ -155,7 +155,7 @@ static void a_record_is_no_life(void **state) {
 }
 
 /* A lock by a process that the record does not name is no reason to send that process a signal. */
-static void a_stranger_is_not_stopped(void **state) {
+static void process_unlike_its_record_is_not_stopped(void **state) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   clv_err err = {0};
   int exit_code;
@@ -175,7 +175,7 @@ static void a_stranger_is_not_stopped(void **state) {
   end(c, 0);
 }
 
-static void progress_comes_from_the_last_whole_line(void **state) {
+static void progress_comes_from_the_last_complete_line(void **state) {
   static const struct {
     const char *text;
     uint64_t step;
@@ -207,7 +207,7 @@ static void progress_comes_from_the_last_whole_line(void **state) {
   end(c, 0);
 }
 
-static void the_best_is_kept(void **state) {
+static void best_validation_is_recorded(void **state) {
   static const clv_run_best told[] = {{"test", 0, 0.2, 1}, /* of an attempt without validations */
                                       {"validation", 1, 0.5, 0.7}, {"validation", 2, 0.4, 0.9},
                                       {"validation", 3, 0.3, 0.8}, {"validation", 4, NAN, 0.9},
@@ -236,7 +236,7 @@ static void count_notice(void *user, const char *text) {
 }
 
 /* A new run does not stumble over what it cannot read. */
-static void a_damaged_record_is_begun_anew(void **state) {
+static void new_run_replaces_a_damaged_record(void **state) {
   clv_err err = {0};
   clv_run_lock *c = NULL;
   int notices = 0;
@@ -309,7 +309,7 @@ static clv_code print_log(const char *run, clv_err *err) {
 
 /* Characters pass wherever a read ends between their bytes, and what a terminal would obey never
  * does. */
-static void a_log_is_printed_clean(void **state) {
+static void printed_log_has_no_terminal_escapes(void **state) {
   enum { LINE = 16383 }; /* with it, the next character lies across the end of a read */
   CLV_AUTO(clv_bytes_done) clv_bytes journal = {0}, printed = {0}, want = {0};
   clv_err err = {0};
@@ -328,7 +328,7 @@ static void a_log_is_printed_clean(void **state) {
 
 /* /proc/self/mem is a regular file that cannot be read at its beginning, as one on a broken
  * disk. */
-static void a_log_that_cannot_be_read_is_an_error(void **state) {
+static void unreadable_log_is_an_error(void **state) {
   clv_err err = {0};
   (void)state;
   assert_ok(clv_mkdirs("runs/ten", &err), &err);
@@ -339,16 +339,16 @@ static void a_log_that_cannot_be_read_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_folder_has_one_trainer),
-      cmocka_unit_test(an_end_is_recorded_and_a_death_is_seen),
-      cmocka_unit_test(a_record_is_no_life),
-      cmocka_unit_test(a_stranger_is_not_stopped),
-      cmocka_unit_test(progress_comes_from_the_last_whole_line),
-      cmocka_unit_test(the_best_is_kept),
-      cmocka_unit_test(a_damaged_record_is_begun_anew),
+      cmocka_unit_test(second_trainer_of_a_folder_is_refused),
+      cmocka_unit_test(exit_is_recorded_and_kill_is_detected),
+      cmocka_unit_test(record_without_a_lock_is_not_running),
+      cmocka_unit_test(process_unlike_its_record_is_not_stopped),
+      cmocka_unit_test(progress_comes_from_the_last_complete_line),
+      cmocka_unit_test(best_validation_is_recorded),
+      cmocka_unit_test(new_run_replaces_a_damaged_record),
       cmocka_unit_test(runs_are_found_by_name_and_folder),
-      cmocka_unit_test(a_log_is_printed_clean),
-      cmocka_unit_test(a_log_that_cannot_be_read_is_an_error),
+      cmocka_unit_test(printed_log_has_no_terminal_escapes),
+      cmocka_unit_test(unreadable_log_is_an_error),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

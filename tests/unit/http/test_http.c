@@ -134,7 +134,7 @@ static int status(const char *request, char reply[REPLY]) {
 
 /* ---- proper requests ------------------------------------------------------------------------- */
 
-static void pages_are_shown(void **state) {
+static void known_pages_are_served(void **state) {
   (void)state;
   char reply[REPLY];
   assert_int_equal(status("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
@@ -149,7 +149,7 @@ static void pages_are_shown(void **state) {
   assert_int_equal(shown, 2);
 }
 
-static void head_has_no_body(void **state) {
+static void head_request_has_no_body(void **state) {
   (void)state;
   char reply[REPLY];
   assert_int_equal(status("HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
@@ -157,21 +157,21 @@ static void head_has_no_body(void **state) {
   assert_string_equal(strstr(reply, "\r\n\r\n") + 4, "");
 }
 
-static void large_pages_are_whole(void **state) {
+static void large_page_is_served_completely(void **state) {
   (void)state;
   char reply[REPLY];
   assert_int_equal(status("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", reply), 200);
   assert_non_null(strstr(reply, "Content-Length: 1048576\r\n"));
 }
 
-static void a_page_without_memory_is_an_error(void **state) {
+static void page_without_memory_gives_status_500(void **state) {
   (void)state;
   char reply[REPLY];
   assert_int_equal(status("GET /broken HTTP/1.1\r\nHost: x\r\n\r\n", reply), 500);
   assert_null(strstr(reply, "half a pa"));
 }
 
-static void one_request_a_connection(void **state) {
+static void second_request_on_a_connection_is_ignored(void **state) {
   (void)state;
   char reply[REPLY];
   const char *request =
@@ -182,7 +182,7 @@ static void one_request_a_connection(void **state) {
 
 /* ---- odd requests ---------------------------------------------------------------------------- */
 
-static void odd_requests_are_refused(void **state) {
+static void invalid_requests_are_refused(void **state) {
   (void)state;
   static const struct {
     const char *request;
@@ -220,7 +220,7 @@ static void odd_requests_are_refused(void **state) {
 
 /* A request line or a header without end: answered with 4xx or cut, within the memory of a
  * connection. */
-static void endless_headers_are_cut(void **state) {
+static void endless_headers_are_refused_or_disconnected(void **state) {
   (void)state;
   static const struct {
     const char *start, *repeated;
@@ -243,7 +243,7 @@ static void endless_headers_are_cut(void **state) {
 
 /* ---- clients that take their time ------------------------------------------------------------ */
 
-static void silent_clients_are_cut(void **state) {
+static void silent_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
   int fd = dial();
@@ -253,7 +253,7 @@ static void silent_clients_are_cut(void **state) {
 }
 
 /* A byte now and then keeps a connection alive for the library; here the whole request counts. */
-static void slow_clients_are_cut(void **state) {
+static void slow_clients_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
   uint64_t begin = clv_now_ns();
@@ -270,7 +270,7 @@ static void slow_clients_are_cut(void **state) {
 }
 
 /* Somebody who asks for a large page and does not read it holds a connection no longer either. */
-static void clients_that_do_not_read_are_cut(void **state) {
+static void clients_that_do_not_read_are_disconnected(void **state) {
   (void)state;
   char reply[REPLY];
   int held[CONNECTIONS], small = 2048;
@@ -284,7 +284,7 @@ static void clients_that_do_not_read_are_cut(void **state) {
 }
 
 /* More than the port takes: the rest waits, and is served when those are cut, which is soon. */
-static void a_crowd_does_not_keep_others_out(void **state) {
+static void idle_connections_do_not_starve_requests(void **state) {
   (void)state;
   char reply[REPLY];
   int held[4 * CONNECTIONS];
@@ -298,7 +298,7 @@ static void a_crowd_does_not_keep_others_out(void **state) {
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-static void an_address_in_use_is_named(void **state) {
+static void unusable_listen_address_is_named(void **state) {
   (void)state;
   clv_err err;
   char listen[64];
@@ -318,7 +318,7 @@ static void an_address_in_use_is_named(void **state) {
 }
 
 /* By name, and on IPv6 where this machine has it. */
-static void other_addresses_are_served(void **state) {
+static void hostname_and_ipv6_addresses_are_served(void **state) {
   (void)state;
   clv_http *other = NULL;
   clv_http_options o = {.listen = "localhost:0"};
@@ -344,7 +344,7 @@ static void other_addresses_are_served(void **state) {
   clv_http_closep(&other);
 }
 
-static void loopback_is_known(void **state) {
+static void loopback_addresses_are_recognized(void **state) {
   (void)state;
   static const char *const near[] = {"127.0.0.1:1", "127.9.9.9:0", "[::1]:80", "localhost:80"};
   static const char *const far[] = {"0.0.0.0:1",        "[::]:1",     "10.0.0.1:80", "128.0.0.1:1",
@@ -357,20 +357,20 @@ static void loopback_is_known(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      WITH_HTTP(pages_are_shown),
-      WITH_HTTP(head_has_no_body),
-      WITH_HTTP(large_pages_are_whole),
-      WITH_HTTP(a_page_without_memory_is_an_error),
-      WITH_HTTP(one_request_a_connection),
-      WITH_HTTP(odd_requests_are_refused),
-      WITH_HTTP(endless_headers_are_cut),
-      WITH_HTTP(silent_clients_are_cut),
-      WITH_HTTP(slow_clients_are_cut),
-      WITH_HTTP(clients_that_do_not_read_are_cut),
-      WITH_HTTP(a_crowd_does_not_keep_others_out),
-      WITH_HTTP(an_address_in_use_is_named),
-      cmocka_unit_test(other_addresses_are_served),
-      cmocka_unit_test(loopback_is_known),
+      WITH_HTTP(known_pages_are_served),
+      WITH_HTTP(head_request_has_no_body),
+      WITH_HTTP(large_page_is_served_completely),
+      WITH_HTTP(page_without_memory_gives_status_500),
+      WITH_HTTP(second_request_on_a_connection_is_ignored),
+      WITH_HTTP(invalid_requests_are_refused),
+      WITH_HTTP(endless_headers_are_refused_or_disconnected),
+      WITH_HTTP(silent_clients_are_disconnected),
+      WITH_HTTP(slow_clients_are_disconnected),
+      WITH_HTTP(clients_that_do_not_read_are_disconnected),
+      WITH_HTTP(idle_connections_do_not_starve_requests),
+      WITH_HTTP(unusable_listen_address_is_named),
+      cmocka_unit_test(hostname_and_ipv6_addresses_are_served),
+      cmocka_unit_test(loopback_addresses_are_recognized),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@ static clv_json over(const char *text) {
   return (clv_json){.label = "f.json", .text = text, .len = strlen(text)};
 }
 
-static void values_are_read(void **state) {
+static void every_json_value_type_is_read(void **state) {
   (void)state;
   clv_json j = over(
       " {\"t\": \"a\\u00e9\\ud83d\\ude00\\n\", \"n\": -12, \"r\": 2.5e1, \"y\": true, \"z\": "
@@ -48,7 +48,7 @@ static void values_are_read(void **state) {
   assert_true(whole == -12 && real == 25 && truth);
 }
 
-static void wrong_texts_are_located(void **state) {
+static void invalid_json_is_located(void **state) {
   (void)state;
   static const char *const cases[][2] = {
       {"", "f.json:1:1: the text ends where a value should be"},
@@ -75,7 +75,7 @@ static void wrong_texts_are_located(void **state) {
   }
 }
 
-static void depth_numbers_and_keys_are_bounded(void **state) {
+static void deep_nesting_and_bad_numbers_are_refused(void **state) {
   (void)state;
   char deep[CLV_JSON_DEPTH + 2];
   static const char *const names[] = {"a"};
@@ -103,9 +103,9 @@ static void depth_numbers_and_keys_are_bounded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(values_are_read),
-      cmocka_unit_test(wrong_texts_are_located),
-      cmocka_unit_test(depth_numbers_and_keys_are_bounded),
+      cmocka_unit_test(every_json_value_type_is_read),
+      cmocka_unit_test(invalid_json_is_located),
+      cmocka_unit_test(deep_nesting_and_bad_numbers_are_refused),
   };
   return cmocka_run_group_tests_name("json", tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ static unsigned char *pattern(size_t n) {
 }
 
 /* Chunks of any size, taken from the back: what stands before them changes nothing. */
-static void chunks_sum_to_the_whole(void **state) {
+static void shifted_chunk_crcs_combine_to_the_whole(void **state) {
   (void)state;
   static const size_t sizes[] = {1, 3, 64, 1000, 262144, 300001};
   size_t n = 1000003;
@@ -36,7 +36,7 @@ static void chunks_sum_to_the_whole(void **state) {
   free(data);
 }
 
-static void every_byte_alone(void **state) {
+static void single_byte_crcs_combine_to_the_whole(void **state) {
   (void)state;
   unsigned char *data = pattern(777);
   uint32_t sum = 0;
@@ -46,7 +46,7 @@ static void every_byte_alone(void **state) {
 }
 
 /* Shifting by a and then by b is shifting by a + b, also past the end of the table of powers. */
-static void shifts_add_up(void **state) {
+static void crc_shifts_compose(void **state) {
   (void)state;
   static const uint64_t steps[] = {0, 1, 5, 1u << 18, (uint64_t)1 << 33, (uint64_t)1 << 49};
   for (size_t i = 0; i < CLV_COUNT(steps); i++)
@@ -56,7 +56,7 @@ static void shifts_add_up(void **state) {
   assert_int_equal(clv_crc32c_shift(0x12345678, 0), 0x12345678);
 }
 
-static void a_moved_chunk_is_noticed(void **state) {
+static void swapped_chunks_change_the_crc(void **state) {
   (void)state;
   unsigned char *data = pattern(4096);
   uint32_t a = clv_crc32c(0, data, 2048), b = clv_crc32c(0, data + 2048, 2048);
@@ -67,10 +67,10 @@ static void a_moved_chunk_is_noticed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(chunks_sum_to_the_whole),
-      cmocka_unit_test(every_byte_alone),
-      cmocka_unit_test(shifts_add_up),
-      cmocka_unit_test(a_moved_chunk_is_noticed),
+      cmocka_unit_test(shifted_chunk_crcs_combine_to_the_whole),
+      cmocka_unit_test(single_byte_crcs_combine_to_the_whole),
+      cmocka_unit_test(crc_shifts_compose),
+      cmocka_unit_test(swapped_chunks_change_the_crc),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

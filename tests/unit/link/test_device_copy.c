@@ -126,7 +126,7 @@ static void send_small(void) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void a_chunk_leaves_when_its_bytes_are_there(void **state) {
+static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   (void)state;
   begin();
   clv_tensor *t = send_value(LARGE, w.device_copy);
@@ -156,7 +156,7 @@ static void a_chunk_leaves_when_its_bytes_are_there(void **state) {
   end();
 }
 
-static void a_small_one_leaves_when_all_of_it_is_there(void **state) {
+static void small_tensor_is_sent_once_fully_copied(void **state) {
   (void)state;
   begin();
   clv_tensor *t = send_value(SMALL, w.device_copy);
@@ -169,7 +169,7 @@ static void a_small_one_leaves_when_all_of_it_is_there(void **state) {
   end();
 }
 
-static void one_that_does_not_come_ends_the_link(void **state) {
+static void failed_device_copy_ends_the_link(void **state) {
   const clv_err lost = {.code = CLV_UNAVAILABLE, .text = "the device is gone"};
   (void)state;
   begin();
@@ -183,7 +183,7 @@ static void one_that_does_not_come_ends_the_link(void **state) {
 }
 
 /* Bytes that come later, and a failure, are nobody's any more. */
-static void a_link_ends_while_one_comes(void **state) {
+static void link_end_during_a_copy_sends_nothing_more(void **state) {
   (void)state;
   begin();
   clv_tensor *t = send_value(LARGE, w.device_copy);
@@ -200,10 +200,10 @@ static void a_link_ends_while_one_comes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_chunk_leaves_when_its_bytes_are_there),
-      cmocka_unit_test(a_small_one_leaves_when_all_of_it_is_there),
-      cmocka_unit_test(one_that_does_not_come_ends_the_link),
-      cmocka_unit_test(a_link_ends_while_one_comes),
+      cmocka_unit_test(chunk_is_sent_once_its_bytes_are_copied),
+      cmocka_unit_test(small_tensor_is_sent_once_fully_copied),
+      cmocka_unit_test(failed_device_copy_ends_the_link),
+      cmocka_unit_test(link_end_during_a_copy_sends_nothing_more),
   };
   return cmocka_run_group_tests_name("device_copy", tests, NULL, NULL);
 }

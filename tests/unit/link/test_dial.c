@@ -56,7 +56,7 @@ static void count_end(void *user, clv_link *link, clv_code code, const char *tex
   ((dialled *)user)->ends++;
 }
 
-static void what_ended_it_is_the_reason(void **state) {
+static void dial_error_names_what_ended_the_link(void **state) {
   dialled d = {0};
   clv_err err = {0};
   clv_link *link;
@@ -80,6 +80,6 @@ static void what_ended_it_is_the_reason(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_ended_it_is_the_reason)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(dial_error_names_what_ended_the_link)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

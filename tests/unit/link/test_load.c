@@ -60,7 +60,7 @@ static void report(fixture *f, uint64_t number) {
 }
 
 /* Transfers that are short enough are never reported. They came long ago. */
-static void what_has_come_is_not_on_its_way(void **state) {
+static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
     clv_chunk_send d = leave(f);
@@ -74,7 +74,7 @@ static void what_has_come_is_not_on_its_way(void **state) {
 }
 
 /* Of a transfer under way all is counted that has left and not been reported. */
-static void what_is_under_way_is_counted(void **state) {
+static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
   clv_chunk_send first = leave(f), second = leave(f);
   assert_int_equal(on_the_way(f), 2 * CHUNK);
@@ -89,8 +89,8 @@ static void what_is_under_way_is_counted(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(what_has_come_is_not_on_its_way, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(what_is_under_way_is_counted, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(acknowledged_transfers_are_not_in_flight, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(sent_unacknowledged_bytes_are_in_flight, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void live_until(clv_link_state state) {
 
 enum { REFUSED = -1 };
 
-static void each_fact_in_the_life_of_a_link(void **state) {
+static void each_link_event_reaches_its_state_or_is_refused(void **state) {
   (void)state;
   static const int leads_to[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
       /* JOIN of lane 0, ATTACHED, END, GONE of lane 0 */
@@ -130,7 +130,7 @@ static void each_fact_in_the_life_of_a_link(void **state) {
     }
 }
 
-static void a_lane_joins_once_and_in_range(void **state) {
+static void repeated_or_out_of_range_lane_is_refused(void **state) {
   (void)state;
   clv_err err;
   begin_link();
@@ -144,7 +144,7 @@ static void a_lane_joins_once_and_in_range(void **state) {
 }
 
 /* Whatever ends it, and how often: it is said once, and what is sent then says why. */
-static void an_end_is_said_once(void **state) {
+static void link_end_is_reported_once_with_the_first_reason(void **state) {
   (void)state;
   clv_err err = {0};
   clv_packet *p;
@@ -165,7 +165,7 @@ static void an_end_is_said_once(void **state) {
   end();
 }
 
-static void nothing_is_closed_in_vain(void **state) {
+static void destructors_accept_null(void **state) {
   (void)state;
   clv_link_close(NULL);
   clv_link_unref(NULL);
@@ -173,7 +173,7 @@ static void nothing_is_closed_in_vain(void **state) {
 }
 
 /* A packet that is freed after its link has gone gives its bytes back to nobody. */
-static void a_packet_outlives_its_link(void **state) {
+static void packet_can_be_freed_after_its_link(void **state) {
   (void)state;
   clv_err err = {0};
   clv_packet *p, *head;
@@ -275,7 +275,7 @@ static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
   return !refused;
 }
 
-static void each_frame_on_each_lane(void **state) {
+static void each_lane_accepts_only_its_frame_kinds(void **state) {
   (void)state;
   static const clv_frame_kind kinds[] = {CLV_ATTACH, CLV_ATTACHED, CLV_CHUNK,      CLV_CREDIT,
                                          CLV_PING,   CLV_PONG,     CLV_END_CONTEXT};
@@ -292,7 +292,7 @@ static void each_frame_on_each_lane(void **state) {
 }
 
 /* What it waits for still leaves, and nobody takes the end for an answer that makes no sense. */
-static void a_ping_to_a_link_that_closes_is_no_offence(void **state) {
+static void ping_during_close_is_no_violation(void **state) {
   (void)state;
   clv_lane *lanes[LANES];
   clv_frame f = frame_of(CLV_PING, 0);
@@ -312,7 +312,7 @@ static clv_code pong(uint64_t reply_to) {
 }
 
 /* It would say how far the peer is, or end the asking for good. */
-static void a_pong_that_nobody_asked_for_is_refused(void **state) {
+static void unsolicited_pong_is_refused(void **state) {
   (void)state;
   clv_link_counts c;
   begin_link();
@@ -342,7 +342,7 @@ static uint64_t time_with_pings(void *user) {
   return *now;
 }
 
-static void a_ping_while_it_is_counted_is_no_age(void **state) {
+static void ping_during_count_does_not_inflate_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   clv_link_counts c;
@@ -396,7 +396,7 @@ static void come_until(clv_partial_tensor_state state) {
   assert_int_equal(clv_reassembly_state(&w.link->in, 5), state);
 }
 
-static void each_fact_of_an_incoming_tensor(void **state) {
+static void each_partial_tensor_event_reaches_its_state(void **state) {
   (void)state;
   static const int leads_to[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
       /* HEAD, CHUNK of its second half */
@@ -418,7 +418,7 @@ static void each_fact_of_an_incoming_tensor(void **state) {
 }
 
 /* Or the tensor would be whole with bytes that nobody sent. */
-static void each_byte_comes_once(void **state) {
+static void duplicate_or_overlapping_chunk_is_refused(void **state) {
   (void)state;
   for (uint64_t first = 0; first <= HALF; first += HALF)
     for (uint64_t again = 1; again < TENSOR - HALF; again++) {
@@ -432,7 +432,7 @@ static void each_byte_comes_once(void **state) {
 }
 
 /* A REF_VALUE that the pool has no room for comes without its tensor and says why. */
-static void a_kept_value_over_the_quota_is_a_failure(void **state) {
+static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   (void)state;
   clv_err err = {0};
   clv_packet *p, *none, *whole;
@@ -458,7 +458,7 @@ static void a_kept_value_over_the_quota_is_a_failure(void **state) {
 
 /* ---- credit and numbers ---------------------------------------------------------------------- */
 
-static void what_is_over_the_credit_is_refused(void **state) {
+static void bytes_over_the_credit_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   begin_link();
@@ -468,7 +468,7 @@ static void what_is_over_the_credit_is_refused(void **state) {
   end();
 }
 
-static void more_packets_than_may_wait_are_refused(void **state) {
+static void packets_over_the_queue_limit_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   begin_link();
@@ -501,7 +501,7 @@ static void send_empty(clv_frame_kind kind) {
 }
 
 /* Frames behind one that waits for credit wait as well, whatever they carry; not so an ABORT. */
-static void all_but_an_abort_waits_behind_credit(void **state) {
+static void only_abort_passes_frames_waiting_for_credit(void **state) {
   (void)state;
   const fake *s = &w.streams[0];
   clv_lane *lanes[LANES];
@@ -523,21 +523,21 @@ static void all_but_an_abort_waits_behind_credit(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_fact_in_the_life_of_a_link),
-      cmocka_unit_test(a_lane_joins_once_and_in_range),
-      cmocka_unit_test(an_end_is_said_once),
-      cmocka_unit_test(nothing_is_closed_in_vain),
-      cmocka_unit_test(a_packet_outlives_its_link),
-      cmocka_unit_test(each_frame_on_each_lane),
-      cmocka_unit_test(a_pong_that_nobody_asked_for_is_refused),
-      cmocka_unit_test(a_ping_to_a_link_that_closes_is_no_offence),
-      cmocka_unit_test(a_ping_while_it_is_counted_is_no_age),
-      cmocka_unit_test(each_fact_of_an_incoming_tensor),
-      cmocka_unit_test(each_byte_comes_once),
-      cmocka_unit_test(a_kept_value_over_the_quota_is_a_failure),
-      cmocka_unit_test(all_but_an_abort_waits_behind_credit),
-      cmocka_unit_test(what_is_over_the_credit_is_refused),
-      cmocka_unit_test(more_packets_than_may_wait_are_refused),
+      cmocka_unit_test(each_link_event_reaches_its_state_or_is_refused),
+      cmocka_unit_test(repeated_or_out_of_range_lane_is_refused),
+      cmocka_unit_test(link_end_is_reported_once_with_the_first_reason),
+      cmocka_unit_test(destructors_accept_null),
+      cmocka_unit_test(packet_can_be_freed_after_its_link),
+      cmocka_unit_test(each_lane_accepts_only_its_frame_kinds),
+      cmocka_unit_test(unsolicited_pong_is_refused),
+      cmocka_unit_test(ping_during_close_is_no_violation),
+      cmocka_unit_test(ping_during_count_does_not_inflate_round_trip),
+      cmocka_unit_test(each_partial_tensor_event_reaches_its_state),
+      cmocka_unit_test(duplicate_or_overlapping_chunk_is_refused),
+      cmocka_unit_test(ref_value_over_the_quota_becomes_a_failure),
+      cmocka_unit_test(only_abort_passes_frames_waiting_for_credit),
+      cmocka_unit_test(bytes_over_the_credit_are_refused),
+      cmocka_unit_test(packets_over_the_queue_limit_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

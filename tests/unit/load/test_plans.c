@@ -47,7 +47,7 @@ static bool found(const clv_plan_store *s) {
   return is;
 }
 
-static void what_is_kept_is_found(void **state) {
+static void stored_plan_is_found_again(void **state) {
   struct stat s;
   (void)state;
   const clv_plan_store *store = fresh();
@@ -103,14 +103,14 @@ static void make_fifo(void) {
   assert_int_equal(mkfifo(file, 0600), 0);
 }
 
-static void what_is_not_whole_and_ours_is_made_anew(void **state) {
+static void damaged_or_foreign_plan_is_rebuilt(void **state) {
   (void)state;
   void (*const damages[])(void) = {change_text, change_version,   change_key, empty,
                                    make_large,  let_others_write, make_link,  make_fifo};
   for (size_t i = 0; i < CLV_COUNT(damages); i++) refused(damages[i]);
 }
 
-static void a_folder_of_others_is_not_used(void **state) {
+static void insecure_plan_folder_is_not_used(void **state) {
   (void)state;
   fresh();
   assert_int_equal(chmod(folder, 0770), 0);
@@ -120,7 +120,7 @@ static void a_folder_of_others_is_not_used(void **state) {
   assert_null(clv_plan_files("/proc/no/such/folder", told));
 }
 
-static void a_plan_that_is_too_large_is_not_kept(void **state) {
+static void oversized_plan_is_not_stored(void **state) {
   (void)state;
   const clv_plan_store *s = fresh();
   assert_int_equal(unlink(file), 0);
@@ -130,7 +130,7 @@ static void a_plan_that_is_too_large_is_not_kept(void **state) {
   assert_int_equal(access(file, F_OK), -1);
 }
 
-static void the_number_of_files_is_bounded(void **state) {
+static void number_of_stored_plans_is_bounded(void **state) {
   (void)state;
   const clv_plan_store *s = fresh();
   for (int i = 0; i < 4200; i++) {
@@ -146,11 +146,11 @@ static void the_number_of_files_is_bounded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_kept_is_found),
-      cmocka_unit_test(what_is_not_whole_and_ours_is_made_anew),
-      cmocka_unit_test(a_folder_of_others_is_not_used),
-      cmocka_unit_test(a_plan_that_is_too_large_is_not_kept),
-      cmocka_unit_test(the_number_of_files_is_bounded),
+      cmocka_unit_test(stored_plan_is_found_again),
+      cmocka_unit_test(damaged_or_foreign_plan_is_rebuilt),
+      cmocka_unit_test(insecure_plan_folder_is_not_used),
+      cmocka_unit_test(oversized_plan_is_not_stored),
+      cmocka_unit_test(number_of_stored_plans_is_bounded),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -47,7 +47,7 @@ static double read_pixels(const float *values, clv_shape shape) {
   return *read.by ? read.figure : -1;
 }
 
-static void pictures_are_seen_in_any_layout(void **state) {
+static void pixel_reader_detects_images_in_any_layout(void **state) {
   (void)state;
   enum { SMALL = 16, CHANNELS = 3 };
   static float small[RECORDS][SMALL], last[RECORDS][SMALL][CHANNELS], late[RECORDS][SMALL + 1][2];
@@ -95,7 +95,7 @@ static double read_tokens(const float *values, clv_shape shape) {
   return read.figure;
 }
 
-static void tokens_are_seen_in_any_layout(void **state) {
+static void token_reader_detects_tokens_in_any_layout(void **state) {
   (void)state;
   static float vectors[RECORDS][TOKENS][WIDTH], turned[RECORDS][WIDTH][TOKENS];
   draw_tokens();
@@ -112,7 +112,7 @@ static void tokens_are_seen_in_any_layout(void **state) {
   assert_true(read_tokens(vectors[0][0], CLV_SHAPE(TOKENS * WIDTH)) > .95);
 }
 
-static void one_place_that_shows_its_token_is_found(void **state) {
+static void token_reader_detects_a_single_position(void **state) {
   (void)state;
   static float last[RECORDS][WIDTH];
   draw_tokens();
@@ -152,7 +152,7 @@ static void scale(size_t sample, float by) {
   for (size_t k = 0; k < WIDTH; k++) gradients[sample][k] *= by;
 }
 
-static void labels_are_seen(void **state) {
+static void label_reader_detects_labels_and_names_the_method(void **state) {
   (void)state;
   draw_gradients(2);
   assert_true(read_labels(2).figure < .2); /* noise */
@@ -181,7 +181,7 @@ static void labels_are_seen(void **state) {
   assert_string_equal(read.by, "zeros");
 }
 
-static void several_weights_are_several_lengths(void **state) {
+static void label_reader_detects_class_gradient_norms(void **state) {
   (void)state;
   draw_gradients(4);
   for (size_t i = 0; i < SAMPLES; i++) scale(i, powf(20, (float)labels[i]));
@@ -190,7 +190,7 @@ static void several_weights_are_several_lengths(void **state) {
 }
 
 /* Two groups cannot name ten classes; who has no label is not counted. */
-static void many_classes_are_not(void **state) {
+static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
   draw_gradients(10);
   for (size_t i = 0; i < SAMPLES; i++) gradients[i][0] = labels[i] < 5 ? 1 : -1;
@@ -204,12 +204,12 @@ static void many_classes_are_not(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pictures_are_seen_in_any_layout),
-      cmocka_unit_test(tokens_are_seen_in_any_layout),
-      cmocka_unit_test(one_place_that_shows_its_token_is_found),
-      cmocka_unit_test(labels_are_seen),
-      cmocka_unit_test(several_weights_are_several_lengths),
-      cmocka_unit_test(many_classes_are_not),
+      cmocka_unit_test(pixel_reader_detects_images_in_any_layout),
+      cmocka_unit_test(token_reader_detects_tokens_in_any_layout),
+      cmocka_unit_test(token_reader_detects_a_single_position),
+      cmocka_unit_test(label_reader_detects_labels_and_names_the_method),
+      cmocka_unit_test(label_reader_detects_class_gradient_norms),
+      cmocka_unit_test(two_groups_do_not_reveal_ten_classes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static void expect(const clv_metric *table, size_t n, const numbers *of, const c
   assert_string_equal(out.data ? out.data : "", text);
 }
 
-static void a_row_is_help_type_and_a_number(void **state) {
+static void metric_has_help_type_and_value_lines(void **state) {
   (void)state;
   static const clv_metric table[] = {
       {"a_seconds_total", CLV_COUNTER, "seconds", "Time\\of a\nthing.", offsetof(numbers, a), NULL},
@@ -56,7 +56,7 @@ static void a_row_is_help_type_and_a_number(void **state) {
          "# HELP b_bytes Size \"of\" b.\n# TYPE b_bytes gauge\nb_bytes 1e+15\n");
 }
 
-static void numbers_read_back(void **state) {
+static void printed_numbers_read_back_exactly(void **state) {
   (void)state;
   static const clv_metric row = {"x", CLV_GAUGE, "", "X.", offsetof(numbers, a), NULL};
   static const struct {
@@ -80,7 +80,7 @@ static void numbers_read_back(void **state) {
   }
 }
 
-static void labels_hold_any_text(void **state) {
+static void label_values_are_escaped(void **state) {
   (void)state;
   static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label};
   expect(&row, 1, &(numbers){.label = "plain"},
@@ -92,7 +92,7 @@ static void labels_hold_any_text(void **state) {
          "# HELP x X.\n# TYPE x gauge\nx{kind=\"?????\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
 }
 
-static void long_labels_are_cut(void **state) {
+static void long_label_values_are_truncated(void **state) {
   (void)state;
   static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label};
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
@@ -104,7 +104,7 @@ static void long_labels_are_cut(void **state) {
   assert_int_equal(strchr(from, '"') - from, 2 * CLV_METRIC_LABEL);
 }
 
-static void buckets_are_sums(void **state) {
+static void histogram_buckets_are_cumulative(void **state) {
   (void)state;
   static const double bounds[] = {0.1, 1};
   static const clv_metric rows[] = {{"h_seconds", CLV_HISTOGRAM, "seconds", "H.", 0, put_histogram},
@@ -129,7 +129,7 @@ static double value_of(const char *text, const char *name) {
   return at ? strtod(at + len, NULL) : -1;
 }
 
-static void a_process_knows_itself(void **state) {
+static void process_metrics_have_plausible_values(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   clv_metrics_process("a-program", &out);
@@ -145,12 +145,12 @@ static void a_process_knows_itself(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_row_is_help_type_and_a_number),
-      cmocka_unit_test(numbers_read_back),
-      cmocka_unit_test(labels_hold_any_text),
-      cmocka_unit_test(long_labels_are_cut),
-      cmocka_unit_test(buckets_are_sums),
-      cmocka_unit_test(a_process_knows_itself),
+      cmocka_unit_test(metric_has_help_type_and_value_lines),
+      cmocka_unit_test(printed_numbers_read_back_exactly),
+      cmocka_unit_test(label_values_are_escaped),
+      cmocka_unit_test(long_label_values_are_truncated),
+      cmocka_unit_test(histogram_buckets_are_cumulative),
+      cmocka_unit_test(process_metrics_have_plausible_values),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

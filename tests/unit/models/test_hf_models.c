@@ -30,7 +30,7 @@ static clv_session_config *session(const char *folder, const char *rest, const c
   return c;
 }
 
-static void stages_take_blocks_by_name(void **state) {
+static void stage_ranges_accept_block_names(void **state) {
   static const char *const ranges[][3] = {
       {"embed_tokens", "layers.0..layers.1", "norm..lm_head"},
       {"model.embed_tokens", "model.layers.0..layers.1", "model.norm..lm_head"}};
@@ -53,7 +53,7 @@ static void stages_take_blocks_by_name(void **state) {
   }
 }
 
-static void labels_of_the_session_come_before_the_files(void **state) {
+static void session_labels_override_the_config_file(void **state) {
   static const char *const all[] = {"embed_tokens..score"};
   (void)state;
   for (int labels = 0; labels <= 7; labels += 7) {
@@ -68,7 +68,7 @@ static void labels_of_the_session_come_before_the_files(void **state) {
   }
 }
 
-static void errors_point_at_the_file(void **state) {
+static void model_errors_name_session_line_or_config_file(void **state) {
   static const char *const near[] = {"embed_tokens..layer.0", "norm..lm_head"};
   static const char *const far[] = {"embed_tokens..layers.0", "pooler..lm_head"};
   static const char *const all[] = {"embed_tokens..lm_head"};
@@ -89,9 +89,9 @@ static void errors_point_at_the_file(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(stages_take_blocks_by_name),
-      cmocka_unit_test(labels_of_the_session_come_before_the_files),
-      cmocka_unit_test(errors_point_at_the_file),
+      cmocka_unit_test(stage_ranges_accept_block_names),
+      cmocka_unit_test(session_labels_override_the_config_file),
+      cmocka_unit_test(model_errors_name_session_line_or_config_file),
   };
   return cmocka_run_group_tests_name("hf_models", tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void check_model(const char *middle, const clv_shape *in, const char *wan
   clv_session_config_free(c);
 }
 
-static void layers_in_stages(void **state) {
+static void stage_layers_form_one_graph(void **state) {
   (void)state;
   check_model(
       "stages:\n"
@@ -63,7 +63,7 @@ static void layers_in_stages(void **state) {
 }
 
 /* Branches and joins; a layer of another stage, one without a name, and the data are named too. */
-static void branches(void **state) {
+static void branches_and_joins_are_connected_by_name(void **state) {
   (void)state;
   check_model(
       "stages:\n"
@@ -87,7 +87,7 @@ static void branches(void **state) {
   clv_session_config_free(c);
 }
 
-static void ranges_of_a_model(void **state) {
+static void numbered_ranges_select_model_layers(void **state) {
   (void)state;
   check_model(
       "model: {layers: [{op: flatten}, {op: linear, out: 32}, {op: tanh}, {op: linear, out: 10}]}\n"
@@ -98,7 +98,7 @@ static void ranges_of_a_model(void **state) {
       "0 flatten [8, 784]\n1 linear [8, 32]\n2 tanh [8, 32]\n3 linear [8, 10]\na 0..1\nb 2..3\n");
 }
 
-static void architectures(void **state) {
+static void named_architectures_have_their_layers(void **state) {
   (void)state;
   static const clv_shape rows = {2, {4, 16}};
   check_model(
@@ -126,7 +126,7 @@ static void architectures(void **state) {
 }
 
 /* A LeNet has 61706 parameters (LeCun et al. 1998's layout with full connections, ten classes). */
-static void parameter_count(void **state) {
+static void lenet_has_61706_parameters(void **state) {
   (void)state;
   clv_session_config *c =
       session("model: {arch: lenet}\nstages: [{name: a, at: master, layers: 0..11}]\n");
@@ -203,7 +203,7 @@ static const refusal refusals[] = {
      "/s.yaml:5:", "the stages end with layer 2, the model with layer 3"},
 };
 
-static void errors_point_at_the_place(void **state) {
+static void model_errors_give_line_and_column(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
     assert_refused(session(refusals[i].middle), &image, refusals[i].where, refusals[i].text);
@@ -211,7 +211,7 @@ static void errors_point_at_the_place(void **state) {
 }
 
 /* The architecture does not fit the data: the error names the shapes. */
-static void data_that_does_not_fit(void **state) {
+static void architecture_unlike_the_data_is_refused(void **state) {
   (void)state;
   static const clv_shape rows = {2, {4, 16}};
   clv_session_config *c =
@@ -227,7 +227,7 @@ static void data_that_does_not_fit(void **state) {
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-static void losses(void **state) {
+static void loss_graphs_check_shapes_and_targets(void **state) {
   (void)state;
   static const struct {
     const char *kind;
@@ -260,7 +260,7 @@ static void losses(void **state) {
 }
 
 /* The session file names the losses that there are. */
-static void every_loss_has_a_name(void **state) {
+static void every_loss_op_has_a_config_name(void **state) {
   (void)state;
   for (int op = 0; op < CLV_OP_COUNT; op++) {
     if (!clv_op_is_loss((clv_op)op)) continue;
@@ -279,11 +279,15 @@ static void every_loss_has_a_name(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(layers_in_stages),       cmocka_unit_test(branches),
-      cmocka_unit_test(ranges_of_a_model),      cmocka_unit_test(architectures),
-      cmocka_unit_test(parameter_count),        cmocka_unit_test(errors_point_at_the_place),
-      cmocka_unit_test(data_that_does_not_fit), cmocka_unit_test(losses),
-      cmocka_unit_test(every_loss_has_a_name),
+      cmocka_unit_test(stage_layers_form_one_graph),
+      cmocka_unit_test(branches_and_joins_are_connected_by_name),
+      cmocka_unit_test(numbered_ranges_select_model_layers),
+      cmocka_unit_test(named_architectures_have_their_layers),
+      cmocka_unit_test(lenet_has_61706_parameters),
+      cmocka_unit_test(model_errors_give_line_and_column),
+      cmocka_unit_test(architecture_unlike_the_data_is_refused),
+      cmocka_unit_test(loss_graphs_check_shapes_and_targets),
+      cmocka_unit_test(every_loss_op_has_a_config_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

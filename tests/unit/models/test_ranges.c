@@ -5,7 +5,7 @@
 #include "tests/unit/models/models_test.h"
 
 /* Names and numbers, blocks within blocks and single names say the same. */
-static void ways_to_write_it(void **state) {
+static void equivalent_range_spellings_give_the_same_cuts(void **state) {
   (void)state;
   static const char *const same[][3] = {
       {"conv1..layer1", "layer2", "layer3..fc"},
@@ -55,7 +55,7 @@ static const struct {
      "ends before it begins: layer 36 ('layer2') to layer 0 ('conv1')"},
 };
 
-static void cuts_refused(void **state) {
+static void invalid_cuts_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++) {
     assert_refused(session("resnet50", "", refusals[i].ranges, 2), &image, refusals[i].where,
@@ -64,7 +64,7 @@ static void cuts_refused(void **state) {
 }
 
 /* A stage may end inside a block: what crosses are the values of both branches. */
-static void inside_a_block(void **state) {
+static void cut_inside_a_block_sends_both_branches(void **state) {
   (void)state;
   static const char *const ranges[] = {"conv1..layer2.2.bn1", "layer2.2.relu1..fc"};
   clv_session_config *c = session("resnet50", "", ranges, 2);
@@ -94,7 +94,7 @@ static const struct {
     {"5..174", "end it with maxpool or layer1.0"},
 };
 
-static void parts_refused(void **state) {
+static void invalid_first_stage_ranges_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(parts); i++) {
     clv_session_config *c = session("resnet50", "", &parts[i].range, 1);
@@ -109,10 +109,10 @@ static void parts_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ways_to_write_it),
-      cmocka_unit_test(cuts_refused),
-      cmocka_unit_test(inside_a_block),
-      cmocka_unit_test(parts_refused),
+      cmocka_unit_test(equivalent_range_spellings_give_the_same_cuts),
+      cmocka_unit_test(invalid_cuts_are_refused),
+      cmocka_unit_test(cut_inside_a_block_sends_both_branches),
+      cmocka_unit_test(invalid_first_stage_ranges_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,7 @@ static void check_state(const clv_params *p, const char *want) {
   assert_string_equal(hex, want);
 }
 
-static void names_and_shapes(void **state) {
+static void resnet_parameters_match_torchvision(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(archs); i++) {
     clv_graph *g = whole(archs[i].arch, "", &image);
@@ -90,7 +90,7 @@ static void names_and_shapes(void **state) {
 }
 
 /* Any size, channels and number of classes. */
-static void other_inputs(void **state) {
+static void resnet_accepts_other_sizes_and_classes(void **state) {
   (void)state;
   static const clv_shape fashion = {4, {4, 1, 28, 28}}, tiny = {4, {4, 5, 1, 7}};
   clv_graph *g = whole("resnet18", ", classes: 10", &fashion);
@@ -124,7 +124,7 @@ static moments moments_of(const clv_params *p, const char *block, const char *na
 
 /* As torchvision's constructor: kaiming_normal_(fan_out, relu) for convolutions, 1 and 0 for batch
  * norms, nn.Linear's own uniform numbers for fc. */
-static void first_weights(void **state) {
+static void initial_weights_match_torchvision(void **state) {
   (void)state;
   static const struct {
     const char *name;
@@ -331,7 +331,7 @@ static void check_ends(const trial *t, int from, int step, bool own_weights) {
 }
 
 /* Long stages; each boundary is an end of one of them in one of three sessions. */
-static void every_third_boundary(void **state) {
+static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   (void)state;
   trial t;
   trial_open(&t, 0);
@@ -340,7 +340,7 @@ static void every_third_boundary(void **state) {
 }
 
 /* In `make test` of the largest alone. */
-static void all_boundaries_at_once(void **state) {
+static void cuts_at_all_boundaries_keep_the_bits(void **state) {
   (void)state;
   for (size_t arch = is_long() ? 1 : CLV_COUNT(archs) - 1; arch < CLV_COUNT(archs); arch++) {
     trial t;
@@ -352,9 +352,11 @@ static void all_boundaries_at_once(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_and_shapes),       cmocka_unit_test(other_inputs),
-      cmocka_unit_test(first_weights),          cmocka_unit_test(every_third_boundary),
-      cmocka_unit_test(all_boundaries_at_once),
+      cmocka_unit_test(resnet_parameters_match_torchvision),
+      cmocka_unit_test(resnet_accepts_other_sizes_and_classes),
+      cmocka_unit_test(initial_weights_match_torchvision),
+      cmocka_unit_test(cuts_at_every_third_boundary_keep_the_bits),
+      cmocka_unit_test(cuts_at_all_boundaries_keep_the_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

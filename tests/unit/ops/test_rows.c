@@ -24,7 +24,7 @@ static const struct {
 
 static bool given(const char *text) { return text && *text; }
 
-static void test_names(void **state) {
+static void test_every_op_is_found_by_its_name(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
     const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
@@ -37,7 +37,7 @@ static void test_names(void **state) {
   }
 }
 
-static void test_texts(void **state) {
+static void test_every_op_has_its_documentation(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
     const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
@@ -49,7 +49,7 @@ static void test_texts(void **state) {
   }
 }
 
-static void test_functions(void **state) {
+static void test_every_op_has_the_functions_it_needs(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
     const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
@@ -93,7 +93,7 @@ static void run(clv_op op, const float *x, float *y) {
   assert_int_equal(clv_op_def_of(op)->forward(&k.base, &a, &err), CLV_OK);
 }
 
-static void test_zero_stays(void **state) {
+static void test_zero_stays_flag_matches_the_function(void **state) {
   const float zeros[N] = {0};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
@@ -108,7 +108,7 @@ static void test_zero_stays(void **state) {
   }
 }
 
-static void test_elementwise(void **state) {
+static void test_elementwise_flag_matches_the_function(void **state) {
   const float x[N] = {-2, -0.5f, 0.25f, 1, 3};
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
@@ -126,7 +126,7 @@ static void test_elementwise(void **state) {
 }
 
 /* Weights that began as 0 or 1 hide nothing. */
-static void test_what_mixes_begins_at_random(void **state) {
+static void test_mixing_ops_start_with_random_weights(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
     const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
@@ -141,7 +141,7 @@ static void test_what_mixes_begins_at_random(void **state) {
   }
 }
 
-static void test_outside_the_list(void **state) {
+static void test_unknown_op_numbers_have_no_row(void **state) {
   (void)state;
   assert_null(clv_op_def_of(CLV_OP_INPUT));
   assert_null(clv_op_def_of(CLV_OP_COUNT));
@@ -154,14 +154,14 @@ static void test_outside_the_list(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_texts),
-      cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_every_op_is_found_by_its_name),
+      cmocka_unit_test(test_every_op_has_its_documentation),
+      cmocka_unit_test(test_every_op_has_the_functions_it_needs),
       cmocka_unit_test(test_torch_words),
-      cmocka_unit_test(test_zero_stays),
-      cmocka_unit_test(test_elementwise),
-      cmocka_unit_test(test_outside_the_list),
-      cmocka_unit_test(test_what_mixes_begins_at_random),
+      cmocka_unit_test(test_zero_stays_flag_matches_the_function),
+      cmocka_unit_test(test_elementwise_flag_matches_the_function),
+      cmocka_unit_test(test_unknown_op_numbers_have_no_row),
+      cmocka_unit_test(test_mixing_ops_start_with_random_weights),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

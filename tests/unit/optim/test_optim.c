@@ -184,7 +184,7 @@ static void check_golden(const golden *g, size_t c) {
   clv_optim_free(o);
 }
 
-static void test_golden(void **state) {
+static void test_every_optimizer_matches_torch(void **state) {
   golden g;
   (void)state;
   golden_open(&g, "optim");
@@ -193,7 +193,7 @@ static void test_golden(void **state) {
 }
 
 /* State taken out after two steps and put into a new optimiser goes on with the same bits. */
-static void test_resume(void **state) {
+static void test_restored_state_continues_with_the_same_bits(void **state) {
   static const clv_optim_span all = {0, 9, 0};
   static const double lr = 0.01;
   (void)state;
@@ -256,7 +256,7 @@ static void check_groups(const clv_optim_config *groups) {
 static const clv_optim_config plain = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
 static const clv_optim_config heavy = {.kind = CLV_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
 
-static void test_groups(void **state) {
+static void test_each_group_uses_its_own_settings(void **state) {
   const clv_optim_config adam = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
   const clv_optim_config decayed = {.kind = CLV_OPTIM_ADAM,
@@ -273,7 +273,7 @@ static void test_groups(void **state) {
 
 /* The one with momentum decides how many moments there are; a backend is given none for the
  * other. */
-static void test_groups_moments(void **state) {
+static void test_moment_count_is_the_maximum_over_groups(void **state) {
   static const clv_optim_span spans[] = {{0, 2, 0}, {8, 2, 1}};
   float p[4] = {1, 1, 1, 1}, g[4] = {1, 1, 1, 1};
   (void)state;
@@ -298,7 +298,7 @@ static void groups_refused(const clv_optim_config *groups, size_t n, size_t span
   if (!strstr(err.text, word)) fail_msg("'%s' is not in: %s", word, err.text);
 }
 
-static void test_groups_refused(void **state) {
+static void test_invalid_groups_are_refused(void **state) {
   clv_optim_config many[CLV_OPTIM_MAX_GROUPS + 1];
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(many); i++) many[i] = plain;
@@ -324,7 +324,7 @@ static void refused(clv_optim_config c, const char *word) {
   if (!strstr(err.text, word)) fail_msg("'%s' is not in: %s", word, err.text);
 }
 
-static void test_settings_refused(void **state) {
+static void test_invalid_settings_are_refused(void **state) {
   const clv_optim_config sgd = {.kind = CLV_OPTIM_SGD, .lr = 0.1};
   const clv_optim_config adam = {
       .kind = CLV_OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
@@ -348,7 +348,7 @@ static void test_settings_refused(void **state) {
   c = rmsprop, c.kind = CLV_OPTIM_ADAMAX, c.beta1 = 2, refused(c, "beta1 is 2");
 }
 
-static void test_spans_refused(void **state) {
+static void test_invalid_spans_are_refused(void **state) {
   static const clv_optim_span wrong[] = {
       {0, 17, 0}, {64, 1, 0},           {2, 1, 0},
       {60, 2, 0}, {SIZE_MAX - 3, 1, 0}, {4, SIZE_MAX / 4 + 1, 0}};
@@ -367,7 +367,7 @@ static void test_spans_refused(void **state) {
 }
 
 /* What is left out is torch's default; what is given stays. */
-static void test_defaults(void **state) {
+static void test_omitted_settings_have_torch_defaults(void **state) {
   clv_optim_config c = {.kind = CLV_OPTIM_RMSPROP};
   (void)state;
   clv_optim_set_defaults(&c);
@@ -384,7 +384,7 @@ static void test_defaults(void **state) {
 }
 
 /* One allocation per moment beside the optimiser and its spans; none in a step. */
-static void test_allocations(void **state) {
+static void test_step_allocates_nothing(void **state) {
   static const clv_optim_span all = {0, 16, 0};
   static const double lr = 0.1;
   const clv_optim_config c = {
@@ -401,11 +401,15 @@ static void test_allocations(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_golden),           cmocka_unit_test(test_resume),
-      cmocka_unit_test(test_groups),           cmocka_unit_test(test_groups_moments),
-      cmocka_unit_test(test_settings_refused), cmocka_unit_test(test_spans_refused),
-      cmocka_unit_test(test_groups_refused),   cmocka_unit_test(test_allocations),
-      cmocka_unit_test(test_defaults),
+      cmocka_unit_test(test_every_optimizer_matches_torch),
+      cmocka_unit_test(test_restored_state_continues_with_the_same_bits),
+      cmocka_unit_test(test_each_group_uses_its_own_settings),
+      cmocka_unit_test(test_moment_count_is_the_maximum_over_groups),
+      cmocka_unit_test(test_invalid_settings_are_refused),
+      cmocka_unit_test(test_invalid_spans_are_refused),
+      cmocka_unit_test(test_invalid_groups_are_refused),
+      cmocka_unit_test(test_step_allocates_nothing),
+      cmocka_unit_test(test_omitted_settings_have_torch_defaults),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 
 static golden numbers;
 
-static void test_torch_curves(void **state) {
+static void test_learning_rates_match_torch(void **state) {
   static const struct {
     const char *name;
     clv_lr_schedule schedule;
@@ -40,7 +40,7 @@ static void test_torch_curves(void **state) {
   }
 }
 
-static void test_edges(void **state) {
+static void test_degenerate_schedules_give_their_expected_rates(void **state) {
   const clv_lr_schedule constant = {0}, forever = {.curve = CLV_LR_CURVE_COSINE};
   const clv_lr_schedule cosine = {.curve = CLV_LR_CURVE_COSINE, .total_steps = 10};
   const clv_lr_schedule all_warm = {
@@ -57,7 +57,7 @@ static void test_edges(void **state) {
   assert_true(clv_lr_at(&still, 0.25, 1000) == 0.25);
 }
 
-static void test_clip(void **state) {
+static void test_clip_scale_matches_torch(void **state) {
   static const char *const names[] = {"clip.cut", "clip.pass"};
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(names); c++) {
@@ -83,9 +83,9 @@ static void test_clip(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_torch_curves),
-      cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_clip),
+      cmocka_unit_test(test_learning_rates_match_torch),
+      cmocka_unit_test(test_degenerate_schedules_give_their_expected_rates),
+      cmocka_unit_test(test_clip_scale_matches_torch),
   };
   golden_open(&numbers, "optim");
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,7 +51,7 @@ static void learns(const clv_stage_plan *s, const char *const *want, size_t n) {
   assert_int_equal(s->n_learning, n);
 }
 
-static void adapters_and_named_modules_learn(void **state) {
+static void only_adapters_and_named_modules_learn(void **state) {
   (void)state;
   static const char *const adapters[] = {"a.query.lora_A.weight", "a.query.lora_B.weight"};
   static const char *const more[] = {"a.query.lora_A.weight", "a.query.lora_B.weight",
@@ -72,7 +72,7 @@ static void adapters_and_named_modules_learn(void **state) {
 }
 
 /* A session file with it, written and read again; without it nothing is written. */
-static void configurations_return(void **state) {
+static void lora_config_round_trips(void **state) {
   (void)state;
   for (int with = 0; with < 2; with++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, again = {0};
@@ -96,7 +96,7 @@ typedef struct bad_row {
   const char *lora, *text;
 } bad_row;
 
-static void refusals(void **state) {
+static void invalid_lora_options_are_refused(void **state) {
   (void)state;
   static const bad_row bad[] = {
       {"lora: {targets: [qurey]}",
@@ -143,7 +143,7 @@ static clv_code made(const char *train, const char *front, const char *head, clv
 
 /* Adapters are drawn from the seed, whatever file the base has; and they add to what the base
  * does, so that its layer has to hide by itself. */
-static void what_hides(void **state) {
+static void adapters_do_not_hide_a_known_or_frozen_layer(void **state) {
   (void)state;
   static const struct {
     const char *train, *front, *head, *text;
@@ -166,7 +166,7 @@ static void what_hides(void **state) {
 }
 
 /* A layer that begins with 0 is known to everybody. */
-static void zeros_are_known(void **state) {
+static void zero_initialized_layer_counts_as_known(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   clv_blueprint *b = NULL;
@@ -184,11 +184,11 @@ static void zeros_are_known(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(adapters_and_named_modules_learn),
-      cmocka_unit_test(configurations_return),
-      cmocka_unit_test(refusals),
-      cmocka_unit_test(what_hides),
-      cmocka_unit_test(zeros_are_known),
+      cmocka_unit_test(only_adapters_and_named_modules_learn),
+      cmocka_unit_test(lora_config_round_trips),
+      cmocka_unit_test(invalid_lora_options_are_refused),
+      cmocka_unit_test(adapters_do_not_hide_a_known_or_frozen_layer),
+      cmocka_unit_test(zero_initialized_layer_counts_as_known),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static const clv_model_inputs picture = {1, {{"input", CLV_F32, {4, {1, 3, 8, 8}
 #define CONV "{op: conv2d, out: 4, kernel: 3}, {op: relu}"
 #define CLASSES "{op: flatten}, {op: linear, out: 3}"
 
-static void pictures_that_change_are_refused(void **state) {
+static void cache_of_augmented_images_is_refused(void **state) {
   (void)state;
   expect("format: images, train: [t], images: {crop: 8}", &picture, CONV, CLASSES, none);
   expect("format: images, train: [t], images: {crop: 8, train_crop: random, pad: 2}", &picture,
@@ -67,7 +67,7 @@ static const clv_model_inputs words = {
 #define TABLE "{op: embedding, rows: 9, out: 4}, {op: linear, out: 4, name: x}"
 #define ATTEND "{op: attention, heads: 2, from: [x, x, x, lengths]}, {op: linear, out: 9}"
 
-static void hidden_tokens_and_packed_sequences_are_refused(void **state) {
+static void cache_of_masked_or_packed_text_is_refused(void **state) {
   (void)state;
   expect(TEXT ", objective: causal", &words, TABLE, ATTEND, none);
   expect(TEXT ", objective: masked", &words, TABLE, ATTEND,
@@ -78,8 +78,8 @@ static void hidden_tokens_and_packed_sequences_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pictures_that_change_are_refused),
-      cmocka_unit_test(hidden_tokens_and_packed_sequences_are_refused),
+      cmocka_unit_test(cache_of_augmented_images_is_refused),
+      cmocka_unit_test(cache_of_masked_or_packed_text_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

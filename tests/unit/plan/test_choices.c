@@ -22,7 +22,7 @@ static void expect_choices(uint64_t batch, int64_t least, uint32_t also, const c
   assert_string_equal(got.data, want);
 }
 
-static void choices(void **state) {
+static void micro_batch_choices_respect_the_minimum_size(void **state) {
   (void)state;
   expect_choices(1, 1, 0, "1");
   expect_choices(16, 1, 0, "1 2 4 8 16");
@@ -34,7 +34,7 @@ static void choices(void **state) {
   expect_choices(4096, 8, 128, "1 2 4 8 16 32 64 128");
 }
 
-static void between(void **state) {
+static void values_between_measurements_are_interpolated(void **state) {
   static const int64_t size[] = {16, 8, 2};
   static const double value[] = {10, 6, 0};
   static const struct {
@@ -47,6 +47,8 @@ static void between(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(choices), cmocka_unit_test(between)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(micro_batch_choices_respect_the_minimum_size),
+      cmocka_unit_test(values_between_measurements_are_interpolated)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

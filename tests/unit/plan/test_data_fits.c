@@ -55,7 +55,7 @@ static void expect(const char *text, const char *const *sets, size_t n_sets, con
   } while (0)
 #define EXPECT(...) EXPECT_OF(small, __VA_ARGS__)
 
-static void sets_and_batches(void **state) {
+static void mismatched_sets_and_batches_are_refused(void **state) {
   (void)state;
   put_zeros("x.npy", "<f4", "17, 4", (size_t)RECORDS * COLUMNS * 4);
   put_zeros("wide.npy", "<f4", "17, 5", (size_t)RECORDS * 5 * 4);
@@ -98,7 +98,7 @@ static void put_tokens(void) {
   put_numbers("y.npy", "2, 3", (const int64_t[]){0, 2, -100, -100, -100, 1}, 6);
 }
 
-static void tokens_boxes_and_lengths(void **state) {
+static void out_of_range_tokens_boxes_and_lengths_are_refused(void **state) {
   (void)state;
   put_tokens();
   EXPECT_OF(tokens, "", "train.seed=1");
@@ -124,7 +124,7 @@ static void tokens_boxes_and_lengths(void **state) {
   EXPECT_OF(tokens, "n.npy: record 1 has the length -1, and its sequence 3 places", "train.seed=1");
 }
 
-static void types_and_classes(void **state) {
+static void wrong_dtypes_and_class_counts_are_refused(void **state) {
   (void)state;
   put_tokens();
   put_zeros("n.npy", "<f4", "2,", 8);
@@ -193,7 +193,7 @@ static void expect_of_model(const char *family, const char *head, const int64_t 
     EXPECT_OF(text.data, says, "data.inputs=[ids]", "data.train=[ids.npy, y.npy]");
 }
 
-static void pads_follow_the_lengths(void **state) {
+static void pads_inside_the_length_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, inside[] = {2, 3, 4, 5, 6, 1, 7, 1};
   static const int64_t other[] = {2, 3, 4, 5, 6, 7, 1, 8};
   (void)state;
@@ -220,7 +220,7 @@ static void pads_follow_the_lengths(void **state) {
 }
 
 /* transformers takes the first place of such a record, whatever its attention makes of no token. */
-static void records_of_pads_alone_are_refused(void **state) {
+static void records_of_only_pads_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 1, 1, 1, 1}, one[] = {2, 3, 4, 5, 6, 1, 1, 1};
   (void)state;
   put_model("llama");
@@ -234,7 +234,7 @@ static void records_of_pads_alone_are_refused(void **state) {
 }
 
 /* -1 is no token, so that transformers scores the last place of every row. */
-static void pads_below_zero_score_the_last_place(void **state) {
+static void negative_pad_with_short_lengths_is_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 0, 0}, full[] = {4, 4};
   (void)state;
   put_model_with_pad("llama", -1);
@@ -246,7 +246,7 @@ static void pads_below_zero_score_the_last_place(void **state) {
   expect_of_model("llama", "sequence", ids, NULL, "");
 }
 
-static void labels_of_a_causal_head_are_shifted(void **state) {
+static void unshifted_causal_labels_are_refused(void **state) {
   static const int64_t ids[] = {2, 3, 4, 5, 6, 7, 1, 1}, n[] = {4, 2};
   (void)state;
   put_model("llama");
@@ -314,13 +314,14 @@ static void most_labels_of_their_own_place_are_noted(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_batches),
-                                     cmocka_unit_test(tokens_boxes_and_lengths),
-                                     cmocka_unit_test(types_and_classes),
-                                     cmocka_unit_test(pads_follow_the_lengths),
-                                     cmocka_unit_test(records_of_pads_alone_are_refused),
-                                     cmocka_unit_test(pads_below_zero_score_the_last_place),
-                                     cmocka_unit_test(labels_of_a_causal_head_are_shifted),
-                                     cmocka_unit_test(most_labels_of_their_own_place_are_noted)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(mismatched_sets_and_batches_are_refused),
+      cmocka_unit_test(out_of_range_tokens_boxes_and_lengths_are_refused),
+      cmocka_unit_test(wrong_dtypes_and_class_counts_are_refused),
+      cmocka_unit_test(pads_inside_the_length_are_refused),
+      cmocka_unit_test(records_of_only_pads_are_refused),
+      cmocka_unit_test(negative_pad_with_short_lengths_is_refused),
+      cmocka_unit_test(unshifted_causal_labels_are_refused),
+      cmocka_unit_test(most_labels_of_their_own_place_are_noted)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -79,7 +79,7 @@ static clv_code hold_hop_alone(clv_blueprint *b, clv_policy *p, clv_err *err) {
   return clv_blueprint_check_policy(b, &nothing, err);
 }
 
-static void plan_policy_and_record_have_the_same_words(void **state) {
+static void hop_names_match_in_plan_policy_and_record(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
@@ -120,7 +120,7 @@ static void policy_that_permits_the_stage_permits_its_hop(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(plan_policy_and_record_have_the_same_words),
+      cmocka_unit_test(hop_names_match_in_plan_policy_and_record),
       cmocka_unit_test(policy_that_permits_the_stage_permits_its_hop),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

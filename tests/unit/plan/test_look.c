@@ -58,7 +58,7 @@ static const clv_egress_row *row_of(const clv_blueprint *b, clv_egress_kind kind
   return NULL;
 }
 
-static void what_is_read_is_a_finding_of_its_rows(void **state) {
+static void readable_data_adds_a_finding_to_its_rows(void **state) {
   (void)state;
   CLV_AUTO(clv_session_config_freep)
   clv_session_config *c = session("tokens_readable: true, labels_readable: true");
@@ -78,7 +78,7 @@ static void what_is_read_is_a_finding_of_its_rows(void **state) {
   assert_non_null(strstr(page.data, "READABLE by w1"));
 }
 
-static void a_figure_at_its_limit_is_no_finding(void **state) {
+static void figure_at_its_limit_is_no_finding(void **state) {
   (void)state;
   for (int above = 0; above < 2; above++) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = session("tokens_readable: true");
@@ -91,7 +91,7 @@ static void a_figure_at_its_limit_is_no_finding(void **state) {
   }
 }
 
-static void what_is_read_needs_a_key(void **state) {
+static void readable_data_needs_a_privacy_key(void **state) {
   (void)state;
   static const struct {
     const char *privacy;
@@ -120,9 +120,9 @@ static void what_is_read_needs_a_key(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_read_is_a_finding_of_its_rows),
-      cmocka_unit_test(a_figure_at_its_limit_is_no_finding),
-      cmocka_unit_test(what_is_read_needs_a_key),
+      cmocka_unit_test(readable_data_adds_a_finding_to_its_rows),
+      cmocka_unit_test(figure_at_its_limit_is_no_finding),
+      cmocka_unit_test(readable_data_needs_a_privacy_key),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

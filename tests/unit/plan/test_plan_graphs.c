@@ -60,7 +60,7 @@ static void expect_table(const char *privacy, const char *middle, const char *wa
 
 /* Each value that crosses is told, and each input that goes to a worker; what is read at home
  * stays. */
-static void each_tensor_is_told(void **state) {
+static void egress_table_lists_every_sent_tensor(void **state) {
   (void)state;
   expect_table("tokens_readable: true",
                "  - {name: middle, at: w1, layers: [" ATTEND ", {op: add, from: [a, x]}]}\n",
@@ -101,7 +101,7 @@ static void expect_refused(const char *layers, const char *input) {
 }
 
 /* What is read as numbers, too, is more than lengths. */
-static void inputs_at_workers_are_permitted_or_refused(void **state) {
+static void worker_inputs_need_permission(void **state) {
   (void)state;
   expect_refused("{op: concat, from: [m, extra]}", "extra");
   expect_refused(
@@ -110,7 +110,7 @@ static void inputs_at_workers_are_permitted_or_refused(void **state) {
       "lengths");
 }
 
-static void lengths_are_told(void **state) {
+static void plan_reports_sent_lengths(void **state) {
   (void)state;
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
@@ -130,9 +130,9 @@ static void lengths_are_told(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_tensor_is_told),
-      cmocka_unit_test(inputs_at_workers_are_permitted_or_refused),
-      cmocka_unit_test(lengths_are_told),
+      cmocka_unit_test(egress_table_lists_every_sent_tensor),
+      cmocka_unit_test(worker_inputs_need_permission),
+      cmocka_unit_test(plan_reports_sent_lengths),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -372,7 +372,7 @@ static const front_row fronts[] = {
     {&number, EMBEDDING ", {op: lstm, out: 5}", "", "", TOKENS, 0},
 };
 
-static void what_a_front_shows(void **state) {
+static void front_findings_match_the_table(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(fronts); i++) {
     const front_row *r = &fronts[i];
@@ -396,7 +396,7 @@ static void what_a_front_shows(void **state) {
 }
 
 /* input -> conv -> add, with the input beside it: one addend is the record itself. */
-static void each_addend_is_a_path(void **state) {
+static void each_addend_is_checked_as_its_own_path(void **state) {
   (void)state;
   static const char *const want[] = {"RAW INPUT", "PICTURE"};
   for (int around = 0; around < 2; around++) {
@@ -448,7 +448,7 @@ static void know(clv_blueprint *b, const char *name) {
 }
 
 /* A layer that a worker had once is no secret, whatever the session file says. */
-static void layers_may_be_known(void **state) {
+static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
   (void)state;
   static const char stages[] = "  - {name: front, at: master, layers: [" CONV
                                "]}\n  - {name: middle, at: w1, layers: [" MIDDLE "]}\n" HEAD;
@@ -525,7 +525,7 @@ static void check_head(const head_row *r) {
     fail_msg("%s %s %s: %u layers hide", r->layers, r->more, r->train, b->stages[1].head_layers);
 }
 
-static void what_a_head_hides(void **state) {
+static void head_findings_match_the_table(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(heads); i++) check_head(&heads[i]);
 }
@@ -548,7 +548,7 @@ static const char demo_as_it_was[] = "  - {name: front, at: master, layers: [" C
                                      "]}\n"
                                      "  - {name: tail, at: w2, layers: [{op: linear, out: 3}]}\n";
 
-static void refusals_name_the_path_and_both_ways_out(void **state) {
+static void refusal_names_the_path_and_both_remedies(void **state) {
   (void)state;
   refused(
       &image, "", demo_as_it_was,
@@ -604,7 +604,7 @@ static void refusals_name_dropout(void **state) {
           "with one value alone by the dropout in front of it");
 }
 
-static void each_key_permits_its_case(void **state) {
+static void each_privacy_key_permits_only_its_findings(void **state) {
   static const clv_findings all = 2 * CLV_FINDING_LABELS - 1;
   static const clv_findings want[5] = {
       CLV_FINDING_PICTURE, CLV_FINDING_PICTURE | CLV_FINDING_FRONT_KNOWN,
@@ -634,7 +634,7 @@ static void expect_told(const char *privacy, const char *train, const char *stag
   assert_string_equal(object.data, json);
 }
 
-static void plan_tells_the_case(void **state) {
+static void plan_reports_label_and_record_exposure(void **state) {
   (void)state;
   expect_told(
       "", "",
@@ -689,7 +689,7 @@ static void expect_front(const char *weights, const char *train, const char *lay
 }
 
 /* Whether the front can be computed by others decides how many tokens are read. */
-static void plan_tells_how_tokens_are_read(void **state) {
+static void plan_reports_token_exposure_by_front_secrecy(void **state) {
   (void)state;
   static const char table[] = "{op: embedding, rows: 9, out: 4}",
                     both[] = "{op: embedding, rows: 9, out: 4}, {op: linear, out: 5}";
@@ -817,7 +817,7 @@ static double infer_by_direction(const victim *v) {
   return (double)right / (SAMPLES - CLASSES);
 }
 
-static void a_last_stage_reads_every_label_and_a_u_shape_lets_them_be_inferred(void **state) {
+static void u_shape_stops_reading_but_not_inferring_labels(void **state) {
   static victim v;
   uint32_t random = 1;
   (void)state;
@@ -841,16 +841,16 @@ static void a_last_stage_reads_every_label_and_a_u_shape_lets_them_be_inferred(v
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_a_front_shows),
-      cmocka_unit_test(each_addend_is_a_path),
-      cmocka_unit_test(layers_may_be_known),
-      cmocka_unit_test(what_a_head_hides),
-      cmocka_unit_test(refusals_name_the_path_and_both_ways_out),
+      cmocka_unit_test(front_findings_match_the_table),
+      cmocka_unit_test(each_addend_is_checked_as_its_own_path),
+      cmocka_unit_test(layer_once_sent_to_a_worker_is_no_longer_secret),
+      cmocka_unit_test(head_findings_match_the_table),
+      cmocka_unit_test(refusal_names_the_path_and_both_remedies),
       cmocka_unit_test(refusals_name_dropout),
-      cmocka_unit_test(each_key_permits_its_case),
-      cmocka_unit_test(plan_tells_the_case),
-      cmocka_unit_test(plan_tells_how_tokens_are_read),
-      cmocka_unit_test(a_last_stage_reads_every_label_and_a_u_shape_lets_them_be_inferred),
+      cmocka_unit_test(each_privacy_key_permits_only_its_findings),
+      cmocka_unit_test(plan_reports_label_and_record_exposure),
+      cmocka_unit_test(plan_reports_token_exposure_by_front_secrecy),
+      cmocka_unit_test(u_shape_stops_reading_but_not_inferring_labels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

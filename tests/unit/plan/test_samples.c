@@ -38,7 +38,7 @@ static void fill(float *v) {
   clv_rng_uniform(&key, -1, 1, v, VALUES);
 }
 
-static void pieces_of_any_size_are_one_tensor(void **state) {
+static void digest_does_not_depend_on_piece_size(void **state) {
   (void)state;
   static float v[VALUES];
   const clv_shape shape = CLV_SHAPE(ROWS, COLUMNS), other = CLV_SHAPE(COLUMNS, ROWS);
@@ -54,7 +54,7 @@ static void pieces_of_any_size_are_one_tensor(void **state) {
   assert_false(equal(digest_of(CLV_F32, &shape, v, sizeof v), d));
 }
 
-static void a_copy_in_bf16_is_the_same(void **state) {
+static void bf16_copy_has_the_same_digest(void **state) {
   (void)state;
   static float v[VALUES];
   static uint16_t half[VALUES];
@@ -100,7 +100,7 @@ static void draw(uint64_t seed, float *v) {
     v[i] = more[4 * i] + more[4 * i + 1] + more[4 * i + 2] + more[4 * i + 3];
 }
 
-static void copies_in_another_unit_type_or_order_are_found(void **state) {
+static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
   (void)state;
   static float v[VALUES], w[VALUES];
   static const float by[] = {2, 3, -0.7F, 1e-3F};
@@ -169,7 +169,7 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   assert_false(clv_weights_sample_moments(&s, true, &other));
 }
 
-static void drawings_of_one_shape_differ_in_form(void **state) {
+static void independent_random_weights_are_not_confused(void **state) {
   (void)state;
   static float v[VALUES];
   clv_weights_moments of[2 * DRAWINGS];
@@ -184,7 +184,7 @@ static void drawings_of_one_shape_differ_in_form(void **state) {
   }
 }
 
-static void biases_and_counts_are_none(void **state) {
+static void biases_and_integer_tensors_are_not_sampled(void **state) {
   (void)state;
   clv_weights_sample s;
   const clv_shape bias = CLV_SHAPE(8), weight = CLV_SHAPE(8, 8), none = CLV_SHAPE(0, 8);
@@ -205,7 +205,7 @@ static clv_label_order order_of(const double *labels, size_t n) {
   return clv_label_order_compute(copy, n);
 }
 
-static void drawn_labels_have_no_order(void **state) {
+static void shuffled_labels_have_no_order(void **state) {
   (void)state;
   static double labels[LABELS];
   uint32_t order[LABELS];
@@ -219,7 +219,7 @@ static void drawn_labels_have_no_order(void **state) {
   }
 }
 
-static void contiguous_classes_stand_out(void **state) {
+static void sorted_labels_are_detected(void **state) {
   (void)state;
   static double labels[LABELS];
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i * CLASSES / LABELS);
@@ -240,7 +240,7 @@ static void put_blocks(double *labels, size_t records, size_t classes, size_t bl
   }
 }
 
-static void few_records_in_blocks_stand_out(void **state) {
+static void small_label_blocks_are_detected(void **state) {
   (void)state;
   static double labels[LABELS];
   static const struct {
@@ -260,7 +260,7 @@ static void few_records_in_blocks_stand_out(void **state) {
   assert_int_equal(order_of(labels, 80).lag, 1); /* blocks cover four fifths */
 }
 
-static void so_do_blocks_and_periods(void **state) {
+static void label_blocks_and_periods_are_detected(void **state) {
   (void)state;
   static double labels[LABELS];
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i / 3 * 7 % 11 % CLASSES);
@@ -271,7 +271,7 @@ static void so_do_blocks_and_periods(void **state) {
   assert_int_equal(order_of(labels, LABELS).lag, 70);
 }
 
-static void one_class_has_no_order(void **state) {
+static void labels_of_one_class_have_no_order(void **state) {
   (void)state;
   static const double labels[LABELS] = {0};
   assert_int_equal(order_of(labels, LABELS).lag, 0);
@@ -281,18 +281,18 @@ static void one_class_has_no_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pieces_of_any_size_are_one_tensor),
-      cmocka_unit_test(a_copy_in_bf16_is_the_same),
-      cmocka_unit_test(copies_in_another_unit_type_or_order_are_found),
+      cmocka_unit_test(digest_does_not_depend_on_piece_size),
+      cmocka_unit_test(bf16_copy_has_the_same_digest),
+      cmocka_unit_test(scaled_converted_or_permuted_copies_are_recognized),
       cmocka_unit_test(large_tensors_are_found_in_any_order),
       cmocka_unit_test(a_tensor_that_is_not_whole_has_no_form),
-      cmocka_unit_test(drawings_of_one_shape_differ_in_form),
-      cmocka_unit_test(biases_and_counts_are_none),
-      cmocka_unit_test(drawn_labels_have_no_order),
-      cmocka_unit_test(contiguous_classes_stand_out),
-      cmocka_unit_test(few_records_in_blocks_stand_out),
-      cmocka_unit_test(so_do_blocks_and_periods),
-      cmocka_unit_test(one_class_has_no_order),
+      cmocka_unit_test(independent_random_weights_are_not_confused),
+      cmocka_unit_test(biases_and_integer_tensors_are_not_sampled),
+      cmocka_unit_test(shuffled_labels_have_no_order),
+      cmocka_unit_test(sorted_labels_are_detected),
+      cmocka_unit_test(small_label_blocks_are_detected),
+      cmocka_unit_test(label_blocks_and_periods_are_detected),
+      cmocka_unit_test(labels_of_one_class_have_no_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

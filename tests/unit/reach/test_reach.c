@@ -227,7 +227,7 @@ static void compare(const clv_graph *g, const char *what, int64_t got, int64_t w
   fail_msg("%s: %lld, numbers say %lld", what, (long long)got, (long long)want);
 }
 
-static void what_is_found_agrees_with_numbers(void **state) {
+static void computed_reach_matches_perturbation_counts(void **state) {
   static const clv_reach_layer away[64];
   clv_reach found[64];
   uint32_t r = 1;
@@ -275,7 +275,7 @@ static void large_windows_exceed_the_budget(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_found_agrees_with_numbers),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(computed_reach_matches_perturbation_counts),
                                      cmocka_unit_test(large_windows_exceed_the_budget)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,7 +77,7 @@ static bool own_with(node *n, size_t left, const clv_rref_new_ids *b, clv_tensor
 }
 
 /* Kept with its value or not at all, wherever in between the memory ends. */
-static void what_is_kept_has_its_value(void **state) {
+static void kept_reference_has_its_value_or_is_refused(void **state) {
   const clv_rref_new_ids b = {1, 2, 3};
   const clv_shape scalar = {0};
   unsigned kept = 0, refused = 0;
@@ -111,6 +111,6 @@ static void what_is_kept_has_its_value(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_kept_has_its_value)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(kept_reference_has_its_value_or_is_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

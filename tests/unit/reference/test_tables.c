@@ -501,7 +501,7 @@ static void walk_after(const char *first, uint8_t state, const cell *cells, size
   }
 }
 
-static void each_cell_does_what_it_says(void **state) {
+static void each_table_cell_has_its_documented_effect(void **state) {
   (void)state;
   walk_all(entry_cells, CLV_COUNT(entry_cells));
   walk_all(fork_cells, CLV_COUNT(fork_cells));
@@ -526,7 +526,7 @@ static void check_never(clv_rref_machine m, uint8_t s, uint8_t f) {
   assert_int_equal(state, s);
 }
 
-static void each_cell_is_reached_or_refused(void **state) {
+static void each_table_cell_is_reached_or_impossible(void **state) {
   (void)state;
   for (clv_rref_machine m = 0; m < RREF_MACHINES; m++)
     for (uint8_t s = 0; s < clv_rref_n_states(m); s++)
@@ -550,7 +550,7 @@ static void assert_then(const char *program, const char *out) {
 }
 
 /* Soon from an owner that did not know the handle yet, later from one that has the request. */
-static void a_value_that_does_not_come_is_asked_for_again(void **state) {
+static void missing_value_is_fetched_again(void **state) {
   (void)state;
   assert_then("keep fetch -FETCH again", "KEEP1 FETCH1");
   assert_then("keep +KEEP fetch +FETCH again", "");
@@ -560,7 +560,7 @@ static void a_value_that_does_not_come_is_asked_for_again(void **state) {
 }
 
 /* Each number once: the second time it is the answer alone. */
-static void a_repeated_message_is_answered_as_before(void **state) {
+static void repeated_message_is_only_acknowledged(void **state) {
   node n;
   (void)state;
   node_init(&n);
@@ -577,7 +577,7 @@ static void a_repeated_message_is_answered_as_before(void **state) {
 }
 
 /* What its sender gave up: its place in the window is that of a later message. */
-static void an_answer_that_is_too_late_is_none(void **state) {
+static void late_acknowledgment_is_dropped(void **state) {
   node n;
   uint64_t number;
   clv_code code;
@@ -599,7 +599,7 @@ static void count(const node *n, uint32_t *ret) {
 }
 
 /* The first value, and no other, is held and let go once. */
-static void what_is_settled_stays(void **state) {
+static void first_settled_value_is_kept(void **state) {
   clv_shape scalar = {0};
   clv_tensor *other;
   clv_err err;
@@ -620,7 +620,7 @@ static void what_is_settled_stays(void **state) {
 }
 
 /* Nothing is lost, and what was cancelled does not come. */
-static void results_may_wait_for_several_inputs(void **state) {
+static void queued_results_survive_later_messages(void **state) {
   node n;
   uint32_t left;
   (void)state;
@@ -642,7 +642,7 @@ static void results_may_wait_for_several_inputs(void **state) {
 }
 
 /* Its record is not the next one's before its last result has been taken. */
-static void a_result_outlives_its_record(void **state) {
+static void record_is_reused_only_after_its_last_result(void **state) {
   node n;
   uint32_t left;
   (void)state;
@@ -660,7 +660,7 @@ static void a_result_outlives_its_record(void **state) {
 }
 
 /* Each kind of result, left in the queue with what it holds. */
-static void a_table_may_be_freed_with_its_results(void **state) {
+static void table_free_releases_queued_results(void **state) {
   static const char *const programs[] = {"own",   "own fetch",      "keep pass",
                                          "<KEEP", "keep-here pass", "<USE fetch"};
   (void)state;
@@ -679,7 +679,7 @@ static void a_table_may_be_freed_with_its_results(void **state) {
 }
 
 /* Hostile numbers between two takings: what left the window is not answered, and none is sought. */
-static void numbers_may_jump_while_results_wait(void **state) {
+static void number_jump_drops_acks_outside_the_window(void **state) {
   node n;
   (void)state;
   node_init(&n);
@@ -693,16 +693,16 @@ static void numbers_may_jump_while_results_wait(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_cell_does_what_it_says),
-      cmocka_unit_test(each_cell_is_reached_or_refused),
-      cmocka_unit_test(a_value_that_does_not_come_is_asked_for_again),
-      cmocka_unit_test(a_repeated_message_is_answered_as_before),
-      cmocka_unit_test(an_answer_that_is_too_late_is_none),
-      cmocka_unit_test(what_is_settled_stays),
-      cmocka_unit_test(results_may_wait_for_several_inputs),
-      cmocka_unit_test(a_result_outlives_its_record),
-      cmocka_unit_test(a_table_may_be_freed_with_its_results),
-      cmocka_unit_test(numbers_may_jump_while_results_wait),
+      cmocka_unit_test(each_table_cell_has_its_documented_effect),
+      cmocka_unit_test(each_table_cell_is_reached_or_impossible),
+      cmocka_unit_test(missing_value_is_fetched_again),
+      cmocka_unit_test(repeated_message_is_only_acknowledged),
+      cmocka_unit_test(late_acknowledgment_is_dropped),
+      cmocka_unit_test(first_settled_value_is_kept),
+      cmocka_unit_test(queued_results_survive_later_messages),
+      cmocka_unit_test(record_is_reused_only_after_its_last_result),
+      cmocka_unit_test(table_free_releases_queued_results),
+      cmocka_unit_test(number_jump_drops_acks_outside_the_window),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void shares(clv_status_session *s, double busy, double idle, double for_c
   s->for_cores = for_cores;
 }
 
-static void before_there_is_work(void **state) {
+static void session_without_work_names_the_missing_step(void **state) {
   (void)state;
   first.attached = false;
   says(&first, "no master is attached; the session is closed when its lease is over");
@@ -89,7 +89,7 @@ static void before_there_is_work(void **state) {
   modules[0].calls_per_s = 4;
 }
 
-static void computing(void **state) {
+static void busy_session_reports_its_computing_share(void **state) {
   (void)state;
   shares(&first, 0.99, 0.01, 0);
   says(&first, "computing 99 %");
@@ -100,7 +100,7 @@ static void computing(void **state) {
        "0 %, 0.2 ms round trip)");
 }
 
-static void a_slow_link(void **state) {
+static void slow_link_is_named_with_rate_and_round_trip(void **state) {
   (void)state;
   shares(&first, 0.2, 0.8, 0);
   links[0][0] = (clv_status_link){.peer = "",
@@ -116,7 +116,7 @@ static void a_slow_link(void **state) {
   says(&first, "waiting for the master 71 %: link 12 Mbit/s in, 1.0 Gbit/s out, 82 ms round trip");
 }
 
-static void a_far_peer(void **state) {
+static void long_round_trip_to_a_peer_is_named(void **state) {
   (void)state;
   links[1][1].awaited = 0.8;
   links[1][1].round_trip_s = links[1][0].round_trip_s = 0.08;
@@ -127,7 +127,7 @@ static void a_far_peer(void **state) {
 }
 
 /* Not every program is a pipeline: whose values a module waits for is not known by its number. */
-static void a_module_of_a_program(void **state) {
+static void program_module_is_named_instead_of_a_stage(void **state) {
   (void)state;
   static clv_status_module encoder[] = {{.index = 1, .name = "encoder", .calls_per_s = 4}};
   static clv_status_module decoder[] = {{.index = 2, .name = "decoder", .calls_per_s = 4}};
@@ -144,7 +144,7 @@ static void a_module_of_a_program(void **state) {
 }
 
 /* Waits that are shorter than a round trip are not for one. */
-static void a_far_master_that_is_ahead(void **state) {
+static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
   (void)state;
   links[1][0].awaited = 0.9;
   links[1][0].round_trip_s = 0.08;
@@ -155,7 +155,7 @@ static void a_far_master_that_is_ahead(void **state) {
 }
 
 /* A PING that stands in line at a busy host does not make its link the reason. */
-static void a_round_trip_through_a_busy_host(void **state) {
+static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   (void)state;
   shares(&first, 0.75, 0.25, 0);
   links[1][0].awaited = 0.97;
@@ -167,7 +167,7 @@ static void a_round_trip_through_a_busy_host(void **state) {
 }
 
 /* The master only waits as well: who computes is named, wherever the packets came from. */
-static void a_busy_stage(void **state) {
+static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
   shares(&first, 0.95, 0.05, 0);
   links[1][0].awaited = 0.6;
@@ -177,7 +177,7 @@ static void a_busy_stage(void **state) {
   says(&second[0], "waiting 100 %: stage s1 on worker-1 waits for the cores there 80 %");
 }
 
-static void a_peer_that_waits_itself(void **state) {
+static void waiting_peer_is_named_with_its_own_wait(void **state) {
   (void)state;
   links[1][1].awaited = 0.9;
   says(&second[0],
@@ -196,7 +196,7 @@ static void a_peer_that_waits_itself(void **state) {
   says(&second[0], "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
 }
 
-static void a_wait_in_progress(void **state) {
+static void ongoing_wait_is_reported(void **state) {
   (void)state;
   first.calls_waiting = 3;
   says(&first, "waiting 100 %: nothing has come, 3 calls wait for values");
@@ -227,7 +227,7 @@ static void a_wait_in_progress(void **state) {
   says(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
 }
 
-static void waits_for_the_cores(void **state) {
+static void core_wait_names_the_computing_session(void **state) {
   (void)state;
   shares(&second[0], 0.2, 0.2, 0.6);
   shares(&second[1], 0.9, 0.1, 0);
@@ -236,7 +236,7 @@ static void waits_for_the_cores(void **state) {
   says(&second[0], "waiting for the cores 60 %: somebody else's session computes");
 }
 
-static void the_cores_of_many(void **state) {
+static void core_wait_names_at_most_three_sessions(void **state) {
   (void)state;
   static clv_status_session many[5];
   static const char *const want[] = {
@@ -258,7 +258,7 @@ static void the_cores_of_many(void **state) {
 }
 
 /* Numbers that no worker can mean do no harm. */
-static void nonsense(void **state) {
+static void impossible_numbers_do_not_break_the_report(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   static const double odd[] = {-1, 1e300, 0.0 / 0.0, 1.0 / 0.0};
@@ -278,19 +278,19 @@ static void nonsense(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(before_there_is_work),
-      TEST(computing),
-      TEST(a_slow_link),
-      TEST(a_far_peer),
-      TEST(a_far_master_that_is_ahead),
-      TEST(a_round_trip_through_a_busy_host),
-      TEST(a_busy_stage),
-      TEST(a_module_of_a_program),
-      TEST(a_peer_that_waits_itself),
-      TEST(a_wait_in_progress),
-      TEST(waits_for_the_cores),
-      TEST(the_cores_of_many),
-      TEST(nonsense),
+      TEST(session_without_work_names_the_missing_step),
+      TEST(busy_session_reports_its_computing_share),
+      TEST(slow_link_is_named_with_rate_and_round_trip),
+      TEST(long_round_trip_to_a_peer_is_named),
+      TEST(waits_shorter_than_a_round_trip_blame_the_master),
+      TEST(slow_ping_of_a_busy_host_does_not_blame_the_link),
+      TEST(computing_stage_is_named_as_the_cause),
+      TEST(program_module_is_named_instead_of_a_stage),
+      TEST(waiting_peer_is_named_with_its_own_wait),
+      TEST(ongoing_wait_is_reported),
+      TEST(core_wait_names_the_computing_session),
+      TEST(core_wait_names_at_most_three_sessions),
+      TEST(impossible_numbers_do_not_break_the_report),
   };
   return cmocka_run_group_tests_name("diagnosis", tests, NULL, NULL);
 }

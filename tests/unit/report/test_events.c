@@ -99,7 +99,7 @@ static void expect_event(const clv_bytes *file, size_t *at, const char *want, si
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void bytes_are_as_the_protobuf_says(void **state) {
+static void event_file_bytes_match_the_protobuf(void **state) {
   static const clv_scalar two[] = {{"a", 1.5}, {"bc", -2}};
   char folder[100], paths[8][200];
   CLV_AUTO(clv_bytes_done) clv_bytes file = {0};
@@ -135,7 +135,7 @@ static void bytes_are_as_the_protobuf_says(void **state) {
   assert_null(next_event(&file, &at, &len));
 }
 
-static void a_later_file_sorts_behind(void **state) {
+static void later_event_file_sorts_last(void **state) {
   char folder[100], paths[8][200], old[200];
   (void)state;
   snprintf(folder, sizeof folder, "%s/order", scratch);
@@ -152,7 +152,7 @@ static void a_later_file_sorts_behind(void **state) {
   assert_non_null(strstr(paths[4], ".9999999999."));
 }
 
-static void records_wait_for_a_flush(void **state) {
+static void records_are_buffered_until_flush(void **state) {
   static const clv_scalar one[] = {{"x", 1}};
   char folder[100], paths[8][200];
   (void)state;
@@ -177,7 +177,7 @@ static void records_wait_for_a_flush(void **state) {
 }
 
 /* Whole records stay readable; once there is room again, later ones follow. */
-static void a_full_disk_loses_records_alone(void **state) {
+static void full_disk_loses_only_unwritten_records(void **state) {
   static const clv_scalar one[] = {{"x", 1}};
   const struct rlimit tight = {4096, RLIM_INFINITY}, wide = {RLIM_INFINITY, RLIM_INFINITY};
   char folder[100], paths[8][200];
@@ -201,7 +201,7 @@ static void a_full_disk_loses_records_alone(void **state) {
   assert_int_equal(count_events(paths[0]), kept + 1);
 }
 
-static void a_folder_that_cannot_be_is_an_error(void **state) {
+static void folder_that_cannot_be_created_is_an_error(void **state) {
   char path[100];
   clv_event_file *e = NULL;
   clv_err err = {0};
@@ -215,11 +215,11 @@ static void a_folder_that_cannot_be_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bytes_are_as_the_protobuf_says),
-      cmocka_unit_test(a_later_file_sorts_behind),
-      cmocka_unit_test(records_wait_for_a_flush),
-      cmocka_unit_test(a_full_disk_loses_records_alone),
-      cmocka_unit_test(a_folder_that_cannot_be_is_an_error),
+      cmocka_unit_test(event_file_bytes_match_the_protobuf),
+      cmocka_unit_test(later_event_file_sorts_last),
+      cmocka_unit_test(records_are_buffered_until_flush),
+      cmocka_unit_test(full_disk_loses_only_unwritten_records),
+      cmocka_unit_test(folder_that_cannot_be_created_is_an_error),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

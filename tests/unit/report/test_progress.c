@@ -12,7 +12,7 @@ static int setup(void **state) {
   return chdir(scratch);
 }
 
-static void a_time_is_short(void **state) {
+static void durations_are_formatted_briefly(void **state) {
   static const struct {
     double s;
     const char *text;
@@ -44,7 +44,7 @@ static void print(uint64_t steps, uint64_t total, clv_bytes *ret_text, clv_bytes
   assert_ok(clv_file_read(CLV_JOURNAL_JSON, 1 << 20, ret_json, &err), &err);
 }
 
-static void lines_print_how_long_it_takes(void **state) {
+static void remaining_time_is_printed_only_when_known(void **state) {
   static const struct {
     uint64_t steps, total;
     bool told;
@@ -59,7 +59,7 @@ static void lines_print_how_long_it_takes(void **state) {
   }
 }
 
-static void an_evaluation_says_where_it_stands(void **state) {
+static void evaluation_line_has_step_and_epoch(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   clv_reporter *r = NULL;
   clv_err err = {0};
@@ -77,9 +77,9 @@ static void an_evaluation_says_where_it_stands(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_time_is_short),
-      cmocka_unit_test(lines_print_how_long_it_takes),
-      cmocka_unit_test(an_evaluation_says_where_it_stands),
+      cmocka_unit_test(durations_are_formatted_briefly),
+      cmocka_unit_test(remaining_time_is_printed_only_when_known),
+      cmocka_unit_test(evaluation_line_has_step_and_epoch),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

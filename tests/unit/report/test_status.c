@@ -156,7 +156,7 @@ static const char brief_at_80[] =
     "(in short, to fit the window: a higher one shows all)\n";
 /* clang-format on */
 
-static void draws_the_same_text(void **state) {
+static void status_text_matches_the_expected_text(void **state) {
   (void)state;
   static const struct {
     unsigned width;
@@ -174,7 +174,7 @@ static void draws_the_same_text(void **state) {
 
 /* Whatever the width: no line is longer, and nothing but printable ASCII and line ends comes
  * out. */
-static void stays_inside_the_width(void **state) {
+static void status_text_stays_within_the_width(void **state) {
   (void)state;
   for (unsigned width = 0; width < 200; width++) {
     CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
@@ -289,7 +289,7 @@ static const char tenant_at_100[] =
     "    contexts 0  values 0  references 0 kept, 0 used  calls waiting 0  memory 0 B of 0 B\n";
 /* clang-format on */
 
-static void a_tenant_sees_its_own(void **state) {
+static void tenant_sees_only_its_own_session(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes wide = {0}, narrow = {0}, json = {0};
   clv_status_text(&a_tenants_status, 100, &wide);
@@ -305,7 +305,7 @@ static void a_tenant_sees_its_own(void **state) {
 }
 
 /* A word that is longer than the line is cut, not lost. */
-static void cuts_long_words(void **state) {
+static void words_longer_than_the_line_are_wrapped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   static char text[300];
@@ -318,7 +318,7 @@ static void cuts_long_words(void **state) {
   assert_int_equal(n, sizeof text - 1);
 }
 
-static void a_status_of_nobody(void **state) {
+static void status_without_workers_is_one_line(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0}, json = {0};
   clv_status_view view = {.title = "t", .clock = "00:00:00"};
@@ -360,9 +360,12 @@ static void json_has_a_line_per_worker(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(draws_the_same_text),   cmocka_unit_test(stays_inside_the_width),
-      cmocka_unit_test(a_tenant_sees_its_own), cmocka_unit_test(cuts_long_words),
-      cmocka_unit_test(a_status_of_nobody),    cmocka_unit_test(json_has_a_line_per_worker),
+      cmocka_unit_test(status_text_matches_the_expected_text),
+      cmocka_unit_test(status_text_stays_within_the_width),
+      cmocka_unit_test(tenant_sees_only_its_own_session),
+      cmocka_unit_test(words_longer_than_the_line_are_wrapped),
+      cmocka_unit_test(status_without_workers_is_one_line),
+      cmocka_unit_test(json_has_a_line_per_worker),
   };
   return cmocka_run_group_tests_name("look", tests, NULL, NULL);
 }

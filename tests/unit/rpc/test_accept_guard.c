@@ -91,18 +91,18 @@ static void after_flood_of(int n) {
   free(fds);
 }
 
-static void test_flood_150(void **state) {
+static void test_server_recovers_from_150_connections(void **state) {
   (void)state;
   after_flood_of(150);
 }
 
-static void test_flood_300(void **state) {
+static void test_server_recovers_from_300_connections(void **state) {
   (void)state;
   after_flood_of(300);
 }
 
 /* Silent connections are let go after the handshake time even if the flood never closes them. */
-static void test_standing_flood(void **state) {
+static void test_silent_connections_are_dropped_after_a_timeout(void **state) {
   (void)state;
   enum { N = 200 };
   static int fds[N];
@@ -117,9 +117,9 @@ static void test_standing_flood(void **state) {
 int main(int argc, char **argv) {
   if (argc == 2) run_server(argv[1]);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_flood_150),
-      cmocka_unit_test(test_flood_300),
-      cmocka_unit_test(test_standing_flood),
+      cmocka_unit_test(test_server_recovers_from_150_connections),
+      cmocka_unit_test(test_server_recovers_from_300_connections),
+      cmocka_unit_test(test_silent_connections_are_dropped_after_a_timeout),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);
 }

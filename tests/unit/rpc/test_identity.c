@@ -72,7 +72,7 @@ static clv_rpc_server_counts counts(void) {
 }
 
 /* The server's certificate has no DNS name: the address that is dialled plays no part. */
-static void test_good(void **state) {
+static void test_allowed_identity_is_served(void **state) {
   (void)state;
   clv_err err;
   must(greet(&master, WORKER_URI, &err), &err);
@@ -80,7 +80,7 @@ static void test_good(void **state) {
   assert_int_equal(counts().calls, 1);
 }
 
-static void test_denied_identity(void **state) {
+static void test_identity_not_in_the_allow_list_is_denied(void **state) {
   (void)state;
   clv_err err;
   expect_error(CLV_DENIED, OTHER_URI " is not allowed here", greet(&other, WORKER_URI, &err), &err);
@@ -88,7 +88,7 @@ static void test_denied_identity(void **state) {
   assert_int_equal(svc.handled, 0);
 }
 
-static void test_one_uri(void **state) {
+static void test_client_without_exactly_one_uri_is_refused(void **state) {
   (void)state;
   clv_err err;
   expect_error(CLV_UNAUTHENTICATED, "names no URI", greet(&none, WORKER_URI, &err), &err);
@@ -97,14 +97,14 @@ static void test_one_uri(void **state) {
 }
 
 /* A DNS name spelled like an allowed URI is no URI. */
-static void test_dns_spelled_like_uri(void **state) {
+static void test_dns_name_spelled_like_a_uri_is_refused(void **state) {
   (void)state;
   clv_err err;
   expect_error(CLV_UNAUTHENTICATED, "names no URI", greet(&dns_fake, WORKER_URI, &err), &err);
   assert_int_equal(svc.handled, 0);
 }
 
-static void test_foreign_client(void **state) {
+static void test_client_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
   identity mixed = {master.ca, foreign.cert, foreign.key};
@@ -112,7 +112,7 @@ static void test_foreign_client(void **state) {
   assert_int_equal(counts().calls, 0);
 }
 
-static void test_foreign_server(void **state) {
+static void test_server_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
   identity mixed = {foreign.ca, master.cert, master.key};
@@ -121,7 +121,7 @@ static void test_foreign_server(void **state) {
 }
 
 /* A server of another name gets nothing: no call ever reaches it. */
-static void test_wrong_server(void **state) {
+static void test_server_with_another_uri_gets_no_call(void **state) {
   (void)state;
   clv_err err;
   clv_code code = greet(&master, "spiffe://cleave/worker-2", &err);
@@ -142,14 +142,14 @@ static void server_with(const identity *id, const char *complaint) {
   expect_error(CLV_UNAUTHENTICATED, complaint, greet(&master, WORKER_URI, &err), &err);
 }
 
-static void test_server_uris(void **state) {
+static void test_server_without_exactly_one_uri_is_refused(void **state) {
   (void)state;
   server_with(&worker_two, "exactly one");
   server_with(&worker_none, "no URI");
   assert_int_equal(counts().calls, 0);
 }
 
-static void test_nobody_there(void **state) {
+static void test_unreachable_address_is_named(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_rpc_channel_freep)
@@ -167,7 +167,7 @@ static void test_nobody_there(void **state) {
 }
 
 /* Somebody listens but never speaks TLS. */
-static void test_mute_server(void **state) {
+static void test_silent_server_fails_at_the_connect_deadline(void **state) {
   (void)state;
   clv_err err;
   int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -188,7 +188,7 @@ static void test_mute_server(void **state) {
 }
 
 /* A client that connects and says nothing is let go after the handshake time. */
-static void test_mute_client(void **state) {
+static void test_silent_client_is_dropped_after_handshake_time(void **state) {
   (void)state;
   service_stop(&svc);
   memset(&svc, 0, sizeof svc);
@@ -209,7 +209,7 @@ static void test_mute_client(void **state) {
   close(fd);
 }
 
-static void test_bad_options(void **state) {
+static void test_invalid_channel_options_are_refused(void **state) {
   (void)state;
   clv_err err;
   clv_rpc_channel *channel = NULL;
@@ -240,7 +240,7 @@ static void test_bad_options(void **state) {
 
 /* New certificates count at once for new handshakes; bad ones change nothing; a standing stream
  * goes on under the old ones. */
-static void test_reload(void **state) {
+static void test_reloaded_certificates_apply_to_new_handshakes(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -284,7 +284,7 @@ static void test_reload(void **state) {
 
 enum { MANY = 41 };
 
-static void test_calls_at_once(void **state) {
+static void test_calls_over_the_identity_limit_are_refused(void **state) {
   (void)state;
   clv_err err;
   static recorder r[MANY];
@@ -315,7 +315,7 @@ static void test_calls_at_once(void **state) {
 }
 
 /* A client that opens and resets streams as fast as it can is cut off; others do not notice. */
-static void test_rapid_reset(void **state) {
+static void test_rapid_stream_resets_disconnect_the_client(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -349,21 +349,30 @@ static void test_rapid_reset(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_good, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_denied_identity, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_one_uri, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_dns_spelled_like_uri, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_foreign_client, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_foreign_server, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_wrong_server, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_server_uris, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_nobody_there, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_mute_server, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_mute_client, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_bad_options, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_reload, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_calls_at_once, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_rapid_reset, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_allowed_identity_is_served, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_identity_not_in_the_allow_list_is_denied, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_client_without_exactly_one_uri_is_refused, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_dns_name_spelled_like_a_uri_is_refused, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_client_of_another_ca_is_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_server_of_another_ca_is_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_server_with_another_uri_gets_no_call, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_server_without_exactly_one_uri_is_refused, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_unreachable_address_is_named, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_silent_server_fails_at_the_connect_deadline, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_silent_client_is_dropped_after_handshake_time, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_invalid_channel_options_are_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_reloaded_certificates_apply_to_new_handshakes, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_calls_over_the_identity_limit_are_refused, set_up,
+                                      tear_down),
+      cmocka_unit_test_setup_teardown(test_rapid_stream_resets_disconnect_the_client, set_up,
+                                      tear_down),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);
 }

@@ -183,7 +183,7 @@ static void is_cut(unsigned type, unsigned flags, const void *data, size_t len, 
   hang_up(&w);
 }
 
-static void test_what_grpc_answers_itself(void **state) {
+static void test_frames_without_calls_end_the_connection(void **state) {
   (void)state;
   is_cut(1, 5, GET, sizeof GET - 1, "requests that are no calls");
   is_cut(1, 4, GET, sizeof GET - 1, "requests that are no calls");
@@ -196,7 +196,7 @@ static void test_what_grpc_answers_itself(void **state) {
 /* Sends a message of 16 MiB that never ends. The server holds its bytes against the sender, and
  * forgives 64 KiB of them per second. So the limit is below one frame, which is forgiven at no
  * pace. */
-static void test_parts_of_messages(void **state) {
+static void test_endless_message_ends_the_connection(void **state) {
   (void)state;
   static const char post[] =
       "\x83\x87\x00\x05:path\x09/test/Say\x00\x0a:authority\x01x\x00\x02te\x08trailers"
@@ -218,7 +218,7 @@ static void test_parts_of_messages(void **state) {
 
 /* ---- gRPC's own client ----------------------------------------------------------------------- */
 
-static void test_honest_traffic(void **state) {
+static void test_normal_traffic_is_not_disconnected(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -255,9 +255,9 @@ static void test_honest_traffic(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_grpc_answers_itself),
-      cmocka_unit_test(test_parts_of_messages),
-      cmocka_unit_test(test_honest_traffic),
+      cmocka_unit_test(test_frames_without_calls_end_the_connection),
+      cmocka_unit_test(test_endless_message_ends_the_connection),
+      cmocka_unit_test(test_normal_traffic_is_not_disconnected),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);
 }

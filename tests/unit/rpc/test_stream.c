@@ -79,7 +79,7 @@ static void fill_noise(unsigned char *data, size_t len, unsigned seed) {
   }
 }
 
-static void test_unary(void **state) {
+static void test_unary_call_returns_the_reply(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
@@ -98,7 +98,7 @@ static void test_unary(void **state) {
   free(big);
 }
 
-static void test_unary_errors(void **state) {
+static void test_failed_unary_calls_name_the_reason(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
@@ -124,7 +124,7 @@ static void *slow_call(void *arg) {
   return NULL;
 }
 
-static void test_slow_handler_apart(void **state) {
+static void test_slow_handler_does_not_block_other_calls(void **state) {
   (void)state;
   clv_err err;
   pthread_t thread;
@@ -177,7 +177,7 @@ static void echo_of(size_t len, size_t n_pieces) {
   free(data);
 }
 
-static void test_echo_sizes(void **state) {
+static void test_messages_of_all_sizes_are_echoed(void **state) {
   (void)state;
   echo_of(0, 0);
   echo_of(0, 1);
@@ -187,7 +187,7 @@ static void test_echo_sizes(void **state) {
   echo_of(8 << 20, 2);
 }
 
-static void test_too_large(void **state) {
+static void test_oversized_message_is_refused_and_released(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -224,7 +224,7 @@ static void *send_many(void *arg) {
 }
 
 /* Messages of one thread stay in order whatever the others do; none is lost or doubled. */
-static void test_order(void **state) {
+static void test_messages_of_each_thread_stay_in_order(void **state) {
   (void)state;
   static recorder r;
   clv_rpc_stream *stream = open_stream("/test/Echo", &r);
@@ -256,7 +256,7 @@ static bool enclose(clv_rpc_stream *stream, const char *text) {
 
 /* What is enclosed goes behind the next message, or by itself, or before the close; no more of it
  * than a receiver takes. */
-static void test_enclosed(void **state) {
+static void test_coalesced_messages_follow_the_next_send(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -286,7 +286,7 @@ static void test_enclosed(void **state) {
   clv_bytes_done(&r.data);
 }
 
-static void test_send_after_close(void **state) {
+static void test_send_after_close_is_refused(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -299,7 +299,7 @@ static void test_send_after_close(void **state) {
   clv_rpc_stream_unref(stream);
 }
 
-static void test_server_speaks_first(void **state) {
+static void test_server_can_send_the_first_message(void **state) {
   (void)state;
   static recorder r;
   clv_rpc_stream *stream = open_stream("/test/Greet", &r);
@@ -311,7 +311,7 @@ static void test_server_speaks_first(void **state) {
   clv_bytes_done(&r.data);
 }
 
-static void test_server_ends(void **state) {
+static void test_client_receives_the_end_code_of_the_server(void **state) {
   (void)state;
   static recorder r;
   clv_rpc_stream *stream = open_stream("/test/Kill", &r);
@@ -327,7 +327,7 @@ static void test_server_ends(void **state) {
 }
 
 /* The receiver stalls, the sender cancels with megabytes queued: everything is released. */
-static void test_cancel_big(void **state) {
+static void test_cancel_releases_queued_megabytes(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -356,7 +356,7 @@ static void test_cancel_big(void **state) {
   free(data);
 }
 
-static void test_thousand_streams(void **state) {
+static void test_thousand_streams_in_a_row_succeed(void **state) {
   (void)state;
   clv_err err;
   for (int i = 0; i < 1000; i++) {
@@ -380,7 +380,7 @@ static void test_thousand_streams(void **state) {
 }
 
 /* A steady stream takes no memory of ours. */
-static void test_steady_allocations(void **state) {
+static void test_steady_stream_allocates_nothing(void **state) {
   (void)state;
   clv_err err;
   static recorder r;
@@ -406,7 +406,7 @@ static void test_steady_allocations(void **state) {
   clv_rpc_stream_unref(stream);
 }
 
-static void test_drain(void **state) {
+static void test_drain_timeout_ends_streams_still_open(void **state) {
   (void)state;
   clv_err err;
   static recorder quiet, busy;
@@ -434,7 +434,7 @@ static void test_drain(void **state) {
   clv_bytes_done(&busy.data);
 }
 
-static void test_drain_in_peace(void **state) {
+static void test_drain_without_streams_succeeds(void **state) {
   (void)state;
   clv_err err;
   must(clv_rpc_server_drain(svc.server, 5000, &err), &err);
@@ -473,14 +473,14 @@ static void killed_server(int signal_to_send, unsigned within_ms, const char *re
   clv_rpc_runtime_freep(&runtime);
 }
 
-static void test_server_killed(void **state) {
+static void test_killed_server_ends_the_stream(void **state) {
   (void)state;
   killed_server(SIGKILL, 2000, "ended");
 }
 
 /* What gRPC 1.51 says of connections that were cut, damaged, silent; the rest is whoever's it
  * is. */
-static void test_ends(void **state) {
+static void test_grpc_end_texts_are_translated(void **state) {
   (void)state;
   static const char *const rows[][2] = {
       {"keepalive watchdog timeout", "it was silent for 60 s (limits.peer_timeout)"},
@@ -499,30 +499,34 @@ static void test_ends(void **state) {
   }
 }
 
-static void test_server_frozen(void **state) {
+static void test_frozen_server_exceeds_the_peer_timeout(void **state) {
   (void)state;
   killed_server(SIGSTOP, 5000, "it was silent for 1.5 s (limits.peer_timeout)");
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_server_killed),
-    cmocka_unit_test(test_ends),
-    cmocka_unit_test(test_server_frozen),
-    cmocka_unit_test_setup_teardown(test_unary, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_unary_errors, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_slow_handler_apart, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_echo_sizes, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_too_large, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_order, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_enclosed, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_send_after_close, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_server_speaks_first, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_server_ends, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_cancel_big, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_thousand_streams, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_steady_allocations, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_drain, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_drain_in_peace, set_up, tear_down),
+    cmocka_unit_test(test_killed_server_ends_the_stream),
+    cmocka_unit_test(test_grpc_end_texts_are_translated),
+    cmocka_unit_test(test_frozen_server_exceeds_the_peer_timeout),
+    cmocka_unit_test_setup_teardown(test_unary_call_returns_the_reply, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_failed_unary_calls_name_the_reason, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_slow_handler_does_not_block_other_calls, set_up,
+                                    tear_down),
+    cmocka_unit_test_setup_teardown(test_messages_of_all_sizes_are_echoed, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_oversized_message_is_refused_and_released, set_up,
+                                    tear_down),
+    cmocka_unit_test_setup_teardown(test_messages_of_each_thread_stay_in_order, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_coalesced_messages_follow_the_next_send, set_up,
+                                    tear_down),
+    cmocka_unit_test_setup_teardown(test_send_after_close_is_refused, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_server_can_send_the_first_message, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_client_receives_the_end_code_of_the_server, set_up,
+                                    tear_down),
+    cmocka_unit_test_setup_teardown(test_cancel_releases_queued_megabytes, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_thousand_streams_in_a_row_succeed, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_steady_stream_allocates_nothing, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_drain_timeout_ends_streams_still_open, set_up, tear_down),
+    cmocka_unit_test_setup_teardown(test_drain_without_streams_succeeds, set_up, tear_down),
 };
 
 int main(int argc, char **argv) {

@@ -57,7 +57,7 @@ static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *
   return r.done;
 }
 
-static void a_finished_run_is_left_alone(void **state) {
+static void resume_of_a_finished_run_changes_nothing(void **state) {
   const clv_run_options resume = {.resume = true}, more = {.resume = true, .max_steps = 100},
                         fresh = {.fresh = true}, plain = {0};
   struct stat before, after;
@@ -74,7 +74,7 @@ static void a_finished_run_is_left_alone(void **state) {
   assert_int_equal(before.st_ino, after.st_ino);
 }
 
-static void a_part_of_a_run_is_not_the_run(void **state) {
+static void partly_finished_run_is_resumed(void **state) {
   const clv_run_options whole = {.resume = true}, same = {.resume = true, .max_steps = 3};
   (void)state;
   make_run(3, CLV_RUN_FINISHED); /* with --max-steps 3 */
@@ -101,7 +101,7 @@ static clv_code find_start(bool *ret_on, clv_err *err) {
   return code;
 }
 
-static void it_begins_where_no_checkpoint_was(void **state) {
+static void resume_without_checkpoint_starts_over(void **state) {
   bool on;
   clv_err err = {0};
   (void)state;
@@ -120,7 +120,7 @@ static void it_begins_where_no_checkpoint_was(void **state) {
   assert_true(on);
 }
 
-static void what_was_lost_is_not_begun_again(void **state) {
+static void resume_with_lost_checkpoints_is_refused(void **state) {
   const clv_run_lock_info info = {.name = "run", .session = "/s.yaml", .resume = true};
   clv_run_lock *c = NULL;
   bool on;
@@ -148,7 +148,7 @@ static bool is_held(bool accept) {
   return code != CLV_OK;
 }
 
-static void a_table_that_cannot_be_read_is_another_one(void **state) {
+static void unreadable_egress_table_counts_as_changed(void **state) {
   clv_err err = {0};
   (void)state;
   make_run(3, CLV_RUN_FAILED);
@@ -168,11 +168,11 @@ static void a_table_that_cannot_be_read_is_another_one(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_table_that_cannot_be_read_is_another_one),
-      cmocka_unit_test(a_finished_run_is_left_alone),
-      cmocka_unit_test(a_part_of_a_run_is_not_the_run),
-      cmocka_unit_test(it_begins_where_no_checkpoint_was),
-      cmocka_unit_test(what_was_lost_is_not_begun_again),
+      cmocka_unit_test(unreadable_egress_table_counts_as_changed),
+      cmocka_unit_test(resume_of_a_finished_run_changes_nothing),
+      cmocka_unit_test(partly_finished_run_is_resumed),
+      cmocka_unit_test(resume_without_checkpoint_starts_over),
+      cmocka_unit_test(resume_with_lost_checkpoints_is_refused),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

@@ -29,7 +29,7 @@ static void make_checkpoint(uint64_t step) {
   assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
 }
 
-static void better_is_finite_and_strict(void **state) {
+static void only_a_finite_strict_improvement_is_better(void **state) {
   static const struct {
     double now, then;
     clv_best_mode mode;
@@ -52,7 +52,7 @@ static void better_is_finite_and_strict(void **state) {
   assert_false(clv_is_better_checkpoint(&nan, &none, CLV_BEST_MAX));
 }
 
-static void the_line_is_read_strictly(void **state) {
+static void best_file_line_is_parsed_strictly(void **state) {
   static const char *const bad[] = {
       "",
       "\n",
@@ -100,7 +100,7 @@ static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
   return r.best;
 }
 
-static void a_run_that_goes_on_knows_its_best(void **state) {
+static void resumed_run_restores_its_best(void **state) {
   (void)state;
   make_checkpoint(4);
   make_checkpoint(8);
@@ -132,7 +132,7 @@ static clv_code choose(const char *which, uint64_t *ret_step, clv_err *err) {
   return CLV_OK;
 }
 
-static void a_checkpoint_is_chosen(void **state) {
+static void checkpoint_is_chosen_by_step_latest_or_best(void **state) {
   static const struct {
     const char *which;
     uint64_t step;
@@ -162,7 +162,7 @@ static void a_checkpoint_is_chosen(void **state) {
   assert_int_equal(choose("best", &step, &err), CLV_DATA_LOSS);
 }
 
-static void names_of_checkpoints(void **state) {
+static void checkpoint_names_are_validated(void **state) {
   static const char *const good[] = {"latest", "best", "0", "12", "9223372036854775807"};
   static const char *const bad[] = {"",   "Best", "-1", "+1",   " 1",
                                     "01", "1 ",   "1x", "../1", "9223372036854775808"};
@@ -179,11 +179,11 @@ static int remove_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(better_is_finite_and_strict),
-      cmocka_unit_test(the_line_is_read_strictly),
-      cmocka_unit_test_teardown(a_run_that_goes_on_knows_its_best, remove_run),
-      cmocka_unit_test_teardown(a_checkpoint_is_chosen, remove_run),
-      cmocka_unit_test(names_of_checkpoints),
+      cmocka_unit_test(only_a_finite_strict_improvement_is_better),
+      cmocka_unit_test(best_file_line_is_parsed_strictly),
+      cmocka_unit_test_teardown(resumed_run_restores_its_best, remove_run),
+      cmocka_unit_test_teardown(checkpoint_is_chosen_by_step_latest_or_best, remove_run),
+      cmocka_unit_test(checkpoint_names_are_validated),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

@@ -18,7 +18,7 @@ static clv_code parse(const char *text, clv_classes *ret, clv_err *err) {
   return clv_classes_parse(text, strlen(text), "run/classes", ret, err);
 }
 
-static void classes_are_read_strictly(void **state) {
+static void class_file_is_parsed_strictly(void **state) {
   static const struct {
     const char *text, *says;
   } cases[] = {
@@ -89,7 +89,7 @@ static clv_dataset *numbers(void) {
   return ds;
 }
 
-static void digests_of_data_are_read_strictly(void **state) {
+static void data_digests_are_parsed_strictly(void **state) {
   (void)state;
   static const char digest[] = "35fa9f01aabae2baaa3f3d27df72e5d583238fccd31861f073ac6005eb1c32ed";
   static const char *const bad[] = {"train.labels 020 %s\n",
@@ -119,7 +119,7 @@ static void digests_of_data_are_read_strictly(void **state) {
   assert_int_equal(clv_data_digests_parse("", 0, "d", &parts, &err), CLV_DATA_LOSS);
 }
 
-static void lines_have_ids_classes_and_names(void **state) {
+static void prediction_lines_have_ids_classes_and_names(void **state) {
   static const float three[] = {0.25f, 1, NAN, 3, -2.5f, 0.1f}, one[] = {0.75f, 0.25f};
   const struct {
     const clv_classes *classes;
@@ -160,7 +160,7 @@ static void lines_have_ids_classes_and_names(void **state) {
   }
 }
 
-static void an_array_has_its_names_beside_it(void **state) {
+static void npy_predictions_get_a_json_file_of_names(void **state) {
   static const float values[] = {1, 2, 3, 4, 5, 6};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(values, 3), *back = NULL;
@@ -179,7 +179,7 @@ static void an_array_has_its_names_beside_it(void **state) {
   assert_memory_equal(back->data, t->data, t->bytes);
 }
 
-static void what_cannot_be_written_leaves_nothing(void **state) {
+static void failed_prediction_write_leaves_no_file(void **state) {
   static const float values[] = {1, 2};
   CLV_AUTO(clv_dataset_freep) clv_dataset *data = numbers();
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = tensor(values, 1);
@@ -197,11 +197,11 @@ static void what_cannot_be_written_leaves_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(classes_are_read_strictly),
-      cmocka_unit_test(digests_of_data_are_read_strictly),
-      cmocka_unit_test(lines_have_ids_classes_and_names),
-      cmocka_unit_test(an_array_has_its_names_beside_it),
-      cmocka_unit_test(what_cannot_be_written_leaves_nothing),
+      cmocka_unit_test(class_file_is_parsed_strictly),
+      cmocka_unit_test(data_digests_are_parsed_strictly),
+      cmocka_unit_test(prediction_lines_have_ids_classes_and_names),
+      cmocka_unit_test(npy_predictions_get_a_json_file_of_names),
+      cmocka_unit_test(failed_prediction_write_leaves_no_file),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

@@ -88,7 +88,7 @@ static size_t lines_of(const char *path) {
   return n;
 }
 
-static void a_run_is_rewound_and_opened_again(void **state) {
+static void rewound_and_reopened_runs_give_the_same_checkpoint(void **state) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = config();
   const clv_run_options begin = {0}, resume = {.resume = true};
   (void)state;
@@ -118,6 +118,7 @@ static void a_run_is_rewound_and_opened_again(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_run_is_rewound_and_opened_again)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(rewound_and_reopened_runs_give_the_same_checkpoint)};
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

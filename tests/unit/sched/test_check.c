@@ -18,7 +18,7 @@ static clv_code check_text(const char *text, clv_sched_report *report, clv_err *
   return clv_sched_check(s, report, ret_err);
 }
 
-static void test_by_hand(void **state) {
+static void test_hand_written_schedules_are_valid(void **state) {
   clv_sched_report r;
   clv_err err = {0};
   (void)state;
@@ -39,7 +39,7 @@ static void test_by_hand(void **state) {
   assert_int_equal(r.live[1], 1);
 }
 
-static void test_versions_by_hand(void **state) {
+static void test_version_counts_match_hand_computation(void **state) {
   clv_sched_report r;
   clv_err err = {0};
   (void)state;
@@ -55,7 +55,7 @@ static void test_versions_by_hand(void **state) {
 }
 
 /* While micro-batch 1 of version 0 waits, 2 has 1's step and the newest is 2. */
-static void test_versions_of_a_window(void **state) {
+static void test_versions_within_a_window_are_counted(void **state) {
   clv_sched_report r;
   clv_err err = {0};
   (void)state;
@@ -127,7 +127,7 @@ static const struct {
     {"schedule custom stages 256 ranks 1 micro-batches 65536\n", "no line says"},
 };
 
-static void test_refused(void **state) {
+static void test_invalid_schedules_are_refused(void **state) {
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(refused); c++) {
     CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
@@ -143,7 +143,7 @@ static void test_refused(void **state) {
 }
 
 /* Sizes a caller could get wrong without a parser. */
-static void test_hostile_values(void **state) {
+static void test_hostile_values_are_refused(void **state) {
   clv_sched_shape shape = shape_of(2, 2, 2);
   clv_err err;
   (void)state;
@@ -173,7 +173,7 @@ static void test_hostile_values(void **state) {
 }
 
 /* 16 stages and 64 micro-batches, of each kind. */
-static void test_speed(void **state) {
+static void test_large_schedules_are_checked_in_time(void **state) {
   double slow = getenv("CLV_TEST_SLOW") ? atof(getenv("CLV_TEST_SLOW")) : 1;
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
@@ -189,7 +189,7 @@ static void test_speed(void **state) {
   }
 }
 
-static void test_random_valid(void **state) {
+static void test_random_valid_schedules_pass(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= 1000; round++) {
     uint64_t seed = round;
@@ -208,7 +208,7 @@ static bool names_a_place(const char *text) {
   return strstr(text, "rank ") && strstr(text, ", instruction ") && strstr(text, "of stage ");
 }
 
-static void test_random_damage(void **state) {
+static void test_damaged_schedules_are_refused_with_a_place(void **state) {
   uint32_t passed = 0;
   (void)state;
   for (uint64_t round = 1; round <= 3000; round++) {
@@ -231,14 +231,14 @@ static void test_random_damage(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_by_hand),
-      cmocka_unit_test(test_versions_by_hand),
-      cmocka_unit_test(test_versions_of_a_window),
-      cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_hostile_values),
-      cmocka_unit_test(test_speed),
-      cmocka_unit_test(test_random_valid),
-      cmocka_unit_test(test_random_damage),
+      cmocka_unit_test(test_hand_written_schedules_are_valid),
+      cmocka_unit_test(test_version_counts_match_hand_computation),
+      cmocka_unit_test(test_versions_within_a_window_are_counted),
+      cmocka_unit_test(test_invalid_schedules_are_refused),
+      cmocka_unit_test(test_hostile_values_are_refused),
+      cmocka_unit_test(test_large_schedules_are_checked_in_time),
+      cmocka_unit_test(test_random_valid_schedules_pass),
+      cmocka_unit_test(test_damaged_schedules_are_refused_with_a_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,7 +129,7 @@ static void assert_takes(const clv_sched_split *found, double seconds, int round
     fail_msg("round %d, %s: %.6f, not %.6f", round, clv_sched_name(kind), found->seconds, seconds);
 }
 
-static void test_against_all(void **state) {
+static void test_search_finds_the_exhaustive_optimum(void **state) {
   uint64_t seed = 11;
   (void)state;
   for (int round = 0; round < 120; round++) {
@@ -158,7 +158,7 @@ static void expect_cuts(const clv_sched_cuts *p, const uint32_t *want, uint32_t 
   assert_int_equal(found[0].n_micro, micros);
 }
 
-static void test_known(void **state) {
+static void test_known_optimal_cuts_are_found(void **state) {
   chain c;
   clv_sched_cuts p = problem_of(&c, 12, 3, 3);
   (void)state;
@@ -175,7 +175,7 @@ static void test_known(void **state) {
 }
 
 /* More micro-batches until what each costs is more than the bubble they save. */
-static void test_known_micro_batches(void **state) {
+static void test_optimal_micro_batch_count_is_found(void **state) {
   (void)state;
   chain c;
   clv_sched_cuts p = problem_of(&c, 12, 2, 2);
@@ -187,7 +187,7 @@ static void test_known_micro_batches(void **state) {
 }
 
 /* 63 places for 7 cuts are 553 million ways: some of the places are looked at, and cuts move. */
-static void test_too_many(void **state) {
+static void test_huge_search_space_gives_a_local_optimum(void **state) {
   chain c;
   clv_sched_cuts p = problem_of(&c, 64, 8, 8);
   clv_sched_split found[FEW];
@@ -213,7 +213,7 @@ static void test_too_many(void **state) {
 }
 
 /* 57 cuts at 59 places are few ways, and are found without trying what has no end. */
-static void test_nearly_all_places(void **state) {
+static void test_nearly_full_cuts_are_enumerated(void **state) {
   chain c;
   clv_sched_cuts p = problem_of(&c, 60, 58, 58);
   clv_sched_split found[FEW];
@@ -227,7 +227,7 @@ static void test_nearly_all_places(void **state) {
   assert_int_equal(report.possible, 58);
 }
 
-static void test_impossible(void **state) {
+static void test_impossible_cuts_are_not_found(void **state) {
   chain c;
   clv_sched_cuts p = problem_of(&c, 4, 3, 3);
   clv_sched_split found[FEW];
@@ -245,9 +245,11 @@ static void test_impossible(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_against_all),         cmocka_unit_test(test_known),
-      cmocka_unit_test(test_known_micro_batches), cmocka_unit_test(test_too_many),
-      cmocka_unit_test(test_nearly_all_places),   cmocka_unit_test(test_impossible)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_search_finds_the_exhaustive_optimum),
+                                     cmocka_unit_test(test_known_optimal_cuts_are_found),
+                                     cmocka_unit_test(test_optimal_micro_batch_count_is_found),
+                                     cmocka_unit_test(test_huge_search_space_gives_a_local_optimum),
+                                     cmocka_unit_test(test_nearly_full_cuts_are_enumerated),
+                                     cmocka_unit_test(test_impossible_cuts_are_not_found)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ static const literal literals[] = {
     {CLV_SCHED_1F1B, 3, 1, 2, 0, {"F0@0 F0@1 F0@2 B0@2 F1@0 F1@1 B0@1 B0@0 F1@2 B1@2 B1@1 B1@0"}},
 };
 
-static void test_textbook(void **state) {
+static void test_schedules_match_the_textbook(void **state) {
   (void)state;
   for (size_t l = 0; l < CLV_COUNT(literals); l++) {
     const literal *want = &literals[l];
@@ -100,7 +100,7 @@ static void test_textbook(void **state) {
 }
 
 /* Where nothing takes time, every stage counts. */
-static void test_free_of_cost(void **state) {
+static void test_all_zero_costs_give_the_textbook_schedule(void **state) {
   clv_sched_shape shape = shape_of(3, 3, 6);
   static const clv_sched_costs nothing;
   CLV_AUTO(clv_sched_freep) clv_sched *plain = make(CLV_SCHED_1F1B, &shape, 0, NULL);
@@ -115,7 +115,7 @@ static void test_free_of_cost(void **state) {
 static const clv_sched_kind textbook[] = {CLV_SCHED_NAIVE, CLV_SCHED_GPIPE, CLV_SCHED_1F1B,
                                           CLV_SCHED_ZB_H1, CLV_SCHED_PIPEDREAM};
 
-static void test_textbook_whatever_it_costs(void **state) {
+static void test_textbook_schedules_ignore_costs(void **state) {
   uint64_t seed = 5;
   (void)state;
   for (int round = 0; round < 50; round++) {
@@ -153,7 +153,7 @@ static void check_bubble(clv_sched_kind kind, uint32_t p, uint32_t v, uint32_t m
   clv_sched_run_done(&run, s);
 }
 
-static void test_bubbles(void **state) {
+static void test_bubbles_match_the_formula(void **state) {
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++)
     for (uint32_t p = 2; p <= 8; p++)
@@ -166,7 +166,7 @@ static void test_bubbles(void **state) {
   assert_true(isnan(clv_sched_bubble_formula(CLV_SCHED_1F1B, 0, 1, 0, true)));
 }
 
-static void test_memory_and_versions(void **state) {
+static void test_memory_and_versions_match_the_literature(void **state) {
   const uint32_t p = 5, m = 20;
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
@@ -188,7 +188,7 @@ static void test_memory_and_versions(void **state) {
 }
 
 /* Under zb-h1 the weight gradient of k comes after the input gradient of k+s at stage s. */
-static void test_zb_order(void **state) {
+static void test_zb_h1_delays_weight_gradients(void **state) {
   clv_sched_shape shape = shape_of(4, 4, 16);
   CLV_AUTO(clv_sched_freep) clv_sched *s = make(CLV_SCHED_ZB_H1, &shape, 0, NULL);
   (void)state;
@@ -203,7 +203,7 @@ static void test_zb_order(void **state) {
 }
 
 /* The master with the first stage and a loss that takes no time, a worker with the rest. */
-static void test_loss_at_the_master(void **state) {
+static void test_free_loss_stage_adds_no_micro_batches_in_flight(void **state) {
   clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
   clv_sched_costs costs;
   clv_sched_report r;
@@ -230,7 +230,7 @@ static void test_loss_at_the_master(void **state) {
 }
 
 /* Any placement, any first stage that learns, any costs: make checks what it made. */
-static void test_random_placements(void **state) {
+static void test_random_placements_give_valid_schedules(void **state) {
   uint64_t seed = 77;
   (void)state;
   for (int round = 0; round < 1500; round++) {
@@ -269,7 +269,7 @@ static void test_random_placements(void **state) {
   }
 }
 
-static void test_refused(void **state) {
+static void test_invalid_options_are_refused(void **state) {
   static const struct {
     clv_sched_options o;
     const char *says;
@@ -313,15 +313,15 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_textbook),
-      cmocka_unit_test(test_textbook_whatever_it_costs),
-      cmocka_unit_test(test_free_of_cost),
-      cmocka_unit_test(test_bubbles),
-      cmocka_unit_test(test_memory_and_versions),
-      cmocka_unit_test(test_zb_order),
-      cmocka_unit_test(test_loss_at_the_master),
-      cmocka_unit_test(test_random_placements),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_schedules_match_the_textbook),
+      cmocka_unit_test(test_textbook_schedules_ignore_costs),
+      cmocka_unit_test(test_all_zero_costs_give_the_textbook_schedule),
+      cmocka_unit_test(test_bubbles_match_the_formula),
+      cmocka_unit_test(test_memory_and_versions_match_the_literature),
+      cmocka_unit_test(test_zb_h1_delays_weight_gradients),
+      cmocka_unit_test(test_free_loss_stage_adds_no_micro_batches_in_flight),
+      cmocka_unit_test(test_random_placements_give_valid_schedules),
+      cmocka_unit_test(test_invalid_options_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

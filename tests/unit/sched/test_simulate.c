@@ -34,7 +34,7 @@ static const struct {
                {40, 30, 32, 6, 3230, 2060, 1130},
                {40, 60, 32, 4, 4220, 3980, 2120}};
 
-static void test_delayed_links(void **state) {
+static void test_times_over_delayed_links_match_the_table(void **state) {
   (void)state;
   for (size_t r = 0; r < CLV_COUNT(delayed); r++) {
     clv_sched_shape shape = shape_of(2, 2, delayed[r].micros);
@@ -49,7 +49,7 @@ static void test_delayed_links(void **state) {
 }
 
 /* The gradients of the input leave before those of the weights are computed. */
-static void test_split_over_delayed_links(void **state) {
+static void test_split_backward_sends_input_gradients_first(void **state) {
   clv_sched_shape shape = shape_of(2, 2, 32);
   clv_sched_costs near = two_stages(10, 5), far = two_stages(40, 30);
   (void)state;
@@ -57,7 +57,7 @@ static void test_split_over_delayed_links(void **state) {
   expect_ms("w 6", seconds(CLV_SCHED_ZB_H1, &shape, 7, &far), 1120);
 }
 
-static void test_by_hand(void **state) {
+static void test_times_match_hand_computation(void **state) {
   clv_sched_shape shape = shape_of(2, 2, 1);
   clv_sched_costs c = {.forward = {1, 2},
                        .input = {3, 4},
@@ -84,7 +84,7 @@ static void test_by_hand(void **state) {
 
 /* Stages 0, 1, 2, 3 go to and fro between two ranks: edges 0 and 2 share a direction of one
  * link. */
-static void test_shared_link(void **state) {
+static void test_edges_in_one_direction_share_a_link(void **state) {
   static const char text[] =
       "schedule custom stages 4 ranks 2 micro-batches 1 first-backward 4\n"
       "stage 0 rank 0\nstage 1 rank 1\nstage 2 rank 0\nstage 3 rank 1\n";
@@ -105,7 +105,7 @@ static void test_shared_link(void **state) {
   assert_true(simulate(chain, &c).bubble == 0); /* nobody computes */
 }
 
-static void test_costs_refused(void **state) {
+static void test_invalid_costs_are_refused(void **state) {
   clv_sched_shape shape = shape_of(2, 2, 2);
   clv_sched_run run;
   clv_err err;
@@ -140,7 +140,7 @@ static void random_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) 
 
 /* Two equal stages: the formula or one more is within 2 % of the best window; so is what is
  * chosen. */
-static void test_formula(void **state) {
+static void test_window_formula_is_near_the_optimum(void **state) {
   (void)state;
   for (uint64_t round = 1; round <= 400; round++) {
     uint64_t seed = round;
@@ -167,7 +167,7 @@ static uint32_t need_of(const clv_sched_shape *shape, const clv_sched_costs *c) 
   return clv_sched_window_formula(shape, c, free_stages);
 }
 
-static void test_need(void **state) {
+static void test_needed_window_matches_hand_computation(void **state) {
   clv_sched_shape two = shape_of(2, 2, 64), fro = shape_of(4, 2, 64), frozen = shape_of(3, 3, 64);
   clv_sched_costs c;
   (void)state;
@@ -190,7 +190,7 @@ static void test_need(void **state) {
 
 /* A loss that takes no time at the master is computed as soon as it can be: it keeps a worker
  * waiting. */
-static void test_loss_first(void **state) {
+static void test_free_loss_runs_as_early_as_possible(void **state) {
   clv_sched_shape shape = {.n_stages = 3, .n_ranks = 2, .n_micro = 8, .rank = {0, 1, 0}};
   clv_sched_costs c = two_stages(0, 0);
   (void)state;
@@ -210,7 +210,7 @@ static int by_value(const void *a, const void *b) {
 
 /* Chains of unequal stages, and a loss that comes back to the first rank: what is chosen is near
  * the best window, and better than the better textbook. */
-static void test_unequal(void **state) {
+static void test_unequal_stages_get_a_near_optimal_window(void **state) {
   enum { ROUNDS = 50 };
   double over[2 * ROUNDS], worse[2 * ROUNDS];
   (void)state;
@@ -243,11 +243,15 @@ static void test_unequal(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_delayed_links), cmocka_unit_test(test_split_over_delayed_links),
-      cmocka_unit_test(test_by_hand),       cmocka_unit_test(test_shared_link),
-      cmocka_unit_test(test_costs_refused), cmocka_unit_test(test_need),
-      cmocka_unit_test(test_loss_first),    cmocka_unit_test(test_formula),
-      cmocka_unit_test(test_unequal),
+      cmocka_unit_test(test_times_over_delayed_links_match_the_table),
+      cmocka_unit_test(test_split_backward_sends_input_gradients_first),
+      cmocka_unit_test(test_times_match_hand_computation),
+      cmocka_unit_test(test_edges_in_one_direction_share_a_link),
+      cmocka_unit_test(test_invalid_costs_are_refused),
+      cmocka_unit_test(test_needed_window_matches_hand_computation),
+      cmocka_unit_test(test_free_loss_runs_as_early_as_possible),
+      cmocka_unit_test(test_window_formula_is_near_the_optimum),
+      cmocka_unit_test(test_unequal_stages_get_a_near_optimal_window),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static void expect_round_trip(const clv_sched *s) {
   assert_string_equal(again.data, text.data);
 }
 
-static void test_round_trip(void **state) {
+static void test_formatted_schedule_parses_back(void **state) {
   uint64_t seed = 9;
   (void)state;
   for (int kind = 0; kind < CLV_SCHED_CUSTOM; kind++) {
@@ -37,7 +37,7 @@ static void test_round_trip(void **state) {
   }
 }
 
-static void test_literal(void **state) {
+static void test_schedule_text_matches_the_literal(void **state) {
   clv_sched_shape shape = shape_of(2, 2, 2);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL, *hand = NULL;
@@ -112,7 +112,7 @@ static const struct {
     {TWO "rank 0: \x1b[31m\xff\n", "my.sched:2:9: ?[31m? is no instruction"},
 };
 
-static void test_refused(void **state) {
+static void test_invalid_schedule_text_is_refused(void **state) {
   (void)state;
   for (size_t c = 0; c < CLV_COUNT(refused); c++) {
     clv_sched *s = NULL;
@@ -142,7 +142,7 @@ static void expect_drawn(const clv_sched *s, const clv_sched_costs *c, uint32_t 
   assert_true(longest_line(out.data) <= columns);
 }
 
-static void test_draw(void **state) {
+static void test_drawing_matches_the_literal(void **state) {
   static const char *const names[] = {
       "master", "gpu-1 of the far cloud, whose name is long, very long", NULL};
   clv_sched_shape shape = shape_of(3, 3, 4),
@@ -169,7 +169,7 @@ static void test_draw(void **state) {
   expect_drawn(at_master, &c, 80, NULL, "stages that take no time are not");
 }
 
-static void test_draw_edges(void **state) {
+static void test_drawing_survives_narrow_and_extreme_schedules(void **state) {
   clv_sched_shape shape = shape_of(4, 2, 40);
   clv_sched_costs c;
   clv_err err;
@@ -192,9 +192,11 @@ static void test_draw_edges(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip), cmocka_unit_test(test_literal),
-      cmocka_unit_test(test_refused),    cmocka_unit_test(test_draw),
-      cmocka_unit_test(test_draw_edges),
+      cmocka_unit_test(test_formatted_schedule_parses_back),
+      cmocka_unit_test(test_schedule_text_matches_the_literal),
+      cmocka_unit_test(test_invalid_schedule_text_is_refused),
+      cmocka_unit_test(test_drawing_matches_the_literal),
+      cmocka_unit_test(test_drawing_survives_narrow_and_extreme_schedules),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static clv_scores scored(clv_score *s) {
 #define NEAR(a, b) assert_true(fabs((a) - (b)) < 1e-12)
 
 /* Answers 0, 1, 1, 2, 0 for labels 0, 1, 0, 2, 2, and one place that does not count. */
-static void three_classes(void **state) {
+static void three_class_scores_match_hand_computation(void **state) {
   static const float x[] = {2, 1, 0, 0, 3, 1, 0, 1, 0, 0, 0, 5, 1, 0, 0, 9, 0, 0};
   static const int64_t y[] = {0, 1, 0, 2, 2, -100};
   static const uint64_t confusion[] = {1, 1, 0, 0, 1, 0, 1, 0, 1};
@@ -49,7 +49,7 @@ static void three_classes(void **state) {
 }
 
 /* Equal scores count half. */
-static void two_classes_of_one_output(void **state) {
+static void binary_scores_match_hand_computation(void **state) {
   static const float p[] = {0.9f, 0.4f, 0.4f, 0.6f};
   static const int64_t y[] = {1, 1, 0, 0};
   clv_score_options o = {.wanted = ALL, .outputs = CLV_SCORE_PROBABILITY, .classes = 2};
@@ -64,7 +64,7 @@ static void two_classes_of_one_output(void **state) {
   NEAR(r.perplexity, exp(-sum / 4));
 }
 
-static void classes_that_never_occur(void **state) {
+static void absent_classes_are_left_out_of_averages(void **state) {
   static const float x[] = {1, 0, 0, 0, 5, 0, 0, 0};
   static const int64_t y[] = {0, 0};
   clv_score_options o = {.wanted = ALL, .classes = 4};
@@ -85,7 +85,7 @@ static void classes_that_never_occur(void **state) {
   assert_null(strstr(table.data, "\n     1  1 "));
 }
 
-static void what_is_refused(void **state) {
+static void invalid_options_and_labels_are_refused(void **state) {
   clv_score_options o = {.wanted = ALL, .classes = 1};
   clv_score *s = NULL;
   static const float x[2] = {0};
@@ -102,10 +102,10 @@ static void what_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(three_classes),
-      cmocka_unit_test(two_classes_of_one_output),
-      cmocka_unit_test(classes_that_never_occur),
-      cmocka_unit_test(what_is_refused),
+      cmocka_unit_test(three_class_scores_match_hand_computation),
+      cmocka_unit_test(binary_scores_match_hand_computation),
+      cmocka_unit_test(absent_classes_are_left_out_of_averages),
+      cmocka_unit_test(invalid_options_and_labels_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

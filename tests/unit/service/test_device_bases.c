@@ -75,7 +75,7 @@ static size_t left_there(void) {
 }
 
 /* By way of parts, and waited for. */
-static void one_memory_on_each_device(void **state) {
+static void base_is_stored_once_per_device(void **state) {
   (void)state;
   clv_bases *b = opened();
   source s = {0};
@@ -113,7 +113,7 @@ static void look_and_give(const clv_backend *b, void *p) {
   far_give(b, p);
 }
 
-static void nothing_is_found_in_what_a_device_gets_back(void **state) {
+static void freed_device_memory_is_zeroed(void **state) {
   (void)state;
   clv_bases *b = opened();
   clv_backend looking = *device(0);
@@ -127,7 +127,7 @@ static void nothing_is_found_in_what_a_device_gets_back(void **state) {
 }
 
 /* It has no memory, the file is damaged, the device is gone when what was put is waited for. */
-static void nothing_is_left_where_it_fails(void **state) {
+static void failed_acquire_frees_device_memory(void **state) {
   static const clv_code codes[] = {CLV_EXHAUSTED, CLV_DATA_LOSS, CLV_INTERNAL};
   (void)state;
   clv_bases *b = opened();
@@ -147,9 +147,9 @@ static void nothing_is_left_where_it_fails(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_memory_on_each_device),
-      cmocka_unit_test(nothing_is_found_in_what_a_device_gets_back),
-      cmocka_unit_test(nothing_is_left_where_it_fails),
+      cmocka_unit_test(base_is_stored_once_per_device),
+      cmocka_unit_test(freed_device_memory_is_zeroed),
+      cmocka_unit_test(failed_acquire_frees_device_memory),
   };
   return cmocka_run_group_tests_name("device_bases", tests, NULL, NULL);
 }

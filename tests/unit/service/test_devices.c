@@ -34,7 +34,7 @@ static void refused(const clv_service *v, const char *name, const char *has) {
   if (!strstr(err.text, has)) fail_msg("'%s' lacks '%s'", err.text, has);
 }
 
-static void the_processor_alone(void **state) {
+static void host_without_devices_resolves_auto_to_cpu(void **state) {
   const clv_backend *cpu = clv_backend_cpu();
   clv_worker_config config = {.cpu_devices = 1};
   clv_service v = {.config = &config};
@@ -49,7 +49,7 @@ static void the_processor_alone(void **state) {
 }
 
 /* They come first, and have accounts of their own; cpu and its parts have one backend. */
-static void devices_beside_it(void **state) {
+static void other_devices_come_first_with_own_accounts(void **state) {
   const clv_backend *cpu = clv_backend_cpu();
   clv_backend other = *far_backend(cpu);
   const clv_backend *list[] = {far_backend(cpu), &other};
@@ -80,8 +80,8 @@ static void devices_beside_it(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_processor_alone),
-      cmocka_unit_test(devices_beside_it),
+      cmocka_unit_test(host_without_devices_resolves_auto_to_cpu),
+      cmocka_unit_test(other_devices_come_first_with_own_accounts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ static clv_bases *opened(void) {
   return b;
 }
 
-static void one_memory_for_all_who_take_it(void **state) {
+static void same_key_shares_one_copy(void **state) {
   (void)state;
   clv_bases *b = opened();
   source s = {0};
@@ -85,7 +85,7 @@ static void one_memory_for_all_who_take_it(void **state) {
 }
 
 /* Whatever of the key differs. */
-static void another_artifact_type_or_shape_is_another_tensor(void **state) {
+static void different_key_gets_its_own_copy(void **state) {
   (void)state;
   clv_bases *b = opened();
   source s = {0};
@@ -103,7 +103,7 @@ static void another_artifact_type_or_shape_is_another_tensor(void **state) {
   clv_bases_free(b);
 }
 
-static void a_write_ends_the_process(void **state) {
+static void write_to_a_base_kills_the_process(void **state) {
   (void)state;
   clv_bases *b = opened();
   source s = {0};
@@ -141,7 +141,7 @@ static bool has_left(void *user) {
   return true;
 }
 
-static void who_comes_while_it_is_filled(void **state) {
+static void waiter_during_a_fill_can_leave_or_take_over(void **state) {
   (void)state;
   clv_bases *b = opened();
   source s = {.slow = true, .refusals = 1}, own = {0};
@@ -166,10 +166,10 @@ static void who_comes_while_it_is_filled(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_memory_for_all_who_take_it),
-      cmocka_unit_test(another_artifact_type_or_shape_is_another_tensor),
-      cmocka_unit_test(a_write_ends_the_process),
-      cmocka_unit_test(who_comes_while_it_is_filled),
+      cmocka_unit_test(same_key_shares_one_copy),
+      cmocka_unit_test(different_key_gets_its_own_copy),
+      cmocka_unit_test(write_to_a_base_kills_the_process),
+      cmocka_unit_test(waiter_during_a_fill_can_leave_or_take_over),
   };
   return cmocka_run_group_tests_name("bases", tests, NULL, NULL);
 }

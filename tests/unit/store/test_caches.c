@@ -114,7 +114,7 @@ static int leftovers(void) {
   return n;
 }
 
-static void rows_come_back_in_any_order(void **state) {
+static void cached_rows_are_read_in_any_order(void **state) {
   (void)state;
   clv_caches *c = opened();
   const clv_cache one = cache_of(1, 60);
@@ -134,7 +134,7 @@ static void rows_come_back_in_any_order(void **state) {
   clv_caches_free(c);
 }
 
-static void caches_are_their_identitys(void **state) {
+static void cache_is_visible_only_to_its_identity(void **state) {
   (void)state;
   clv_caches *c = opened();
   const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
@@ -149,7 +149,7 @@ static void caches_are_their_identitys(void **state) {
   clv_caches_free(c);
 }
 
-static void numbers_and_forms_are_checked(void **state) {
+static void invalid_row_numbers_and_shapes_are_refused(void **state) {
   (void)state;
   clv_caches *c = opened();
   clv_cache one = cache_of(1, 60);
@@ -174,7 +174,7 @@ static bool says(int64_t row) {
 
 /* Row numbers are the caller's data: the log of the worker, its status and other workers, which all
  * get the text, get the place in the batch. */
-static void row_numbers_are_in_no_text(void **state) {
+static void error_texts_omit_row_numbers(void **state) {
   const int64_t row = 87654, beyond = 9876543;
   clv_cache one = cache_of(1, 60);
   (void)state;
@@ -197,7 +197,7 @@ static void row_numbers_are_in_no_text(void **state) {
   clv_caches_free(c);
 }
 
-static void the_quota_is_of_whole_caches(void **state) {
+static void cache_quota_counts_whole_files(void **state) {
   (void)state;
   clv_caches *c = opened();
   const clv_cache one = cache_of(1, 60), other = cache_of(2, 60);
@@ -223,7 +223,7 @@ static void the_quota_is_of_whole_caches(void **state) {
   clv_caches_free(c);
 }
 
-static void damaged_rows_are_found(void **state) {
+static void damaged_row_is_detected_and_dropped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_caches *c = opened();
@@ -249,7 +249,7 @@ static void damaged_rows_are_found(void **state) {
 }
 
 /* Nothing is left, in this process or the next one. */
-static void what_nobody_uses_is_deleted(void **state) {
+static void expired_caches_are_deleted(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, unfinished = {0};
   clv_caches *c = opened();
@@ -281,7 +281,7 @@ static void what_nobody_uses_is_deleted(void **state) {
 }
 
 /* Nothing stays of what did not fit, and once there is room it is made. */
-static void a_file_that_does_not_fit_is_gone(void **state) {
+static void failed_cache_write_leaves_no_file(void **state) {
   const struct rlimit tight = {CLV_CACHE_HEADER_BYTES + 8, RLIM_INFINITY},
                       wide = {RLIM_INFINITY, RLIM_INFINITY};
   const clv_cache one = cache_of(1, 60);
@@ -299,7 +299,7 @@ static void a_file_that_does_not_fit_is_gone(void **state) {
 }
 
 /* A link stands where a file should. */
-static void links_are_not_followed(void **state) {
+static void symbolic_links_are_not_followed(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_caches *c = opened();
@@ -316,15 +316,15 @@ static void links_are_not_followed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(rows_come_back_in_any_order),
-      cmocka_unit_test(caches_are_their_identitys),
-      cmocka_unit_test(numbers_and_forms_are_checked),
-      cmocka_unit_test(row_numbers_are_in_no_text),
-      cmocka_unit_test(the_quota_is_of_whole_caches),
-      cmocka_unit_test(damaged_rows_are_found),
-      cmocka_unit_test(what_nobody_uses_is_deleted),
-      cmocka_unit_test(a_file_that_does_not_fit_is_gone),
-      cmocka_unit_test(links_are_not_followed),
+      cmocka_unit_test(cached_rows_are_read_in_any_order),
+      cmocka_unit_test(cache_is_visible_only_to_its_identity),
+      cmocka_unit_test(invalid_row_numbers_and_shapes_are_refused),
+      cmocka_unit_test(error_texts_omit_row_numbers),
+      cmocka_unit_test(cache_quota_counts_whole_files),
+      cmocka_unit_test(damaged_row_is_detected_and_dropped),
+      cmocka_unit_test(expired_caches_are_deleted),
+      cmocka_unit_test(failed_cache_write_leaves_no_file),
+      cmocka_unit_test(symbolic_links_are_not_followed),
   };
   if (!mkdtemp(folder)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ static clv_code enter(clv_epochs *e, const char *who, uint8_t session, uint64_t 
   return clv_epochs_register(e, who, id, epoch, &(clv_sha256){{config}}, changed, &err);
 }
 
-static void epochs_only_rise(void **state) {
+static void older_epoch_is_refused_after_a_restart(void **state) {
   (void)state;
   bool changed;
   clv_epochs *e = opened(folder);
@@ -49,7 +49,7 @@ static void epochs_only_rise(void **state) {
   clv_epochs_free(e);
 }
 
-static void room_is_bounded(void **state) {
+static void remembered_sessions_per_identity_are_bounded(void **state) {
   (void)state;
   bool changed;
   clv_epochs *e = opened(NULL);
@@ -62,7 +62,7 @@ static void room_is_bounded(void **state) {
   clv_epochs_free(e);
 }
 
-static void damaged_files_are_located(void **state) {
+static void damaged_epochs_file_is_located(void **state) {
   (void)state;
 #define ID "0123456789abcdef0123456789abcdef"
   static const char *const texts[] = {
@@ -86,7 +86,7 @@ static void damaged_files_are_located(void **state) {
   }
 }
 
-static void a_folder_that_is_not_there(void **state) {
+static void missing_folder_is_named(void **state) {
   (void)state;
   clv_epochs *e = NULL;
   assert_int_not_equal(clv_epochs_open("/nowhere/at/all", &e, &err), CLV_OK);
@@ -108,10 +108,10 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(epochs_only_rise),
-      cmocka_unit_test(room_is_bounded),
-      cmocka_unit_test(damaged_files_are_located),
-      cmocka_unit_test(a_folder_that_is_not_there),
+      cmocka_unit_test(older_epoch_is_refused_after_a_restart),
+      cmocka_unit_test(remembered_sessions_per_identity_are_bounded),
+      cmocka_unit_test(damaged_epochs_file_is_located),
+      cmocka_unit_test(missing_folder_is_named),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -48,7 +48,7 @@ static int first_of(clv_states *s, const char *who, const char *name, size_t mos
   return (int)first;
 }
 
-static void files_are_their_identitys(void **state) {
+static void state_is_visible_only_to_its_identity(void **state) {
   (void)state;
   clv_states *s = opened();
   numbers[0] = 5;
@@ -69,7 +69,7 @@ static void files_are_their_identitys(void **state) {
   clv_states_free(s);
 }
 
-static void what_is_no_name_is_refused(void **state) {
+static void invalid_state_names_are_refused(void **state) {
   (void)state;
   char lengthy[130] = "";
   memset(lengthy, 'n', 129);
@@ -87,7 +87,7 @@ static void what_is_no_name_is_refused(void **state) {
   clv_states_free(s);
 }
 
-static void the_quota_counts_what_is_there(void **state) {
+static void state_quota_counts_stored_files(void **state) {
   (void)state;
   clv_states *s = opened();
   assert_int_equal(save(s, A, 0, "x", 10), CLV_EXHAUSTED);
@@ -109,7 +109,7 @@ static void the_quota_counts_what_is_there(void **state) {
 }
 
 /* A folder stands where the file should. */
-static void what_the_disk_says_is_an_error(void **state) {
+static void disk_error_is_returned_as_unavailable(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_sha256 digest;
@@ -126,10 +126,10 @@ static void what_the_disk_says_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(files_are_their_identitys),
-      cmocka_unit_test(what_is_no_name_is_refused),
-      cmocka_unit_test(the_quota_counts_what_is_there),
-      cmocka_unit_test(what_the_disk_says_is_an_error),
+      cmocka_unit_test(state_is_visible_only_to_its_identity),
+      cmocka_unit_test(invalid_state_names_are_refused),
+      cmocka_unit_test(state_quota_counts_stored_files),
+      cmocka_unit_test(disk_error_is_returned_as_unavailable),
   };
   if (!mkdtemp(folder)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

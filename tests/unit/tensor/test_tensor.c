@@ -9,7 +9,7 @@
 
 #include "common/base/tensor/tensor.h"
 
-static void shapes_count_and_overflow(void **state) {
+static void shape_sizes_are_counted_and_overflow_refused(void **state) {
   (void)state;
   size_t n;
   char buf[160];
@@ -44,7 +44,7 @@ static void dtypes_have_names_and_sizes(void **state) {
 static int released;
 static void release(void *owner) { released += *(int *)owner; }
 
-static void views_share_storage_until_the_last_goes(void **state) {
+static void storage_is_released_with_its_last_view(void **state) {
   (void)state;
   static float data[12];
   int weight = 1;
@@ -78,9 +78,9 @@ static void new_tensors_are_aligned(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(shapes_count_and_overflow),
+      cmocka_unit_test(shape_sizes_are_counted_and_overflow_refused),
       cmocka_unit_test(dtypes_have_names_and_sizes),
-      cmocka_unit_test(views_share_storage_until_the_last_goes),
+      cmocka_unit_test(storage_is_released_with_its_last_view),
       cmocka_unit_test(new_tensors_are_aligned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,7 +181,7 @@ static uint64_t failures(clv_tls_failure f) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void admitted_and_given_back(void **state) {
+static void closed_connection_returns_its_slot(void **state) {
   (void)state;
   pair p = dial();
   assert_true(shake(&p));
@@ -206,7 +206,7 @@ static void refused(clv_tls_decision decision, int alert, clv_tls_failure failur
   assert_int_equal(failures(failure), before + 1);
 }
 
-static void refusals_are_told(void **state) {
+static void refusal_sends_its_alert_and_is_counted(void **state) {
   (void)state;
   refused(CLV_TLS_NOT_ALLOWED, SSL_AD_HANDSHAKE_FAILURE, CLV_TLS_FAILURE_NOT_ALLOWED);
   refused(CLV_TLS_OVER_QUOTA, SSL_AD_INTERNAL_ERROR, CLV_TLS_FAILURE_QUOTA);
@@ -237,14 +237,14 @@ static bool is_client(const char *name, const char *eku) {
   return door.client;
 }
 
-static void a_client_by_its_usage(void **state) {
+static void certificate_without_client_usage_is_no_client(void **state) {
   (void)state;
   assert_true(is_client("both", "serverAuth,clientAuth"));
   assert_false(is_client("none", NULL)); /* OpenSSL takes it */
 }
 
 /* Between the certificate and the proof of its key another one has taken the last place. */
-static void refused_at_the_end(void **state) {
+static void late_quota_refusal_closes_the_connection(void **state) {
   (void)state;
   uint64_t before = failures(CLV_TLS_FAILURE_QUOTA);
   char byte;
@@ -258,7 +258,7 @@ static void refused_at_the_end(void **state) {
   assert_int_equal(failures(CLV_TLS_FAILURE_QUOTA), before + 1);
 }
 
-static void nothing_is_resumed(void **state) {
+static void tls_sessions_are_not_resumable(void **state) {
   (void)state;
   char byte;
   pair p = dial();
@@ -274,7 +274,7 @@ static bool is_open(const pair *p) {
 }
 
 /* Silent ones go first, the oldest of them; those that are in stay. */
-static void the_longest_silent_goes(void **state) {
+static void longest_silent_handshake_is_shed_first(void **state) {
   (void)state;
   pair in = dial();
   assert_true(shake(&in));
@@ -295,7 +295,7 @@ static void the_longest_silent_goes(void **state) {
   for (size_t i = 0; i < CLV_COUNT(all); i++) hang_up(all[i]);
 }
 
-static void full_of_those_who_are_in(void **state) {
+static void full_server_refuses_new_connections(void **state) {
   (void)state;
   pair in[PLACES];
   for (int i = 0; i < PLACES; i++) {
@@ -314,7 +314,7 @@ static void full_of_those_who_are_in(void **state) {
 }
 
 /* A server's object that nobody has announced comes from somewhere that is not guarded. */
-static void what_was_not_accepted_is_refused(void **state) {
+static void unannounced_connection_fails_its_handshake(void **state) {
   (void)state;
   pair p = dial();
   SSL_free(p.server);
@@ -332,7 +332,7 @@ static void what_was_not_accepted_is_refused(void **state) {
 
 /* Both ends show the same certificate here: the caller's connection that is open ends, and a caller
  * that looks at the list refuses this server. */
-static void a_list_ends_what_is_open(void **state) {
+static void revocation_ends_open_connections(void **state) {
   (void)state;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_tls_crl *none = NULL;
@@ -358,7 +358,7 @@ static void a_list_ends_what_is_open(void **state) {
   clv_tls_revocation_set(&none);
 }
 
-static void bad_places(void **state) {
+static void invalid_connection_limits_are_refused(void **state) {
   (void)state;
   clv_err err;
   clv_tls_admission a = {.judge = judge};
@@ -369,16 +369,16 @@ static void bad_places(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(admitted_and_given_back, begin),
-      cmocka_unit_test_setup(refusals_are_told, begin),
-      cmocka_unit_test_setup(a_client_by_its_usage, begin),
-      cmocka_unit_test_setup(refused_at_the_end, begin),
-      cmocka_unit_test_setup(nothing_is_resumed, begin),
-      cmocka_unit_test_setup(the_longest_silent_goes, begin),
-      cmocka_unit_test_setup(full_of_those_who_are_in, begin),
-      cmocka_unit_test_setup(what_was_not_accepted_is_refused, begin),
-      cmocka_unit_test_setup(a_list_ends_what_is_open, begin),
-      cmocka_unit_test_setup(bad_places, begin),
+      cmocka_unit_test_setup(closed_connection_returns_its_slot, begin),
+      cmocka_unit_test_setup(refusal_sends_its_alert_and_is_counted, begin),
+      cmocka_unit_test_setup(certificate_without_client_usage_is_no_client, begin),
+      cmocka_unit_test_setup(late_quota_refusal_closes_the_connection, begin),
+      cmocka_unit_test_setup(tls_sessions_are_not_resumable, begin),
+      cmocka_unit_test_setup(longest_silent_handshake_is_shed_first, begin),
+      cmocka_unit_test_setup(full_server_refuses_new_connections, begin),
+      cmocka_unit_test_setup(unannounced_connection_fails_its_handshake, begin),
+      cmocka_unit_test_setup(revocation_ends_open_connections, begin),
+      cmocka_unit_test_setup(invalid_connection_limits_are_refused, begin),
   };
   return cmocka_run_group_tests(tests, group_up, group_down);
 }

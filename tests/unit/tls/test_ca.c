@@ -62,7 +62,7 @@ static bool have_openssl(void) { return system("openssl version >/dev/null 2>&1"
 
 /* ---- init ------------------------------------------------------------------------------------ */
 
-static void ca_files(void **state) {
+static void new_ca_has_private_key_mode_and_ca_extensions(void **state) {
   (void)state;
   assert_int_equal(mode_of(at("ca.key")), 0600);
   X509 *ca = read_cert(at("ca.pem"));
@@ -78,7 +78,7 @@ static void ca_files(void **state) {
   X509_free(ca);
 }
 
-static void ca_is_never_overwritten(void **state) {
+static void existing_ca_is_never_overwritten(void **state) {
   (void)state;
   clv_bytes before = read_text(at("ca.key"));
   clv_err err;
@@ -95,7 +95,7 @@ static void ca_is_never_overwritten(void **state) {
   clv_bytes_done(&after);
 }
 
-static void ca_arguments(void **state) {
+static void invalid_ca_arguments_are_refused(void **state) {
   (void)state;
   clv_err err;
   char *dir = strdup(at("never"));
@@ -131,7 +131,7 @@ static void check_san(X509 *cert) {
   GENERAL_NAMES_free(names);
 }
 
-static void leaf_contents(void **state) {
+static void issued_leaf_has_its_extensions(void **state) {
   (void)state;
   issue(full("leaf"));
   assert_int_equal(mode_of(at("leaf.key")), 0600);
@@ -160,7 +160,7 @@ static void leaf_contents(void **state) {
   X509_free(ca);
 }
 
-static void one_sided_leaves(void **state) {
+static void one_sided_leaf_has_only_its_usage(void **state) {
   (void)state;
   const struct {
     const char *name, *file;
@@ -221,7 +221,7 @@ static void nothing_is_overwritten_unless_forced(void **state) {
   clv_bytes_done(&after);
 }
 
-static void other_folder(void **state) {
+static void leaf_is_written_to_the_given_folder(void **state) {
   (void)state;
   char *dir = strdup(at("hosts/worker-7"));
   clv_tls_issue_options o = full("out");
@@ -240,14 +240,14 @@ static void refuse(clv_tls_issue_options o, clv_code code, const char *text) {
   assert_int_not_equal(access(at("bad.key"), F_OK), 0);
 }
 
-static void bad_names(void **state) {
+static void invalid_certificate_names_are_refused(void **state) {
   (void)state;
   const char *const names[] = {"", "../up", "a/b", ".hidden", "ca", "a b", "caf\xc3\xa9"};
   for (size_t i = 0; i < CLV_COUNT(names); i++)
     refuse(full(names[i]), CLV_INVALID, "cannot name a certificate");
 }
 
-static void bad_requests(void **state) {
+static void invalid_uris_and_addresses_are_refused(void **state) {
   (void)state;
   const char *text[] = {"worker-7", "worker-8"};
   clv_tls_issue_options o = full("bad");
@@ -277,7 +277,7 @@ static void bad_requests(void **state) {
   }
 }
 
-static void bad_times_and_keys(void **state) {
+static void invalid_validity_usage_and_keys_are_refused(void **state) {
   (void)state;
   clv_tls_issue_options o = full("bad");
   o.days = 0;
@@ -301,7 +301,7 @@ static void bad_times_and_keys(void **state) {
   refuse(o, CLV_INVALID, "more than 64 names");
 }
 
-static void damaged_ca(void **state) {
+static void missing_or_mismatched_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
   clv_tls_issue_options o = full("bad");
@@ -328,7 +328,7 @@ static clv_bytes show(const char *file, bool json) {
   return text;
 }
 
-static void show_for_people(void **state) {
+static void show_prints_readable_text(void **state) {
   (void)state;
   issue(full("shown"));
   clv_bytes text = show("shown.pem", false);
@@ -346,7 +346,7 @@ static void show_for_people(void **state) {
   clv_bytes_done(&text);
 }
 
-static void show_bad_ones(void **state) {
+static void show_marks_bad_identity_and_expiry(void **state) {
   (void)state;
   const char *const two[] = {"spiffe://cleave/a", "spiffe://cleave/b\x1b[31m"};
   clv_tls_issue_options o = full("shown-two");
@@ -367,7 +367,7 @@ static void show_bad_ones(void **state) {
   clv_bytes_done(&text);
 }
 
-static void show_as_json(void **state) {
+static void show_prints_json(void **state) {
   (void)state;
   issue(full("json"));
   clv_bytes text = show("json.pem", true);
@@ -382,7 +382,7 @@ static void show_as_json(void **state) {
   clv_bytes_done(&text);
 }
 
-static void show_keeps_out_on_failure(void **state) {
+static void failed_show_leaves_its_output_unchanged(void **state) {
   (void)state;
   clv_bytes out = {0};
   clv_bytes_puts(&out, "before");
@@ -396,7 +396,7 @@ static void show_keeps_out_on_failure(void **state) {
 
 /* ---- openssl(1) ------------------------------------------------------------------------------ */
 
-static void openssl_agrees(void **state) {
+static void issued_certificates_pass_openssl_verify(void **state) {
   (void)state;
   if (!have_openssl()) {
     print_message("because openssl(1) is not installed\n");
@@ -434,15 +434,23 @@ static int set_up(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ca_files),           cmocka_unit_test(ca_is_never_overwritten),
-      cmocka_unit_test(ca_arguments),       cmocka_unit_test(leaf_contents),
-      cmocka_unit_test(one_sided_leaves),   cmocka_unit_test(serials_are_random),
-      cmocka_unit_test(other_folder),       cmocka_unit_test(nothing_is_overwritten_unless_forced),
-      cmocka_unit_test(bad_names),          cmocka_unit_test(bad_requests),
-      cmocka_unit_test(bad_times_and_keys), cmocka_unit_test(damaged_ca),
-      cmocka_unit_test(show_for_people),    cmocka_unit_test(show_bad_ones),
-      cmocka_unit_test(show_as_json),       cmocka_unit_test(show_keeps_out_on_failure),
-      cmocka_unit_test(openssl_agrees),
+      cmocka_unit_test(new_ca_has_private_key_mode_and_ca_extensions),
+      cmocka_unit_test(existing_ca_is_never_overwritten),
+      cmocka_unit_test(invalid_ca_arguments_are_refused),
+      cmocka_unit_test(issued_leaf_has_its_extensions),
+      cmocka_unit_test(one_sided_leaf_has_only_its_usage),
+      cmocka_unit_test(serials_are_random),
+      cmocka_unit_test(leaf_is_written_to_the_given_folder),
+      cmocka_unit_test(nothing_is_overwritten_unless_forced),
+      cmocka_unit_test(invalid_certificate_names_are_refused),
+      cmocka_unit_test(invalid_uris_and_addresses_are_refused),
+      cmocka_unit_test(invalid_validity_usage_and_keys_are_refused),
+      cmocka_unit_test(missing_or_mismatched_ca_is_refused),
+      cmocka_unit_test(show_prints_readable_text),
+      cmocka_unit_test(show_marks_bad_identity_and_expiry),
+      cmocka_unit_test(show_prints_json),
+      cmocka_unit_test(failed_show_leaves_its_output_unchanged),
+      cmocka_unit_test(issued_certificates_pass_openssl_verify),
   };
   return cmocka_run_group_tests(tests, set_up, scratch_teardown);
 }

@@ -61,14 +61,14 @@ static void refuse_names(const san_item *items, size_t n, int copies, const char
   refuse_names((const san_item[]){__VA_ARGS__}, \
                sizeof((const san_item[]){__VA_ARGS__}) / sizeof(san_item), 1, text)
 
-static void one_uri(void **state) {
+static void single_uri_is_the_identity(void **state) {
   (void)state;
   char *pem = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
   expect_uri(pem, "spiffe://cleave/worker-1");
   free(pem);
 }
 
-static void other_names_do_not_count(void **state) {
+static void dns_and_email_names_are_ignored(void **state) {
   (void)state;
   char *pem = pem_with((const san_item[]){{GEN_DNS, "spiffe://cleave/master", 0},
                                           {GEN_URI, "spiffe://cleave/worker-1", 0},
@@ -78,24 +78,24 @@ static void other_names_do_not_count(void **state) {
   free(pem);
 }
 
-static void dns_spelled_like_a_uri(void **state) {
+static void dns_name_spelled_like_a_uri_is_refused(void **state) {
   (void)state;
   REFUSE("has 0 URI", {GEN_DNS, "spiffe://cleave/worker-1", 0});
   REFUSE("has 0 URI", {GEN_EMAIL, "spiffe://cleave/worker-1", 0});
 }
 
-static void two_uris(void **state) {
+static void two_uris_are_refused(void **state) {
   (void)state;
   REFUSE("has 2 URI", {GEN_URI, "spiffe://cleave/a", 0}, {GEN_URI, "spiffe://cleave/b", 0});
   REFUSE("has 2 URI", {GEN_URI, "spiffe://cleave/a", 0}, {GEN_URI, "spiffe://cleave/a", 0});
 }
 
-static void two_extensions(void **state) {
+static void two_san_extensions_are_refused(void **state) {
   (void)state;
   refuse_names((const san_item[]){{GEN_URI, "spiffe://cleave/a", 0}}, 1, 2, "several");
 }
 
-static void no_extension(void **state) {
+static void certificate_without_san_is_refused(void **state) {
   (void)state;
   by_hand how = {.name = "spiffe://cleave/worker-1", .days = 1};
   X509 *cert = cert_by_hand(&how, key);
@@ -105,7 +105,7 @@ static void no_extension(void **state) {
   X509_free(cert);
 }
 
-static void odd_bytes(void **state) {
+static void invalid_uri_bytes_are_refused(void **state) {
   (void)state;
   REFUSE("byte 0x00 at position 18", {GEN_URI, "spiffe://cleave/ok\0.evil", 24});
   REFUSE("byte 0x00 at position 24", {GEN_URI, "spiffe://cleave/worker-1", 25});
@@ -114,7 +114,7 @@ static void odd_bytes(void **state) {
   REFUSE("byte 0xc3", {GEN_URI, "spiffe://cleave/\xc3\xa9", 0});
 }
 
-static void odd_shapes(void **state) {
+static void malformed_uris_are_refused(void **state) {
   (void)state;
   REFUSE("does not look like", {GEN_URI, "worker-1", 0});
   REFUSE("does not look like", {GEN_URI, "spiffe:cleave", 0});
@@ -124,7 +124,7 @@ static void odd_shapes(void **state) {
   REFUSE("does not look like", {GEN_URI, "", 0});
 }
 
-static void length_limit(void **state) {
+static void overlong_uri_is_refused(void **state) {
   (void)state;
   char uri[CLV_TLS_URI_LEN + 1] = "spiffe://";
   memset(uri + 9, 'a', sizeof uri - 10); /* 2049 bytes, one too many */
@@ -140,7 +140,7 @@ static void length_limit(void **state) {
 }
 
 /* A peer's PEM is a chain: only the leaf, which comes first, names it. */
-static void leaf_of_a_chain(void **state) {
+static void chain_is_identified_by_its_leaf(void **state) {
   (void)state;
   char *leaf = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/leaf", 0}}, 1, 1);
   char *ca = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/ca", 0}}, 1, 1);
@@ -152,7 +152,7 @@ static void leaf_of_a_chain(void **state) {
   free(ca);
 }
 
-static void damaged_text(void **state) {
+static void damaged_pem_is_refused(void **state) {
   (void)state;
   char *pem = pem_with((const san_item[]){{GEN_URI, "spiffe://cleave/worker-1", 0}}, 1, 1);
   refuse("", "no certificate");
@@ -179,12 +179,17 @@ static int tear_down(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_uri),        cmocka_unit_test(other_names_do_not_count),
-      cmocka_unit_test(two_uris),       cmocka_unit_test(dns_spelled_like_a_uri),
-      cmocka_unit_test(two_extensions), cmocka_unit_test(no_extension),
-      cmocka_unit_test(odd_bytes),      cmocka_unit_test(odd_shapes),
-      cmocka_unit_test(length_limit),   cmocka_unit_test(leaf_of_a_chain),
-      cmocka_unit_test(damaged_text),
+      cmocka_unit_test(single_uri_is_the_identity),
+      cmocka_unit_test(dns_and_email_names_are_ignored),
+      cmocka_unit_test(two_uris_are_refused),
+      cmocka_unit_test(dns_name_spelled_like_a_uri_is_refused),
+      cmocka_unit_test(two_san_extensions_are_refused),
+      cmocka_unit_test(certificate_without_san_is_refused),
+      cmocka_unit_test(invalid_uri_bytes_are_refused),
+      cmocka_unit_test(malformed_uris_are_refused),
+      cmocka_unit_test(overlong_uri_is_refused),
+      cmocka_unit_test(chain_is_identified_by_its_leaf),
+      cmocka_unit_test(damaged_pem_is_refused),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

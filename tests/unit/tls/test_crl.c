@@ -51,7 +51,7 @@ static void use(void) {
 
 /* ---- what certs revoke makes ----------------------------------------------------------------- */
 
-static void a_list_grows(void **state) {
+static void revoked_certificates_accumulate_in_the_list(void **state) {
   (void)state;
   clv_err err;
   assert_int_equal(clv_tls_ca_revoke(scratch, "nobody", 30, &err), CLV_NOT_FOUND);
@@ -77,7 +77,7 @@ static void a_list_grows(void **state) {
   X509_CRL_free(crl);
 }
 
-static void show_says_revoked(void **state) {
+static void show_marks_revoked_certificates(void **state) {
   (void)state;
   clv_err err;
   clv_bytes out = {0};
@@ -135,7 +135,7 @@ static void write_forged(const forged *f, const char *mode) {
   EVP_PKEY_free(key);
 }
 
-static void bad_lists_are_not_believed(void **state) {
+static void invalid_revocation_lists_are_refused(void **state) {
   (void)state;
   clv_err err;
   clv_tls_crl *crl = NULL;
@@ -167,7 +167,7 @@ static void bad_lists_are_not_believed(void **state) {
 }
 
 /* Nobody passes: not with a list that has ended, and not whom none is about. */
-static void an_ended_list_fails_closed(void **state) {
+static void expired_revocation_list_fails_closed(void **state) {
   (void)state;
   clv_err err;
   write_forged(&(forged){.from_s = -7200, .until_s = -60}, "w");
@@ -201,10 +201,10 @@ static int set_up(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_list_grows),
-      cmocka_unit_test(show_says_revoked),
-      cmocka_unit_test(bad_lists_are_not_believed),
-      cmocka_unit_test(an_ended_list_fails_closed),
+      cmocka_unit_test(revoked_certificates_accumulate_in_the_list),
+      cmocka_unit_test(show_marks_revoked_certificates),
+      cmocka_unit_test(invalid_revocation_lists_are_refused),
+      cmocka_unit_test(expired_revocation_list_fails_closed),
   };
   return cmocka_run_group_tests(tests, set_up, scratch_teardown);
 }

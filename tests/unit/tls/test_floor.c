@@ -90,7 +90,7 @@ static void client_takes_tls13(void **state) {
                    TLS1_3_VERSION);
 }
 
-static void installs_again(void **state) {
+static void floor_can_be_installed_again(void **state) {
   (void)state;
   clv_err err;
   for (int i = 0; i < 3; i++) must(clv_tls_floor_install(&err), &err);
@@ -129,7 +129,7 @@ static int run_child(const char *mode, const char *conf) {
 }
 
 /* The other tests mean something only if TLS 1.2 would work otherwise. */
-static void without_it_tls12_works(void **state) {
+static void tls12_works_without_the_floor(void **state) {
   (void)state;
   assert_int_equal(run_child("bare", NULL), 12);
 }
@@ -138,14 +138,14 @@ static const char lax_conf[] =
     "openssl_conf = top\n[top]\nssl_conf = ssl\n[ssl]\nsystem_default = lax\n"
     "[lax]\nProtocol = ALL\nMinProtocol = TLSv1.2\nCipherString = DEFAULT\n";
 
-static void wins_over_the_system_file(void **state) {
+static void floor_overrides_openssl_cnf(void **state) {
   (void)state;
   write_text(at("lax.cnf"), lax_conf, strlen(lax_conf), 0644);
   assert_int_equal(run_child("bare", at("lax.cnf")), 12);
   assert_int_equal(run_child("floor", at("lax.cnf")), 0);
 }
 
-static void needs_no_system_file(void **state) {
+static void floor_works_without_openssl_cnf(void **state) {
   (void)state;
   assert_int_equal(run_child("floor", at("there-is-none.cnf")), 0);
   assert_int_equal(run_child("unread", NULL), 0);
@@ -164,10 +164,10 @@ int main(int argc, char **argv) {
       cmocka_unit_test(server_takes_tls13),
       cmocka_unit_test(client_refuses_tls12),
       cmocka_unit_test(client_takes_tls13),
-      cmocka_unit_test(installs_again),
-      cmocka_unit_test(without_it_tls12_works),
-      cmocka_unit_test(wins_over_the_system_file),
-      cmocka_unit_test(needs_no_system_file),
+      cmocka_unit_test(floor_can_be_installed_again),
+      cmocka_unit_test(tls12_works_without_the_floor),
+      cmocka_unit_test(floor_overrides_openssl_cnf),
+      cmocka_unit_test(floor_works_without_openssl_cnf),
   };
   return cmocka_run_group_tests(tests, set_up, scratch_teardown);
 }

@@ -46,7 +46,7 @@ static unsigned flood(unsigned type, unsigned flags, uint32_t len, bool opens, c
   return LONG;
 }
 
-static void test_floods(void **state) {
+static void test_each_flood_is_detected_at_its_limit(void **state) {
   (void)state;
   static const char *const control = "HTTP/2 frames that carry neither calls nor data";
   for (size_t step = 1; step < 100000; step = step * 7 + 2) {
@@ -68,7 +68,7 @@ static void test_floods(void **state) {
 }
 
 /* A block that ends counts no further, and neither does one that another follows. */
-static void test_blocks(void **state) {
+static void test_completed_header_blocks_are_not_counted(void **state) {
   (void)state;
   begin();
   for (int i = 0; i < 200; i++) {
@@ -80,7 +80,7 @@ static void test_blocks(void **state) {
 }
 
 /* Calls and messages without end that are taken, beside the pings and windows of a day. */
-static void test_honest(void **state) {
+static void test_normal_traffic_is_never_a_flood(void **state) {
   (void)state;
   begin();
   for (int i = 0; i < LONG; i++) {
@@ -99,7 +99,7 @@ static void test_honest(void **state) {
 
 /* Data that no message has taken, and that leaks so slowly that calls which end early are
  * forgiven. */
-static void test_unread(void **state) {
+static void test_unread_bytes_decrease_by_messages_and_time(void **state) {
   (void)state;
   begin();
   for (int i = 0; i < 64; i++) assert_null(add(0, 0, 1, 16384, 4096));
@@ -115,10 +115,10 @@ static void test_unread(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_floods),
-      cmocka_unit_test(test_blocks),
-      cmocka_unit_test(test_honest),
-      cmocka_unit_test(test_unread),
+      cmocka_unit_test(test_each_flood_is_detected_at_its_limit),
+      cmocka_unit_test(test_completed_header_blocks_are_not_counted),
+      cmocka_unit_test(test_normal_traffic_is_never_a_flood),
+      cmocka_unit_test(test_unread_bytes_decrease_by_messages_and_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ void explicit_bzero(void *data, size_t len) {
   if (strstr(head, "PRIVATE KEY")) wiped_a_key = true;
 }
 
-static void good_identity(void **state) {
+static void valid_identity_is_loaded(void **state) {
   (void)state;
   clv_tls_identity *identity = NULL;
   clv_err err;
@@ -60,7 +60,7 @@ static void good_identity(void **state) {
   clv_tls_identity_free(identity);
 }
 
-static void key_is_wiped(void **state) {
+static void private_key_is_wiped_when_freed(void **state) {
   (void)state;
   clv_tls_identity *identity = NULL;
   clv_err err;
@@ -88,7 +88,7 @@ static void days_left_rounds_down(void **state) {
   assert_int_equal(clv_tls_identity_days_left(&identity), -1);
 }
 
-static void one_sided_usage(void **state) {
+static void client_only_identity_cannot_be_a_server(void **state) {
   (void)state;
   clv_tls_issue_options o = usual("client");
   o.usage = CLV_TLS_CLIENT;
@@ -103,7 +103,7 @@ static void one_sided_usage(void **state) {
   clv_tls_identity_free(identity);
 }
 
-static void rsa_2048_is_enough(void **state) {
+static void rsa_2048_key_is_accepted(void **state) {
   (void)state;
   clv_tls_issue_options o = usual("rsa2048");
   o.rsa_bits = 2048;
@@ -116,7 +116,7 @@ static void rsa_2048_is_enough(void **state) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static void missing_files(void **state) {
+static void missing_identity_files_are_named(void **state) {
   (void)state;
   refuse("none.pem", "good.pem", "good.key", CLV_NOT_FOUND, "none.pem");
   refuse("ca.pem", "none.pem", "good.key", CLV_NOT_FOUND, "none.pem");
@@ -126,7 +126,7 @@ static void missing_files(void **state) {
   refuse("ca.pem", "good.pem", "folder", CLV_INVALID, "not a regular file");
 }
 
-static void large_files(void **state) {
+static void oversized_identity_files_are_refused(void **state) {
   (void)state;
   char *big = calloc(1, CLV_TLS_FILE_MAX + 1);
   memset(big, '\n', CLV_TLS_FILE_MAX + 1);
@@ -137,7 +137,7 @@ static void large_files(void **state) {
   free(big);
 }
 
-static void key_others_can_read(void **state) {
+static void key_readable_by_others_is_refused(void **state) {
   (void)state;
   const unsigned modes[] = {0640, 0604, 0620, 0644, 0666};
   for (size_t i = 0; i < CLV_COUNT(modes); i++) {
@@ -152,7 +152,7 @@ static void key_others_can_read(void **state) {
   assert_int_equal(chmod(at("good.key"), 0600), 0);
 }
 
-static void truncated_files(void **state) {
+static void truncated_identity_files_are_refused(void **state) {
   (void)state;
   const char *const files[] = {"good.key", "good.pem", "ca.pem"};
   for (size_t i = 0; i < CLV_COUNT(files); i++) {
@@ -167,7 +167,7 @@ static void truncated_files(void **state) {
 }
 
 /* A good leaf does not excuse what follows it. */
-static void truncated_chain(void **state) {
+static void truncated_chain_is_refused(void **state) {
   (void)state;
   clv_bytes leaf = read_text(at("good.pem")), next = read_text(at("other.pem"));
   clv_bytes_add(&leaf, next.data, next.len / 2);
@@ -177,7 +177,7 @@ static void truncated_chain(void **state) {
   clv_bytes_done(&next);
 }
 
-static void mixed_up_files(void **state) {
+static void swapped_identity_files_are_refused(void **state) {
   (void)state;
   refuse("ca.pem", "good.pem", "other.key", CLV_INVALID, "does not belong to the certificate");
   refuse("ca.pem", "good.key", "good.key", CLV_INVALID, "no certificate in it");
@@ -190,7 +190,7 @@ static void mixed_up_files(void **state) {
   refuse("ca.pem", "good.pem", "nul.key", CLV_INVALID, "NUL byte at 10");
 }
 
-static void encrypted_key(void **state) {
+static void encrypted_key_is_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("P-256");
   char password[] = "secret";
@@ -210,7 +210,7 @@ static void encrypted_key(void **state) {
 }
 
 /* Other PEM blocks around ours are common, and are not handed on. */
-static void text_around_the_blocks(void **state) {
+static void other_pem_blocks_are_ignored(void **state) {
   (void)state;
   clv_bytes cert = read_text(at("good.pem")), key = read_text(at("good.key")), both = {0};
   clv_bytes_puts(&both, "Subject: somebody\n");
@@ -306,7 +306,7 @@ static void bad_certificates_are_refused(void **state) {
   }
 }
 
-static void curves_without_tls13(void **state) {
+static void curves_unusable_in_tls13_are_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("secp256k1");
   by_hand how = {.name = "k1", .days = 1, .san = "URI:spiffe://cleave/k1", .eku = "clientAuth"};
@@ -325,7 +325,7 @@ static void curves_without_tls13(void **state) {
   EVP_PKEY_free(key);
 }
 
-static void no_extended_usage_at_all(void **state) {
+static void certificate_without_extended_usage_is_refused(void **state) {
   (void)state;
   EVP_PKEY *key = EVP_EC_gen("P-256");
   by_hand how = {.name = "plain", .days = 1, .san = "URI:spiffe://cleave/plain"};
@@ -339,7 +339,7 @@ static void no_extended_usage_at_all(void **state) {
 
 /* ---- authorities ----------------------------------------------------------------------------- */
 
-static void another_ca(void **state) {
+static void certificate_of_another_ca_is_refused(void **state) {
   (void)state;
   clv_err err;
   must(clv_tls_ca_init(at("ca2"), "another CA", 30, &err), &err);
@@ -348,7 +348,7 @@ static void another_ca(void **state) {
   refuse("ca3/ca.pem", "good.pem", "good.key", CLV_INVALID, "good.pem: as a client certificate");
 }
 
-static void two_cas_in_one_file(void **state) {
+static void bundle_of_two_cas_is_accepted(void **state) {
   (void)state;
   clv_bytes first = read_text(at("ca2/ca.pem")), second = read_text(at("ca.pem"));
   clv_bytes_add(&first, second.data, second.len);
@@ -362,7 +362,7 @@ static void two_cas_in_one_file(void **state) {
   clv_bytes_done(&second);
 }
 
-static void intermediate_ca(void **state) {
+static void intermediate_ca_chain_must_be_complete_leaf_first(void **state) {
   (void)state;
   EVP_PKEY *root_key = EVP_EC_gen("P-256"), *mid_key = EVP_EC_gen("P-256"),
            *leaf_key = EVP_EC_gen("P-256");
@@ -398,7 +398,7 @@ static void intermediate_ca(void **state) {
   EVP_PKEY_free(leaf_key);
 }
 
-static void expired_ca(void **state) {
+static void certificate_under_an_expired_ca_is_refused(void **state) {
   (void)state;
   EVP_PKEY *ca_key = EVP_EC_gen("P-256"), *key = EVP_EC_gen("P-256");
   by_hand how = {.name = "old", .is_ca = true, .days = 0};
@@ -432,26 +432,26 @@ static int set_up(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(good_identity),
-    cmocka_unit_test(key_is_wiped),
+    cmocka_unit_test(valid_identity_is_loaded),
+    cmocka_unit_test(private_key_is_wiped_when_freed),
     cmocka_unit_test(days_left_rounds_down),
-    cmocka_unit_test(one_sided_usage),
-    cmocka_unit_test(rsa_2048_is_enough),
-    cmocka_unit_test(missing_files),
-    cmocka_unit_test(large_files),
-    cmocka_unit_test(key_others_can_read),
-    cmocka_unit_test(truncated_files),
-    cmocka_unit_test(mixed_up_files),
-    cmocka_unit_test(truncated_chain),
-    cmocka_unit_test(encrypted_key),
-    cmocka_unit_test(text_around_the_blocks),
-    cmocka_unit_test(curves_without_tls13),
+    cmocka_unit_test(client_only_identity_cannot_be_a_server),
+    cmocka_unit_test(rsa_2048_key_is_accepted),
+    cmocka_unit_test(missing_identity_files_are_named),
+    cmocka_unit_test(oversized_identity_files_are_refused),
+    cmocka_unit_test(key_readable_by_others_is_refused),
+    cmocka_unit_test(truncated_identity_files_are_refused),
+    cmocka_unit_test(swapped_identity_files_are_refused),
+    cmocka_unit_test(truncated_chain_is_refused),
+    cmocka_unit_test(encrypted_key_is_refused),
+    cmocka_unit_test(other_pem_blocks_are_ignored),
+    cmocka_unit_test(curves_unusable_in_tls13_are_refused),
     cmocka_unit_test(bad_certificates_are_refused),
-    cmocka_unit_test(another_ca),
-    cmocka_unit_test(two_cas_in_one_file),
-    cmocka_unit_test(intermediate_ca),
-    cmocka_unit_test(expired_ca),
-    cmocka_unit_test(no_extended_usage_at_all),
+    cmocka_unit_test(certificate_of_another_ca_is_refused),
+    cmocka_unit_test(bundle_of_two_cas_is_accepted),
+    cmocka_unit_test(intermediate_ca_chain_must_be_complete_leaf_first),
+    cmocka_unit_test(certificate_under_an_expired_ca_is_refused),
+    cmocka_unit_test(certificate_without_extended_usage_is_refused),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, set_up, scratch_teardown); }

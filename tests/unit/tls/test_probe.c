@@ -199,7 +199,7 @@ static void check_good(const server *s, const char *expected) {
   assert_true(r.connect_ms > 0 && r.handshake_ms > 0 && r.handshake_ms < PATIENCE_MS);
 }
 
-static void good_peer(void **state) {
+static void probe_of_a_good_peer_succeeds(void **state) {
   (void)state;
   server s = start((server){.conduct = GOOD});
   check_good(&s, NULL);
@@ -207,7 +207,7 @@ static void good_peer(void **state) {
   stop(&s);
 }
 
-static void good_peer_over_ipv6(void **state) {
+static void probe_over_ipv6_succeeds(void **state) {
   (void)state;
   server s = start((server){.conduct = GOOD, .ipv6 = true});
   if (s.pid < 0) {
@@ -232,7 +232,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
   return rc ? rc : real("127.0.0.1", service, hints, &(*ret)->ai_next);
 }
 
-static void every_address_is_tried(void **state) {
+static void probe_tries_every_address(void **state) {
   (void)state;
   server s = start((server){.conduct = GOOD});
   clv_tls_probe_result r;
@@ -243,7 +243,7 @@ static void every_address_is_tried(void **state) {
   assert_int_equal(strncmp(r.address, "127.0.0.1:", 10), 0);
 }
 
-static void silence_after_the_handshake(void **state) {
+static void silence_after_handshake_is_unconfirmed_success(void **state) {
   (void)state;
   server s = start((server){.conduct = QUIET});
   uint64_t begin = clv_now_ns();
@@ -257,7 +257,7 @@ static void silence_after_the_handshake(void **state) {
 
 /* ---- network --------------------------------------------------------------------------------- */
 
-static void names_and_ports(void **state) {
+static void unresolvable_name_and_closed_port_are_named(void **state) {
   (void)state;
   clv_tls_probe_result r;
   clv_err err;
@@ -274,7 +274,7 @@ static void names_and_ports(void **state) {
                clv_tls_probe("127.0.0.1", 1, good, NULL, 0, &r, &err), &err);
 }
 
-static void not_tls(void **state) {
+static void peer_without_tls_or_http2_is_refused(void **state) {
   (void)state;
   expect((server){.conduct = PLAIN}, good, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "no TLS 1.3",
          "is this port cleave-worker's?");
@@ -282,7 +282,7 @@ static void not_tls(void **state) {
          "is this port cleave-worker's?");
 }
 
-static void no_answer_in_time(void **state) {
+static void silent_peer_exceeds_the_deadline(void **state) {
   (void)state;
   server s = start((server){.conduct = DEAF});
   clv_tls_probe_result r;
@@ -301,14 +301,14 @@ static void no_answer_in_time(void **state) {
 
 /* ---- the peer's certificate ------------------------------------------------------------------ */
 
-static void peer_of_another_ca(void **state) {
+static void peer_of_another_ca_is_refused(void **state) {
   (void)state;
   expect((server){.conduct = GOOD, .cert = "ca2/alien.pem", .key = "ca2/alien.key"}, good,
          CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "not issued by a CA of our tls.ca",
          "add the worker's CA to our tls.ca");
 }
 
-static void peer_out_of_time(void **state) {
+static void expired_or_early_peer_gets_a_clock_hint(void **state) {
   (void)state;
   clv_tls_probe_result r =
       expect((server){.conduct = GOOD, .cert = "expired.pem", .key = "expired.key"}, good,
@@ -321,14 +321,14 @@ static void peer_out_of_time(void **state) {
   if (!strstr(r.clock_hint, "begins in 2 hours")) fail_msg("hint: %s", r.clock_hint);
 }
 
-static void peer_of_another_kind(void **state) {
+static void client_certificate_as_server_is_refused(void **state) {
   (void)state;
   expect((server){.conduct = GOOD, .cert = "client.pem", .key = "client.key"}, good,
          CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED, "may not be used as a TLS server",
          "usage \"server\" or \"both\"");
 }
 
-static void peer_of_another_name(void **state) {
+static void peer_with_another_uri_is_refused(void **state) {
   (void)state;
   server s = start((server){.conduct = GOOD});
   clv_tls_probe_result r = probe_as(&s, good, "spiffe://cleave/worker-2");
@@ -349,7 +349,7 @@ static void peer_of_another_name(void **state) {
 
 /* ---- our certificate ------------------------------------------------------------------------- */
 
-static void our_ca_is_unknown(void **state) {
+static void unknown_ca_alert_suggests_tls_ca(void **state) {
   (void)state;
   clv_tls_identity *alien = unchecked("ca.pem", "ca2/alien.pem", "ca2/alien.key");
   expect((server){.conduct = GOOD}, alien, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
@@ -357,7 +357,7 @@ static void our_ca_is_unknown(void **state) {
   clv_tls_identity_free(alien);
 }
 
-static void our_certificate_is_refused(void **state) {
+static void certificate_alert_gets_an_expiry_or_clock_hint(void **state) {
   (void)state;
   clv_tls_identity *identity = unchecked("ca.pem", "expired.pem", "expired.key");
   clv_tls_probe_result r =
@@ -379,7 +379,7 @@ static void our_certificate_is_refused(void **state) {
 }
 
 /* gRPC-C 1.51 sends no alert: it just goes away. */
-static void refused_without_a_word(void **state) {
+static void close_without_alert_suggests_tls_ca(void **state) {
   (void)state;
   expect((server){.conduct = HANGS_UP}, good, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
          "closed the connection when it had our certificate", "is our CA in the worker's tls.ca");
@@ -395,7 +395,7 @@ static bool takes(const server *s, clv_tls_version version, const clv_tls_identi
   return accepted;
 }
 
-static void versions_of_a_good_peer(void **state) {
+static void good_peer_accepts_only_tls13(void **state) {
   (void)state;
   server s = start((server){.conduct = GOOD});
   assert_false(takes(&s, CLV_TLS_1_2, good));
@@ -405,7 +405,7 @@ static void versions_of_a_good_peer(void **state) {
   stop(&s);
 }
 
-static void versions_of_an_old_peer(void **state) {
+static void old_peer_accepts_only_tls12(void **state) {
   (void)state;
   server s = start((server){.conduct = GOOD, .version = TLS1_2_VERSION});
   assert_true(takes(&s, CLV_TLS_1_2, good));
@@ -417,7 +417,7 @@ static void versions_of_an_old_peer(void **state) {
                  "no current cleave-worker");
 }
 
-static void versions_of_nobody(void **state) {
+static void version_probe_without_a_tls_peer_fails(void **state) {
   (void)state;
   bool accepted = true;
   clv_err err;
@@ -480,23 +480,23 @@ static int tear_down(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(good_peer),
-    cmocka_unit_test(good_peer_over_ipv6),
-    cmocka_unit_test(every_address_is_tried),
-    cmocka_unit_test(silence_after_the_handshake),
-    cmocka_unit_test(names_and_ports),
-    cmocka_unit_test(not_tls),
-    cmocka_unit_test(no_answer_in_time),
-    cmocka_unit_test(peer_of_another_ca),
-    cmocka_unit_test(peer_out_of_time),
-    cmocka_unit_test(peer_of_another_kind),
-    cmocka_unit_test(peer_of_another_name),
-    cmocka_unit_test(our_ca_is_unknown),
-    cmocka_unit_test(our_certificate_is_refused),
-    cmocka_unit_test(refused_without_a_word),
-    cmocka_unit_test(versions_of_a_good_peer),
-    cmocka_unit_test(versions_of_an_old_peer),
-    cmocka_unit_test(versions_of_nobody),
+    cmocka_unit_test(probe_of_a_good_peer_succeeds),
+    cmocka_unit_test(probe_over_ipv6_succeeds),
+    cmocka_unit_test(probe_tries_every_address),
+    cmocka_unit_test(silence_after_handshake_is_unconfirmed_success),
+    cmocka_unit_test(unresolvable_name_and_closed_port_are_named),
+    cmocka_unit_test(peer_without_tls_or_http2_is_refused),
+    cmocka_unit_test(silent_peer_exceeds_the_deadline),
+    cmocka_unit_test(peer_of_another_ca_is_refused),
+    cmocka_unit_test(expired_or_early_peer_gets_a_clock_hint),
+    cmocka_unit_test(client_certificate_as_server_is_refused),
+    cmocka_unit_test(peer_with_another_uri_is_refused),
+    cmocka_unit_test(unknown_ca_alert_suggests_tls_ca),
+    cmocka_unit_test(certificate_alert_gets_an_expiry_or_clock_hint),
+    cmocka_unit_test(close_without_alert_suggests_tls_ca),
+    cmocka_unit_test(good_peer_accepts_only_tls13),
+    cmocka_unit_test(old_peer_accepts_only_tls12),
+    cmocka_unit_test(version_probe_without_a_tls_peer_fails),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, set_up, tear_down); }

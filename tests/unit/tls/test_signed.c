@@ -94,14 +94,14 @@ static void accepted(clv_bytes signature, const char *who) {
   clv_bytes_done(&signature);
 }
 
-static void approvers_sign(void **state) {
+static void approver_signatures_are_accepted(void **state) {
   (void)state;
   accepted(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "CN=Dr. Yes");
   accepted(sign(p.approver, text, CMS_DETACHED | CMS_NOATTR, EVP_sha512(), 1), "CN=Dr. Yes");
   accepted(sign(p.plain, text, CMS_DETACHED, EVP_sha256(), 1), "CN=plain");
 }
 
-static void others_do_not(void **state) {
+static void other_signers_are_refused(void **state) {
   (void)state;
   refused(sign(p.stranger, text, CMS_DETACHED, EVP_sha256(), 1), text,
           "unable to get local issuer certificate");
@@ -109,14 +109,14 @@ static void others_do_not(void **state) {
   refused(sign(p.expired, text, CMS_DETACHED, EVP_sha256(), 1), text, "expired");
 }
 
-static void other_bytes(void **state) {
+static void signature_of_other_bytes_is_refused(void **state) {
   (void)state;
   refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1),
           "version: 1\nkinds: [gradient, state]\n", "the signature does not hold");
   refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 1), "", "the signature does not hold");
 }
 
-static void odd_signatures(void **state) {
+static void malformed_signatures_are_refused(void **state) {
   (void)state;
   refused(sign(NULL, text, CMS_DETACHED, EVP_sha256(), 0), text, "has 0 signers");
   refused(sign(p.approver, text, CMS_DETACHED, EVP_sha256(), 2), text, "has 2 signers");
@@ -134,7 +134,7 @@ static void odd_signatures(void **state) {
   refused(packed(data, true), text, "another kind");
 }
 
-static void no_authority(void **state) {
+static void invalid_ca_pem_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   char signer[CLV_TLS_SIGNER_LEN];
@@ -150,9 +150,11 @@ static void no_authority(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(approvers_sign), cmocka_unit_test(others_do_not),
-      cmocka_unit_test(other_bytes),    cmocka_unit_test(odd_signatures),
-      cmocka_unit_test(no_authority),
+      cmocka_unit_test(approver_signatures_are_accepted),
+      cmocka_unit_test(other_signers_are_refused),
+      cmocka_unit_test(signature_of_other_bytes_is_refused),
+      cmocka_unit_test(malformed_signatures_are_refused),
+      cmocka_unit_test(invalid_ca_pem_is_refused),
   };
   return cmocka_run_group_tests(tests, make_people, NULL);
 }

@@ -49,7 +49,7 @@ static void same_tokens(const clv_tokenizer *t, const char *way, char *hex, char
   if (i != ids.n) fail_msg("%s of %s: %zu tokens, expected %zu", way, hex, ids.n, i);
 }
 
-static void tokens_are_the_librarys(void **state) {
+static void token_ids_match_hugging_face_tokenizers(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes cases = {0};
   clv_tokenizer *all[CLV_COUNT(ways)];
@@ -68,7 +68,7 @@ static void tokens_are_the_librarys(void **state) {
   for (size_t i = 0; i < CLV_COUNT(ways); i++) clv_tokenizer_free(all[i]);
 }
 
-static void tokens_have_names_and_rows(void **state) {
+static void token_ids_and_vocab_size_are_known(void **state) {
   (void)state;
   clv_tokenizer *all[CLV_COUNT(ways)];
   open_all(all);
@@ -91,7 +91,7 @@ static void refused_pieces(const char *file, size_t len, clv_code code, const ch
   assert_null(t);
 }
 
-static void damaged_pieces_are_refused(void **state) {
+static void damaged_vocab_files_are_refused(void **state) {
   (void)state;
   char *long_line = malloc(2000);
   assert_non_null(long_line);
@@ -169,13 +169,13 @@ static const char *const not_done[][2] = {
     {"no_vocab", "the model has no vocab"},
     {"no_merges", "the model has no merges"}};
 
-static void what_is_not_done_is_refused_by_name(void **state) {
+static void unsupported_tokenizer_features_are_named(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(not_done); i++) refused_json(not_done[i][0], not_done[i][1]);
 }
 
 /* As the library encodes with add_special_tokens, which is its default. */
-static void what_stands_around_a_text_is_read(void **state) {
+static void special_tokens_and_truncation_are_read(void **state) {
   static const struct {
     const char *name;
     clv_tokenizer_ends ends;
@@ -205,7 +205,7 @@ static void what_stands_around_a_text_is_read(void **state) {
 }
 
 /* Both kinds of file, of which Windows' editors mark the begin. */
-static void a_byte_order_mark_is_no_token(void **state) {
+static void byte_order_mark_is_skipped(void **state) {
   static const char *const paths[] = {"tests/golden/tokens/pieces.txt",
                                       "tests/golden/tokens/gpt2.json"};
   (void)state;
@@ -231,7 +231,7 @@ static void put_utf16(const char *name, const char *text, bool is_big, bool has_
   put(name, b.data, b.len);
 }
 
-static void other_encodings_are_named(void **state) {
+static void utf16_tokenizer_files_are_refused(void **state) {
   static const char *const texts[] = {"[UNK]\n[PAD]\na\n", "{\"version\": \"1.0\"}"};
   (void)state;
   for (int i = 0; i < 8; i++) {
@@ -290,13 +290,13 @@ static void long_texts_take_no_quadratic_time(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(tokens_are_the_librarys),
-      cmocka_unit_test(tokens_have_names_and_rows),
-      cmocka_unit_test(damaged_pieces_are_refused),
-      cmocka_unit_test(what_is_not_done_is_refused_by_name),
-      cmocka_unit_test(what_stands_around_a_text_is_read),
-      cmocka_unit_test(a_byte_order_mark_is_no_token),
-      cmocka_unit_test(other_encodings_are_named),
+      cmocka_unit_test(token_ids_match_hugging_face_tokenizers),
+      cmocka_unit_test(token_ids_and_vocab_size_are_known),
+      cmocka_unit_test(damaged_vocab_files_are_refused),
+      cmocka_unit_test(unsupported_tokenizer_features_are_named),
+      cmocka_unit_test(special_tokens_and_truncation_are_read),
+      cmocka_unit_test(byte_order_mark_is_skipped),
+      cmocka_unit_test(utf16_tokenizer_files_are_refused),
       cmocka_unit_test(text_that_is_not_utf8_is_refused),
       cmocka_unit_test(long_texts_take_no_quadratic_time),
   };

@@ -7,7 +7,7 @@
 #include "master/train/train_int.h"
 #include "tests/unit/scratch.h"
 
-static void the_largest_output_is_the_class(void **state) {
+static void predicted_class_is_the_first_maximum(void **state) {
   static const float outputs[] = {0.1f, 0.7f, 0.2f, 3, 3, 1};
   (void)state;
   assert_int_equal(clv_argmax_row(outputs, 3), 1);
@@ -15,7 +15,7 @@ static void the_largest_output_is_the_class(void **state) {
   assert_int_equal(clv_argmax_row(outputs, 1), 0);
 }
 
-static void binary_losses_have_a_threshold(void **state) {
+static void binary_predictions_use_the_loss_threshold(void **state) {
   static const float probabilities[] = {0.9f, 0.4f, 0.5f, 0.6f}, labels[] = {1, 0, 0, 0};
   static const float logits[] = {0.1f, -0.1f, 0, -5}, sides[] = {1, 0, 0, 1};
   (void)state;
@@ -25,14 +25,14 @@ static void binary_losses_have_a_threshold(void **state) {
 }
 
 /* A record with several outputs is right when all of them are. */
-static void all_outputs_of_a_record_count(void **state) {
+static void record_is_correct_only_if_all_outputs_are(void **state) {
   static const float outputs[] = {0.9f, 0.1f, 0.9f, 0.9f, 0.2f, 0.2f},
                      labels[] = {1, 0, 1, 0, 0, 0.2f};
   (void)state;
   assert_int_equal(clv_count_correct_binary(CLV_LOSS_BCE, outputs, labels, 3, 2), 2);
 }
 
-static void labels_of_another_width_are_not_read(void **state) {
+static void labels_of_another_width_count_none_correct(void **state) {
   clv_session_config config = {.loss = {.kind = CLV_LOSS_BCE}};
   const clv_trainer t = {.config = &config};
   clv_tensor *labels = NULL;
@@ -55,7 +55,7 @@ static clv_tensor *places(const int64_t labels[6]) {
   return t;
 }
 
-static void places_that_are_ignored_count_for_nothing(void **state) {
+static void ignored_positions_are_not_counted(void **state) {
   double weight[] = {0.5, 2};
   clv_session_config config = {.loss = {.ignore_index = -100}};
   const clv_trainer t = {.config = &config};
@@ -78,7 +78,7 @@ static void places_that_are_ignored_count_for_nothing(void **state) {
   clv_tensor_unref(labels);
 }
 
-static void nothing_judged_has_no_accuracy(void **state) {
+static void accuracy_of_no_labelled_records_is_nan(void **state) {
   (void)state;
   assert_true(isnan(clv_step_accuracy(&(clv_step_result){.samples = 3})));
   assert_true(clv_step_accuracy(&(clv_step_result){.correct = 1, .judged = 4}) == 0.25);
@@ -86,12 +86,12 @@ static void nothing_judged_has_no_accuracy(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_largest_output_is_the_class),
-      cmocka_unit_test(binary_losses_have_a_threshold),
-      cmocka_unit_test(all_outputs_of_a_record_count),
-      cmocka_unit_test(labels_of_another_width_are_not_read),
-      cmocka_unit_test(places_that_are_ignored_count_for_nothing),
-      cmocka_unit_test(nothing_judged_has_no_accuracy),
+      cmocka_unit_test(predicted_class_is_the_first_maximum),
+      cmocka_unit_test(binary_predictions_use_the_loss_threshold),
+      cmocka_unit_test(record_is_correct_only_if_all_outputs_are),
+      cmocka_unit_test(labels_of_another_width_count_none_correct),
+      cmocka_unit_test(ignored_positions_are_not_counted),
+      cmocka_unit_test(accuracy_of_no_labelled_records_is_nan),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,7 @@ static void near(double got, double want) {
   if (got < want - 1e-9 || got > want + 1e-9) fail_msg("%g, not %g", got, want);
 }
 
-static void rates_and_shares(void **state) {
+static void two_replies_give_session_rates_and_shares(void **state) {
   (void)state;
   clv_status_worker w = look(0, true);
   const clv_status_session *s = &w.sessions[0];
@@ -122,7 +122,7 @@ static void rates_and_shares(void **state) {
   near(s->modules[0].computing, 0.5);
 }
 
-static void rates_of_links(void **state) {
+static void two_replies_give_link_rates(void **state) {
   (void)state;
   clv_status_worker w = look(0, true);
   const clv_status_link *l = &w.sessions[0].links[0];
@@ -135,7 +135,7 @@ static void rates_of_links(void **state) {
   near(l->sending, 0); /* the other side had not been asked before */
 }
 
-static void what_the_other_side_said_twice(void **state) {
+static void peer_rates_need_two_measurements(void **state) {
   (void)state;
   links[NOW][0].awaited_ns = 7 + 900000000; /* most of it before the first answer */
   near(look(0, true).sessions[0].links[0].awaited, 0.4);
@@ -154,7 +154,7 @@ static void assert_module(const clv_status_module *m, const char *name, bool is_
   assert_int_equal(m->is_stage, is_stage);
 }
 
-static void modules_of_a_run_are_its_stages(void **state) {
+static void modules_of_a_run_have_stage_names(void **state) {
   (void)state;
   const clv_status_session *s = look(0, true).sessions;
   assert_module(&s->modules[0], "s1", true);
@@ -169,7 +169,7 @@ static void modules_of_a_run_are_its_stages(void **state) {
   assert_module(&s->modules[0], NULL, false);
 }
 
-static void other_modules_have_the_names_of_their_program(void **state) {
+static void program_modules_keep_their_own_names(void **state) {
   (void)state;
   modules[NOW][0].name = "s1";
   sessions[NOW][0].name = "other"; /* which may be a run of another file */
@@ -184,7 +184,7 @@ static void other_modules_have_the_names_of_their_program(void **state) {
 
 /* A session that is new, and one of a worker that has been restarted, is compared with its
  * beginning. */
-static void what_is_new_is_compared_with_its_beginning(void **state) {
+static void new_session_rates_count_from_its_start(void **state) {
   (void)state;
   clv_status_worker w = look(0, false);
   near(w.over_s, 12);
@@ -199,7 +199,7 @@ static void what_is_new_is_compared_with_its_beginning(void **state) {
   near(look(0, true).over_s, 12);
 }
 
-static void numbers_that_fall_back_are_no_difference(void **state) {
+static void counter_reset_yields_zero_rate(void **state) {
   (void)state;
   links[NOW][0].bytes_in = 5;
   sessions[NOW][0].busy_ns = 0;
@@ -215,13 +215,13 @@ static void numbers_that_fall_back_are_no_difference(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(rates_and_shares),
-      TEST(rates_of_links),
-      TEST(what_the_other_side_said_twice),
-      TEST(modules_of_a_run_are_its_stages),
-      TEST(other_modules_have_the_names_of_their_program),
-      TEST(what_is_new_is_compared_with_its_beginning),
-      TEST(numbers_that_fall_back_are_no_difference),
+      TEST(two_replies_give_session_rates_and_shares),
+      TEST(two_replies_give_link_rates),
+      TEST(peer_rates_need_two_measurements),
+      TEST(modules_of_a_run_have_stage_names),
+      TEST(program_modules_keep_their_own_names),
+      TEST(new_session_rates_count_from_its_start),
+      TEST(counter_reset_yields_zero_rate),
   };
   return cmocka_run_group_tests_name("status_make", tests, NULL, NULL);
 }

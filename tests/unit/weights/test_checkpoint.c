@@ -74,7 +74,7 @@ static clv_checkpoint *written(const char *name) {
   return c;
 }
 
-static void round_trip(void **state) {
+static void checkpoint_state_round_trips(void **state) {
   (void)state;
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("round/deep");
   const clv_manifest *manifest = clv_checkpoint_manifest(c);
@@ -128,7 +128,7 @@ static void files_round_trip(void **state) {
                       "    \"fc.weight\": \"model-00002-of-00002.safetensors\"\n  }\n}\n");
 }
 
-static void same_step_same_bytes(void **state) {
+static void same_step_writes_the_same_bytes(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *a = NULL, *b = NULL;
@@ -142,7 +142,7 @@ static void same_step_same_bytes(void **state) {
     assert_memory_equal(&ma->files[i].sha256, &mb->files[i].sha256, 32);
 }
 
-static void wrong_use(void **state) {
+static void invalid_writer_calls_are_refused(void **state) {
   (void)state;
   const char *run = run_dir("wrong");
   clv_checkpoint_writer *w = NULL;
@@ -181,7 +181,7 @@ static void wrong_use(void **state) {
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-static void unfinished(void **state) {
+static void unfinished_checkpoint_is_skipped(void **state) {
   (void)state;
   const char *run = run_dir("unfinished");
   CLV_AUTO(clv_bytes_done) clv_bytes reasons = {0};
@@ -220,7 +220,7 @@ static size_t flip_last(char *data, size_t len) { return data[len - 1] ^= 1, len
 static size_t flip_middle(char *data, size_t len) { return data[len / 2] ^= 16, len; }
 static size_t grow(char *data, size_t len) { return data[len] = 0, len + 1; }
 
-static void damaged_files(void **state) {
+static void damaged_checkpoint_falls_back_to_an_older_one(void **state) {
   (void)state;
   static const damage_fn damages[] = {cut_one, cut_all, flip_last, flip_middle, grow};
   static const char *const files[] = {"MANIFEST.json",
@@ -261,7 +261,7 @@ static void damaged_files(void **state) {
 }
 
 /* A checkpoint may change between being found and being used. */
-static void changed_after_load(void **state) {
+static void file_changed_after_load_is_refused(void **state) {
   (void)state;
   const char *run = run_dir("changed");
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
@@ -279,7 +279,7 @@ static void changed_after_load(void **state) {
   assert_null(m);
 }
 
-static void renamed_folder(void **state) {
+static void renamed_checkpoint_is_not_the_latest(void **state) {
   (void)state;
   const char *run = run_dir("renamed");
   clv_checkpoint *c = NULL;
@@ -313,7 +313,7 @@ static bool same_manifest(const clv_manifest *a, const clv_manifest *b) {
          strcmp(a->config_hash, b->config_hash) == 0;
 }
 
-static void manifest_damage(void **state) {
+static void damaged_manifest_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = read_manifest(run_dir("manifest"), 1);
   CLV_AUTO(clv_manifest_done) clv_manifest good = {0};
@@ -406,7 +406,7 @@ static void put_sealed(clv_bytes *b, const char *text) {
   clv_bytes_printf(b, "  \"sha256\": \"%s\"\n}\n", hex);
 }
 
-static void manifest_refusals(void **state) {
+static void invalid_manifests_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(manifests); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
@@ -425,7 +425,7 @@ static void manifest_refusals(void **state) {
 
 /* ---- retention ------------------------------------------------------------------------------- */
 
-static void prune(void **state) {
+static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   (void)state;
   const char *run = run_dir("prune");
   clv_checkpoint_writer *w = NULL;
@@ -461,7 +461,7 @@ static void prune(void **state) {
 }
 
 /* The best of a run, however old it is. */
-static void the_spared_one_stays(void **state) {
+static void prune_keeps_the_best_checkpoint(void **state) {
   (void)state;
   const char *run = run_dir("spared");
   clv_checkpoint *c = NULL;
@@ -482,7 +482,7 @@ static void the_spared_one_stays(void **state) {
 }
 
 /* The state's own parser, through a checkpoint whose digests are right. */
-static void bad_state(void **state) {
+static void invalid_trainer_state_is_refused(void **state) {
   (void)state;
   static const struct {
     const char *text, *says;
@@ -518,20 +518,20 @@ static void bad_state(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),
+      cmocka_unit_test(checkpoint_state_round_trips),
       cmocka_unit_test(weights_round_trip),
-      cmocka_unit_test(the_spared_one_stays),
+      cmocka_unit_test(prune_keeps_the_best_checkpoint),
       cmocka_unit_test(files_round_trip),
-      cmocka_unit_test(same_step_same_bytes),
-      cmocka_unit_test(wrong_use),
-      cmocka_unit_test(unfinished),
-      cmocka_unit_test(damaged_files),
-      cmocka_unit_test(manifest_damage),
-      cmocka_unit_test(manifest_refusals),
-      cmocka_unit_test(prune),
-      cmocka_unit_test(changed_after_load),
-      cmocka_unit_test(renamed_folder),
-      cmocka_unit_test(bad_state),
+      cmocka_unit_test(same_step_writes_the_same_bytes),
+      cmocka_unit_test(invalid_writer_calls_are_refused),
+      cmocka_unit_test(unfinished_checkpoint_is_skipped),
+      cmocka_unit_test(damaged_checkpoint_falls_back_to_an_older_one),
+      cmocka_unit_test(damaged_manifest_is_refused),
+      cmocka_unit_test(invalid_manifests_are_refused),
+      cmocka_unit_test(prune_keeps_newest_checkpoints_and_foreign_files),
+      cmocka_unit_test(file_changed_after_load_is_refused),
+      cmocka_unit_test(renamed_checkpoint_is_not_the_latest),
+      cmocka_unit_test(invalid_trainer_state_is_refused),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

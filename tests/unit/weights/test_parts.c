@@ -26,7 +26,7 @@ static void finish(clv_weights_writer *f, clv_sha256 *digest, uint64_t *bytes) {
 }
 
 /* In whatever order the tensors come, the file is that of one go. */
-static void parts_make_the_file(void **state) {
+static void file_written_in_parts_equals_one_write(void **state) {
   (void)state;
   clv_sha256 whole, parts;
   uint64_t n_whole, n_parts;
@@ -51,7 +51,7 @@ static void put_refused(clv_weights_writer *f, size_t i, uint64_t offset, size_t
 }
 
 /* Each byte once, and all of them; what is given up leaves nothing, and an older file as it was. */
-static void parts_that_are_wrong(void **state) {
+static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
   (void)state;
   clv_err err;
   put("kept", "old", 3);
@@ -75,7 +75,7 @@ static void parts_that_are_wrong(void **state) {
   assert_int_equal(clv_weights_begin(at("no/where"), list, 3, NULL, 0, &f, &err), CLV_UNAVAILABLE);
 }
 
-static void parts_are_read(void **state) {
+static void tensor_ranges_are_read(void **state) {
   (void)state;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *whole = NULL;
   float got[6];
@@ -100,7 +100,7 @@ static void parts_are_read(void **state) {
 }
 
 /* The descriptor that was hashed is the one that is read, while nobody writes to it. */
-static void files_that_change(void **state) {
+static void file_changed_while_open_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
@@ -117,10 +117,10 @@ static void files_that_change(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(parts_make_the_file),
-      cmocka_unit_test(parts_that_are_wrong),
-      cmocka_unit_test(parts_are_read),
-      cmocka_unit_test(files_that_change),
+      cmocka_unit_test(file_written_in_parts_equals_one_write),
+      cmocka_unit_test(invalid_parts_are_refused_and_keep_the_old_file),
+      cmocka_unit_test(tensor_ranges_are_read),
+      cmocka_unit_test(file_changed_while_open_is_refused),
   };
   return cmocka_run_group_tests_name("parts", tests, scratch_setup, scratch_teardown);
 }

@@ -23,7 +23,7 @@ static void scaled(const clv_peft *p, const char *layer, double scale, int64_t r
   assert_int_equal(r, rank);
 }
 
-static void settings_are_read(void **state) {
+static void adapter_settings_and_patterns_are_read(void **state) {
   (void)state;
   clv_err err;
   CLV_AUTO(clv_peft_done) clv_peft p = {0}, rs = {0}, least = {0};
@@ -47,7 +47,7 @@ static void settings_are_read(void **state) {
 
 /* What peft 0.21 writes, with every key of its LoraConfig, and keys of other versions that are
  * off. */
-static void every_key_of_peft_is_known(void **state) {
+static void every_peft_key_is_accepted(void **state) {
   static const char all[] =
       "{\"alora_invocation_tokens\": null, \"alpha_pattern\": {}, \"arrow_config\": null, "
       "\"auto_mapping\": {\"base_model_class\": \"ViT\", \"parent_library\": \"x\"}, "
@@ -72,7 +72,7 @@ static void every_key_of_peft_is_known(void **state) {
   scaled(&p, "x", 4, 4);
 }
 
-static void what_is_not_done_is_refused(void **state) {
+static void unsupported_peft_options_are_refused(void **state) {
   (void)state;
   static const struct {
     const char *text, *says;
@@ -116,7 +116,7 @@ static void what_is_not_done_is_refused(void **state) {
   }
 }
 
-static void what_is_written_is_read(void **state) {
+static void written_adapter_config_reads_back(void **state) {
   (void)state;
   static const char *const targets[] = {"a.query", "b.query"}, *const saved[] = {"classifier"};
   clv_err err;
@@ -138,10 +138,10 @@ static void what_is_written_is_read(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(settings_are_read),
-      cmocka_unit_test(every_key_of_peft_is_known),
-      cmocka_unit_test(what_is_not_done_is_refused),
-      cmocka_unit_test(what_is_written_is_read),
+      cmocka_unit_test(adapter_settings_and_patterns_are_read),
+      cmocka_unit_test(every_peft_key_is_accepted),
+      cmocka_unit_test(unsupported_peft_options_are_refused),
+      cmocka_unit_test(written_adapter_config_reads_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static void index_refused(const char *text, clv_code code, const char *says) {
   assert_says(&err, says);
 }
 
-static void hostile_indexes(void **state) {
+static void hostile_indexes_are_refused(void **state) {
   (void)state;
   static const char *const files[] = {
       "../a.safetensors", "/etc/a.safetensors", "b/a.safetensors", "..", ".safetensors", "a.bin",
@@ -74,7 +74,7 @@ static void hostile_indexes(void **state) {
                 CLV_DATA_LOSS, "total_size");
 }
 
-static void an_index_without_end_is_refused(void **state) {
+static void index_with_too_many_tensors_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_weights_index_done) clv_weights_index x = {0};
@@ -98,7 +98,7 @@ static void found_as(const char *const *names, size_t n, const char *want, const
   if (as) assert_string_equal(names[at], as);
 }
 
-static void names_are_found(void **state) {
+static void renamed_tensors_are_found(void **state) {
   (void)state;
   static const char *const names[] = {"bert.a.LayerNorm.beta", "bert.a.LayerNorm.gamma",
                                       "bert.a.weight",         "cls.bias",
@@ -114,7 +114,7 @@ static void names_are_found(void **state) {
 }
 
 /* transformers saves the bias of a tied decoder as the head's. */
-static void the_bias_of_a_tied_decoder_is_the_heads(void **state) {
+static void tied_decoder_bias_is_found_under_its_head(void **state) {
   (void)state;
   static const char *const names[] = {"cls.predictions.bias", "x.bias"};
   static const char *const both[] = {"lm_head.bias", "lm_head.decoder.bias"};
@@ -124,7 +124,7 @@ static void the_bias_of_a_tied_decoder_is_the_heads(void **state) {
   found_as(both, 2, "lm_head.decoder.bias", "lm_head.decoder.bias");
 }
 
-static void two_names_are_one_too_many(void **state) {
+static void ambiguous_tensor_name_is_refused(void **state) {
   (void)state;
   static const char *const names[] = {"bert.a", "model.a"};
   size_t at;
@@ -134,7 +134,7 @@ static void two_names_are_one_too_many(void **state) {
   found_as(names, 2, "model.a", "model.a");
 }
 
-static void derived_and_fresh(void **state) {
+static void derived_and_fresh_names_are_recognized(void **state) {
   (void)state;
   static const char *const fresh[] = {"classifier", "bert.pooler"};
   assert_true(clv_weights_is_derived("bert.embeddings.position_ids"));
@@ -150,7 +150,7 @@ static void derived_and_fresh(void **state) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void numbers_become_f32(void **state) {
+static void f16_and_bf16_numbers_become_f32(void **state) {
   (void)state;
   static const uint16_t h[6] = {0x3c00, 0xc000, 0x0001, 0x7bff, 0xfc00, 0x8000};
   static const uint16_t b[3] = {0x3f80, 0xc000, 0x7f80};
@@ -203,7 +203,7 @@ static clv_code note_file(void *user, const char *name, int fd, clv_err *err) {
   return CLV_OK;
 }
 
-static void only_files_of_need_are_opened(void **state) {
+static void only_needed_files_are_opened(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes asked = {0}, left = {0};
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
@@ -241,7 +241,7 @@ static clv_code first_of(const char *path, clv_err *err) {
 }
 
 /* An index that says other than its files do. */
-static void indexes_that_lie(void **state) {
+static void index_unlike_its_files_is_refused(void **state) {
   (void)state;
   static const char *const says[][2] = {
       {"{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\"}}",
@@ -263,7 +263,7 @@ static void indexes_that_lie(void **state) {
   }
 }
 
-static void one_tensor_is_one_parameter(void **state) {
+static void one_tensor_for_two_parameters_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   const clv_weights_want want[] = {{"a.weight", CLV_F32, CLV_SHAPE(2, 2), false},
@@ -275,7 +275,7 @@ static void one_tensor_is_one_parameter(void **state) {
   assert_says(&err, "'a.weight' and 'bert.a.weight' would both be 'bert.a.weight'");
 }
 
-static void a_changed_file_is_noticed(void **state) {
+static void file_changed_while_open_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_weights_folder_closep) clv_weights_folder *f = NULL;
   const clv_weights_want want = {"a.weight", CLV_F32, CLV_SHAPE(2, 2), false};
@@ -291,7 +291,7 @@ static void a_changed_file_is_noticed(void **state) {
   assert_says(&err, "was changed while it was read");
 }
 
-static void links_and_strange_folders(void **state) {
+static void links_and_invalid_folders_are_refused(void **state) {
   (void)state;
   refused(folder("empty"), CLV_NOT_FOUND, "has neither model.safetensors nor model.safetensors.i");
   refused(at("nowhere"), CLV_NOT_FOUND, "FOLDER: No such file");
@@ -314,17 +314,17 @@ static void links_and_strange_folders(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(hostile_indexes),
-                                     cmocka_unit_test(an_index_without_end_is_refused),
-                                     cmocka_unit_test(names_are_found),
-                                     cmocka_unit_test(the_bias_of_a_tied_decoder_is_the_heads),
-                                     cmocka_unit_test(two_names_are_one_too_many),
-                                     cmocka_unit_test(derived_and_fresh),
-                                     cmocka_unit_test(numbers_become_f32),
-                                     cmocka_unit_test(only_files_of_need_are_opened),
-                                     cmocka_unit_test(indexes_that_lie),
-                                     cmocka_unit_test(one_tensor_is_one_parameter),
-                                     cmocka_unit_test(a_changed_file_is_noticed),
-                                     cmocka_unit_test(links_and_strange_folders)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(hostile_indexes_are_refused),
+                                     cmocka_unit_test(index_with_too_many_tensors_is_refused),
+                                     cmocka_unit_test(renamed_tensors_are_found),
+                                     cmocka_unit_test(tied_decoder_bias_is_found_under_its_head),
+                                     cmocka_unit_test(ambiguous_tensor_name_is_refused),
+                                     cmocka_unit_test(derived_and_fresh_names_are_recognized),
+                                     cmocka_unit_test(f16_and_bf16_numbers_become_f32),
+                                     cmocka_unit_test(only_needed_files_are_opened),
+                                     cmocka_unit_test(index_unlike_its_files_is_refused),
+                                     cmocka_unit_test(one_tensor_for_two_parameters_is_refused),
+                                     cmocka_unit_test(file_changed_while_open_is_refused),
+                                     cmocka_unit_test(links_and_invalid_folders_are_refused)};
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

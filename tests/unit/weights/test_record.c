@@ -37,7 +37,7 @@ static clv_code again(const clv_run_record *r, clv_run_record *ret, clv_err *err
   return clv_run_record_parse(text.data, text.len, "run.json", ret, err);
 }
 
-static void round_trip(void **state) {
+static void run_record_round_trips(void **state) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = sample(), b = {0};
   clv_err err = {0};
   (void)state;
@@ -54,7 +54,7 @@ static void round_trip(void **state) {
 }
 
 /* An error's text is cut anywhere and quotes what others say; paths are bytes. */
-static void any_text_is_written_so_that_it_can_be_read(void **state) {
+static void invalid_text_is_sanitized_in_the_record(void **state) {
   static const struct {
     const char *text, *want;
   } cases[] = {{"caf\xc3\xa9", "caf\xc3\xa9"}, {"cut \xc3", "cut ?"}, {"\xff\xfe", "??"},
@@ -70,7 +70,7 @@ static void any_text_is_written_so_that_it_can_be_read(void **state) {
   }
 }
 
-static void old_attempts_make_room(void **state) {
+static void oldest_attempts_are_dropped_at_the_limit(void **state) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0}, b = {0};
   clv_err err = {0};
   (void)state;
@@ -82,7 +82,7 @@ static void old_attempts_make_room(void **state) {
   assert_int_equal(b.attempts[b.n_attempts - 1].step, CLV_RECORD_MAX_ATTEMPTS + 2);
 }
 
-static void damage_is_named(void **state) {
+static void damaged_run_record_is_refused_by_name(void **state) {
   static const struct {
     const char *from, *to, *says;
   } cases[] = {
@@ -125,7 +125,7 @@ static void damage_is_named(void **state) {
   }
 }
 
-static void a_long_text_is_refused(void **state) {
+static void overlong_text_is_refused(void **state) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = sample(), none = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, bad = {0};
   char host[CLV_RECORD_NAME + 1];
@@ -143,11 +143,11 @@ static void a_long_text_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),
-      cmocka_unit_test(any_text_is_written_so_that_it_can_be_read),
-      cmocka_unit_test(old_attempts_make_room),
-      cmocka_unit_test(damage_is_named),
-      cmocka_unit_test(a_long_text_is_refused),
+      cmocka_unit_test(run_record_round_trips),
+      cmocka_unit_test(invalid_text_is_sanitized_in_the_record),
+      cmocka_unit_test(oldest_attempts_are_dropped_at_the_limit),
+      cmocka_unit_test(damaged_run_record_is_refused_by_name),
+      cmocka_unit_test(overlong_text_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

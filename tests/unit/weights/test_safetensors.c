@@ -26,7 +26,7 @@ static clv_bytes encode(const clv_weights_tensor *t, size_t n) {
 }
 
 /* The layout the format's own writer gives: 8-byte header padding, falling alignment, then name. */
-static void exact_bytes(void **state) {
+static void encoded_bytes_match_the_reference_layout(void **state) {
   (void)state;
   clv_weights_tensor t[] = {{"b", CLV_U8, CLV_SHAPE(3), m_data},
                             {"z", CLV_F32, CLV_SHAPE(2, 3), w_data},
@@ -72,7 +72,7 @@ static void check_some(const clv_weights_file *f) {
     assert_true(strcmp(clv_weights_entries(f)[i - 1].name, clv_weights_entries(f)[i].name) < 0);
 }
 
-static void round_trip(void **state) {
+static void tensors_and_metadata_round_trip(void **state) {
   (void)state;
   clv_weights_tensor t[] = SOME_TENSORS;
   CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t)), stored = {0};
@@ -99,7 +99,7 @@ static void round_trip(void **state) {
   assert_int_equal((uintptr_t)clv_weights_find(f, "bn.num_batches_tracked")->data % 64, 0);
 }
 
-static void same_bytes_in_any_order(void **state) {
+static void tensor_order_does_not_change_the_bytes(void **state) {
   (void)state;
   clv_weights_tensor t[] = SOME_TENSORS;
   CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
@@ -113,7 +113,7 @@ static void same_bytes_in_any_order(void **state) {
   }
 }
 
-static void no_tensors(void **state) {
+static void file_without_tensors_round_trips(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
@@ -183,7 +183,7 @@ static const struct {
     {"{\"__metadata__\":{\"a\":1}}", 0, CLV_DATA_LOSS, "metadata 'a' is not a string"},
 };
 
-static void refusals(void **state) {
+static void invalid_headers_are_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(bad_files); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes b = raw_file(bad_files[i].header, bad_files[i].data);
@@ -201,7 +201,7 @@ static void refusals(void **state) {
   }
 }
 
-static void limits(void **state) {
+static void oversized_or_deep_headers_are_refused(void **state) {
   (void)state;
   clv_weights_file *f = NULL;
   clv_err err;
@@ -230,7 +230,7 @@ static void limits(void **state) {
   assert_null(f);
 }
 
-static void too_many_tensors(void **state) {
+static void file_with_too_many_tensors_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes h = {0}, b = {0};
   for (int i = 0; i <= CLV_WEIGHTS_MAX_TENSORS + 1; i++)
@@ -244,7 +244,7 @@ static void too_many_tensors(void **state) {
   assert_says(&err, "the limit is 65536");
 }
 
-static void kinds_of_file(void **state) {
+static void links_folders_and_pipes_are_refused(void **state) {
   (void)state;
   clv_weights_tensor t[] = SOME_TENSORS;
   CLV_AUTO(clv_bytes_done) clv_bytes b = encode(t, CLV_COUNT(t));
@@ -262,7 +262,7 @@ static void kinds_of_file(void **state) {
   assert_int_equal(clv_weights_open(at("real"), 10, &f, &err), CLV_EXHAUSTED);
 }
 
-static void bad_writes(void **state) {
+static void invalid_writes_are_refused(void **state) {
   (void)state;
   char long_name[600];
   memset(long_name, 'n', 513);
@@ -329,7 +329,7 @@ static clv_bytes larger_file(void) {
   return encode(t, CLV_COUNT(t));
 }
 
-static void truncations(void **state) {
+static void every_truncation_is_refused(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
   assert_true(b.len > 8192);
@@ -346,7 +346,7 @@ static void truncations(void **state) {
 
 /* The header carries no checksum, so the reader refuses a flipped bit or reads a file that is valid
  * as it stands; the digest tells the difference each time. */
-static void bit_flips(void **state) {
+static void bit_flips_are_refused_or_change_the_digest(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = larger_file();
   CLV_AUTO(clv_weights_closep) clv_weights_file *good = NULL;
@@ -397,7 +397,7 @@ static clv_weights_file *open_larger(clv_bytes *b, clv_weights_want *want) {
   return f;
 }
 
-static void matching(void **state) {
+static void wanted_tensors_match_and_extra_ones_are_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_weights_want want[WANTED];
@@ -460,7 +460,7 @@ static void missing_tensors_are_named(void **state) {
               "'bn.num_batches_tracked', 'conv1.bias', 'conv1.weight' and 2 more");
 }
 
-static void other_shapes_and_types_are_named(void **state) {
+static void mismatched_shape_or_dtype_is_named(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   clv_weights_want want[WANTED];
@@ -476,7 +476,7 @@ static void other_shapes_and_types_are_named(void **state) {
 }
 
 /* A type the file may hold and we have no name for. */
-static void foreign_types(void **state) {
+static void unsupported_dtype_is_listed_but_not_matched(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done)
   clv_bytes b = raw_file("{\"m\":" ENTRY("BOOL", "[4]", 0, 4) "}", 4);
@@ -514,7 +514,7 @@ static const char python_check[] =
     "h = json.dumps({'x': {'dtype': 'F64', 'shape': [3, 4], 'data_offsets': [0, 96]}}).encode()\n"
     "open(sys.argv[2], 'wb').write(struct.pack('<Q', len(h)) + h + a.tobytes())\n";
 
-static void python_cross_check(void **state) {
+static void files_are_exchanged_with_python(void **state) {
   (void)state;
   if (system("/usr/bin/python3 -c 'import numpy' 2>/dev/null") != 0) {
     print_message("because /usr/bin/python3 has no numpy\n");
@@ -541,22 +541,22 @@ static void python_cross_check(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(exact_bytes),
-    cmocka_unit_test(round_trip),
-    cmocka_unit_test(no_tensors),
-    cmocka_unit_test(same_bytes_in_any_order),
-    cmocka_unit_test(refusals),
-    cmocka_unit_test(limits),
-    cmocka_unit_test(kinds_of_file),
-    cmocka_unit_test(too_many_tensors),
-    cmocka_unit_test(bad_writes),
-    cmocka_unit_test(truncations),
-    cmocka_unit_test(bit_flips),
-    cmocka_unit_test(matching),
+    cmocka_unit_test(encoded_bytes_match_the_reference_layout),
+    cmocka_unit_test(tensors_and_metadata_round_trip),
+    cmocka_unit_test(file_without_tensors_round_trips),
+    cmocka_unit_test(tensor_order_does_not_change_the_bytes),
+    cmocka_unit_test(invalid_headers_are_refused),
+    cmocka_unit_test(oversized_or_deep_headers_are_refused),
+    cmocka_unit_test(links_folders_and_pipes_are_refused),
+    cmocka_unit_test(file_with_too_many_tensors_is_refused),
+    cmocka_unit_test(invalid_writes_are_refused),
+    cmocka_unit_test(every_truncation_is_refused),
+    cmocka_unit_test(bit_flips_are_refused_or_change_the_digest),
+    cmocka_unit_test(wanted_tensors_match_and_extra_ones_are_named),
     cmocka_unit_test(missing_tensors_are_named),
-    cmocka_unit_test(other_shapes_and_types_are_named),
-    cmocka_unit_test(foreign_types),
-    cmocka_unit_test(python_cross_check),
+    cmocka_unit_test(mismatched_shape_or_dtype_is_named),
+    cmocka_unit_test(unsupported_dtype_is_listed_but_not_matched),
+    cmocka_unit_test(files_are_exchanged_with_python),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown); }

@@ -10,7 +10,7 @@ static clv_frame failing(const char *text, const char *hop) {
   return f;
 }
 
-static void only_code_and_place_stay(void **state) {
+static void redacted_failure_keeps_only_code_and_place(void **state) {
   (void)state;
   static const struct {
     const char *hop, *place;
@@ -40,7 +40,7 @@ static void only_code_and_place_stay(void **state) {
 }
 
 /* What a person here is told beside the text has no field. */
-static void an_element_is_never_written_or_read(void **state) {
+static void failure_element_is_never_on_the_wire(void **state) {
   (void)state;
   clv_frame f = failing("row number of sample 40", "module 1"), got;
   clv_payload payload;
@@ -57,7 +57,7 @@ static void an_element_is_never_written_or_read(void **state) {
   assert_string_equal(got.failure.element, "");
 }
 
-static void who_tells_of_a_failure(void **state) {
+static void failure_frames_are_recognized(void **state) {
   (void)state;
   for (int kind = 1; kind < CLV_FRAME_KINDS; kind++) {
     clv_frame f = {.kind = (clv_frame_kind)kind};
@@ -69,9 +69,9 @@ static void who_tells_of_a_failure(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(only_code_and_place_stay),
-      cmocka_unit_test(an_element_is_never_written_or_read),
-      cmocka_unit_test(who_tells_of_a_failure),
+      cmocka_unit_test(redacted_failure_keeps_only_code_and_place),
+      cmocka_unit_test(failure_element_is_never_on_the_wire),
+      cmocka_unit_test(failure_frames_are_recognized),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

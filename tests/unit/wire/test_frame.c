@@ -117,7 +117,7 @@ static void decode_and_compare(const clv_piece *pieces, size_t n, const clv_fram
   for (size_t i = 0; i < payload_len; i++) assert_int_equal(copy[i], (uint8_t)(i * 7 + 3));
 }
 
-static void every_kind_round_trips(void **state) {
+static void every_frame_kind_round_trips(void **state) {
   (void)state;
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
@@ -127,7 +127,7 @@ static void every_kind_round_trips(void **state) {
   }
 }
 
-static void any_cut_into_pieces_gives_the_same(void **state) {
+static void any_two_pieces_decode_the_same(void **state) {
   (void)state;
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
@@ -146,7 +146,7 @@ static void any_cut_into_pieces_gives_the_same(void **state) {
   }
 }
 
-static void single_bytes_give_the_same(void **state) {
+static void single_byte_pieces_decode_the_same(void **state) {
   (void)state;
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
     clv_frame f = sample_frame((clv_frame_kind)kind);
@@ -187,7 +187,7 @@ static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame
 }
 
 /* In front of its last frame or behind it, or without one. */
-static void a_message_of_several_frames_round_trips(void **state) {
+static void bundled_frames_round_trip(void **state) {
   clv_frame end = sample_frame(CLV_END_CONTEXT), value = sample_frame(CLV_VALUE),
             call = sample_frame(CLV_CALL);
   size_t of_end = sample_payload_len(CLV_END_CONTEXT), of_value = sample_payload_len(CLV_VALUE),
@@ -251,7 +251,7 @@ static void the_largest_frames_round_trip(void **state) {
   decode_and_compare(&(clv_piece){prepared.data, prepared.len}, 1, &prepare, 0);
 }
 
-static void a_root_starts_with_any_finite_number(void **state) {
+static void root_gradient_round_trips_any_finite_number(void **state) {
   (void)state;
   static const float roots[] = {0.25f, -3, 1e-40f, 3.4e38f, 0};
   for (size_t i = 0; i < CLV_COUNT(roots); i++) {
@@ -262,7 +262,7 @@ static void a_root_starts_with_any_finite_number(void **state) {
   }
 }
 
-static void a_call_may_name_any_other_before_it(void **state) {
+static void call_predecessor_id_round_trips(void **state) {
   (void)state;
   static const uint64_t ids[] = {0, 1, 77, UINT64_MAX};
   for (size_t i = 0; i < CLV_COUNT(ids); i++) {
@@ -428,7 +428,7 @@ static size_t rotated(const part *parts, size_t n, size_t by, clv_piece *pieces)
   return used;
 }
 
-static void any_order_gives_the_same(void **state) {
+static void field_order_does_not_change_the_frame(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_CALL);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
@@ -470,7 +470,7 @@ static void unknown_fields_are_skipped(void **state) {
   }
 }
 
-static void the_last_scalar_wins_and_lists_may_be_unpacked(void **state) {
+static void last_scalar_wins_and_unpacked_lists_are_read(void **state) {
   (void)state;
   static const char gradient[] =
       "\x08\x0b\x08\x19"                             /* kind 11, then kind 25: GRADIENT */
@@ -509,7 +509,7 @@ static void the_last_scalar_wins_and_lists_may_be_unpacked(void **state) {
   for (int i = 0; i < 4; i++) assert_true(f.commit.more_lrs[i] == (float)(1 + i));
 }
 
-static void a_gradient_may_be_wholly_absent(void **state) {
+static void gradient_without_tensor_round_trips(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_GRADIENT);
   f.n_tensors = 0;
@@ -518,7 +518,7 @@ static void a_gradient_may_be_wholly_absent(void **state) {
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
 }
 
-static void a_value_may_be_a_tensor(void **state) {
+static void value_with_a_tensor_round_trips(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_VALUE);
   f.has_failure = false;
@@ -530,7 +530,7 @@ static void a_value_may_be_a_tensor(void **state) {
 }
 
 /* What workers are sent of the same kind: tests/net/hostile/test_rules.py. */
-static void caches_are_checked(void **state) {
+static void invalid_cache_fields_are_refused(void **state) {
   (void)state;
   const clv_tensor_head rows = {CLV_F32, CLV_SHAPE(2, 1), 8, 0, 0},
                         numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 0},
@@ -573,7 +573,7 @@ static void caches_are_checked(void **state) {
 }
 
 /* Numbers of records alone, and behind their rows. */
-static void a_value_may_be_of_a_cache(void **state) {
+static void cached_value_round_trips(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_VALUE), got;
   const clv_tensor_head numbers = {CLV_I64, CLV_SHAPE(2), 16, 0, 7};
@@ -597,7 +597,7 @@ static void a_value_may_be_of_a_cache(void **state) {
   }
 }
 
-static void large_tensors_are_announced(void **state) {
+static void chunked_tensor_heads_round_trip(void **state) {
   (void)state;
   clv_frame f = sample_frame(CLV_CALL);
   f.tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(64, 1024, 1024), (uint64_t)256 << 20, 8, 1};
@@ -606,7 +606,7 @@ static void large_tensors_are_announced(void **state) {
   decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 0);
 }
 
-static void the_hot_path_allocates_nothing(void **state) {
+static void encode_and_decode_allocate_nothing(void **state) {
   (void)state;
   clv_err err = {0};
   clv_frame f = sample_frame(CLV_CALL), got;
@@ -630,7 +630,7 @@ static void the_hot_path_allocates_nothing(void **state) {
 /* ---- payload and failure helpers --------------------------------------------------------------
  */
 
-static void payload_helpers_walk_pieces(void **state) {
+static void payload_helpers_cross_piece_boundaries(void **state) {
   (void)state;
   static const char text[] = "xx0123456789yy";
   clv_piece pieces[] = {{text, 5}, {text + 5, 0}, {text + 5, 4}, {text + 9, 5}};
@@ -658,7 +658,7 @@ static void payload_helpers_walk_pieces(void **state) {
   assert_string_equal(walked, "0123456789");
 }
 
-static void failure_texts_are_made_acceptable(void **state) {
+static void failure_texts_are_truncated_and_sanitized(void **state) {
   (void)state;
   clv_frame f = {.kind = CLV_ERROR};
   char longer[CLV_WIRE_TEXT + 10];
@@ -710,28 +710,28 @@ static void python_reads_and_writes_frames(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_kind_round_trips),
-    cmocka_unit_test(any_cut_into_pieces_gives_the_same),
-    cmocka_unit_test(single_bytes_give_the_same),
-    cmocka_unit_test(a_message_of_several_frames_round_trips),
+    cmocka_unit_test(every_frame_kind_round_trips),
+    cmocka_unit_test(any_two_pieces_decode_the_same),
+    cmocka_unit_test(single_byte_pieces_decode_the_same),
+    cmocka_unit_test(bundled_frames_round_trip),
     cmocka_unit_test(the_largest_frames_round_trip),
-    cmocka_unit_test(a_root_starts_with_any_finite_number),
-    cmocka_unit_test(a_call_may_name_any_other_before_it),
+    cmocka_unit_test(root_gradient_round_trips_any_finite_number),
+    cmocka_unit_test(call_predecessor_id_round_trips),
     cmocka_unit_test(protobuf_c_reads_a_call),
     cmocka_unit_test(protobuf_c_reads_a_gradient),
     cmocka_unit_test(protobuf_c_reads_a_step),
     cmocka_unit_test(protobuf_c_rewrites_every_kind),
-    cmocka_unit_test(any_order_gives_the_same),
+    cmocka_unit_test(field_order_does_not_change_the_frame),
     cmocka_unit_test(unknown_fields_are_skipped),
-    cmocka_unit_test(the_last_scalar_wins_and_lists_may_be_unpacked),
-    cmocka_unit_test(a_gradient_may_be_wholly_absent),
-    cmocka_unit_test(a_value_may_be_a_tensor),
-    cmocka_unit_test(a_value_may_be_of_a_cache),
-    cmocka_unit_test(caches_are_checked),
-    cmocka_unit_test(large_tensors_are_announced),
-    cmocka_unit_test(the_hot_path_allocates_nothing),
-    cmocka_unit_test(payload_helpers_walk_pieces),
-    cmocka_unit_test(failure_texts_are_made_acceptable),
+    cmocka_unit_test(last_scalar_wins_and_unpacked_lists_are_read),
+    cmocka_unit_test(gradient_without_tensor_round_trips),
+    cmocka_unit_test(value_with_a_tensor_round_trips),
+    cmocka_unit_test(cached_value_round_trips),
+    cmocka_unit_test(invalid_cache_fields_are_refused),
+    cmocka_unit_test(chunked_tensor_heads_round_trip),
+    cmocka_unit_test(encode_and_decode_allocate_nothing),
+    cmocka_unit_test(payload_helpers_cross_piece_boundaries),
+    cmocka_unit_test(failure_texts_are_truncated_and_sanitized),
     cmocka_unit_test(python_reads_and_writes_frames),
 };
 

@@ -46,7 +46,7 @@ static clv_bytes pings_before(uint32_t n) {
   return b;
 }
 
-static void frames_before_another_have_none_and_are_few(void **state) {
+static void nested_or_too_many_bundled_frames_are_refused(void **state) {
   clv_err err = {0};
   clv_bundle before;
   clv_frame frame;
@@ -158,7 +158,7 @@ static void malformed_bytes_are_refused(void **state) {
   }
 }
 
-static void every_truncation_is_refused_or_smaller(void **state) {
+static void truncated_frames_are_refused(void **state) {
   (void)state;
   clv_wire_limits limits = defaults();
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
@@ -175,7 +175,7 @@ static void every_truncation_is_refused_or_smaller(void **state) {
   }
 }
 
-static void every_flipped_bit_is_survived(void **state) {
+static void flipped_bits_never_crash_the_decoder(void **state) {
   (void)state;
   clv_wire_limits limits = defaults();
   for (int kind = CLV_ATTACH; kind < CLV_FRAME_KINDS; kind = next_kind(kind)) {
@@ -563,7 +563,7 @@ static void pack_unchecked(const clv_frame *f, size_t payload_len, packed *ret) 
   ret->len = cleave__v1__frame__pack(&m, ret->bytes);
 }
 
-static void broken_frames_are_refused_on_both_sides(void **state) {
+static void encoder_and_decoder_refuse_invalid_frames(void **state) {
   (void)state;
   static packed whole;
   clv_wire_limits limits = defaults();
@@ -587,7 +587,7 @@ static void broken_frames_are_refused_on_both_sides(void **state) {
   }
 }
 
-static void bodies_must_fit_the_kind(void **state) {
+static void body_unlike_the_frame_kind_is_refused(void **state) {
   (void)state;
   static const bad_bytes cases[] = {
       {BYTES("\x08\x01"), "ATTACH: `attach` is missing"},
@@ -621,7 +621,7 @@ static void bodies_must_fit_the_kind(void **state) {
 /* ---- limits ---------------------------------------------------------------------------------- */
 
 /* Packed or one by one, in one body or in two. */
-static void rates_are_limited(void **state) {
+static void too_many_learning_rates_are_refused(void **state) {
   (void)state;
   static const char zeros[4 * (CLV_WIRE_GROUPS + 1)];
   clv_err err = {0};
@@ -641,7 +641,7 @@ static void rates_are_limited(void **state) {
   assert_fails(decode(many.data, many.len, &limits, &err), CLV_INVALID, "runs past the end");
 }
 
-static void more_rates_than_groups_are_not_sent(void **state) {
+static void encoder_refuses_too_many_learning_rates(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes many = {0};
@@ -650,7 +650,7 @@ static void more_rates_than_groups_are_not_sent(void **state) {
   assert_fails(clv_frame_encode(&f, 0, &many, &err), CLV_INVALID, "16 more learning rates");
 }
 
-static void counts_are_limited(void **state) {
+static void too_many_ids_or_tensors_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   clv_wire_limits limits = defaults();
@@ -678,7 +678,7 @@ static void counts_are_limited(void **state) {
   assert_fails(clv_frame_encode(&f, 0, &many, &err), CLV_INVALID, "65 upstream ids");
 }
 
-static void limits_of_this_side_are_kept(void **state) {
+static void local_limits_are_enforced(void **state) {
   (void)state;
   clv_err err = {0};
   clv_frame f = sample_frame(CLV_CHUNK);
@@ -709,7 +709,7 @@ static void limits_of_this_side_are_kept(void **state) {
   assert_fails(decode(call.data, call.len, &limits, &err), CLV_EXHAUSTED, "2 tensors");
 }
 
-static void a_payload_over_the_chunk_limit_is_refused_unread(void **state) {
+static void payload_over_the_chunk_limit_is_refused_unread(void **state) {
   (void)state;
   clv_err err = {0};
   clv_wire_limits limits = defaults();
@@ -738,7 +738,7 @@ static void assert_too_many(const char *kind, const char *body, const char *item
   assert_fails(decode(all.data, all.len, &limits, &err), CLV_INVALID, part);
 }
 
-static void lists_of_calls_and_backward_passes_are_limited(void **state) {
+static void too_many_arguments_calls_or_peers_are_refused(void **state) {
   (void)state;
   static const char arg[] =
       "\x0a\x09\x09"
@@ -752,7 +752,7 @@ static void lists_of_calls_and_backward_passes_are_limited(void **state) {
   assert_too_many("\x08\x18", "\xca\x01", peer, 4, CLV_WIRE_HOPS + 1, "more than 8 peers");
 }
 
-static void targets_of_a_call_are_limited(void **state) {
+static void too_many_call_targets_are_refused(void **state) {
   (void)state;
   static const char target[] =
       "\x22\x09\x11"
@@ -767,19 +767,19 @@ static void targets_of_a_call_are_limited(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(frames_before_another_have_none_and_are_few),
+      cmocka_unit_test(nested_or_too_many_bundled_frames_are_refused),
       cmocka_unit_test(malformed_bytes_are_refused),
-      cmocka_unit_test(every_truncation_is_refused_or_smaller),
-      cmocka_unit_test(every_flipped_bit_is_survived),
-      cmocka_unit_test(broken_frames_are_refused_on_both_sides),
-      cmocka_unit_test(bodies_must_fit_the_kind),
-      cmocka_unit_test(rates_are_limited),
-      cmocka_unit_test(more_rates_than_groups_are_not_sent),
-      cmocka_unit_test(counts_are_limited),
-      cmocka_unit_test(limits_of_this_side_are_kept),
-      cmocka_unit_test(a_payload_over_the_chunk_limit_is_refused_unread),
-      cmocka_unit_test(lists_of_calls_and_backward_passes_are_limited),
-      cmocka_unit_test(targets_of_a_call_are_limited),
+      cmocka_unit_test(truncated_frames_are_refused),
+      cmocka_unit_test(flipped_bits_never_crash_the_decoder),
+      cmocka_unit_test(encoder_and_decoder_refuse_invalid_frames),
+      cmocka_unit_test(body_unlike_the_frame_kind_is_refused),
+      cmocka_unit_test(too_many_learning_rates_are_refused),
+      cmocka_unit_test(encoder_refuses_too_many_learning_rates),
+      cmocka_unit_test(too_many_ids_or_tensors_are_refused),
+      cmocka_unit_test(local_limits_are_enforced),
+      cmocka_unit_test(payload_over_the_chunk_limit_is_refused_unread),
+      cmocka_unit_test(too_many_arguments_calls_or_peers_are_refused),
+      cmocka_unit_test(too_many_call_targets_are_refused),
   };
   return cmocka_run_group_tests_name("frame_hostile", tests, NULL, NULL);
 }

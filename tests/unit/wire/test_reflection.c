@@ -14,7 +14,7 @@ typedef Grpc__Reflection__V1alpha__ServerReflectionResponse response;
 #define ANSWER(which) \
   GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##which
 
-static void health_round_trips(void **state) {
+static void health_messages_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -64,7 +64,7 @@ static void done(response *r) {
   grpc__reflection__v1alpha__server_reflection_response__free_unpacked(r, NULL);
 }
 
-static void services_are_listed(void **state) {
+static void reflection_lists_all_services(void **state) {
   (void)state;
   request q = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
   q.host = "here";
@@ -89,7 +89,7 @@ static bool is_file(const response *r, const char *name) {
          file->data[1] == strlen(name) && memcmp(file->data + 2, name, strlen(name)) == 0;
 }
 
-static void files_are_found(void **state) {
+static void reflection_finds_files_by_name_and_symbol(void **state) {
   (void)state;
   static const struct {
     int by_symbol;
@@ -133,7 +133,7 @@ static void files_are_found(void **state) {
   }
 }
 
-static void other_questions_are_answered_with_an_error(void **state) {
+static void unsupported_reflection_requests_are_unimplemented(void **state) {
   (void)state;
   request q = GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__INIT;
   q.message_request_case = QUESTION(ALL_EXTENSION_NUMBERS_OF_TYPE);
@@ -148,7 +148,7 @@ static void other_questions_are_answered_with_an_error(void **state) {
   done(r);
 }
 
-static void what_is_no_question_is_refused(void **state) {
+static void malformed_reflection_request_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
@@ -161,11 +161,11 @@ static void what_is_no_question_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(health_round_trips),
-      cmocka_unit_test(services_are_listed),
-      cmocka_unit_test(files_are_found),
-      cmocka_unit_test(other_questions_are_answered_with_an_error),
-      cmocka_unit_test(what_is_no_question_is_refused),
+      cmocka_unit_test(health_messages_round_trip),
+      cmocka_unit_test(reflection_lists_all_services),
+      cmocka_unit_test(reflection_finds_files_by_name_and_symbol),
+      cmocka_unit_test(unsupported_reflection_requests_are_unimplemented),
+      cmocka_unit_test(malformed_reflection_request_is_refused),
   };
   return cmocka_run_group_tests_name("reflection", tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static void assert_kind(const clv_wire_device_kind *k, const char *kind, const c
 }
 
 /* What computes on each device is told, or found out as far as an older worker tells. */
-static void kinds_of_devices_round_trip(void **state) {
+static void device_kinds_round_trip_or_are_derived(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -127,7 +127,7 @@ static void kinds_of_devices_round_trip(void **state) {
   assert_fails(clv_wire_hello_reply_encode(&reply, &bytes, &err), CLV_INVALID, "name of a device");
 }
 
-static void names_mean_devices(void **state) {
+static void device_names_resolve_to_devices(void **state) {
   (void)state;
   const char *devices[] = {"cpu", "cpu:0", "cuda:1", "cuda:2"};
   clv_wire_hello_reply h = {.n_devices = 4, .devices = devices};
@@ -145,7 +145,7 @@ static void names_mean_devices(void **state) {
   assert_int_equal(clv_wire_device_of(&h, "auto"), -1);
 }
 
-static void hello_says_what_is_wrong(void **state) {
+static void invalid_hello_is_refused_with_its_reason(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -178,7 +178,7 @@ static void hello_says_what_is_wrong(void **state) {
 /* ---- sessions ----------------------------------------------------------------------------------
  */
 
-static void sessions_round_trip(void **state) {
+static void open_messages_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -221,7 +221,7 @@ static const struct {
 } leases[] = {{0, 300000}, {1000, 1000},  {86400000, 86400000}, {999, 0},
               {1, 0},      {86400001, 0}, {UINT32_MAX, 0}};
 
-static void leases_have_limits(void **state) {
+static void reference_lease_out_of_range_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -240,7 +240,7 @@ static void leases_have_limits(void **state) {
   }
 }
 
-static void closing_round_trips(void **state) {
+static void close_messages_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -284,7 +284,7 @@ static void status_request_round_trips(void **state) {
   }
 }
 
-static void caches_round_trip(void **state) {
+static void cache_messages_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -458,7 +458,7 @@ static void status_reply_round_trips(void **state) {
   assert_string_equal(got.sessions[1].last_error.text, "");
 }
 
-static void long_names_of_modules_are_refused(void **state) {
+static void overlong_module_name_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -475,7 +475,7 @@ static void long_names_of_modules_are_refused(void **state) {
 }
 
 /* A worker of before these fields were there says less, and no more is invented. */
-static void an_old_status_reply_is_understood(void **state) {
+static void status_reply_of_an_older_worker_is_read(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -489,7 +489,7 @@ static void an_old_status_reply_is_understood(void **state) {
   assert_string_equal(got.last_error.text, "");
 }
 
-static void a_status_reply_says_what_is_wrong(void **state) {
+static void invalid_status_reply_is_refused_with_its_reason(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -518,18 +518,18 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(hello_round_trips),
       cmocka_unit_test(hello_reply_round_trips),
-      cmocka_unit_test(kinds_of_devices_round_trip),
-      cmocka_unit_test(names_mean_devices),
-      cmocka_unit_test(hello_says_what_is_wrong),
-      cmocka_unit_test(sessions_round_trip),
-      cmocka_unit_test(leases_have_limits),
-      cmocka_unit_test(closing_round_trips),
+      cmocka_unit_test(device_kinds_round_trip_or_are_derived),
+      cmocka_unit_test(device_names_resolve_to_devices),
+      cmocka_unit_test(invalid_hello_is_refused_with_its_reason),
+      cmocka_unit_test(open_messages_round_trip),
+      cmocka_unit_test(reference_lease_out_of_range_is_refused),
+      cmocka_unit_test(close_messages_round_trip),
       cmocka_unit_test(status_request_round_trips),
-      cmocka_unit_test(caches_round_trip),
+      cmocka_unit_test(cache_messages_round_trip),
       cmocka_unit_test(status_reply_round_trips),
-      cmocka_unit_test(long_names_of_modules_are_refused),
-      cmocka_unit_test(an_old_status_reply_is_understood),
-      cmocka_unit_test(a_status_reply_says_what_is_wrong),
+      cmocka_unit_test(overlong_module_name_is_refused),
+      cmocka_unit_test(status_reply_of_an_older_worker_is_read),
+      cmocka_unit_test(invalid_status_reply_is_refused_with_its_reason),
   };
   return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

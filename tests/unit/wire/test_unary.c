@@ -82,7 +82,7 @@ static void assert_graph(const clv_wire_graph *g) {
   assert_int_equal(g->nodes[2].inputs[1], 1);
 }
 
-static void loading_round_trips(void **state) {
+static void load_request_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -125,7 +125,7 @@ static void loading_round_trips(void **state) {
   }
 }
 
-static void ties_are_of_nodes_and_modules(void **state) {
+static void invalid_ties_are_refused(void **state) {
   (void)state;
   static const struct {
     clv_wire_tie tie;
@@ -146,7 +146,7 @@ static void ties_are_of_nodes_and_modules(void **state) {
 }
 
 /* A module of a master of before has none. */
-static void a_name_may_be_empty(void **state) {
+static void missing_module_name_reads_as_empty(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -158,7 +158,7 @@ static void a_name_may_be_empty(void **state) {
   assert_string_equal(got.name, "");
 }
 
-static void a_final_optimizer_round_trips(void **state) {
+static void final_optimizer_round_trips(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -181,7 +181,7 @@ static clv_wire_group some_group(const char **names, uint32_t n, double lr) {
       .params = names};
 }
 
-static void groups_round_trip(void **state) {
+static void parameter_groups_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -210,7 +210,7 @@ static void groups_round_trip(void **state) {
 }
 
 /* 4096 names in all groups together, and they fit the budget. */
-static void names_in_groups_are_counted(void **state) {
+static void too_many_names_in_groups_are_refused(void **state) {
   (void)state;
   static const char *many[CLV_WIRE_PARAMS];
   clv_err err = {0};
@@ -226,7 +226,7 @@ static void names_in_groups_are_counted(void **state) {
                "4097 names in groups of parameters");
 }
 
-static void calls_in_flight_are_counted(void **state) {
+static void too_many_calls_in_flight_are_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
@@ -396,7 +396,7 @@ static const bad_load bad_loads[] = {
     {odd_dtype, "unknown dtype 0"},
 };
 
-static void loads_that_break_a_rule_are_refused(void **state) {
+static void invalid_load_requests_are_refused(void **state) {
   (void)state;
   memset(long_name, 'n', CLV_WIRE_NAME + 1);
   for (size_t i = 0; i < CLV_COUNT(many_names); i++) many_names[i] = "w";
@@ -411,7 +411,7 @@ static void loads_that_break_a_rule_are_refused(void **state) {
   }
 }
 
-static void a_large_graph_fits_the_budget(void **state) {
+static void large_graph_fits_the_memory_budget(void **state) {
   (void)state;
   enum { N = 600 };
   static clv_wire_node many[N];
@@ -495,7 +495,7 @@ static void assert_bounded(const clv_bytes *bytes, const char *what) {
 }
 
 /* A key for each node, of 16 bytes: neither fewer nor other ones. */
-static void keys_are_counted(void **state) {
+static void wrong_number_of_keys_is_refused(void **state) {
   (void)state;
   static const size_t lengths[] = {0, 16, 47, 49, 64};
   clv_err err = {0};
@@ -542,7 +542,7 @@ static uint32_t nodes_that_fit(uint32_t n_attrs, size_t name_len) {
   return fits;
 }
 
-static void the_nodes_that_fit(void **state) {
+static void node_limit_follows_names_and_attributes(void **state) {
   (void)state;
   assert_int_equal(nodes_that_fit(0, 1), CLV_WIRE_NODES);
   assert_in_range(nodes_that_fit(0, CLV_WIRE_NAME), 1600, 1700); /* that many bytes */
@@ -551,7 +551,7 @@ static void the_nodes_that_fit(void **state) {
 }
 
 /* What is accepted stays within the same bound; this message is near the largest one that is. */
-static void an_accepted_message_is_bounded(void **state) {
+static void accepted_message_stays_within_the_memory_bound(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
@@ -603,7 +603,7 @@ static void amplification_is_refused(void **state) {
   assert_bounded(&packed, "packed numbers");
 }
 
-static void nesting_is_refused(void **state) {
+static void deep_nesting_is_refused(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
@@ -659,7 +659,7 @@ static void malformed_bytes_are_refused(void **state) {
   }
 }
 
-static void every_truncation_and_flip_is_survived(void **state) {
+static void truncated_or_flipped_bytes_never_crash_the_decoder(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
@@ -681,23 +681,23 @@ static void every_truncation_and_flip_is_survived(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(loading_round_trips),
-      cmocka_unit_test(a_name_may_be_empty),
-      cmocka_unit_test(a_final_optimizer_round_trips),
-      cmocka_unit_test(ties_are_of_nodes_and_modules),
-      cmocka_unit_test(groups_round_trip),
-      cmocka_unit_test(names_in_groups_are_counted),
-      cmocka_unit_test(calls_in_flight_are_counted),
+      cmocka_unit_test(load_request_round_trips),
+      cmocka_unit_test(missing_module_name_reads_as_empty),
+      cmocka_unit_test(final_optimizer_round_trips),
+      cmocka_unit_test(invalid_ties_are_refused),
+      cmocka_unit_test(parameter_groups_round_trip),
+      cmocka_unit_test(too_many_names_in_groups_are_refused),
+      cmocka_unit_test(too_many_calls_in_flight_are_refused),
       cmocka_unit_test(load_reply_round_trips),
-      cmocka_unit_test(loads_that_break_a_rule_are_refused),
-      cmocka_unit_test(a_large_graph_fits_the_budget),
+      cmocka_unit_test(invalid_load_requests_are_refused),
+      cmocka_unit_test(large_graph_fits_the_memory_budget),
       cmocka_unit_test(amplification_is_refused),
-      cmocka_unit_test(keys_are_counted),
-      cmocka_unit_test(the_nodes_that_fit),
-      cmocka_unit_test(an_accepted_message_is_bounded),
-      cmocka_unit_test(nesting_is_refused),
+      cmocka_unit_test(wrong_number_of_keys_is_refused),
+      cmocka_unit_test(node_limit_follows_names_and_attributes),
+      cmocka_unit_test(accepted_message_stays_within_the_memory_bound),
+      cmocka_unit_test(deep_nesting_is_refused),
       cmocka_unit_test(malformed_bytes_are_refused),
-      cmocka_unit_test(every_truncation_and_flip_is_survived),
+      cmocka_unit_test(truncated_or_flipped_bytes_never_crash_the_decoder),
   };
   return cmocka_run_group_tests_name("unary", tests, NULL, NULL);
 }
