@@ -50,13 +50,14 @@ static void put_result(const clv_look *look, clv_look_reader k, const clv_policy
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss = &g->nodes[g->output];
+  bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY; /* others have no such label */
   long long ignored = loss->attrs.ignore_index;
   if (b->look.of[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
   if (loss->attrs.class_weights.n)
     clv_bytes_puts(out,
                    "labels: loss.weight makes gradients of some classes longer than others, so "
                    "that lengths name classes, and zeros those of weight 0\n");
-  if (ignored >= 0)
+  if (ignores && ignored >= 0)
     clv_bytes_printf(out,
                      "labels: those that are %lld (loss.ignore_index) have gradients of zeros, "
                      "which name them\n",

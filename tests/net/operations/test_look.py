@@ -49,6 +49,9 @@ def data(folder):
     numbers("wide", lambda i: [r.gauss(0, 1) for _ in range(3)])
     for classes in (2, 10):
         numbers(f"hot{classes}", lambda i: [float(k == at) for at in [r.randrange(classes)] for k in range(classes)])
+    numbers("thirteenth", lambda i: [r.uniform(-1, 1) * (k == 12) for k in range(16)])
+    numbers("hundredth", lambda i: [r.uniform(-9, 9) if k == 99 else r.uniform(-1e-3, 1e-3) for k in range(300)])
+    numbers("bits", lambda i: [float(k == 12 and r.randrange(2)) for k in range(16)])
     numbers("same", lambda i: [1., 2., 3., 4.])
     numbers("kinds", lambda i: [float(k == at) for at in [r.randrange(8)] for k in range(8)])
     numbers("codes", lambda i: [(.1, .7, 3)[r.randrange(3)], r.randrange(4)])
@@ -88,6 +91,10 @@ def few_classes_are_read_through_layers():
         assert look["labels"]["read"] > .99, (loss, look)
     done = master("plan", session("said", LINEAR, "vector", HEADS[2] % 2, "y2", "{kind: cross_entropy, weight: [1, 50]}", keys=READABLE), cwd=cluster.dir)
     assert re.search(r"labels: loss.weight makes gradients of some classes longer", done.stdout), done.stdout
+    for loss, y, n, says in (("{kind: mse}", "signs", 1, False), ("{kind: bce_with_logits}", "soft", 1, False), ("{kind: cross_entropy}", "y10", 10, False),
+                             ("{kind: cross_entropy, ignore_index: 0}", "y10", 10, True)):
+        done = master("plan", session("said", LINEAR, "vector", HEADS[2] % n, y, loss, keys=READABLE), cwd=cluster.dir)
+        assert done.returncode == 0 and ("labels: those that are 0" in done.stdout) == says, (loss, done.stdout, done.stderr)
 
 
 @suite.test
@@ -102,6 +109,9 @@ def labels_that_are_numbers_are_read():
     for y, n in (("hot2", 2), ("wide", 3)):
         look = plan(y, LINEAR, "vector", HEADS[1] % n, y, "{kind: mse}")
         assert look["labels"]["read"] > .3, (y, look)
+    for y, loss, least in (("thirteenth", "{kind: mse}", .3), ("bits", "{kind: bce_with_logits}", .3), ("hundredth", "{kind: mse}", .3)):
+        look = plan(y, LINEAR, "vector", "[{op: linear, out: 64}, {op: tanh}, {op: linear, out: %d}]" % (300 if y == "hundredth" else 16), y, loss)
+        assert look["labels"]["read"] > least, (y, look)
     look = plan("hot10", LINEAR, "vector", HEADS[2] % 10, "hot10", "{kind: mse}")
     assert look["labels"]["read"] < .3, look
     look = plan("soft", LINEAR, "vector", HEADS[1] % 1, "soft", "{kind: bce_with_logits}")

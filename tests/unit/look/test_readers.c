@@ -14,7 +14,7 @@
 
 #include "master/look/look.h"
 
-enum { RECORDS = 64, SIDE = 8, TOKENS = 12, ROWS = 50, WIDTH = 16, SAMPLES = 512 };
+enum { RECORDS = 64, SIDE = 8, TOKENS = 12, ROWS = 50, WIDTH = 16, SAMPLES = 512, COLUMNS = 40 };
 static const clv_look_half half = {RECORDS, RECORDS / 2};
 
 static void fill(uint32_t stream, float *to, size_t n) {
@@ -130,18 +130,23 @@ static void one_place_that_shows_its_token_is_found(void **state) {
 static float gradients[SAMPLES][WIDTH];
 static int64_t labels[SAMPLES];
 
-static clv_look_read read_labels(size_t n_lengths) {
+static clv_look_read read_columns(const int64_t *label, size_t n_columns, size_t n_lengths) {
   clv_err err;
   clv_look_read read;
+  size_t lengths[COLUMNS];
+  for (size_t k = 0; k < n_columns; k++) lengths[k] = n_lengths;
   const clv_look_gradients g = {.values = gradients[0],
-                                .label = labels,
+                                .label = label,
                                 .n = SAMPLES,
                                 .n_fit = SAMPLES / 2,
                                 .width = WIDTH,
-                                .n_lengths = n_lengths};
+                                .n_columns = n_columns,
+                                .n_lengths = lengths};
   assert_int_equal(clv_look_labels(&g, &read, &err), CLV_OK);
   return read;
 }
+
+static clv_look_read read_labels(size_t n_lengths) { return read_columns(labels, 1, n_lengths); }
 
 static void draw_gradients(size_t classes) {
   fill(9, gradients[0], sizeof gradients / sizeof(float));
@@ -189,6 +194,18 @@ static void several_weights_are_several_lengths(void **state) {
   assert_true(read_labels(2).figure < .7);
 }
 
+static void the_last_column_is_read(void **state) {
+  (void)state;
+  static int64_t columns[COLUMNS][SAMPLES];
+  draw_gradients(2);
+  for (size_t i = 0; i < SAMPLES; i++) columns[COLUMNS - 1][i] = labels[i];
+  assert_true(read_columns(columns[0], COLUMNS, 2).figure < .2);
+  for (size_t i = 0; i < SAMPLES; i++) gradients[i][3] = labels[i] ? 1e-6f : -1e-6f;
+  clv_look_read read = read_columns(columns[0], COLUMNS, 2);
+  assert_true(read.figure > .99);
+  assert_string_equal(read.by, "sign");
+}
+
 /* Two groups cannot name ten classes; who has no label is not counted. */
 static void many_classes_are_not(void **state) {
   (void)state;
@@ -210,6 +227,7 @@ int main(void) {
       cmocka_unit_test(labels_are_seen),
       cmocka_unit_test(several_weights_are_several_lengths),
       cmocka_unit_test(many_classes_are_not),
+      cmocka_unit_test(the_last_column_is_read),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
