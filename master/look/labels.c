@@ -10,7 +10,6 @@
 #include "master/look/look_int.h"
 
 enum {
-  NO_CLASS = UINT16_MAX,
   MOST_SIGNS = 32768, /* signs that are tried, of all columns together; */
   SIGNS = 4096,       /* of one column */
   ROUNDS = 8,         /* of two clusters */
@@ -22,7 +21,7 @@ typedef struct label_reading {
   const clv_look_gradients *g;
   size_t column;
   look_groups groups;
-  uint16_t *class;    /* [n] compact numbers of the labels; NO_CLASS: not counted */
+  uint16_t *class;    /* [n] compact numbers of the labels; LOOK_NO_CLASS: not counted */
   double *length;     /* [n] */
   uint8_t *side;      /* [n] which of two clusters; 2: it has no direction */
   double best;        /* figure of the first half so far */
@@ -42,13 +41,13 @@ static const float *row_of(const label_reading *r, size_t i) {
 
 /* ---- classes and lengths --------------------------------------------------------------------- */
 
-static size_t number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret) {
+size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret) {
   const int64_t *label = g->label + column * g->n;
   int64_t seen[CLV_LOOK_CLASSES];
   size_t n = 0;
   for (size_t i = 0; i < g->n; i++) {
     size_t k = 0;
-    ret[i] = NO_CLASS;
+    ret[i] = LOOK_NO_CLASS;
     if (label[i] < 0) continue;
     while (k < n && seen[k] != label[i]) k++;
     if (k == CLV_LOOK_CLASSES) continue;
@@ -75,7 +74,8 @@ static clv_code reading_new(const clv_look_gradients *g, label_reading *r, clv_e
 }
 
 static void add(label_reading *r, size_t i, size_t group) {
-  if (r->class[i] != NO_CLASS) look_groups_add(&r->groups, i < r->g->n_fit, group, r->class[i]);
+  if (r->class[i] != LOOK_NO_CLASS)
+    look_groups_add(&r->groups, i < r->g->n_fit, group, r->class[i]);
 }
 
 static double take(label_reading *r, const char *by) {
@@ -239,7 +239,7 @@ static clv_code read_column(label_reading *r, size_t column, clv_err *err) {
   r->column = column;
   r->best = 0;
   r->read = (clv_look_read){.by = ""};
-  r->groups.n_classes = CLV_MAX(number_classes(r->g, column, r->class), 1u);
+  r->groups.n_classes = CLV_MAX(look_number_classes(r->g, column, r->class), 1u);
   read_zeros(r);
   read_signs(r);
   read_clusters(r);

@@ -95,4 +95,23 @@ typedef struct clv_look_gradients {
 clv_code clv_look_labels(const clv_look_gradients *g, clv_look_read *ret,
                          clv_err *err) CLV_USE_RESULT;
 
+/* Which gradients share a label, of the first column: as many clusters of directions as there are
+ * classes, 64 at most, each named by its commonest label: (hits - base) / (1 - base). */
+clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_read *ret,
+                               clv_err *err) CLV_USE_RESULT;
+
+/* Features of records beside what leaves of the same records. */
+typedef struct clv_look_features {
+  const float *features;
+  size_t record, n_features; /* record: features from one record to the next */
+  const float *values;
+  size_t row, n_values; /* row: values from one record to the next */
+} clv_look_features;
+
+/* The absolute correlation of values with one feature each: of most values, of the best ones of
+ * most features, or of the best pair, less what sums with random weights of features of one size
+ * have by chance. At most 256 features and 512 values are compared. */
+clv_code clv_look_features_read(const clv_look_features *f, clv_look_half half, clv_look_read *ret,
+                                clv_err *err) CLV_USE_RESULT;
+
 #endif

@@ -401,6 +401,61 @@ static const char *no_tokens(const look_tensors *f) {
   return list_repeats(f, tokens) ? NULL : "records have no tokens";
 }
 
+/* ---- features -------------------------------------------------------------------------------- */
+
+/* Values of a record that are made at home. */
+static size_t values_made(const look_tensors *f) {
+  size_t k = 0;
+  while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
+  return k < f->n_tensors ? f->tensors[k].first : f->width;
+}
+
+static bool has_features(const look_tensors *f, uint32_t input) {
+  return f->b->inputs.list[input].dtype == CLV_F32 && !input_leaves(f->b, input);
+}
+
+static const char *no_features(const look_tensors *f) {
+  bool any = false;
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= has_features(f, k);
+  if (!any) return "records have no numbers, or they leave as they are";
+  return values_made(f) ? NULL : "nothing else than records leaves";
+}
+
+/* Places of pictures are like their neighbours, so what is read of them is a picture. */
+static void read_features_of(const look_tensors *f, uint32_t input, clv_look_result *ret) {
+  const clv_look_tensor t = input_tensor(f, input);
+  const clv_look_features of = {.features = t.values,
+                                .record = t.record,
+                                .n_features = t.record,
+                                .values = f->values,
+                                .row = f->width,
+                                .n_values = values_made(f)};
+  clv_look_view grid;
+  clv_look_read read;
+  clv_err err;
+  clv_code code = clv_look_features_read(&of, f->r->sample->half, &read, &err);
+  take(ret, code, &read, &err);
+  ret->shows = clv_look_record(&t, &grid) ? CLV_SHOWS_PICTURE : CLV_SHOWS_RAW_INPUT;
+}
+
+/* A finding that needs a key comes before a larger figure. */
+static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
+  bool keys[2] = {a->figure > CLV_LOOK_CERTAIN && a->shows != CLV_SHOWS_PICTURE,
+                  b->figure > CLV_LOOK_CERTAIN && b->shows != CLV_SHOWS_PICTURE};
+  return keys[0] != keys[1] ? keys[0] : a->figure > b->figure;
+}
+
+static void read_features(const look_tensors *f, clv_look_result *ret) {
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) {
+    clv_look_result one = {0};
+    if (!has_features(f, k)) continue;
+    read_features_of(f, k, &one);
+    if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret))
+      *ret = one;
+    if (one.state != CLV_LOOK_READ) return;
+  }
+}
+
 static clv_code look(look_tensors *f, clv_err *err) {
   CLV_TRY(make_parts(f, err));
   CLV_TRY(choose(f, err));
@@ -415,17 +470,23 @@ static void settle(clv_look_result *ret, const char *why, clv_code code, const c
     clv_look_not(ret, err);
 }
 
-void clv_look_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens) {
+void clv_look_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_READERS]) {
+  static const struct {
+    clv_look_reader reader;
+    const char *(*excuse)(const look_tensors *f);
+    void (*read)(const look_tensors *f, clv_look_result *ret);
+  } readers[] = {{CLV_LOOK_PIXELS, no_pixels, read_pixels},
+                 {CLV_LOOK_TOKENS, no_tokens, read_tokens},
+                 {CLV_LOOK_FEATURES, no_features, read_features}};
   CLV_AUTO(front_done) look_tensors f = {.r = r, .b = r->weights.b};
-  static const char none[] = "nothing of the records leaves";
   clv_err err;
   clv_code code = list_tensors(&f, &err);
   bool listed = code == CLV_OK, any = listed && f.n_tensors;
   if (any) code = look(&f, &err);
-  const char *of_pixels = any ? no_pixels(&f) : listed ? none : NULL;
-  const char *of_tokens = any ? no_tokens(&f) : listed ? none : NULL;
-  settle(pixels, of_pixels, code, &err);
-  settle(tokens, of_tokens, code, &err);
-  if (code == CLV_OK && !of_pixels) read_pixels(&f, pixels);
-  if (code == CLV_OK && !of_tokens) read_tokens(&f, tokens);
+  for (size_t k = 0; k < CLV_COUNT(readers); k++) {
+    clv_look_result *ret = &of[readers[k].reader];
+    const char *why = any ? readers[k].excuse(&f) : listed ? "nothing of the records leaves" : NULL;
+    settle(ret, why, code, &err);
+    if (code == CLV_OK && !why) readers[k].read(&f, ret);
+  }
 }

@@ -374,11 +374,12 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
 
 /* Labels that are numbers: the class of the only 1, or the number that is read best. */
 static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_read *ret,
-                             clv_err *err) {
+                             clv_look_read *groups, clv_err *err) {
   clv_look_read of_columns;
   *ret = (clv_look_read){.by = ""};
   if (are_one_hot(h)) {
     for (size_t i = 0; i < h->n; i++) h->label[i] = (int64_t)only_one_of(h, h->record[i]);
+    CLV_TRY(clv_look_label_groups(g, groups, err));
     CLV_TRY(clv_look_labels(g, ret, err));
     if (h->b->config->loss.kind == CLV_LOSS_MSE) return CLV_OK;
   }
@@ -399,7 +400,8 @@ static size_t lengths_of(const look_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-static clv_code look(look_gradients *h, clv_look_read *ret, clv_err *err) {
+/* Labels, and which of them are the same; by "" that is not read, as labels are no classes. */
+static clv_code look(look_gradients *h, clv_look_read *ret, clv_look_read *groups, clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));
@@ -416,7 +418,10 @@ static clv_code look(look_gradients *h, clv_look_read *ret, clv_err *err) {
                           .n_columns = 1,
                           .n_lengths = &n_lengths,
                           .of_outputs = !h->layers || !h->parts[0].params->n};
-  return y->dtype == CLV_I64 ? clv_look_labels(&g, ret, err) : read_numbers(h, &g, ret, err);
+  *groups = (clv_look_read){.by = ""};
+  if (y->dtype != CLV_I64) return read_numbers(h, &g, ret, groups, err);
+  CLV_TRY(clv_look_label_groups(&g, groups, err));
+  return clv_look_labels(&g, ret, err);
 }
 
 /* Why there is nothing to read; NULL: there is. */
@@ -428,23 +433,37 @@ static const char *excuse(const clv_look_round *r, uint32_t last) {
   return clv_dataset_has_labels(r->o->data) ? NULL : "there are no labels";
 }
 
-void clv_look_head(const clv_look_round *r, clv_look_result *ret) {
+static void nothing(clv_look_result *ret, const char *why) {
+  snprintf(ret->why, sizeof ret->why, "%s", why);
+}
+
+static void take(clv_look_result *ret, const clv_look_read *read) {
+  ret->state = CLV_LOOK_READ;
+  ret->figure = read->figure;
+  ret->by = read->by;
+}
+
+void clv_look_head(const clv_look_round *r, clv_look_result *labels, clv_look_result *groups) {
   CLV_AUTO(head_done) look_gradients h = {.r = r, .b = r->weights.b};
-  clv_look_read read;
+  clv_look_read read, same;
   clv_err err;
   h.last = clv_look_last_worker(h.b);
   const char *why = excuse(r, h.last);
   if (why) {
-    snprintf(ret->why, sizeof ret->why, "%s", why);
+    nothing(labels, why);
+    nothing(groups, why);
     return;
   }
   clv_code code = clv_look_choose(r, CLV_LOOK_RECORDS, &err);
-  if (code == CLV_OK) code = look(&h, &read, &err);
+  if (code == CLV_OK) code = look(&h, &read, &same, &err);
   if (code != CLV_OK) {
-    clv_look_not(ret, &err);
+    clv_look_not(labels, &err);
+    clv_look_not(groups, &err);
     return;
   }
-  ret->state = CLV_LOOK_READ;
-  ret->figure = read.figure;
-  ret->by = read.by;
+  take(labels, &read);
+  if (*same.by)
+    take(groups, &same);
+  else
+    nothing(groups, "labels are no classes");
 }
