@@ -21,6 +21,16 @@ of("master/plan/look_head.c", "tests/net/operations/test_look.py",
    constant_numbers_come_first=("static int by_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
 of("master/plan/look_text.c", "tests/net/operations/test_look.py",
    every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
+of("master/look/features.c", "tests/unit/look/test_readers",
+   chance_takes_nothing=("static double beyond(", "chance <= FREE ? r", "true ? r"),
+   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (sum.pair <= RARE)", "if (false)"))
+of("master/look/clusters.c", "tests/unit/look/test_readers",
+   clusters_do_not_move=("static void move(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
+   lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
+of("master/plan/look_front.c", "tests/net/operations/test_look.py",
+   tokens_are_not_exchanged=("static void exchange_record(", "if (!pads) x[", "if (false) x["))
+of("master/plan/look_part.c", "tests/net/operations/test_look.py",
+   dropout_of_everything_is_left_out=("static bool differs_in_training(", "|| drops_all(&g->nodes[i])", ""))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",

@@ -169,14 +169,15 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
   clv_config_pos pos = r->kind == CLV_EGRESS_GRADIENT ? c->stages[r->stage].at_pos
                        : r->stage + 1 < b->n_stages   ? c->stages[r->stage + 1].at_pos
                                                       : c->loss.at_pos;
-  bool sizes = k == CLV_LOOK_FEATURES;
+  bool tokens = found->shows & CLV_SHOWS_TOKENS, sizes = k == CLV_LOOK_FEATURES && !tokens;
   return clv_session_fail_at(
       c, pos, err,
       "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "
       "from %.0f %% on that needs a key; put more layers %s it at master%s, or set privacy.%s: "
       "true",
-      c->workers[r->worker].name, readers[k].name, r->name, b->look.records, found->figure * 100,
-      found->by, CLV_LOOK_CERTAIN * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
+      c->workers[r->worker].name, readers[tokens ? CLV_LOOK_TOKENS : k].name, r->name,
+      b->look.records, found->figure * 100, found->by, CLV_LOOK_CERTAIN * 100,
+      k == CLV_LOOK_LABELS ? "behind" : "before",
       sizes ? ", or give all columns and factors like sizes (standardize the data)" : "",
       key_of(&b->look, k));
 }
