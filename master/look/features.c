@@ -14,8 +14,9 @@ enum {
   MOST_VALUES = 512,
   SUMS = 8, /* random sums for each value, by which chance is measured */
   LEAST_SUMS = 64,
-  LEAST_TOLD = 4, /* records of the second half */
-  FULL_HALF = 32, /* records of a half whose correlations count as they are */
+  LEAST_SPREAD = 4, /* records that a column has to be about, of a pair */
+  LEAST_TOLD = 4,   /* records of the second half */
+  FULL_HALF = 32,   /* records of a half whose correlations count as they are */
 };
 /* Up to FREE a correlation by chance takes nothing from a figure. From RARE on it says nothing of
  * single values, and of most values no more than MOST is taken. */
@@ -24,6 +25,7 @@ static const double FREE = .7, RARE = .98, MOST = .95;
 /* Columns of n records each; of either half less its mean, and of length 1. */
 typedef struct column_list {
   float *values;
+  bool *spread; /* [n] they are not about a few records alone */
   size_t n;
 } column_list;
 
@@ -33,9 +35,19 @@ typedef struct feature_reading {
   column_list features, values;
 } feature_reading;
 
+static void list_done(column_list *l) {
+  free(l->values);
+  free(l->spread);
+}
+
 static void reading_done(feature_reading *r) {
-  free(r->features.values);
-  free(r->values.values);
+  list_done(&r->features);
+  list_done(&r->values);
+}
+
+static clv_code list_new(column_list *l, size_t n, size_t n_records, clv_err *err) {
+  CLV_TRY(clv_alloc(n * n_records, sizeof *l->values, &l->values, err));
+  return clv_alloc(n, sizeof *l->spread, &l->spread, err);
 }
 
 /* ---- columns --------------------------------------------------------------------------------- */
@@ -50,15 +62,29 @@ static bool make_unit(float *v, size_t n) {
   return true;
 }
 
+/* Of a unit column: one record that stands out makes any two columns alike. */
+static bool is_spread(const float *v, size_t n) {
+  double fourths = 0;
+  for (size_t i = 0; i < n; i++) fourths += pow((double)v[i], 4);
+  return fourths * CLV_MIN((double)LEAST_SPREAD, (double)n / 4) < 1;
+}
+
 static bool make_units(float *v, clv_look_half half) {
   return make_unit(v, half.n_fit) && make_unit(v + half.n_fit, half.n - half.n_fit);
+}
+
+/* Takes the column behind the last one, if it differs in both halves. */
+static void end_column(column_list *l, clv_look_half half) {
+  float *v = l->values + l->n * half.n;
+  if (!make_units(v, half)) return;
+  l->spread[l->n++] = is_spread(v, half.n_fit) && is_spread(v + half.n_fit, half.n - half.n_fit);
 }
 
 static void add_column(const float *values, size_t record, size_t at, clv_look_half half,
                        column_list *ret) {
   float *to = ret->values + ret->n * half.n;
   for (size_t i = 0; i < half.n; i++) to[i] = values[i * record + at];
-  ret->n += make_units(to, half);
+  end_column(ret, half);
 }
 
 typedef struct sized_column {
@@ -88,7 +114,7 @@ static clv_code take_features(feature_reading *r, clv_err *err) {
   const clv_look_features *f = r->f;
   size_t n = f->n_features, kept = CLV_MIN(n, (size_t)MOST_FEATURES), half = kept / 2;
   CLV_TRY(clv_alloc(n, sizeof *sized, &sized, err));
-  CLV_TRY(clv_alloc(kept * r->half.n, sizeof(float), &r->features.values, err));
+  CLV_TRY(list_new(&r->features, kept, r->half.n, err));
   for (size_t k = 0; k < n; k++) sized[k] = (sized_column){k, variance_of(f, k, r->half.n)};
   qsort(sized, n, sizeof *sized, by_variance);
   for (size_t k = 0; k < kept; k++) {
@@ -101,7 +127,7 @@ static clv_code take_features(feature_reading *r, clv_err *err) {
 static clv_code take_values(feature_reading *r, clv_err *err) {
   const clv_look_features *f = r->f;
   size_t n = f->n_values, kept = CLV_MIN(n, (size_t)MOST_VALUES);
-  CLV_TRY(clv_alloc(kept * r->half.n, sizeof(float), &r->values.values, err));
+  CLV_TRY(list_new(&r->values, kept, r->half.n, err));
   for (size_t k = 0; k < kept; k++)
     add_column(f->values, f->row, k * n / kept, r->half, &r->values);
   return CLV_OK;
@@ -111,7 +137,7 @@ static clv_code take_values(feature_reading *r, clv_err *err) {
 static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *err) {
   size_t n = CLV_MAX(CLV_MIN(r->values.n * SUMS, (size_t)MOST_VALUES), (size_t)LEAST_SUMS);
   float weight[MOST_FEATURES];
-  CLV_TRY(clv_alloc(n * r->half.n, sizeof(float), &ret->values, err));
+  CLV_TRY(list_new(ret, n, r->half.n, err));
   for (size_t k = 0; k < n; k++) {
     const clv_rng_key key = {.seed = 1, .layer = (uint32_t)k};
     float *to = ret->values + ret->n * r->half.n;
@@ -121,7 +147,7 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
       const float *from = r->features.values + f * r->half.n;
       for (size_t i = 0; i < r->half.n; i++) to[i] += weight[f] * from[i];
     }
-    ret->n += make_units(to, r->half);
+    end_column(ret, r->half);
   }
   return CLV_OK;
 }
@@ -158,29 +184,32 @@ static double median(double *list, size_t n) {
   return list[(n - 1) / 2];
 }
 
-static void find_likest(const feature_reading *r, const column_list *values, likeness *of_feature,
-                        likeness *of_value) {
+/* Returns the second half's figure of the best pair. */
+static double find_likest(const feature_reading *r, const column_list *values, likeness *of_feature,
+                          likeness *of_value) {
+  likeness best = {0};
+  size_t feature = 0;
   for (size_t v = 0; v < values->n; v++)
     for (size_t f = 0; f < r->features.n; f++) {
       double fit = correlation(r, values, f, v, true);
       if (fit > of_feature[f].fit) of_feature[f] = (likeness){fit, v};
       if (fit > of_value[v].fit) of_value[v] = (likeness){fit, f};
+      if (fit > best.fit && r->features.spread[f] && values->spread[v])
+        best = (likeness){fit, v}, feature = f;
     }
+  return best.fit > 0 ? correlation(r, values, feature, best.other, false) : 0;
 }
 
 static reading_figures figures_of(const feature_reading *r, const column_list *values) {
   likeness of_feature[MOST_FEATURES] = {0}, of_value[MOST_VALUES] = {0};
-  double found[MOST_VALUES], best = 0;
-  reading_figures ret = {0};
-  find_likest(r, values, of_feature, of_value);
-  for (size_t f = 0; f < r->features.n; f++) {
+  double found[MOST_VALUES];
+  reading_figures ret = {.pair = find_likest(r, values, of_feature, of_value)};
+  for (size_t f = 0; values->n && f < r->features.n; f++)
     found[f] = correlation(r, values, f, of_feature[f].other, false);
-    if (of_feature[f].fit > best) best = of_feature[f].fit, ret.pair = found[f];
-  }
-  ret.features = median(found, r->features.n);
-  for (size_t v = 0; v < values->n; v++)
+  ret.features = median(found, values->n ? r->features.n : 0);
+  for (size_t v = 0; r->features.n && v < values->n; v++)
     found[v] = correlation(r, values, of_value[v].other, v, false);
-  ret.values = median(found, values->n);
+  ret.values = median(found, r->features.n ? values->n : 0);
   return ret;
 }
 

@@ -198,7 +198,7 @@ def a_feature_that_outweighs_the_rest_is_read():
 
 @suite.test
 def tokens_are_read_with_a_factor_for_each_place():
-    """Of so many words few come twice: what one says at its place is the same whatever is beside it."""
+    """Of so many words few come twice: what one says at its place does not depend on the rest."""
     of_place = "[{op: embedding, rows: 5000, out: 16, name: e}, {op: linear, out: 16, name: m}, {op: scale, factor: 0, from: [e]}, {op: positions, rows: %d, init_std: 1, name: s}, {op: mul, from: [m, s]}]" % PLACES
     look = plan("factors", of_place, "words", "[{op: mean, dim: 1}, {op: linear, out: 10}]", "y10")
     assert look["features"]["read"] > .95 and "TOKENS" in look["egress"][0]["shows"], look
