@@ -21,6 +21,8 @@ enum {
 /* Up to FREE a correlation by chance takes nothing from a figure. From RARE on it says nothing of
  * single values, and of most values no more than MOST is taken. */
 static const double FREE = .7, RARE = .98, MOST = .95;
+/* One-hot columns beside standardized ones are about so small; what is smaller yet is outweighed. */
+static const float LEAST_SIZE = .25f;
 
 /* Columns of n records each; of either half less its mean, and of length 1. */
 typedef struct column_list {
@@ -33,6 +35,7 @@ typedef struct feature_reading {
   const clv_look_features *f;
   clv_look_half half;
   column_list features, values;
+  float size[MOST_FEATURES]; /* of features, as a share of the largest one's */
 } feature_reading;
 
 static void list_done(column_list *l) {
@@ -74,17 +77,18 @@ static bool make_units(float *v, clv_look_half half) {
 }
 
 /* Takes the column behind the last one, if it differs in both halves. */
-static void end_column(column_list *l, clv_look_half half) {
+static bool end_column(column_list *l, clv_look_half half) {
   float *v = l->values + l->n * half.n;
-  if (!make_units(v, half)) return;
+  if (!make_units(v, half)) return false;
   l->spread[l->n++] = is_spread(v, half.n_fit) && is_spread(v + half.n_fit, half.n - half.n_fit);
+  return true;
 }
 
-static void add_column(const float *values, size_t record, size_t at, clv_look_half half,
+static bool add_column(const float *values, size_t record, size_t at, clv_look_half half,
                        column_list *ret) {
   float *to = ret->values + ret->n * half.n;
   for (size_t i = 0; i < half.n; i++) to[i] = values[i * record + at];
-  end_column(ret, half);
+  return end_column(ret, half);
 }
 
 typedef struct sized_column {
@@ -119,7 +123,8 @@ static clv_code take_features(feature_reading *r, clv_err *err) {
   qsort(sized, n, sizeof *sized, by_variance);
   for (size_t k = 0; k < kept; k++) {
     size_t at = k < half ? k : half + (k - half) * (n - half) / (kept - half);
-    add_column(f->features, f->record, sized[at].at, r->half, &r->features);
+    if (add_column(f->features, f->record, sized[at].at, r->half, &r->features))
+      r->size[r->features.n - 1] = (float)sqrt(sized[at].variance / sized[0].variance);
   }
   return CLV_OK;
 }
@@ -133,7 +138,7 @@ static clv_code take_values(feature_reading *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* What a secret linear layer makes of the features, none of which is larger than another. */
+/* What a secret linear layer makes of the features, if none is much smaller than the largest. */
 static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *err) {
   size_t n = CLV_MAX(CLV_MIN(r->values.n * SUMS, (size_t)MOST_VALUES), (size_t)LEAST_SUMS);
   float weight[MOST_FEATURES];
@@ -145,7 +150,8 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
     memset(to, 0, r->half.n * sizeof *to);
     for (size_t f = 0; f < r->features.n; f++) {
       const float *from = r->features.values + f * r->half.n;
-      for (size_t i = 0; i < r->half.n; i++) to[i] += weight[f] * from[i];
+      float by = weight[f] * CLV_MAX(r->size[f], LEAST_SIZE);
+      for (size_t i = 0; i < r->half.n; i++) to[i] += by * from[i];
     }
     end_column(ret, r->half);
   }

@@ -340,7 +340,8 @@ typedef struct clv_look_options {
 clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                      clv_err *err) CLV_USE_RESULT;
 /* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3, features 0.9) to the
- * findings of the rows of b, and keeps the look there. clv_blueprint_permits compares them with the session. */
+ * findings of the rows of b, and keeps the look there. clv_blueprint_permits compares them with
+ * the session. */
 void clv_blueprint_looked(clv_blueprint *b, const clv_look *look);
 
 /* "pixels"; the limit above which a figure is a finding. */

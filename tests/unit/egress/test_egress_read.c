@@ -45,10 +45,11 @@ static void an_attempt_that_ended_is_what_was_settled(void **state) {
   assert_int_equal(b.attempts[0].last_id, 2);
 }
 
-#define LOOK_OF(n, more)                                                                          \
-  HEAD("look", "1.000", n)                                                                        \
-  ",\"records\":64,\"pixels\":\"0.82\",\"tokens\":\"not looked at\",\"labels\":\"0.04\"" more "}" \
-                                                                                              "\n"
+#define LOOK_OF(n, more)                                                                      \
+  HEAD("look", "1.000", n)                                                                    \
+  ",\"records\":64,\"pixels\":\"0.82\",\"tokens\":\"not looked at\",\"labels\":\"0.04\"" more \
+  "}"                                                                                         \
+  "\n"
 #define LOOK(n) LOOK_OF(n, "")
 #define FEATURES ",\"features\":\"0.50\",\"groups\":\"1.00\""
 
