@@ -21,7 +21,7 @@ enum {
 /* Up to FREE a correlation by chance takes nothing from a figure. From RARE on it says nothing of
  * single values, and of most values no more than MOST is taken. */
 static const double FREE = .7, RARE = .98, MOST = .95;
-/* One-hot columns beside standardized ones are about so small; what is smaller yet is outweighed. */
+/* One-hot columns beside standardized ones are about so small; what is smaller is outweighed. */
 static const float LEAST_SIZE = .25f;
 
 /* Columns of n records each; of either half less its mean, and of length 1. */
