@@ -10,14 +10,29 @@ of("master/look/pixels.c", "tests/unit/look/test_readers",
    the_mean_record_stays=("static void look_at_channel", "center(g, g->channel);", ";"))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
-   who_has_no_label_counts=("static size_t number_classes", "if (g->label[i] < 0) continue;", ""))
+   who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
    a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
 of("master/plan/look.c", "tests/net/operations/test_look.py",
    workers_in_a_row_hide_labels=("static bool gets_gradient(", "i > stage && i >", "i == stage + 1 && i >"))
 of("master/plan/look_head.c", "tests/net/operations/test_look.py",
-   numbers_are_one_class=("static size_t classes_of_numbers(", "h->label[i] += numbers_of", "h->label[i] += 0 * numbers_of"))
+   numbers_are_one_class=("static size_t classes_of_numbers(", "label[i] += numbers_of", "label[i] += 0 * numbers_of"),
+   constant_numbers_come_first=("static int by_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
+of("master/plan/look_text.c", "tests/net/operations/test_look.py",
+   every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
+of("master/look/features.c", "tests/unit/look/test_readers",
+   chance_takes_nothing=("static double beyond(", "chance <= FREE ? r", "true ? r"),
+   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (sum.pair <= RARE)", "if (false)"))
+of("master/look/clusters.c", "tests/unit/look/test_readers",
+   clusters_do_not_move=("static void move(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
+   lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
+of("master/plan/look_front.c", "tests/net/operations/test_look.py",
+   tokens_are_not_exchanged=("static void exchange_record(", "if (!pads) x[", "if (false) x["))
+of("master/plan/look_part.c", "tests/net/operations/test_look.py",
+   dropout_of_everything_is_left_out=("static bool differs_in_training(", "|| drops_all(&g->nodes[i])", ""))
+of("master/look/labels.c", "tests/unit/look/test_readers",
+   the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"),
    vectors_were_not_looked_at=("static void settle(", "if (why)", "if (why && code == CLV_OK)"))

@@ -57,6 +57,8 @@ typedef enum clv_look_reader {
   CLV_LOOK_PIXELS,
   CLV_LOOK_TOKENS,
   CLV_LOOK_LABELS,
+  CLV_LOOK_FEATURES,
+  CLV_LOOK_GROUPS, /* which labels are the same */
   CLV_LOOK_READERS
 } clv_look_reader;
 
@@ -72,6 +74,7 @@ typedef struct clv_look_result {
   clv_look_state state;
   double figure;          /* READ: 0 is as good as a guess, 1 is everything */
   const char *by;         /* READ: which reader, static text */
+  unsigned shows;         /* READ: clv_findings above the limit, where they differ by the session */
   char why[CLV_LOOK_WHY]; /* of the other states */
 } clv_look_result;
 
@@ -355,8 +358,9 @@ typedef struct clv_look_options {
  * nothing that training reads. What cannot be looked at is a result, too. */
 clv_code clv_look_at(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                      clv_err *err) CLV_USE_RESULT;
-/* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3) to the findings of the
- * rows of b, and keeps the look there. clv_blueprint_permits compares them with the session. */
+/* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3, features 0.9) to the
+ * findings of the rows of b, and keeps the look there. clv_blueprint_permits compares them with
+ * the session. */
 void clv_blueprint_looked(clv_blueprint *b, const clv_look *look);
 
 /* "pixels"; the limit above which a figure is a finding. */
@@ -365,7 +369,7 @@ double clv_look_limit(clv_look_reader reader);
 /* Lines of what was read, or JSON's key "look" with its comma before it. */
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
 void clv_look_json(const clv_blueprint *b, clv_bytes *out);
-/* "0.82", "not applicable" or "not looked at", and all three in a line. */
+/* "0.82", "not applicable" or "not looked at", and all of them in a line. */
 enum { CLV_LOOK_WORDS = 16 };
 void clv_look_words(const clv_look_result *r, char ret[CLV_LOOK_WORDS]);
 void clv_look_text(const clv_look *look, clv_bytes *out);
