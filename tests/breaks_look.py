@@ -41,19 +41,19 @@ of("master/reach/relations.c", "tests/unit/reach/test_reach",
    groups_are_one=("static void put_groups(", "groups > 1", "groups > 8"))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
    signs_show_nothing=("static bool reads_own(", "return to == of;", "return false;"),
-   factors_show_nothing=("static bool reads_other(", "return to != of;", "return false;"),
-   one_factor_is_all_of_it=("static void multiplied_back(", "put_same(r, last - 1, last);", "put_same(r, last - 1, last - 1);"))
+   factors_show_nothing=("static bool reads_other(", "return to != of;", "return false;"))
 of("master/reach/relations.c", "tests/unit/plan/test_privacy",
    scores_show_nothing=("static bool reads_scores(", "return of < 2 || (of == 2 && to < 2);", "return false;"),
    a_norm_gives_one_gradient=("static void along_last(", "put_axes(r, 1, s->in[0].rank - 1);", "put_axes(r, 1, s->in[0].rank);"))
 of("master/reach/nodes.c", "tests/unit/plan/test_privacy",
    a_constant_is_a_place=("bool reach_is_constant(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"))
 of("master/reach/returned.c", "tests/unit/reach/test_reach",
+   one_factor_is_all_of_it=("static clv_code read_factor(", "->back) return", "->back && !b) return"),
    what_is_cut_off_is_read=("static clv_code read_directly(", "has_nothing(&b->active)", "b->p < 0"))
 of("master/reach/returned.c", "tests/unit/plan/test_privacy",
    the_loss_reads_nothing=("static clv_code begin(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
-   what_was_sent_is_new=("static bool is_known(", "return !input && !clv_privacy_at_home(v, k);", "return false;"))
+   what_was_sent_is_new=("static bool is_known(", "if (b->stages[s + 1].worker >= 0 &&", "if (b->stages[s + 1].worker >= 0 && !b &&"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
    gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (records)", "if (records && !b)"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",

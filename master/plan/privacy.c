@@ -196,7 +196,7 @@ static clv_code go_forward(clv_privacy_view *v, clv_err *err) {
 
 /* ---- from the records, in gradients ---------------------------------------------------------- */
 
-/* Workers make the value, or are sent it. */
+/* Workers are sent the value. What they make is made of such values alone. */
 static bool is_known(const clv_privacy_view *v, int k) {
   const clv_blueprint *b = v->b;
   bool input = clv_privacy_is_input(v, k);
@@ -206,7 +206,7 @@ static bool is_known(const clv_privacy_view *v, int k) {
   for (uint32_t s = 0; !input && s < b->n_stages; s++)
     if (b->stages[s + 1].worker >= 0 && clv_privacy_crosses(v, k, b->stages[s].last_layer))
       return true;
-  return !input && !clv_privacy_at_home(v, k);
+  return false;
 }
 
 /* Does a layer behind layer `first` read what is made of records by no value that is known? */

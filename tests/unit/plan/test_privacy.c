@@ -579,6 +579,10 @@ static const returned_row returned[] = {
     {&features, FLAT, "{op: add, from: [back, input]}, {op: layernorm}" END, RAW},
     {&features, FLAT, "{op: add, from: [back, input]}, {op: softmax}" END, RAW},
     {&features, FLAT, MADE ", {op: add, from: [back, made]}, {op: relu}" END, 0},
+    {&features, FLAT, /* the half that is cut off has a gradient from the other one */
+     "{op: linear, out: 16, from: [back], name: u}, {op: add, from: [back, input], name: v}, "
+     "{op: concat, dim: 1, from: [u, v]}, {op: softmax}, {op: slice, dim: 1, stop: 16}" END,
+     RAW},
     {&image, IMAGE,
      "{op: concat, dim: 1, from: [back, input]}, {op: maxpool, kernel: 2}, {op: flatten}" END, 0},
     {&image, IMAGE, "{op: concat, dim: 3, from: [back, input]}, {op: maxpool, kernel: [1, 12]}" END,

@@ -310,7 +310,8 @@ static bool put_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
  * their own. *ret_smooth: each value that a gradient depends on changes it. NULL: they do not
  * fit. */
 static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
-  static const clv_op curves[] = {CLV_OP_SILU, CLV_OP_TANH, CLV_OP_RELU, CLV_OP_MAXPOOL};
+  static const clv_op curves[] = {CLV_OP_SILU, CLV_OP_TANH, CLV_OP_SCALE, CLV_OP_RELU,
+                                  CLV_OP_MAXPOOL};
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_err err;
   int in[2], at = 0;
@@ -326,13 +327,14 @@ static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
     add_shape(g, r, &in[i]);
     for (uint32_t k = 0; k < layers; k++) add_layer(g, r, &in[i]);
   }
-  int curve = (int)pick(r, 4);
-  *ret_smooth = curve < 2;
+  int curve = (int)pick(r, 5);
+  *ret_smooth = curve < 3;
   if (!put_join(g, r, in, &at)) return NULL;
   clv_attrs pool = window(r, &g->nodes[at].shape);
   pool.dilation[0] = pool.dilation[1] = 0;
-  add(g, curves[curve], curve == 3 ? pool : (clv_attrs){0}, &at);
-  for (int i = 0; i < 2; i++) add_layer(g, r, &at);
+  add(g, curves[curve], curve == 4 ? pool : (clv_attrs){.factor = 2}, &at);
+  if (pick(r, 2)) add_slice(g, r, &at);
+  add_layer(g, r, &at);
   for (int i = 0; i < g->n_nodes; i++)
     assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
                                     sizeof(uint64_t), &g->nodes[i].key, &err),
@@ -403,10 +405,38 @@ static void what_is_found_of_gradients_agrees_with_numbers(void **state) {
   assert_true(compared > GRAPHS / 3 && equal > compared / 3);
 }
 
+/* Of a product's rows nine are left, and so nine places of the other factor. */
+static void what_is_cut_off_is_not_read(void **state) {
+  static const clv_reach_layer away[64];
+  bool known[64] = {false, true};
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_reach found[64];
+  clv_err err;
+  int in[2], at;
+  (void)state;
+  assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
+  for (int i = 0; i < 2; i++) {
+    clv_attrs a = {.shape = {2, {i ? 1 : PLACES, -1}}};
+    assert_int_equal(
+        clv_graph_add_input(g, i ? "w" : "x", CLV_F64, &(clv_shape){2, {1, PLACES}}, &in[i], &err),
+        CLV_OK);
+    add(g, CLV_OP_RESHAPE, a, &in[i]);
+  }
+  assert_int_equal(clv_graph_add(g, CLV_OP_MATMUL, &(clv_attrs){0}, "", 9, in, 2, &at, &err),
+                   CLV_OK);
+  add(g, CLV_OP_SLICE, (clv_attrs){.dim = 1, .stop = 9}, &at);
+  g->output = at;
+  known[at] = true;
+  assert_int_equal(count_returned(g, true), 9);
+  assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
+  assert_true(found[1].bare && found[1].least <= 9);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_found_agrees_with_numbers),
       cmocka_unit_test(what_is_found_of_gradients_agrees_with_numbers),
+      cmocka_unit_test(what_is_cut_off_is_not_read),
       cmocka_unit_test(large_windows_exceed_the_budget)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
