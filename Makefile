@@ -95,11 +95,11 @@ all: $(BINARIES) $(LIBCLEAVE) $(CUDA_LIBRARY) manuals
 # What the comments over targets say; a user's first.
 FIRST := deploy/% tests/tests.mk
 HELP = $(filter %.mk Makefile,$(filter $(FIRST),$(MAKEFILE_LIST)) $(filter-out $(FIRST),$(MAKEFILE_LIST)))
-## help-all         every other target
+## help-all         every other target: proofs, single checks, packages
 help:
 	@sed -n 's/^## /make /p' $(HELP); echo 'variables: BUILD=release|debug|asan|tsan CC=gcc|clang CUDA=auto|0|1 V=1'
 help-all:
-	@sed -n 's/^##+* /make /p' $(HELP)
+	@sed -n 's/^##+ /make /p' $(HELP)
 
 # ---- rules --------------------------------------------------------------------------------------
 $(OUT)/flags: FORCE

@@ -18,7 +18,7 @@ layer_row = $(eval USES_$(strip $(1)) := $(filter-out $(1),common/base) $(2)) \
 
 SOCKETS := sys/socket sys/un netdb netinet arpa
 
-# errors, files, time, data types: nothing here knows of models or of networks
+# errors, files, time, data types; includes nothing of models or networks
 $(call storey, base)
 
 # codes, errors, sizes, files, log, clock, Philox, digests
@@ -39,47 +39,46 @@ $(call layer, common/base/json)
 # dtype, shape, counted storage, views
 $(call layer, common/base/tensor)
 
-# what an optimiser may be told: the list of optimisers, settings, ranges, defaults; the list of
-# formats of data files, with the keys that each takes
+# the optimisers with their settings, ranges and defaults; the data formats with their keys
 $(call layer, common/base/settings)
 
-# the ops, and the backends that compute them
+# the ops and the backends that compute them
 $(call storey, kernels)
 
 # ops, attributes, the backend vtable
 $(call layer, kernels, common/base/tensor common/base/settings)
 
-# each op in a file: its row, its rules, its plain loops in f32 and f64 (the definition of the op)
+# one file per op: its row, its rules, and plain loops in f32 and f64, which define the op
 $(call layer, kernels/ops, common/base/tensor kernels)
 
-# each optimiser's step of one value, and the numbers of one step that it needs
+# each optimiser's formula for one value, and the numbers of a step that it needs
 $(call layer, kernels/steps, common/base/tensor common/base/settings kernels)
 
-# the backend of plain loops
+# the reference backend: plain loops
 $(call layer, kernels/ref, common/base/tensor common/base/settings kernels kernels/ops kernels/steps)
 
-# f32, convolutions and linear in bf16 too, blocked layouts
+# the CPU backend: f32, bf16 for convolutions and linear, blocked layouts
 $(call layer, kernels/cpu, common/base/tensor common/base/settings kernels kernels/ops kernels/steps, oneapi dnnl cblas, -ldnnl -lopenblas -lgomp)
 
-# NVIDIA's devices: f32 and bf16; through one table of what it uses of their runtime and libraries
+# the GPU backend, f32 and bf16: calls NVIDIA's runtime and libraries through one table
 $(call layer, kernels/cuda, common/base/tensor common/base/settings kernels kernels/ops kernels/steps, Random123)
 
-# that backend on a device that is only written down: what plans need where there is none
+# the GPU backend without a device: estimates what a plan needs
 $(call layer, kernels/cuda/paper, common/base/tensor common/base/settings kernels kernels/cuda)
 
-# the library of the GPU backend, found and opened at run time
+# finds and opens the library of the GPU backend at run time
 $(call layer, kernels/load, kernels)
 
-# NVIDIA's runtime and libraries in that table; a library of its own, where there is a toolkit
+# the table of NVIDIA's runtime and libraries, built as a library where the toolkit is installed
 $(call plugin, kernels/cuda/nvidia, kernels kernels/cuda kernels/load, cuda_runtime_api cublasLt cudnn_adv cudnn_graph)
 
 # graphs, parameters, optimisers, schedules, and the files that describe them
 $(call storey, model)
 
-# schedules as data: made, checked, simulated, drawn, read; where to cut
+# schedules as data: makes, checks, simulates, draws and reads them; suggests cuts
 $(call layer, common/model/sched)
 
-# session.yaml, worker.yaml, one schema table each
+# session.yaml, worker.yaml and the policy, one schema table each
 $(call layer, common/model/config, common/base/settings, libfyaml netinet arpa, -lfyaml)
 
 # safetensors, checkpoint folders, manifests, records of runs
@@ -88,22 +87,22 @@ $(call layer, common/model/weights, common/base/tensor common/base/json, jansson
 # graphs of ops, parameters, plans
 $(call layer, common/model/graph, common/base/tensor kernels kernels/ops kernels/ref kernels/cpu)
 
-# models by Hugging Face's config.json: read, and built as graphs under the names of its files
+# reads Hugging Face's config.json and builds the graph with the names of its weights
 $(call layer, common/model/hf, common/base/json common/base/tensor kernels kernels/ops common/model/graph)
 
-# layers of a session file or a named architecture to a graph
+# builds a graph from layers of a session file or from a named architecture
 $(call layer, common/model/models, common/base/tensor kernels kernels/ops common/model/config common/model/graph common/model/hf)
 
 # optimisers over blocks of parameters, schedules, clipping
 $(call layer, common/model/optim, common/base/tensor common/base/settings kernels kernels/steps)
 
-# what two processes say to each other, and what it may cost; nothing here knows of models
+# messages between two processes, and their cost; includes nothing of models
 $(call storey, net, model kernels)
 
-# TLS floor, how handshakes end, identities, certificate authority, probe
+# TLS: minimum version, results of handshakes, identities, certificate authority, probe
 $(call layer, common/net/tls,, openssl $(SOCKETS), -lssl -lcrypto)
 
-# messages to structs and back
+# encodes and decodes messages
 $(call layer, common/net/wire, common/base/tensor common/base/settings, protobuf-c cleave/v1, -lprotobuf-c)
 
 # unary calls and streams over mutual TLS
@@ -112,7 +111,7 @@ $(call layer, common/net/rpc,, grpc $(SOCKETS), -lgrpc -lgpr)
 # accounts of quotas, memory charged to them, shares of the cores
 $(call layer, common/net/fair, common/base/tensor)
 
-# packets; lanes, chunks, credit, pace
+# sends and receives packets: lanes, chunks, credit, pace
 $(call layer, common/net/link, common/base/tensor common/net/fair common/net/wire common/net/rpc)
 
 # the node that both programs embed: modules, contexts of distributed autograd, references
@@ -130,61 +129,60 @@ ENGINE := common/base/cli common/base/tensor common/base/settings common/model/s
           common/model/graph common/model/models common/model/optim common/net/wire common/net/rpc common/net/fair common/net/link \
           common/engine/reference common/engine
 
-# the private side: raw records, labels, and all that decides what may leave
+# the private side: raw records, labels, and every decision about what may leave
 $(call storey, master)
 
-# tokenizers: text to token numbers; the network is out of reach
+# tokenizers: text to token numbers; cannot reach the network
 OUT_OF_REACH_master/tokens := grpc microhttpd $(SOCKETS)
 $(call layer, master/tokens, common/base/json, utf8proc, -lutf8proc)
 
-# words and boxes of documents, by children under limits; the network is out of reach
+# words and boxes of documents, read by child processes under limits; cannot reach the network
 OUT_OF_REACH_master/documents := grpc microhttpd $(SOCKETS)
 $(call layer, master/documents, master/tokens)
 
-# readers, image folders, batches, loader: **raw records live here, the network is out of reach**
+# readers, batches, loader: **raw records are here, and this folder cannot reach the network**
 OUT_OF_REACH_master/data := grpc microhttpd $(SOCKETS)
 $(call layer, master/data, common/base/json common/base/tensor common/base/settings master/tokens master/documents, zlib png jpeglib jerror, -lpng -ljpeg -lz)
 
-# progress lines, what is kept of each step, event files for TensorBoard, traces, the status of
-# workers as text and JSON
+# progress lines, step logs, event files for TensorBoard, traces, status as text and JSON
 $(call layer, master/report)
 
-# how good answers are: accuracy, F1, AUC, confusion, perplexity
+# scores: accuracy, F1, AUC, confusion matrix, perplexity
 $(call layer, master/score)
 
-# run folders: who holds one, what became of it; `runs`, `log`, `stop`
+# run folders: locks and states of runs; the commands `runs`, `log` and `stop`
 $(call layer, master/history, common/base/tensor common/model/weights master/report)
 
-# what an onlooker reads of records and labels in what leaves; the network is out of reach
+# measures how well records and labels can be read from tensors; cannot reach the network
 OUT_OF_REACH_master/look := grpc microhttpd $(SOCKETS)
 $(call layer, master/look, common/base/tensor)
 
-# libcleave as its users see it: headers alone, those of programs and of this tree
+# headers of libcleave: cleave.h for programs, others for this tree
 $(call layer, master/api, $(ENGINE))
 
-# what the commands call of it: runtime, peers, modules, contexts, calls, backward, steps, state
+# the part that commands call: runtime, peers, modules, contexts, calls, backward, steps, state
 $(call layer, master/api/core, $(ENGINE) master/api)
 
-# what only programs call: kept references, futures, gradients, divided layers, files, rejoining
+# the part that only programs call: kept references, futures, gradients, divided layers, files, rejoining
 $(call layer, master/api/extra, $(ENGINE) master/api master/api/core)
 
 # who includes the headers is linked with what stands behind them
 BEHIND_master/api := master/api/core master/api/extra
 
-# the record of what left: written ahead, settled, read; the ledger of keys; the policy
+# the gate, the record of what left (written before sending), the ledger of keys, the policy
 $(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)
 
-# of which places of a record each element of each value is made, by the graph alone
+# computes from the graph which places of a record each element of a value depends on
 $(call layer, master/reach, common/base/tensor kernels kernels/ops common/model/graph)
 
-# what is known before anything runs: blueprint, placed schedules, descriptions, suggested cuts
+# previews a session: blueprint, placed schedules, privacy, memory, suggested cuts
 $(call layer, master/plan, common/base/tensor common/base/settings common/model/sched common/model/config common/model/weights kernels kernels/cuda/paper \
   common/model/graph common/model/hf common/model/models master/data master/look master/api master/egress master/reach)
 
-# the trainer, a program on master/api: its steps, what it measures, evaluations, checkpoints
+# the trainer, a program on master/api: steps, measurements, evaluations, checkpoints
 $(call layer, master/train, $(ENGINE) master/data master/report master/score master/api master/plan master/egress)
 
-# what is seen from outside: doctor, `status`, the numbers of a run for Prometheus
+# observes a session: doctor, `status`, metrics of a run for Prometheus
 $(call layer, master/watch, $(ENGINE) common/base/metrics common/base/http master/data master/report master/score \
   master/api master/plan master/egress master/train)
 
@@ -196,13 +194,13 @@ $(call layer, master/run, $(ENGINE) common/model/hf master/data master/report ma
 $(call program, master, $(ENGINE) master/tokens master/documents master/data master/report master/history master/api \
   master/plan master/egress master/train master/watch master/run)
 
-# the rented side: what a worker keeps, and whom it serves
+# the rented side: the worker's files and its service
 $(call storey, worker, master)
 
-# files of weights that workers were given, of state and caches that they keep; attempts of sessions
+# files at a worker: artifacts (weights), state, caches; attempts of sessions
 $(call layer, worker/store, common/base/tensor common/model/config common/model/weights kernels)
 
-# sessions, methods, loading, what a worker shows of itself
+# sessions, methods, loading of modules, status of the worker
 $(call layer, worker/service, $(ENGINE) common/base/metrics worker/store)
 
 # cleave-worker: the daemon

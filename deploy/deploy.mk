@@ -10,11 +10,14 @@ DEPS_TEST := g++ libcmocka-dev iproute2 man-db bash-completion zsh systemd prome
         poppler-utils tesseract-ocr python3-numpy clang libclang-rt-14-dev cppcheck clang-format
 DEPS_PARITY := python3-torch python3-torchvision python3-numpy python3-venv
 
-.PHONY: deps deps-test deps-parity uninstall
+.PHONY: uninstall
+## deps             installs the packages that the build needs
 deps:
 	$(Q)tests/install-packages $(DEPS)
+##+ deps-test        those of the tests as well
 deps-test:
 	$(Q)tests/install-packages $(DEPS) $(DEPS_TEST)
+##+ deps-parity      those of the comparisons with PyTorch as well
 deps-parity:
 	$(Q)tests/install-packages $(DEPS) $(DEPS_TEST) $(DEPS_PARITY)
 

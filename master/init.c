@@ -88,6 +88,9 @@ static const char worker_text[] =
 
 static const char next_text[] =
     "next:\n"
+    "  cleave-master plan session.yaml      # what leaves: PICTURE of what `front` sends means "
+    "that\n"
+    "                                       # it may look like the record\n"
     "  cleave-worker serve --config worker.yaml &\n"
     "  cleave-master train session.yaml\n";
 

@@ -14,6 +14,8 @@ of("master/train/state.c", KNOWN,
    weights_that_are_given_are_not_noted=("static clv_code note_given(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_may_note(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
+of("master/train/ledger_notes.c", KNOWN,
+   trials_are_noted=("static bool is_noted(", "return t->use != CLV_TRAINER_TRIES /* its seed is forgotten */ &&", "return"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("static size_t first_of(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
    a_factor_makes_another_spread=("static bool form_of_all(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
@@ -26,5 +28,9 @@ of("master/plan/label_order.c", "tests/unit/plan/test_samples",
 of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_mark(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
-   two_may_add_at_once=("static clv_code open_for_adding(", "CLV_TRY(lock_file(f, err));", "if (f->fd < 0) CLV_TRY(lock_file(f, err));"),
-   a_cut_line_stays=("static clv_code append(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"))
+   two_may_add_at_once=("static clv_code open_and_lock(", "return lock_file(f, err);", "return f->fd < 0 ? lock_file(f, err) : CLV_OK;"),
+   a_cut_line_stays=("static clv_code append(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"),
+   a_full_ledger_is_not_compacted=("static clv_code add(", "return fits ? append(&f, whole, &lines, err) : rewrite(&f, l, &lines, err);", 'return fits ? append(&f, whole, &lines, err) : fail_file(&f, "written", "it is full", err);'),
+   lines_go_to_a_file_that_is_gone=("static clv_code open_for_adding(", "while (is_replaced(f)) {", "while (is_replaced(f) && !f->path.data) {"))
+of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
+   compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_mark_of(", "if (!i || has_mark_of("))

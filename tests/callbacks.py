@@ -188,7 +188,8 @@ class Pointers:
         self.files = {path: File(path, text) for path, text in texts.items()}
         self.typedefs = {k: v for f in self.files.values() for k, v in f.typedefs.items()}
         self.members = collections.defaultdict(dict)  # name -> struct -> kinds
-        self.structs = {}
+        # naming: the members with a word
+        self.structs, self.naming = {}, collections.defaultdict(set)
         self.homes = {}  # function that others see -> its file
         self.learn()
         self.handed = collections.defaultdict(set)  # slot -> files
@@ -210,6 +211,9 @@ class Pointers:
             for name, (params, static, body) in f.functions.items():
                 if not static and (body or name not in self.homes):
                     self.homes[name] = f
+        for i, m in enumerate(m for members in self.structs.values() for m in members):
+            for word in m:
+                self.naming[word].add(i)
 
     # ---- functions by name -----------------------------------------------------------------------
     def home(self, f, name):
@@ -252,8 +256,7 @@ class Pointers:
 
     def declared(self, f, owner, name):
         """Whether the file or any struct declares `name` to be an `owner`, or it is one itself."""
-        return owner == name or self.has(f.t, owner, name) or any(
-            owner in m and name in m for members in self.structs.values() for m in members)
+        return owner == name or self.has(f.t, owner, name) or not self.naming[owner].isdisjoint(self.naming[name])
 
     @staticmethod
     def has(t, owner, name):

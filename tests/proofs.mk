@@ -202,7 +202,9 @@ $(OUT)/bench/%: $(OUT)/tests/bench/%.o $(ALL_LIBS)
 
 # ---- the table of the proofs ---------------------------------------------------------------------
 ## proof            every proof whose row in tests/PROOFS.md is missing or stale; PROOF=name
-proof: deps-parity
+proof:
+	$(Q)PROOF=$(PROOF) PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py --names
+	$(Q)$(MAKE) --no-print-directory deps-parity
 	$(Q)MAKE=$(MAKE) PROOF=$(PROOF) PROOF_SCALE=$(PROOF_SCALE) $(PYTHON) tests/proof/proof.py
 ##+ proof-status     that table, with what is stale
 proof-status:

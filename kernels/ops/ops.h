@@ -200,6 +200,8 @@ typedef struct clv_op_def {
 /* ---- the table ------------------------------------------------------------------------------- */
 
 const clv_op_def *clv_op_def_of(clv_op op); /* NULL for CLV_OP_INPUT and unknown numbers */
+/* The torch.nn module of the row, or the reason why there is none; never NULL. */
+const char *clv_op_torch_words(const clv_op_def *def);
 
 /* The row whose loops compute in f32 or f64; NULL for other dtypes and unknown numbers. */
 const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype);

@@ -33,6 +33,11 @@ const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype) {
 
 const clv_op_def *clv_op_def_of(clv_op op) { return clv_op_def_in(op, CLV_F32); }
 
+const char *clv_op_torch_words(const clv_op_def *def) {
+  if (def->torch_module && *def->torch_module) return def->torch_module;
+  return def->no_torch_module ? def->no_torch_module : "none";
+}
+
 /* Those of the tests and the losses are no layers. */
 static clv_code unknown_op(const char *name, const char *const *names, size_t n, clv_err *err) {
   char list[CLV_ERR_TEXT - 120] = "";

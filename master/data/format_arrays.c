@@ -28,7 +28,9 @@ static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, 
                     "%s: the first layer is an embedding, which takes integers; found %s",
                     o->inputs_path, clv_dtype_name(t->dtype));
   if (o->n_mean || o->n_std || o->scale != 0)
-    return clv_fail(err, CLV_INVALID, "%s: tokens are not normalised: remove scale, mean and std",
+    return clv_fail(err, CLV_PRECONDITION,
+                    "%s: the first layer is an embedding, and tokens are not normalised: remove "
+                    "data.scale and data.normalize",
                     o->inputs_path);
   return CLV_OK;
 }

@@ -15,7 +15,7 @@ static clv_code text_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
 static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   if ((!o->tokens && !o->n_named) || o->labels_path ||
       (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
-    return clv_fail(err, CLV_INVALID,
+    return clv_fail(err, CLV_PRECONDITION,
                     "texts become tokens, and their labels are classes: the first layer must be an "
                     "embedding, and the loss cross_entropy or nll");
   CLV_TRY(clv_texts_open(o, &ds->texts, err));

@@ -59,6 +59,8 @@ typedef enum clv_egress_kind {
 } clv_egress_kind;
 
 const char *clv_egress_kind_name(clv_egress_kind kind); /* "activation" */
+/* WEIGHTS or STATE, which are sent by name and have no samples. */
+bool clv_egress_is_state(clv_egress_kind kind);
 
 /* Which tensors; two allowances are of one row when all of this is equal. */
 typedef struct clv_egress_what {
@@ -300,6 +302,8 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
  * is not counted. Any thread. */
 clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                          clv_err *err) CLV_USE_RESULT;
+/* Whether clv_policy_take has refused a tensor, so that the configuration ended the run. */
+bool clv_policy_has_refused(const clv_policy *p);
 
 /* ---- rows of the egress table (row.c) -------------------------------------------------------- */
 
@@ -418,6 +422,8 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 /* Lines for the items that are not there yet. CLV_INVALID: an identity that fits no line. */
 clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_t n, clv_bytes *out,
                         clv_err *err) CLV_USE_RESULT;
+/* All of the ledger that clv_ledger_find tells: of each kind and mark the first line. */
+clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Adds them to the file and waits for the disk. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;

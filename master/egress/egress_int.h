@@ -67,7 +67,8 @@ struct clv_policy {
   clv_policy_config *config;
   char sha256[65];
   char approver[CLV_EGRESS_TEXT + 1];
-  uint64_t left; /* bytes of this epoch; atomic */
+  uint64_t left;    /* bytes of this epoch; atomic */
+  bool has_refused; /* a tensor at the gate; atomic */
 };
 
 /* As clv_policy_find, of a folder. signed_only: without a signature it is not in order. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The lines of a ledger. Call clv_ledger_parse with the bytes of a file, then clv_ledger_find for
- * each key or tensor that must be secret. clv_ledger_put formats lines that are not there yet;
- * ledger_file.c writes them. A line is "KIND MARK DATE IDENTITY". MARK is the first half of an
- * HMAC-SHA256, in hex, with the salt in the file's first line, so equal keys have different marks
- * on two hosts.
+ * each key or tensor that must be secret. clv_ledger_put formats lines that are not there yet, and
+ * clv_ledger_compact those that are needed; ledger_file.c writes them. A line is "KIND MARK DATE
+ * IDENTITY". MARK is the first half of an HMAC-SHA256, in hex, with the salt in the file's first
+ * line, so equal keys have different marks on two hosts.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -178,6 +178,10 @@ static clv_code mark_of(const clv_ledger *l, clv_ledger_kind kind, const clv_sha
   return CLV_OK;
 }
 
+static bool has_mark_of(const ledger_line *a, const ledger_line *b) {
+  return a->kind == b->kind && memcmp(a->mark, b->mark, sizeof a->mark) == 0;
+}
+
 /* The first line of that kind and mark; NULL: there is none. */
 static const ledger_line *first_of(const clv_ledger *l, const ledger_line *like) {
   size_t low = 0, high = l->n;
@@ -188,10 +192,7 @@ static const ledger_line *first_of(const clv_ledger *l, const ledger_line *like)
     else
       high = mid;
   }
-  const ledger_line *line = low < l->n ? &l->lines[low] : NULL;
-  bool same =
-      line && line->kind == like->kind && memcmp(line->mark, like->mark, sizeof line->mark) == 0;
-  return same ? line : NULL;
+  return low < l->n && has_mark_of(&l->lines[low], like) ? &l->lines[low] : NULL;
 }
 
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
@@ -211,42 +212,59 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 static bool is_there(const clv_ledger *l, const ledger_line *like, const char *identity) {
   const ledger_line *line = first_of(l, like);
   size_t len = strlen(identity);
-  for (; line && line < l->lines + l->n && line->kind == like->kind; line++) {
-    if (memcmp(line->mark, like->mark, sizeof line->mark) != 0) break;
+  for (; line && line < l->lines + l->n && has_mark_of(line, like); line++)
     if (line->identity_len == len && memcmp(line->identity, identity, len) == 0) return true;
-  }
   return false;
 }
 
-static void put_date(clv_bytes *out) {
+static void put_head(const clv_ledger *l, clv_bytes *out) {
+  char hex[HEX + 1];
+  clv_sha256_hex(&l->salt, hex);
+  clv_bytes_printf(out, HEAD "%s\n", hex);
+}
+
+static void put_line(const ledger_line *line, clv_bytes *out) {
+  char hex[2 * CLV_LEDGER_MARK + 1];
+  clv_hex(line->mark, sizeof line->mark, hex);
+  clv_bytes_printf(out, "%s %s %.*s ", kind_names[line->kind], hex, DATE_LEN, line->date);
+  clv_bytes_add(out, line->identity, line->identity_len);
+  clv_bytes_puts(out, "\n");
+}
+
+static void today(char text[CLV_LEDGER_DATE]) {
   time_t now = (time_t)(clv_wall_ms() / 1000);
-  char text[CLV_LEDGER_DATE] = "1970-01-01";
   struct tm tm;
-  if (gmtime_r(&now, &tm)) (void)strftime(text, sizeof text, "%Y-%m-%d", &tm);
-  clv_bytes_puts(out, text);
+  memcpy(text, "1970-01-01", CLV_LEDGER_DATE);
+  if (gmtime_r(&now, &tm)) (void)strftime(text, CLV_LEDGER_DATE, "%Y-%m-%d", &tm);
 }
 
 static clv_code put_item(const clv_ledger *l, const clv_ledger_item *item, clv_bytes *out,
                          clv_err *err) {
-  ledger_line like;
-  char hex[2 * CLV_LEDGER_MARK + 1];
-  if (!is_identity(item->identity, strlen(item->identity)))
-    return clv_fail(err, CLV_INVALID, "an identity of %zu bytes, or with control characters",
-                    strlen(item->identity));
-  CLV_TRY(mark_of(l, item->kind, &item->of, &like, err));
-  if (is_there(l, &like, item->identity)) return CLV_OK;
-  clv_hex(like.mark, sizeof like.mark, hex);
-  clv_bytes_printf(out, "%s %s ", kind_names[item->kind], hex);
-  put_date(out);
-  clv_bytes_printf(out, " %s\n", item->identity);
+  ledger_line line;
+  char date[CLV_LEDGER_DATE];
+  size_t len = strlen(item->identity);
+  if (!is_identity(item->identity, len))
+    return clv_fail(err, CLV_INVALID, "an identity of %zu bytes, or with control characters", len);
+  CLV_TRY(mark_of(l, item->kind, &item->of, &line, err));
+  if (is_there(l, &line, item->identity)) return CLV_OK;
+  today(date);
+  line.date = date;
+  line.identity = item->identity;
+  line.identity_len = len;
+  put_line(&line, out);
   return CLV_OK;
 }
 
 clv_code clv_ledger_put(const clv_ledger *l, const clv_ledger_item *items, size_t n, clv_bytes *out,
                         clv_err *err) {
-  char hex[HEX + 1];
-  clv_sha256_hex(&l->salt, hex);
-  if (l->is_new) clv_bytes_printf(out, HEAD "%s\n", hex);
+  if (l->is_new) put_head(l, out);
   for (size_t i = 0; i < n; i++) CLV_TRY(put_item(l, &items[i], out, err));
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) {
+  if (!l->is_new) put_head(l, out);
+  for (size_t i = 0; i < l->n; i++)
+    if (!i || !has_mark_of(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

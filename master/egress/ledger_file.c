@@ -2,8 +2,8 @@
  *
  * The file of the ledger: where it is, who holds it, and what is added. clv_ledger_open reads it
  * for whoever asks. clv_ledger_add locks it, reads it, appends what is new and waits for the disk,
- * so nothing leaves before its line is there. A line that was cut short is of a command that never
- * sent anything, and is taken away.
+ * so nothing leaves before its line is there. A full file is replaced by a compacted one. A line
+ * that was cut short is of a command that never sent anything, and is taken away.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -152,20 +152,33 @@ static clv_code lock_file(const ledger_file *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code open_for_adding(ledger_file *f, clv_err *err) {
-  CLV_TRY(find_file(f, err));
-  CLV_TRY(make_folder(f, err));
+static clv_code open_and_lock(ledger_file *f, clv_err *err) {
   f->made = access(f->path.data, F_OK) != 0;
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
   if (f->fd < 0) return fail_file(f, "written", strerror(errno), err);
-  CLV_TRY(lock_file(f, err));
+  return lock_file(f, err);
+}
+
+/* Another process compacted it while this one waited for the lock, or a user moved it away. */
+static bool is_replaced(const ledger_file *f) {
+  struct stat own, there;
+  if (fstat(f->fd, &own) != 0) return false;
+  if (lstat(f->path.data, &there) != 0) return errno == ENOENT;
+  return own.st_ino != there.st_ino || own.st_dev != there.st_dev;
+}
+
+static clv_code open_for_adding(ledger_file *f, clv_err *err) {
+  CLV_TRY(find_file(f, err));
+  CLV_TRY(make_folder(f, err));
+  CLV_TRY(open_and_lock(f, err));
+  while (is_replaced(f)) {
+    close(f->fd);
+    CLV_TRY(open_and_lock(f, err));
+  }
   return read_file(f, err);
 }
 
 static clv_code append(const ledger_file *f, size_t at, const clv_bytes *lines, clv_err *err) {
-  if (at + lines->len > CLV_LEDGER_BYTES)
-    return fail_file(f, "written", "it has 64 MiB, the most it may (moved away, another begins)",
-                     err);
   if (ftruncate(f->fd, (off_t)at) != 0) return fail_file(f, "written", strerror(errno), err);
   for (size_t put = 0; put < lines->len;) {
     ssize_t n = pwrite(f->fd, lines->data + put, lines->len - put, (off_t)(at + put));
@@ -177,6 +190,24 @@ static clv_code append(const ledger_file *f, size_t at, const clv_bytes *lines, 
   return f->made ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
 }
 
+/* Replaces a full file by one with the lines that clv_ledger_find returns, and the new ones. */
+static clv_code rewrite(const ledger_file *f, const clv_ledger *l, const clv_bytes *lines,
+                        clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
+  clv_err why;
+  CLV_TRY(clv_ledger_compact(l, &all, err));
+  clv_bytes_add(&all, lines->data, lines->len);
+  if (all.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (all.len > CLV_LEDGER_BYTES)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "the ledger of keys %s is full: it has %zu keys and weights, each once, and "
+                    "at most %d MiB; move it away to begin another: layers that workers had until "
+                    "now count as secret then",
+                    f->path.data, clv_ledger_count(l), CLV_LEDGER_BYTES >> 20);
+  if (clv_file_write_durable(f->path.data, all.data, all.len, 0600, &why) == CLV_OK) return CLV_OK;
+  return fail_file(f, "written", why.text, err);
+}
+
 static clv_code add(const clv_ledger_item *items, size_t n, clv_err *err) {
   CLV_AUTO(file_done) ledger_file f = {.fd = -1};
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
@@ -185,7 +216,9 @@ static clv_code add(const clv_ledger_item *items, size_t n, clv_err *err) {
   CLV_TRY(open_for_adding(&f, err));
   CLV_TRY(parse_file(&f, &l, &whole, err));
   CLV_TRY(clv_ledger_put(l, items, n, &lines, err));
-  return lines.len ? append(&f, whole, &lines, err) : CLV_OK;
+  if (!lines.len) return CLV_OK;
+  bool fits = whole + lines.len <= CLV_LEDGER_BYTES;
+  return fits ? append(&f, whole, &lines, err) : rewrite(&f, l, &lines, err);
 }
 
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {

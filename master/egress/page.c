@@ -18,15 +18,11 @@ static void page_done(egress_page *p) {
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static bool by_name(const clv_egress_what *w) {
-  return w->kind == CLV_EGRESS_WEIGHTS || w->kind == CLV_EGRESS_STATE;
-}
-
 static bool joins(const egress_shown *s, const clv_egress_row_sum *r) {
   const clv_egress_what *a = s->what, *b = &r->what;
-  return s->attempt == r->attempt && a->kind == b->kind && a->random == b->random && by_name(b) &&
-         strcmp(a->to, b->to) == 0 && strcmp(a->stage, b->stage) == 0 &&
-         strcmp(a->from, b->from) == 0;
+  return s->attempt == r->attempt && a->kind == b->kind && a->random == b->random &&
+         clv_egress_is_state((clv_egress_kind)b->kind) && strcmp(a->to, b->to) == 0 &&
+         strcmp(a->stage, b->stage) == 0 && strcmp(a->from, b->from) == 0;
 }
 
 static egress_shown *line_of(egress_page *p, const clv_egress_row_sum *r) {

@@ -83,7 +83,8 @@ static void put_look(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
 
 static void shape_of(const egress_shown *r, char text[160]) {
   text[0] = '\0';
-  if (r->names == 1) clv_shape_format(&r->what->shape, text, 160);
+  if (r->names == 1 && r->what->kind != CLV_EGRESS_FAILURE)
+    clv_shape_format(&r->what->shape, text, 160);
 }
 
 static uint64_t open_of(const clv_egress_book *b) {

@@ -9,8 +9,12 @@
 void egress_format_what(const egress_shown *r, clv_bytes *out) {
   const clv_egress_what *w = r->what;
   bool others = strcmp(w->from, CLV_EGRESS_MASTER) != 0;
-  clv_bytes_printf(out, "%s%s of stage '%s'", others ? "planned: " : "",
-                   clv_egress_kind_name((clv_egress_kind)w->kind), w->stage);
+  clv_bytes_printf(out, "%s%s", others ? "planned: " : "",
+                   clv_egress_kind_name((clv_egress_kind)w->kind));
+  if (w->kind == CLV_EGRESS_FAILURE)
+    clv_bytes_puts(out, " of the run: a code and its place");
+  else
+    clv_bytes_printf(out, " of stage '%s'", w->stage);
   if (r->names > 1) clv_bytes_printf(out, ", %llu names", (unsigned long long)r->names);
   if (r->names == 1 && w->name[0]) clv_bytes_printf(out, ": %s", w->name);
   if (w->random) clv_bytes_puts(out, " (a trial with random numbers)");

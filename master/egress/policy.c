@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a policy permits. Each refusal names the line of the policy that would have to say
- * otherwise.
+ * otherwise, and what can be done: in the session, or by asking whoever approves the policy.
  */
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "master/egress/egress_int.h"
@@ -18,8 +19,9 @@ static bool has(const clv_text_list *list, const char *text) {
 static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
   if (has(&c->workers, t->identity)) return CLV_OK;
   return clv_policy_fail_at(c, c->workers_pos, err,
-                            "the policy does not name %s (%s), which would receive %s", t->identity,
-                            t->worker, t->name);
+                            "the policy does not name %s (%s), which would receive %s: use another "
+                            "worker, or ask for this one under `workers`",
+                            t->identity, t->worker, t->name);
 }
 
 /* Records and labels as they are have no kind in a policy but a word under `allow`. */
@@ -35,8 +37,11 @@ static const char *kind_of(clv_egress_kind kind) {
 static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
   const char *kind = kind_of(t->kind);
   if (!kind || has(&c->kinds, kind)) return CLV_OK;
-  return clv_policy_fail_at(c, c->kinds_pos, err, "the policy permits no %s: %s to %s", kind,
-                            t->name, t->worker);
+  return clv_policy_fail_at(
+      c, c->kinds_pos, err,
+      "the policy permits no %s: %s to %s; place that stage at the master, or "
+      "ask for %s under `kinds`",
+      kind, t->name, t->worker, kind);
 }
 
 /* Words that permit what a tensor shows, the worst first. */
@@ -72,36 +77,51 @@ static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor 
     clv_config_pos pos = *(const clv_config_pos *)((const char *)c + words[i].pos);
     if (given || !(shows & words[i].shows)) continue;
     return clv_policy_fail_at(c, pos.line ? pos : c->allow.pos, err,
-                              "the policy does not permit %s to %s: %s is not true", t->name,
-                              t->worker, words[i].key);
+                              "the policy does not permit %s to %s: %s is not true; keep more "
+                              "layers at the master, or ask for %s: true",
+                              t->name, t->worker, words[i].key, words[i].key);
   }
   return CLV_OK;
 }
 
 static clv_code check_layers(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
   if (t->layers_at_home >= c->min_layers_at_home) return CLV_OK;
-  return clv_policy_fail_at(c, c->min_layers_pos, err,
-                            "%s to %s has %u hiding layers at the master on its shortest path, and "
-                            "the policy wants %llu",
-                            t->name, t->worker, t->layers_at_home,
-                            (unsigned long long)c->min_layers_at_home);
+  return clv_policy_fail_at(
+      c, c->min_layers_pos, err,
+      "%s to %s has %u hiding layer%s at the master on its shortest path, and "
+      "min_layers_at_home is %llu: keep more layers at the master, or ask for "
+      "another limit",
+      t->name, t->worker, t->layers_at_home, CLV_S(t->layers_at_home),
+      (unsigned long long)c->min_layers_at_home);
 }
 
 static clv_code check_dtype(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
   if (has(&c->dtypes, clv_dtype_name(t->dtype))) return CLV_OK;
-  return clv_policy_fail_at(c, c->dtypes_pos, err, "the policy permits no %s: %s to %s",
-                            clv_dtype_name(t->dtype), t->name, t->worker);
+  return clv_policy_fail_at(c, c->dtypes_pos, err,
+                            "the policy permits no %s: %s to %s; ask for %s under `dtypes`",
+                            clv_dtype_name(t->dtype), t->name, t->worker, clv_dtype_name(t->dtype));
+}
+
+static const char *format_limit(const clv_policy_config *c, char *text, size_t size) {
+  size_t len = 0;
+  text[0] = '\0';
+  for (size_t i = 0; i < c->largest_shape.n && len < size; i++)
+    len += (size_t)snprintf(text + len, size - len, "%s%.0f", i ? ", " : "",
+                            c->largest_shape.items[i]);
+  return text;
 }
 
 static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  char shape[160];
+  char shape[160], limit[160];
   bool fits = (size_t)t->shape.rank <= c->largest_shape.n;
   for (int i = 0; fits && i < t->shape.rank; i++)
     fits = (double)t->shape.dim[i] <= c->largest_shape.items[i];
   if (fits) return CLV_OK;
   return clv_policy_fail_at(c, c->shape_pos, err,
-                            "%s to %s is %s, which is larger than the policy permits", t->name,
-                            t->worker, clv_shape_format(&t->shape, shape, sizeof shape));
+                            "%s to %s is %s, and largest_shape is [%s]: make batches or the layer "
+                            "smaller, or ask for a larger shape",
+                            t->name, t->worker, clv_shape_format(&t->shape, shape, sizeof shape),
+                            format_limit(c, limit, sizeof limit));
 }
 
 /* Weights have the types and shapes of their layers, counts of batches among them. */
@@ -130,6 +150,17 @@ double clv_policy_max_read(const clv_policy *p, int reader) {
   return p ? p->config->max_read[reader] : 1;
 }
 
+/* Digits with which a figure above its limit does not look like it. */
+static int digits_beside(double figure, double limit) {
+  char text[32];
+  int digits = 2;
+  for (; digits < 6; digits++) {
+    snprintf(text, sizeof text, "%.*f", digits, figure);
+    if (strtod(text, NULL) > limit) break;
+  }
+  return digits;
+}
+
 clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_reading *r,
                                     clv_err *err) {
   double limit = clv_policy_max_read(p, r->reader);
@@ -139,12 +170,13 @@ clv_code clv_policy_permits_reading(const clv_policy *p, const clv_policy_readin
   if (r->figure < 0)
     return clv_policy_fail_at(p->config, pos, err,
                               "the policy limits what is read of %s (max_read.%s: %g), and that "
-                              "was not looked at: %s",
+                              "was not looked at: %s; ask for a policy without that limit",
                               name, name, limit, r->why);
-  return clv_policy_fail_at(p->config, pos, err,
-                            "%s: %.2f is read of what leaves, and the policy permits %g "
-                            "(max_read.%s)",
-                            name, r->figure, limit, name);
+  return clv_policy_fail_at(
+      p->config, pos, err,
+      "%s: %.*f is read of what leaves, and the policy permits %g "
+      "(max_read.%s): keep more layers at the master, or ask for another limit",
+      name, digits_beside(r->figure, limit), r->figure, limit, name);
 }
 
 /* ---- bytes of an epoch ----------------------------------------------------------------------- */
@@ -153,9 +185,11 @@ clv_code clv_policy_permits_epoch(const clv_policy *p, uint64_t bytes, clv_err *
   char need[24], limit[24];
   if (!p || bytes <= p->config->bytes_per_epoch) return CLV_OK;
   return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
-                            "an epoch sends %s (%llu bytes), and the policy permits %s",
+                            "an epoch sends %s (%llu bytes), and bytes_per_epoch is %s (%llu "
+                            "bytes): cut the model where less crosses, or ask for a larger limit",
                             clv_format_size(bytes, need, sizeof need), (unsigned long long)bytes,
-                            clv_format_size(p->config->bytes_per_epoch, limit, sizeof limit));
+                            clv_format_size(p->config->bytes_per_epoch, limit, sizeof limit),
+                            (unsigned long long)p->config->bytes_per_epoch);
 }
 
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
@@ -172,13 +206,23 @@ static bool count(clv_policy *p, uint64_t bytes) {
   return true;
 }
 
-clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, clv_err *err) {
+bool clv_policy_has_refused(const clv_policy *p) {
+  return p && __atomic_load_n(&p->has_refused, __ATOMIC_SEQ_CST);
+}
+
+static clv_code take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, clv_err *err) {
   char limit[24];
-  if (!p) return CLV_OK;
   CLV_TRY(clv_policy_permits(p, t, err));
   if (count(p, bytes)) return CLV_OK;
   return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
-                            "the policy permits %s in an epoch, and that much has left: %s stays",
+                            "the policy permits %s (%llu bytes) in an epoch, and %s would exceed "
+                            "that; ask for a larger bytes_per_epoch",
                             clv_format_size(p->config->bytes_per_epoch, limit, sizeof limit),
-                            t->name);
+                            (unsigned long long)p->config->bytes_per_epoch, t->name);
+}
+
+clv_code clv_policy_take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, clv_err *err) {
+  clv_code code = p ? take(p, t, bytes, err) : CLV_OK;
+  if (code != CLV_OK) __atomic_store_n(&p->has_refused, true, __ATOMIC_SEQ_CST);
+  return code;
 }

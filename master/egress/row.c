@@ -4,6 +4,10 @@
  */
 #include "master/egress/egress.h"
 
+bool clv_egress_is_state(clv_egress_kind kind) {
+  return kind == CLV_EGRESS_WEIGHTS || kind == CLV_EGRESS_STATE;
+}
+
 clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings shows) {
   if (kind != CLV_EGRESS_ACTIVATION) return kind;
   if (shows & CLV_SHOWS_RAW_INPUT) return CLV_EGRESS_INPUT;

@@ -181,6 +181,8 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   snprintf(c->record.session, sizeof c->record.session, "%s", whole ? whole : run->session);
   list_checkpoints(c);
   clv_holder_self(a);
+  if (run->resume && c->record.n_checkpoints)
+    a->from_step = a->step = c->record.checkpoints[0]; /* what an attempt that fails here keeps */
   a->began_ms = clv_wall_ms();
   c->begun = true;
   return clv_record_write(c->dir, &c->record, err);

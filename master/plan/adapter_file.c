@@ -115,6 +115,36 @@ static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file
   return CLV_OK;
 }
 
+/* An adapter there of a layer whose stage makes none. */
+static clv_code is_made(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
+                        const char *weight, clv_err *err) {
+  static const char end[] = ".weight", half[] = ".lora_A.weight";
+  const clv_stage_spec *s = &b->config->stages[stage];
+  size_t len = strlen(weight);
+  char param[CLV_PEFT_PARAM];
+  prefixed name;
+  if (len < sizeof end || strcmp(weight + len - (sizeof end - 1), end) != 0) return CLV_OK;
+  snprintf(param, sizeof param, "%.*s%s", (int)(len - (sizeof end - 1)), weight, half);
+  if (clv_params_find(b->stages[stage].params, param) ||
+      !clv_weights_find(a->file, name_in(a, param, name)))
+    return CLV_OK;
+  if (!s->lora.targets.n)
+    return clv_fail(err, CLV_INVALID,
+                    "'%s' is there as well, and stage '%s' has no lora: give it that of this stage",
+                    param, s->name);
+  return clv_fail(err, CLV_INVALID,
+                  "'%s' is there as well, and lora.targets of stage '%s' does not name its layer: "
+                  "add it there",
+                  param, s->name);
+}
+
+static clv_code check_made(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    for (int k = 0; k < b->stages[i].params->n; k++)
+      CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));
+  return CLV_OK;
+}
+
 static clv_code check_strangers(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
@@ -143,6 +173,7 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   clv_code code = open_file(b->stages[stage].adapters, &f, &why);
   adapter_file a = {f, clv_model_family(b->config)};
   if (code == CLV_OK) code = check_scales(b, stage, &a, &why);
+  if (code == CLV_OK) code = check_made(b, &a, &why);
   if (code == CLV_OK) code = check_strangers(b, &a, &why);
   if (code == CLV_OK) code = match(b, stage, &a, found, &why);
   if (code != CLV_OK) { /* the folder's fault, which the session names */

@@ -282,10 +282,46 @@ static void leaf_rows(clv_blueprint *b, uint32_t i) {
   }
 }
 
+/* Does a new run send weights to the stage before its first step? */
+static bool begins_with_weights(const clv_blueprint *b, uint32_t i) {
+  return clv_stage_pushes(&b->config->stages[i]) || b->stages[i].adapters;
+}
+
+size_t clv_blueprint_moments(const clv_blueprint *b) {
+  clv_optim_config o = {.kind = b->config->train.optimizer.kind};
+  CLV_OPTIM_COPY(&o, &b->config->train.optimizer);
+  return (size_t)clv_optim_count_moments(clv_optim_moments_of(&o));
+}
+
+/* As cleave_state_list_of lists it: each moment of what learns, and the number of steps. */
+static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
+  const clv_params *params = b->stages[i].params;
+  size_t moments = clv_blueprint_moments(b);
+  uint64_t bytes = 0;
+  for (int k = 0; k < params->n; k++)
+    if (params->list[k].trainable && !params->list[k].fixed) bytes += params->list[k].bytes;
+  return moments && b->stages[i].n_learning ? moments * bytes + sizeof(int64_t) : 0;
+}
+
+static void state_rows(clv_blueprint *b, uint32_t i) {
+  const char *name = b->config->stages[i].name;
+  int worker = b->stages[i].worker;
+  uint64_t bytes = optimizer_bytes(b, i);
+  if (worker < 0) return;
+  add_row(b, CLV_EGRESS_WEIGHTS, i, 0, worker, NULL, false,
+          begins_with_weights(b, i) ? "weights of stage '%.40s' (start, resume, eval, predict)"
+                                    : "weights of stage '%.40s' (resume, eval, predict)",
+          name);
+  b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
+  if (!bytes) return;
+  add_row(b, CLV_EGRESS_STATE, i, 0, worker, NULL, false, "optimiser of stage '%.40s' (resume)",
+          name);
+  b->egress[b->n_egress - 1].bytes_per_step = bytes;
+}
+
 clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
-  const clv_session_config *c = b->config;
   const clv_stage_plan *loss = &b->stages[b->n_stages];
-  size_t n_rows = 3 * (size_t)b->n_stages + 8;
+  size_t n_rows = 4 * (size_t)b->n_stages + 8;
   free(b->egress);
   b->n_egress = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_leaves;
@@ -295,14 +331,7 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   if (loss->worker >= 0)
     add_row(b, CLV_EGRESS_LABELS, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
             "LABELS");
-  for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (b->stages[i].worker < 0) continue;
-    add_row(b, CLV_EGRESS_WEIGHTS, i, 0, b->stages[i].worker, NULL, false,
-            "state of stage '%.40s'%s", c->stages[i].name,
-            clv_stage_pushes(&c->stages[i]) || b->stages[i].adapters ? " (initial weights; resume)"
-                                                                     : " (resume only)");
-    b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
-  }
+  for (uint32_t i = 0; i < b->n_stages; i++) state_rows(b, i);
   return CLV_OK;
 }
 
@@ -428,15 +457,26 @@ static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_byte
                      clv_shape_format(&values[k]->shape, shape, sizeof shape));
 }
 
+/* In the words of the first release, so that the tables of older runs are equal. */
+static void put_name(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+  if (r->kind != CLV_EGRESS_WEIGHTS)
+    clv_bytes_puts(out, r->name);
+  else
+    clv_bytes_printf(out, "state of stage '%.40s' (%s)", b->config->stages[r->stage].name,
+                     begins_with_weights(b, r->stage) ? "initial weights; resume" : "resume only");
+}
+
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], words[CLV_FINDINGS_TEXT];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
+    if (r->kind == CLV_EGRESS_STATE) continue; /* in the stage's row of state */
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *word = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
                            ? ""
                            : clv_findings_words(r->shows & ~r->looked, words);
-    clv_bytes_printf(out, "%s | %s | %s | %llu | %s %s%s%s%s\n", r->name,
+    put_name(b, r, out);
+    clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s\n",
                      r->kind == CLV_EGRESS_WEIGHTS
                          ? "parameters"
                          : clv_shape_format(&r->shape, shape, sizeof shape),

@@ -242,11 +242,13 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
-    bool state = r->kind == CLV_EGRESS_WEIGHTS;
+    bool state = clv_egress_is_state(r->kind);
     bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->relayed;
     const char *word = silent ? "" : clv_findings_words(r->shows, words);
     clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s", r->name,
-                     state ? "parameters" : clv_shape_format(&r->shape, shape, sizeof shape),
+                     r->kind == CLV_EGRESS_STATE ? "moments"
+                     : state                     ? "parameters"
+                                                 : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype),
                      clv_format_size(r->bytes_per_step, size, sizeof size),
                      state ? " once  " : "/step", w->name, w->identity,

@@ -148,6 +148,20 @@ static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
 
 /* ---- weights of secret files ----------------------------------------------------------------- */
 
+typedef clv_code source_read(void *user, size_t first, size_t n, void *dst, clv_err *err);
+
+static clv_code read_all(clv_weights_sample *s, source_read *read, void *user, clv_err *err) {
+  size_t size = clv_dtype_size(s->dtype);
+  CLV_AUTO(clv_freep) char *chunk = NULL;
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
+    CLV_TRY(read(user, first, n, chunk, err));
+    clv_sample_take(s, (uint64_t)first * size, chunk, n * size);
+  }
+  return CLV_OK;
+}
+
 typedef struct file_source {
   const clv_weights_file *file;
   const clv_weights_entry *entry;
@@ -180,7 +194,7 @@ static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, cl
   for (int i = 0; i < params->n; i++) {
     const clv_weights_entry *e = found[i];
     if (!e || !clv_sample_begin(s, e->dtype, &e->shape)) continue;
-    CLV_TRY(clv_sample_read(s, read_file, &(file_source){f, e}, err));
+    CLV_TRY(read_all(s, read_file, &(file_source){f, e}, err));
     CLV_TRY(recall_sample(r, stage, &params->list[i], s, err));
   }
   return CLV_OK;
@@ -195,7 +209,7 @@ static clv_code recall_folder(recall *r, uint32_t stage, clv_weights_sample *s, 
     const clv_weights_want *w = &f.want[i];
     const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
     if (!p || f.found[i] == CLV_WEIGHTS_NONE || !clv_sample_begin(s, w->dtype, &w->shape)) continue;
-    CLV_TRY(clv_sample_read(s, read_folder, &(folder_source){&f, i}, err));
+    CLV_TRY(read_all(s, read_folder, &(folder_source){&f, i}, err));
     CLV_TRY(recall_sample(r, stage, p, s, err));
   }
   return CLV_OK;

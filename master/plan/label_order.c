@@ -101,7 +101,7 @@ clv_label_order clv_label_order_of(double *labels, size_t n) {
 
 static bool sends_records(const clv_blueprint *b) {
   for (size_t i = 0; i < b->n_egress; i++)
-    if (b->egress[i].kind != CLV_EGRESS_WEIGHTS) return true;
+    if (!clv_egress_is_state(b->egress[i].kind)) return true;
   return false;
 }
 

@@ -194,9 +194,20 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* What a command is going to send. */
 typedef struct clv_sends {
-  bool weights;                /* also those that rows mark "resume only" */
+  bool weights;                /* state of stages that is sent to begin from a checkpoint */
+  bool optimizer;              /* what the optimiser keeps, too */
   uint64_t trained, evaluated; /* records of an epoch, of the largest one */
 } clv_sends;
+
+/* Commands, by what they send. */
+typedef enum clv_command_kind {
+  CLV_BEGINS,   /* train */
+  CLV_RESUMES,  /* train --resume */
+  CLV_EVALUATES /* eval, predict */
+} clv_command_kind;
+
+typedef struct clv_run_data clv_run_data;
+clv_sends clv_sends_of(const clv_run_data *d, clv_command_kind command);
 
 /* Every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: what is not
  * permitted, with the line of the policy. */
@@ -246,11 +257,7 @@ typedef struct clv_weights_sample {
 bool clv_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
 /* Bytes of the tensor from `offset` on, in any order until all have come, each once. */
 void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
-/* Gives values first..first + n - 1 of a tensor in the sample's type. */
-typedef clv_code clv_sample_source(void *user, size_t first, size_t n, void *dst, clv_err *err);
-/* Takes the whole tensor, chunk by chunk: 15 ns a value and what reading costs. */
-clv_code clv_sample_read(clv_weights_sample *s, clv_sample_source *read, void *user,
-                         clv_err *err) CLV_USE_RESULT;
+enum { CLV_SAMPLE_CHUNK = 65536 }; /* values to read at once; taking one costs 15 ns */
 clv_code clv_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
 
@@ -278,10 +285,10 @@ clv_code clv_form_digest(const clv_weights_form *f, unsigned beside, clv_sha256 
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-typedef struct clv_run_data {
+struct clv_run_data {
   clv_dataset *train, *test; /* test NULL when the session names none */
   clv_subset train_rows, validation_rows, test_rows;
-} clv_run_data;
+};
 
 /* What shuffling, splits, crops and flips follow from: derived from train.seed, never sent. */
 clv_code clv_run_data_seed(const clv_session_config *config, uint64_t *ret,

@@ -38,6 +38,9 @@ void clv_lengths_about(const clv_blueprint *b, int64_t places, uint64_t bytes, c
 /* The rows of the egress table, once more if what is shown has changed (blueprint.c). */
 clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
+/* Moments that the session's optimiser keeps of each parameter that learns (blueprint.c). */
+size_t clv_blueprint_moments(const clv_blueprint *b);
+
 /* ---- labels (data_fits.c) -------------------------------------------------------------------- */
 
 /* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */

@@ -18,8 +18,10 @@ static bool is_evaluated(const clv_egress_row *r) {
          r->kind == CLV_EGRESS_INPUT;
 }
 
-/* State goes out on a resume, for an evaluation, and where a file has the first weights. */
+/* Weights go out on a resume, for an evaluation, and where a file has the first ones; what an
+ * optimiser keeps goes out on a resume alone. */
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
+  if (r->kind == CLV_EGRESS_STATE) return s->optimizer;
   if (r->kind == CLV_EGRESS_WEIGHTS)
     return s->weights || clv_stage_pushes(&b->config->stages[r->stage]) ||
            b->stages[r->stage].adapters;
@@ -32,7 +34,7 @@ static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r, const 
                          clv_err *err) {
   clv_policy_tensor t = clv_egress_row_tensor(b->config, r);
   if (!is_sent(b, r, s)) return CLV_OK;
-  if (s->trained || r->kind == CLV_EGRESS_WEIGHTS) CLV_TRY(clv_policy_permits(b->policy, &t, err));
+  if (s->trained || clv_egress_is_state(r->kind)) CLV_TRY(clv_policy_permits(b->policy, &t, err));
   if (!s->evaluated || !is_evaluated(r)) return CLV_OK;
   t.shape.dim[0] = b->eval_size * CLV_MAX(r->places, 1);
   return clv_policy_permits(b->policy, &t, err);
@@ -87,7 +89,7 @@ static clv_code hold_workers(const clv_blueprint *b, clv_err *err) {
 static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r, const clv_sends *s) {
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
   if (!is_sent(b, r, s)) return 0;
-  if (r->kind == CLV_EGRESS_WEIGHTS) return (double)r->bytes_per_step;
+  if (clv_egress_is_state(r->kind)) return (double)r->bytes_per_step;
   return sample * (double)(s->trained + (is_evaluated(r) ? s->evaluated : 0));
 }
 
@@ -101,6 +103,15 @@ static clv_code hold_readings(const clv_blueprint *b, clv_err *err) {
     CLV_TRY(clv_policy_permits_reading(b->policy, &r, err));
   }
   return CLV_OK;
+}
+
+clv_sends clv_sends_of(const clv_run_data *d, clv_command_kind command) {
+  bool evaluates = command == CLV_EVALUATES, begins = command == CLV_BEGINS;
+  uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
+  return (clv_sends){.weights = !begins,
+                     .optimizer = command == CLV_RESUMES,
+                     .trained = evaluates ? 0 : d->train_rows.n,
+                     .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
 }
 
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_sends *sends, clv_err *err) {

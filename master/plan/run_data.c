@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/model/models/models.h"
 #include "master/plan/plan_int.h"
@@ -119,6 +121,29 @@ static clv_code read_set(const clv_session_config *c, const set_files *s,
   return CLV_OK;
 }
 
+/* A root that is no folder would else look like a fault of each file below it. */
+static clv_code check_root(const clv_session_config *c, const set_files *s, clv_err *err) {
+  struct stat st;
+  const char *root = c->data.root;
+  bool below = strncmp(s->files->items[0], root, strlen(root)) == 0;
+  if (!below || (stat(root, &st) == 0 && S_ISDIR(st.st_mode))) return CLV_OK;
+  const char *why = stat(root, &st) == 0 ? "it is a file" : strerror(errno);
+  clv_session_fail_at(c, c->data.root_pos, err,
+                      "data.root: %s is not a folder (%s): give the folder that has the data files",
+                      root, why);
+  if (err) err->code = CLV_DATA_LOSS;
+  return CLV_DATA_LOSS;
+}
+
+/* Keys that do not agree end with exit code 3; data, and not the session file's form, with 7. */
+static clv_code fail_set(const clv_session_config *c, const set_files *s, const clv_err *why,
+                         clv_err *err) {
+  clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why->text);
+  if (why->code == CLV_PRECONDITION) return CLV_INVALID;
+  if (err) err->code = CLV_DATA_LOSS;
+  return CLV_DATA_LOSS;
+}
+
 static clv_code open_one(const clv_session_config *c, const set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
@@ -127,6 +152,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
   CLV_TRY(clv_model_check(c, err)); /* its fault would else look like one of the records */
+  CLV_TRY(check_root(c, s, err));
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
   size_t n_inputs = clv_data_inputs(&c->data);
@@ -159,10 +185,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
                            .ignored = &ignored,
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   if (s->grouped) o.text.group = c->data.validation_group;
-  if (read_set(c, s, &o, ret, &why) == CLV_OK) return CLV_OK;
-  clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why.text);
-  if (err) err->code = CLV_DATA_LOSS; /* exit code 7: the data, not the session file's form */
-  return CLV_DATA_LOSS;
+  return read_set(c, s, &o, ret, &why) == CLV_OK ? CLV_OK : fail_set(c, s, &why, err);
 }
 
 static clv_code split(const clv_session_config *c, clv_run_data *d, clv_err *err) {

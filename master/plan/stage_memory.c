@@ -87,12 +87,6 @@ static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_byt
   return call_bytes + live * input_bytes(b->stages[i].graph);
 }
 
-static size_t moments_of(const clv_blueprint *b) {
-  clv_optim_config o = {.kind = b->config->train.optimizer.kind};
-  CLV_OPTIM_COPY(&o, &b->config->train.optimizer);
-  return (size_t)clv_optim_count_moments(clv_optim_moments_of(&o));
-}
-
 /* ---- on a device ----------------------------------------------------------------------------- */
 
 static const clv_node *output_of(const clv_stage_plan *s) {
@@ -150,7 +144,7 @@ static clv_code facts_on(const clv_backend *backend, const clv_blueprint *b, uin
       .parameters = s->params->n_values,
       .weights = s->params->total_bytes,
       .old_weights = s->params->total_bytes * (versions - 1),
-      .optimizer = (moments_of(b) + 1) * s->params->trainable_bytes,
+      .optimizer = (clv_blueprint_moments(b) + 1) * s->params->trainable_bytes,
       .activations = activations_of(b, i, info->call_bytes, most),
       .scratch = info->scratch_bytes,
       .cache = info->cache_bytes,

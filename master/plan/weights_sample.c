@@ -23,7 +23,6 @@
  */
 #include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/plan_int.h"
@@ -55,7 +54,7 @@ static void *room_of(clv_weights_sample *s, size_t part) {
 /* ---- all values ------------------------------------------------------------------------------ */
 
 static const double TURN = 1.4; /* w */
-enum { MAGNITUDES = 1 << 15, CHUNK = 65536 /* values */ };
+enum { MAGNITUDES = 1 << 15 };
 
 /* |v|^(i w) of each v of bf16; 0 for 0 and for what is not finite. All values are rounded to that
  * type, since rounding makes sums smaller: those of a rounded copy and of its origin alike. */
@@ -100,18 +99,6 @@ static void take_all(clv_weights_sample *s, const char *data, size_t n) {
  * is no form of all. */
 static bool is_whole(const clv_weights_sample *s) {
   return s->parts > 1 && s->spread.n == s->count;
-}
-
-clv_code clv_sample_read(clv_weights_sample *s, clv_sample_source *read, void *user, clv_err *err) {
-  size_t size = clv_dtype_size(s->dtype);
-  CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_MIN(s->count, (size_t)CHUNK), size, &chunk, err));
-  for (size_t first = 0; first < s->count; first += CHUNK) {
-    size_t n = CLV_MIN(s->count - first, (size_t)CHUNK);
-    CLV_TRY(read(user, first, n, chunk, err));
-    clv_sample_take(s, (uint64_t)first * size, chunk, n * size);
-  }
-  return CLV_OK;
 }
 
 void clv_sample_take(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {

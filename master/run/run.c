@@ -85,6 +85,7 @@ clv_exit clv_run_plan(const clv_session_config *config, const clv_run_options *o
     return clv_run_fail(&r, clv_run_setup_exit(&err), &err);
   if (asked != CLV_OK) return (clv_exit)clv_exit_report(unasked_exit(asked), &unanswered);
   fputs(kinds.data ? kinds.data : "", stdout);
+  clv_run_print_later(&r);
   return CLV_EXIT_OK;
 }
 
@@ -169,6 +170,7 @@ clv_exit clv_run_check(const clv_session_config *config, const clv_run_options *
   if (clv_run_describe_sets(&r, o->json, &sets, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   print_checked(&r, sets.data ? sets.data : "");
+  clv_run_print_later(&r);
   return CLV_EXIT_OK;
 }
 
@@ -197,9 +199,9 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   return code;
 }
 
-static clv_exit untrained_exit(const clv_err *err) {
+static clv_exit untrained_exit(const clv_run *r, const clv_err *err) {
   bool nothing = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
-  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err);
+  return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(r, err);
 }
 
 static clv_code check_files(clv_run *r, clv_err *err) {
@@ -216,7 +218,8 @@ clv_exit clv_run_trained(clv_run *r, const char *command, clv_step_result *ret,
   clv_exit code = clv_run_check_identity(r, false, &err);
   if (code != CLV_EXIT_OK) return code;
   if (check_files(r, &err) != CLV_OK) return clv_run_fail(r, clv_run_setup_exit(&err), &err);
-  if (open_trained(r, command, &err) != CLV_OK) return clv_run_fail(r, untrained_exit(&err), &err);
+  if (open_trained(r, command, &err) != CLV_OK)
+    return clv_run_fail(r, untrained_exit(r, &err), &err);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)
     return clv_run_fail(r, clv_run_exit(r, &err), &err);

@@ -6,12 +6,8 @@
 
 /* A run that ends early sends less; the gate counts what it does send. */
 static clv_sends sends_of(const clv_run *r) {
-  const clv_run_data *d = &r->data;
-  bool evaluates = r->sends == RUN_EVALUATES;
-  uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
-  return (clv_sends){.weights = evaluates || r->o->resume,
-                     .trained = evaluates ? 0 : d->train_rows.n,
-                     .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
+  if (r->sends == RUN_EVALUATES) return clv_sends_of(&r->data, CLV_EVALUATES);
+  return clv_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
 }
 
 /* Layers at home that a worker knows from an earlier session hide nothing in this one. */
@@ -27,6 +23,22 @@ clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
   if (r->look.done) clv_blueprint_looked(r->blueprint, &r->look);
   if (!r->looks) CLV_TRY(clv_blueprint_permits(r->blueprint, err));
   return clv_blueprint_check_policy(r->blueprint, &sends, err);
+}
+
+void clv_run_print_later(const clv_run *r) {
+  static const struct {
+    clv_command_kind kind;
+    const char *words;
+  } later[] = {{CLV_RESUMES, "train --resume"}, {CLV_EVALUATES, "eval and predict"}};
+  for (size_t i = 0; i < CLV_COUNT(later); i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+    const clv_sends sends = clv_sends_of(&r->data, later[i].kind);
+    clv_err why;
+    if (later[i].kind == CLV_EVALUATES && !r->data.test) continue;
+    if (clv_blueprint_check_policy(r->blueprint, &sends, &why) == CLV_OK) continue;
+    clv_bytes_printf(&text, "the policy will refuse %s: %s", later[i].words, why.text);
+    if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "policy", text.data);
+  }
 }
 
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {

@@ -30,6 +30,20 @@ static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
                   why.text);
 }
 
+static bool has_row(const char *table, const char *row, size_t len) {
+  for (const char *at = table; *at; at += strcspn(at, "\n"), at += *at == '\n')
+    if (strcspn(at, "\n") == len && memcmp(at, row, len) == 0) return true;
+  return false;
+}
+
+/* The first row of one table that the other one does not have; *ret_len 0: there is none. */
+static const char *other_row(const char *table, const char *other, size_t *ret_len) {
+  for (const char *at = table; *at; at += *ret_len, at += *at == '\n')
+    if ((*ret_len = strcspn(at, "\n")) && !has_row(other, at, *ret_len)) return at;
+  *ret_len = 0;
+  return "";
+}
+
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0};
   clv_blueprint_egress_text(r->blueprint, &now);
@@ -37,11 +51,19 @@ clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
   if (r->o->accept_egress) return CLV_OK;
   clv_code code = read_table(r->dir.data, &then, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
-  if (strcmp(then.data, now.data ? now.data : "") == 0) return CLV_OK;
+  const char *table = now.data ? now.data : "";
+  if (strcmp(then.data, table) == 0) return CLV_OK;
+  size_t n_new, n_old;
+  const char *new = other_row(table, then.data, &n_new), *old = other_row(then.data, table, &n_old);
   return clv_fail(err, CLV_INVALID,
-                  "what leaves the network has changed since this run began (%s/egress.table); "
-                  "compare with `cleave-master plan`, then pass --accept-egress to go on",
-                  r->dir.data);
+                  "what leaves the network has changed since this run began (%s/egress.table)%s"
+                  "%.*s%s%.*s; compare with `cleave-master plan`, then pass --accept-egress to go "
+                  "on",
+                  r->dir.data, n_new ? ": now " : "", (int)CLV_MIN(n_new, 120u), new,
+                  n_old   ? n_new ? ", then " : ": no more "
+                  : n_new ? ", which is new"
+                          : "",
+                  (int)CLV_MIN(n_old, 120u), old);
 }
 
 static clv_code digest_table(const clv_run *r, char hex[65], clv_err *err) {
@@ -112,7 +134,7 @@ static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
   clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_json_lines(r),
                                            r->journal, ret, err);
-  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit(err));
+  clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit(r, err));
   return code;
 }
 

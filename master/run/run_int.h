@@ -108,6 +108,8 @@ size_t clv_run_scan_most(const clv_run *r, size_t all); /* records of so many th
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* The blueprint against session and policy, with what the look has found so far. */
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* For `plan` and `check`: warns of what the policy permits now and refuses at a later command. */
+void clv_run_print_later(const clv_run *r);
 
 /* ---- the parts of a training (run_train.c) --------------------------------------------------- */
 
@@ -199,7 +201,7 @@ bool clv_run_has_accuracy(const clv_run *r); /* answers can be right or wrong */
  * not show them to a worker; without always: if the session has stages at workers. */
 clv_exit clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
 clv_exit clv_run_setup_exit(const clv_err *err);
-clv_exit clv_run_connect_exit(const clv_err *err);
+clv_exit clv_run_connect_exit(const clv_run *r, const clv_err *err);
 clv_exit clv_run_exit(const clv_run *r, const clv_err *err);
 
 /* ---- what may leave (run_egress.c) ----------------------------------------------------------- */

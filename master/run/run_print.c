@@ -80,13 +80,20 @@ clv_exit clv_run_setup_exit(const clv_err *err) {
   }
 }
 
-clv_exit clv_run_connect_exit(const clv_err *err) {
+/* The policy of the host stopped a tensor at the gate. */
+static bool was_refused(const clv_run *r, const clv_err *err) {
+  return err->code == CLV_DENIED && clv_policy_has_refused(r->policy);
+}
+
+clv_exit clv_run_connect_exit(const clv_run *r, const clv_err *err) {
   if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
+  if (was_refused(r, err)) return CLV_EXIT_CONFIG;
   return err->code == CLV_INTERNAL ? CLV_EXIT_FAILED : clv_run_setup_exit(err);
 }
 
 clv_exit clv_run_exit(const clv_run *r, const clv_err *err) {
   if (was_interrupted(err)) return CLV_EXIT_INTERRUPTED;
+  if (was_refused(r, err)) return CLV_EXIT_CONFIG;
   if (err->code == CLV_RANGE) return CLV_EXIT_DIVERGED;
   if (err->code == CLV_DEADLINE) return CLV_EXIT_TIMEOUT;
   if (err->code == CLV_ANSWER) return CLV_EXIT_ANSWER;

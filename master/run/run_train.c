@@ -238,8 +238,8 @@ static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   if (r->steps.skipped < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
-                  "train.optimizer.lr or set train.clip_grad_norm",
-                  MAX_SKIPPED_STEPS);
+                  "train.optimizer.lr, which is %g, or set train.clip_grad_norm",
+                  MAX_SKIPPED_STEPS, r->config->train.optimizer.lr);
 }
 
 /* Checkpoints wait for the round: one is due when it has passed a multiple of every_steps. */
@@ -266,6 +266,14 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
   return save(r, err);
 }
 
+static void print_first_step(const clv_run *r, uint64_t step) {
+  char text[120], json[80];
+  snprintf(text, sizeof text, "resumed from the checkpoint of step %llu: the first step is %llu",
+           (unsigned long long)step, (unsigned long long)step + 1);
+  snprintf(json, sizeof json, "{\"event\":\"resumed\",\"step\":%llu}", (unsigned long long)step);
+  clv_reporter_notice(r->reporter, text, json);
+}
+
 /* All that looks on from here. */
 static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
@@ -288,6 +296,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   r->started = true;
   clv_run_lock_started(r->lock, step, r->steps.total, &digest);
   clv_run_print_aside(r);
+  if (r->resumed && step < r->steps.total) print_first_step(r, step);
   return CLV_OK;
 }
 
@@ -403,11 +412,21 @@ static clv_code check_learned(const clv_run_steps *l, clv_err *err) {
                   (unsigned long long)skipped);
 }
 
-/* What there is to go on with, behind what ended the run. */
-static void print_usable(const clv_run *r) {
-  char text[200];
+/* What there is to go on with, behind what ended the run. The checkpoints of a run that diverged
+ * may have weights that are too large already. */
+static void print_usable(const clv_run *r, clv_exit code) {
+  char text[300];
   unsigned long long step = r->steps.saved_at;
-  if (r->steps.saved_at == UINT64_MAX)
+  if (code == CLV_EXIT_DIVERGED && r->steps.saved_at == UINT64_MAX)
+    snprintf(text, sizeof text,
+             "there is no checkpoint yet: with that changed, train --fresh begins again");
+  else if (code == CLV_EXIT_DIVERGED)
+    snprintf(text, sizeof text,
+             "the checkpoint of step %llu is complete: with that changed, train --resume goes on "
+             "from it; if it diverges again, its weights are too large already, and train --fresh "
+             "begins again",
+             step);
+  else if (r->steps.saved_at == UINT64_MAX)
     snprintf(text, sizeof text,
              "there is no checkpoint yet: train --resume begins again at step 1");
   else if (step < r->steps.total)
@@ -423,7 +442,7 @@ static void print_usable(const clv_run *r) {
 
 static clv_exit fail_finish(const clv_run *r, clv_exit code, const clv_err *err) {
   clv_run_fail(r, code, err);
-  print_usable(r);
+  print_usable(r, code);
   return code;
 }
 
@@ -466,7 +485,8 @@ static bool is_of_worker(const clv_err *err) {
 
 static clv_exit fail_setup(const clv_run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
-  clv_exit code = clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(err), err);
+  clv_exit code =
+      clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit(r, err), err);
   if (r->resumed && is_of_worker(err))
     clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
                  "no step was taken, and the checkpoints are as they were: train --resume goes on "
@@ -481,7 +501,7 @@ static clv_exit fail_training(clv_run *r, const clv_err *err) {
   r->reporter = NULL;
   clv_run_fail(r, code, err);
   leave_schedule(r, err);
-  print_usable(r);
+  print_usable(r, code);
   return code;
 }
 

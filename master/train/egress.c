@@ -52,7 +52,7 @@ static void name_kept(const clv_trainer *t, const clv_egress_row *r, clv_egress_
 static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_flow *ret, clv_err *err) {
   clv_egress_what what = {.kind = clv_egress_record_kind(r->kind, r->shows),
                           .random = t->egress.random};
-  if (r->kind == CLV_EGRESS_WEIGHTS) return CLV_OK;
+  if (clv_egress_is_state(r->kind)) return CLV_OK;
   place(t, -1, r->worker, &what);
   name_stage(t, r->stage, &what);
   if (r->kind == CLV_EGRESS_INPUT && t->b->inputs.n > 1)

@@ -28,12 +28,22 @@ static void put_reason(const cleave_error *why, clv_err *err) {
     clv_fail(err, cleave_is_passed_on(why) ? CLV_INTERNAL : code, "%s", why->text);
 }
 
+/* The limit that was exceeded, where libcleave does not name it. */
+static void put_limit(const clv_trainer *t, clv_err *err) {
+  size_t len = strlen(err->text);
+  if (strstr(err->text, "limits.")) return;
+  snprintf(err->text + len, sizeof err->text - len,
+           "; limits.step_timeout is %g s: raise it if a step may take longer",
+           (double)t->config->limits.step_timeout_ms / 1e3);
+}
+
 /* A code that a worker chose does not decide how the program ends. */
 clv_code clv_trainer_explain(clv_trainer *t, const cleave_error *why, clv_err *err) {
   clv_err text;
   bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
   put_reason(why, &text);
   if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
+  if (text.code == CLV_DEADLINE && !connecting && !why->reported) put_limit(t, &text);
   if (hop_is(why, "link") && text.code != CLV_ANSWER) text.code = CLV_UNAVAILABLE;
   if (t->doing) clv_err_prefix(&text, "%s %llu", t->doing, (unsigned long long)t->doing_step);
   if (err) *err = text;

@@ -153,16 +153,17 @@ static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *d
                                  length / size, data, err);
 }
 
-/* An item of what is put back. */
-typedef struct given_item {
-  cleave_piece_move *give;
-  putting *from;
-  size_t item, value_bytes;
-} given_item;
-
-static clv_code read_given(void *user, size_t first, size_t n, void *dst, clv_err *err) {
-  const given_item *g = user;
-  return g->give(g->from, g->item, first * g->value_bytes, dst, n * g->value_bytes, err);
+static clv_code read_given(clv_weights_sample *s, cleave_piece_move *give, putting *from,
+                           size_t item, clv_err *err) {
+  size_t size = clv_dtype_size(s->dtype);
+  CLV_AUTO(clv_freep) char *chunk = NULL;
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
+    CLV_TRY(give(from, item, (uint64_t)first * size, chunk, n * size, err));
+    clv_sample_take(s, (uint64_t)first * size, chunk, n * size);
+  }
+  return CLV_OK;
 }
 
 /* What the values are is in the ledger before they leave. They are read once more then. */
@@ -171,10 +172,8 @@ static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_ki
                            putting *s, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_sample *samples = NULL;
   CLV_TRY(clv_trainer_watch(t, stage, kind, items, n, &samples, err));
-  for (size_t i = 0; samples && i < n; i++) {
-    given_item g = {give, s, i, clv_dtype_size(items[i].dtype)};
-    if (samples[i].parts) CLV_TRY(clv_sample_read(&samples[i], read_given, &g, err));
-  }
+  for (size_t i = 0; samples && i < n; i++)
+    if (samples[i].parts) CLV_TRY(read_given(&samples[i], give, s, i, err));
   return clv_trainer_note_values(t, stage, samples, n, err);
 }
 

@@ -242,15 +242,40 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_rpc_runtime_free(runtime);
 }
 
-/* The policy of this host, or that there is none: what is wrong with it ends every run. */
-static void check_policy(doctor *d) {
+/* Compares a training with the policy, then its resume, which `later` names if it is refused. */
+static clv_code compare_policy(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
+                               clv_err *err) {
+  const clv_sends now = clv_sends_of(data, CLV_BEGINS), then = clv_sends_of(data, CLV_RESUMES);
+  clv_err why;
+  CLV_TRY(clv_blueprint_recall(b, NULL, err));
+  CLV_TRY(clv_blueprint_check_policy(b, &now, err));
+  if (clv_blueprint_check_policy(b, &then, &why) != CLV_OK)
+    clv_bytes_printf(later, "; train --resume will be refused: %s", why.text);
+  return CLV_OK;
+}
+
+/* The policy of this host, or that there is none: what is wrong with it ends every run. b NULL: the
+ * data or the model cannot be used. */
+static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes later = {0};
   clv_err err;
-  bool good = clv_policy_find(&p, &err) == CLV_OK;
-  report(d, good, CLV_EXIT_CONFIG, "policy", NULL, "%s",
-         !good ? err.text
-         : p   ? clv_policy_path(p)
-               : "none on this host: `privacy` in the session file decides");
+  clv_code code = clv_policy_find(&p, &err);
+  if (code == CLV_OK && p && b) {
+    b->policy = p;
+    code = compare_policy(b, data, &later, &err);
+    b->policy = NULL;
+  }
+  if (code != CLV_OK)
+    report(d, false, CLV_EXIT_CONFIG, "policy", NULL, "%s", err.text);
+  else if (!p)
+    report(d, true, CLV_EXIT_OK, "policy", NULL,
+           "none on this host: `privacy` in the session file decides");
+  else
+    report(d, true, CLV_EXIT_OK, "policy", NULL, "%s %s%s", clv_policy_path(p),
+           b ? "permits this training (`check` compares max_read)"
+             : "is in order, and was not compared: the session cannot be used",
+           later.len ? later.data : "");
 }
 
 clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options *o) {
@@ -266,9 +291,9 @@ clv_exit clv_run_doctor(const clv_session_config *config, const clv_run_options 
     code = clv_blueprint_of_data(config, data.train, &b, &err);
     report(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
            code == CLV_OK ? "shapes fit" : err.text);
-    clv_run_data_done(&data);
   }
-  check_policy(&d);
+  check_policy(&d, b, &data);
+  clv_run_data_done(&data);
   if (config->n_workers) {
     code = clv_tls_floor_install(&err);
     if (code == CLV_OK)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ledger of keys. What is added to one that is accepted is found in it, and is not added again.
+ * A ledger of keys. What is added to one that is accepted is found in it, and is not added again,
+ * also when it was compacted.
  */
 #include "master/egress/egress.h"
 #include "tests/fuzz/never.h"
@@ -17,6 +18,18 @@ static clv_ledger *parsed(const clv_bytes *text) {
   return l;
 }
 
+static void compact(const clv_ledger *l, const clv_sha256 *of, const clv_ledger_entry *e) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, more = {0};
+  clv_ledger_entry found = {0};
+  bool is_there = false;
+  NEVER(clv_ledger_compact(l, &text, NULL) != CLV_OK);
+  CLV_AUTO(clv_ledger_freep) clv_ledger *small = parsed(&text);
+  NEVER(!small || clv_ledger_count(small) > clv_ledger_count(l));
+  NEVER(clv_ledger_find(small, CLV_LEDGER_RUN, of, &found, &is_there, NULL) != CLV_OK || !is_there);
+  NEVER(strcmp(found.identity, e->identity) != 0 || strcmp(found.date, e->date) != 0);
+  NEVER(clv_ledger_compact(small, &more, NULL) != CLV_OK || more.len != text.len);
+}
+
 static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
   static const clv_sha256 some = {{7}};
   const clv_ledger_item item = {CLV_LEDGER_RUN, some, "spiffe://acme/w1"};
@@ -31,6 +44,7 @@ static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
   NEVER(clv_ledger_find(again, item.kind, &some, &e, &found, NULL) != CLV_OK || !found);
   NEVER(strcmp(e.identity, item.identity) != 0 || strlen(e.date) != 10);
   NEVER(clv_ledger_put(again, &item, 1, &more, NULL) != CLV_OK || more.len);
+  compact(again, &some, &e);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -7,6 +7,7 @@
  */
 #include "kernels/steps/steps.h"
 #include "tests/gpu/sim.h"
+#include "tests/long.h"
 #include "tests/sanitized.h"
 #include "tests/unit/graph/graph_test.h"
 
@@ -220,7 +221,7 @@ static void replays_have_the_same_bits(void **state) {
   (void)state;
   outcome *want = in_parts(false);
   assert_int_equal(want->device.captures + want->device.graph_launches, 0);
-  for (uint64_t seed = 0; seed < (CLV_THREAD_SANITIZED ? 2 : 6); seed++) {
+  for (uint64_t seed = 0; seed < (!is_long() || CLV_THREAD_SANITIZED ? 2 : 6); seed++) {
     outcome *got = trained(&(clv_sim_options){.seed = seed}, true, false);
     check_same(want, got, "recorded");
     assert_true(got->counts.made >= 12 && got->counts.made == got->device.captures);
@@ -515,15 +516,15 @@ static clv_code lost_at(uint64_t at) {
 }
 
 static void a_device_that_is_lost_is_an_error(void **state) {
-  int failed = 0;
+  int tried = 0, failed = 0;
   (void)state;
   if (!simulated()) skip(); /* another device is not lost when a test wants it */
-  for (uint64_t at = 1; at < 60; at++) {
+  for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 3, tried++) {
     clv_code code = lost_at(at);
     assert_true(code == CLV_OK || code == CLV_UNAVAILABLE);
     failed += code != CLV_OK;
   }
-  assert_true(failed > 30 && failed < 59);
+  assert_true(failed > tried / 2 && failed < tried);
 }
 
 int main(void) {

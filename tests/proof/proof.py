@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the long proofs and write what they found to tests/PROOFS.md.
 
-usage: proof.py [--status]   environment: PROOF=name for one of them, PROOF_SCALE=short|full
+usage: proof.py [--status | --names]
+environment: PROOF=name for one of them, PROOF_SCALE=short|full
+
+With --names it only checks PROOF and PROOF_SCALE; `make proof` does so before it installs packages.
 
 A proof is run when its row is missing, stale, failed, or shorter than what is asked for. A row is
 stale when the digest of what it depends on has changed: the product's tracked files (all but tests,
@@ -213,6 +216,8 @@ def main(proofs=PROOFS, root=ROOT, args=None):
         sys.exit(f"PROOF_SCALE={scale}: full or short")
     if only and only not in names:
         sys.exit(f"PROOF={only}: there are {' '.join(names)}")
+    if args == ["--names"]:
+        return 0
     runs = Runs(root, proofs, scale)
     if args == ["--status"]:
         return status(runs)

@@ -92,6 +92,24 @@ def proofs_run_once(tree):
     said, ran = tree.prove("--status")
     assert not ran and "3 of 3 proofs are fresh" in said, said
     assert tree.prove(PROOF="quick")[1] == ["quick"]
+    said, ran = tree.prove("--names", PROOF="nosuch", code=1)
+    assert not ran and "PROOF=nosuch: there are quick slow ratio" in said, said
+    assert tree.prove("--names", PROOF="quick") == ("", [])
+
+
+@suite.test
+def an_unknown_proof_is_refused_before_packages_are_installed():
+    made = subprocess.run(["make", "-C", os.path.join(HERE, "../.."), "-n", "proof", "PROOF=nosuch"], text=True,
+                          stdout=subprocess.PIPE, timeout=60).stdout
+    assert 0 < made.index("proof.py --names") < made.index("deps-parity"), made
+
+
+@suite.test
+def help_and_help_all_have_each_target_once():
+    said = [set(re.findall(r"^make (\S+)", subprocess.run(["make", "-sC", os.path.join(HERE, "../.."), target], text=True,
+                                                          stdout=subprocess.PIPE, timeout=60).stdout, re.M))
+            for target in ("help", "help-all")]
+    assert "deps" in said[0] and "deps-test" in said[1] and not said[0] & said[1], said
 
 
 @in_tree

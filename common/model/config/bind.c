@@ -94,6 +94,14 @@ static clv_code bind_number(const clv_binder *b, const binding *s, clv_err *err)
   return read_number(s, (double *)s->at) ? CLV_OK : mismatch(b, s, err);
 }
 
+/* A name that begins as the text does, in capitals or not: "image_folder" is like "images". */
+static const char *begins_alike(const char *text, const char *const *names, size_t n) {
+  enum { ALIKE = 5 };
+  for (size_t i = 0; i < n; i++)
+    if (strlen(names[i]) >= ALIKE && strncasecmp(text, names[i], ALIKE) == 0) return names[i];
+  return NULL;
+}
+
 /* The index of a name among those of the row. */
 static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_err *err) {
   const char *const *names = s->row->names;
@@ -106,6 +114,7 @@ static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_e
   }
   char shown[CLV_SHOWN_MAX], expected[256];
   const char *near = clv_did_you_mean(s->node->text, names, n);
+  if (!near) near = begins_alike(s->node->text, names, n);
   clv_row_expects(s->row, expected, sizeof expected);
   bool none = !near || !*near;
   if (none && s->row->instead && s->node->text[0])
@@ -301,11 +310,16 @@ static bind_fn *const binders[CLV_ROW_KINDS] = {
 
 /* ---- mappings -------------------------------------------------------------------------------- */
 
-/* A row elsewhere whose last part is `key`: "train.lr" -> "train.optimizer.lr". */
-static const char *elsewhere(const clv_schema *schema, const char *key) {
+/* A row elsewhere whose last part is `key`: "train.lr" -> "train.optimizer.lr". For a key of
+ * an inner section it is a row of the same outer section: nobody means "pipeline.window" by
+ * "data.documents.window". */
+static const char *elsewhere(const clv_schema *schema, const char *prefix, const char *key) {
+  size_t outer = strcspn(prefix, ".") + 1; /* bytes that the row shares with the prefix */
+  if (outer >= strlen(prefix)) outer = 0;
   for (size_t i = 0; i < schema->n_rows; i++) {
     const char *dot = strrchr(schema->rows[i].path, '.');
     if (schema->rows[i].kind == CLV_ROW_ATTRS) continue;
+    if (strncmp(schema->rows[i].path, prefix, outer) != 0) continue;
     if (strcmp(dot ? dot + 1 : schema->rows[i].path, key) == 0) return schema->rows[i].path;
   }
   return NULL;
@@ -332,7 +346,7 @@ static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, con
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
                                 "unknown key '%s', which is one of %s; is this the right file?",
                                 entry->key, other);
-  if (!near) near = elsewhere(b->schema, entry->key);
+  if (!near) near = elsewhere(b->schema, prefix, entry->key);
   clv_shown(entry->key, cut);
   if (near)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,

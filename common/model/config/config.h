@@ -242,7 +242,7 @@ static inline bool clv_stage_pushes(const clv_stage_spec *s) {
 
 typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos, packed_pos;
-  clv_config_pos objective_pos, group_pos;
+  clv_config_pos objective_pos, group_pos, scale_pos, flatten_pos;
   clv_data_format format;
   clv_non_finite non_finite; /* what becomes of records with values that are not finite */
   clv_broken_choice broken;  /* what becomes of records that cannot be read */

@@ -362,16 +362,37 @@ static clv_code settle_input_names(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+/* Inputs with names and tokens are no measurements. */
+static clv_code check_as_they_are(const clv_session_config *c, clv_err *err) {
+  const clv_data_config *d = &c->data;
+  const struct {
+    const char *key;
+    bool given;
+    clv_config_pos pos;
+  } keys[] = {{"data.normalize", d->mean.n || d->std.n, d->normalize_pos},
+              {"data.scale", d->scale != 0, d->scale_pos},
+              {"data.flatten", d->flatten, d->flatten_pos}};
+  for (size_t i = 0; i < CLV_COUNT(keys); i++) {
+    if (!keys[i].given) continue;
+    if (format_of(c)->needs_tokenizer)
+      return fail_at(c, keys[i].pos, err,
+                     "%s does not go with data.format %s, whose records become tokens: remove it",
+                     keys[i].key, format_of(c)->name);
+    if (d->inputs.n)
+      return fail_at(c, keys[i].pos, err,
+                     "%s does not go with data.inputs, which are taken as they are: remove it",
+                     keys[i].key);
+  }
+  return CLV_OK;
+}
+
 static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   CLV_TRY(settle_input_names(c, err));
   if (d->inputs.n && !(format_of(c)->takes & CLV_KEY_INPUTS))
     return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
                    format_of(c)->name);
-  if (d->inputs.n && (d->mean.n || d->scale != 0 || d->flatten))
-    return fail_at(c, d->inputs_pos, err,
-                   "data.inputs are taken as they are: remove data.normalize, data.scale and "
-                   "data.flatten");
+  CLV_TRY(check_as_they_are(c, err));
   for (size_t i = 0; i < d->inputs.n; i++)
     for (size_t k = 0; k < i; k++)
       if (strcmp(d->inputs.items[i], d->inputs.items[k]) == 0)

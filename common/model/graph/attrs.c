@@ -125,9 +125,9 @@ clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret, clv_err
     return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'; it takes none",
                     clv_op_name(op), key);
   const char *near = clv_did_you_mean(key, names, n);
-  return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'%s%s%s; it takes %s",
-                  clv_op_name(op), key, near ? ", did you mean '" : "", near ? near : "",
-                  near ? "'?" : "", legal + 2);
+  return clv_fail(err, CLV_NOT_FOUND, "%s has no attribute '%.64s'%s%s%s takes %s", clv_op_name(op),
+                  key, near ? ", did you mean '" : "", near ? near : "", near ? "'? It" : "; it",
+                  legal + 2);
 }
 
 static void *field_of(clv_attrs *attrs, clv_attr_key key) {

@@ -247,9 +247,9 @@ static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = opendir(run_dir);
   CLV_AUTO(steps_done) step_list l = {0};
   uint64_t step;
-  if (!dir)
-    return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "run folder %s: %s",
-                    run_dir, strerror(errno));
+  if (!dir && errno == ENOENT)
+    return clv_fail(err, CLV_NOT_FOUND, "run folder %s is not there: train first", run_dir);
+  if (!dir) return clv_fail(err, CLV_INVALID, "run folder %s: %s", run_dir, strerror(errno));
   for (struct dirent *e; (e = readdir(dir));) {
     if (!parse_folder_name(e->d_name, &step)) continue;
     uint64_t *grown = reallocarray(l.steps, l.n + 1, sizeof *grown);
@@ -279,15 +279,20 @@ clv_code clv_checkpoint_latest(const char *run_dir, clv_checkpoint **ret, clv_by
   for (size_t i = 0; i < l.n && code != CLV_OK; i++) {
     clv_err refused;
     code = load_step(run_dir, l.steps[i], ret, &refused);
-    if (code != CLV_OK)
-      clv_bytes_printf(&why, "checkpoint-%llu refused: %s\n", (unsigned long long)l.steps[i],
+    if (code == CLV_OK) break;
+    clv_bytes_printf(&why, "%scheckpoint-%llu refused: %s", why.len ? "; " : "",
+                     (unsigned long long)l.steps[i], refused.text);
+    if (reasons)
+      clv_bytes_printf(reasons, "checkpoint-%llu refused: %s\n", (unsigned long long)l.steps[i],
                        refused.text);
   }
   if (why.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (reasons && why.len) clv_bytes_add(reasons, why.data, why.len);
   if (code == CLV_OK) return CLV_OK;
+  if (!l.n)
+    return clv_fail(err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint: train first",
+                    run_dir);
   return clv_fail(err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint%s%s", run_dir,
-                  why.len ? ": " : "", why.len ? why.data : "");
+                  reasons ? ", all are refused" : ": ", reasons ? "" : why.data);
 }
 
 clv_code clv_checkpoint_of_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,

@@ -9,8 +9,9 @@ import ways
 from cluster import LONG, MASTER, SANITIZED, SLOW, Cluster, chosen, run
 
 PROGRAM = ways.program("api_modules")
-PLACEMENTS = chosen({"one_worker": ["w1", "w1", "10000" if LONG else "960"], "two_workers": ["w1", "w2", "960"],
-                     "half_and_half": ["w1", "master", "960"], "at_home": ["master", "master", "960"]},
+LOADS = "960" if LONG else "480"
+PLACEMENTS = chosen({"one_worker": ["w1", "w1", "10000" if LONG else LOADS], "two_workers": ["w1", "w2", LOADS],
+                     "half_and_half": ["w1", "master", LOADS], "at_home": ["master", "master", LOADS]},
                     "one_worker", "half_and_half")
 MIB = 1 << 20
 

@@ -291,6 +291,18 @@ def labels_by_order_are_named():
     assert done.returncode == 0 and "LABELS BY ORDER" not in done.stdout, done.stdout
 
 
+@suite.test
+def trials_are_not_in_the_ledger():
+    """Those of micro_batches: auto have weights of a seed that is forgotten."""
+    added = []
+    for name, more in (("without-trials", ""), ("trials", "pipeline: {micro_batches: auto}\n")):
+        before = ledger().count("\n")
+        done = well("train", name, at="w1", seed="1dea5eedcafe%04x" % len(added) * 2, more=RAW + more)
+        assert ("by trial steps with" in done.stdout) == bool(more), (done.stdout, done.stderr)
+        added.append(ledger().count("\n") - before)
+    assert added[0] == added[1] > 0, added
+
+
 if __name__ == "__main__":
     with Cluster(1) as cluster:
         make_data(os.path.join(cluster.dir, "data"))

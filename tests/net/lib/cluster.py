@@ -1,5 +1,5 @@
 """Real daemons with real certificates for the process-level tests. Standard library only."""
-import atexit, functools, json, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+import atexit, fcntl, functools, json, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, time
 
 BIN = os.environ.get("CLEAVE_TEST_BIN", os.path.join(os.path.dirname(__file__), "../../../build/release"))
 MASTER, WORKER = os.path.join(BIN, "cleave-master"), os.path.join(BIN, "cleave-worker")
@@ -106,6 +106,29 @@ class Worker:
         return self.process.returncode
 
 
+# The certificates that a suite has made: CLV_TEST_CERTS is tests/run-tests' folder for them.
+CERTS = os.environ.get("CLV_TEST_CERTS") or tempfile.mkdtemp(prefix="cleave-certs-")
+if "CLV_TEST_CERTS" not in os.environ:
+    atexit.register(shutil.rmtree, CERTS, True)
+
+
+def take_certs(folder, name):
+    """Copies a certificate and its key: `ca`, or NAME for spiffe://test/NAME. Each is made once, by
+    the first test of a suite that asks for it; a process for each would cost a test more than what
+    many of them look at."""
+    with open(os.path.join(CERTS, "lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(os.path.join(CERTS, "ca.pem")):
+            assert master("certs", "init", "--dir", CERTS).returncode == 0
+        if not os.path.exists(os.path.join(CERTS, name + ".pem")):
+            done = master("certs", "issue", name, "--dir", CERTS, "--uri", f"spiffe://test/{name}", "--ip", "127.0.0.1")
+            assert done.returncode == 0, done.stderr
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for ending in (".pem", ".key"):
+        assert not os.path.exists(to := os.path.join(folder, name + ending)), to
+        shutil.copy2(os.path.join(CERTS, name + ending), to)
+
+
 READABLE = "labels_readable: true, front_known: true, tokens_readable: true"
 
 
@@ -127,7 +150,7 @@ class Cluster:
         self.dir = tempfile.mkdtemp(prefix="cleave-test-")
         self.certs = os.path.join(self.dir, "certs")
         os.environ["XDG_STATE_HOME"] = os.path.join(self.dir, "state")
-        assert master("certs", "init", "--dir", self.certs).returncode == 0
+        take_certs(self.certs, "ca")
         self.issue("master", "spiffe://test/master")
         self.ports = [free_port() for _ in range(n)]
         self.workers, self.limits, self.extra_allow = [], limits, extra_allow
@@ -137,6 +160,8 @@ class Cluster:
             self.workers.append(Worker(self, f"w{i + 1}", self.worker_config(i), env))
 
     def issue(self, name, uri, *args):
+        if uri == f"spiffe://test/{name}" and not args:
+            return take_certs(self.certs, name)
         done = master("certs", "issue", name, "--dir", self.certs, "--uri", uri, "--ip", "127.0.0.1", *args)
         assert done.returncode == 0, done.stderr
 

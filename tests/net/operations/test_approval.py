@@ -107,7 +107,7 @@ def table_stands_before_anybody_is_dialled():
 def what_is_read_has_a_limit():
     """Of ten classes nothing is read without a policy, and a strict one refuses even that."""
     decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.01}\n")
-    refused(cluster.session("read", BODY), PATH + r":8:\d+: labels: 0\.\d\d is read of what leaves, and the policy permits 0\.01",
+    refused(cluster.session("read", BODY), PATH + r":8:\d+: labels: 0\.\d+ is read of what leaves, and the policy permits 0\.01",
             commands=("check", "plan", "train"))
     decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.3}\n")
     done = here("plan", cluster.session("read", BODY))
@@ -188,9 +188,53 @@ def gate_stops_at_the_bytes_of_an_epoch():
     session = cluster.session("bytes", BODY + "pipeline: {micro_batches: auto}\n")
     assert here("check", session).returncode == 0, here("check", session).stderr
     done = here("train", session)
-    assert done.returncode != 0 and re.search(
-        rf"egress refused: {PATH}:6:18: the policy permits 300 KiB in an epoch, and that much has left",
-        done.stderr), done.stderr
+    assert done.returncode == 3 and re.search(
+        rf"egress refused: {PATH}:6:18: the policy permits 300 KiB \(307200 bytes\) in an epoch, and .* would exceed that; ask for",
+        done.stderr), (done.returncode, done.stderr)
+
+
+@suite.test
+def resume_is_counted_with_what_the_optimiser_keeps():
+    """Refused before anybody is dialled; `check`, `plan` and `doctor` say so beforehand."""
+    session = cluster.session("resume", BODY.replace("{kind: sgd, lr: 0.1}", "{kind: adam, lr: 0.01}"))
+    limit = lambda n: decree(POLICY.replace("4MiB", str(n)))
+    def needs(text):
+        found = re.search(r"an epoch sends .*?\((\d+) bytes\)", text)
+        assert found, text
+        return int(found[1])
+    limit(5000)
+    done = here("check", session)
+    assert done.returncode == 3, done
+    first = needs(done.stderr)
+    limit(first)
+    for command in ("check", "plan", "plan --json"):
+        done = here(*command.split()[:1], session, *command.split()[1:])
+        assert done.returncode == 0 and "the policy will refuse train --resume: " in done.stderr, (command, done)
+        assert "the policy will refuse eval" not in done.stderr, done.stderr
+    again, weights = needs(done.stderr), 4 * (64 * 32 + 32)
+    assert again - first - 3 * weights - 8 in range(64), (first, again)  # padding of weights
+    rows = {r["tensor"]: r["bytes_per_step"] for r in json.loads(done.stdout)["egress"]}
+    assert rows["optimiser of stage 'b' (resume)"] == 2 * weights + 8, rows
+    assert "weights of stage 'b' (resume, eval, predict)" in rows, rows
+    done = here("doctor", session)
+    assert re.search(rf"ok    policy +{PATH} permits this training.*; train --resume will be refused: ", done.stdout), done.stdout
+    assert here("train", session, "--max-steps", "2").returncode == 0
+    limit(again - 1)
+    with open(os.path.join(cluster.dir, "runs/resume/egress.table")) as f:
+        assert "optimiser" not in f.read()  # as older runs have it
+    nobody = Silent()
+    done = here("train", session, "--resume", "--set", f"workers.w1.address={nobody.address}")
+    assert done.returncode == 3 and not nobody.came and f"({again} bytes), and bytes_per_epoch" in done.stderr, done.stderr
+    limit(again)
+    done = here("train", session, "--resume")
+    assert done.returncode == 0, done.stderr
+    decree(POLICY.replace(", weights", ""))
+    for done in (here("check", session), here("plan", session)):
+        for later in ("train --resume", "eval and predict"):
+            assert f"the policy will refuse {later}: {PATH}:3:1: the policy permits no weights" in done.stderr, done.stderr
+    decree(POLICY.replace("gradient, ", ""))
+    done = here("doctor", session)
+    assert done.returncode == 3 and re.search(r"FAIL  policy .*the policy permits no gradient", done.stdout), done.stdout
 
 
 @suite.test

@@ -175,6 +175,7 @@ def first_session(name, *options):
     os.mkdir(folder)
     done = master("init", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert "PICTURE" in done.stdout, done.stdout
     port = str(free_port())
     for file in ("session.yaml", "worker.yaml"):
         with open(os.path.join(folder, file)) as f:
@@ -187,7 +188,7 @@ def first_session(name, *options):
 
 @suite.test
 def init_works_as_it_stands():
-    for name, options in (("first", []), ("first-made", ["--make-data"])):
+    for name, options in chosen({"first": [], "first-made": ["--make-data"]}, "first-made").items():
         folder, said = first_session(name, *options)
         assert "cleave-worker serve --config worker.yaml &\n  cleave-master train session.yaml\n" in said, said
         done = master("check", "session.yaml", cwd=folder)
@@ -288,6 +289,7 @@ def egress_change_is_refused_on_resume():
     session = cluster.session("egress", moved)
     done = cluster.train(session, "--resume")
     assert done.returncode == 3 and "--accept-egress" in done.stderr, done.stderr
+    assert re.search(r"egress\.table\): now activation of stage .*, then activation of stage ", done.stderr), done.stderr
 
 
 @suite.test

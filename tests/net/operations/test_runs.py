@@ -250,13 +250,17 @@ def stop_ends_a_run_after_a_checkpoint():
     assert done.returncode == 0 and code == log.returncode == 130, (done.stderr, code, err)
     assert r["state"] == "stopped" and r["checkpoints"][0] == r["step"] and "stopped after step" in out, (r, out)
     assert f"stopped after step {r['step']}; train --resume goes on from checkpoint {r['step']}" in done.stdout
+    session = os.path.join(cluster.dir, "stopped.yaml")
+    done = cluster.train(session, *ENDLESS, "--resume", "--set", "workers.w1.address=127.0.0.1:1")
+    failed = recorded("stopped")
+    assert done.returncode == 4 and failed["step"] == r["step"] and failed["state"] == "failed", (done, failed)
     with open(path("stopped", "log.txt")) as f:
         first = f.read()
-    session = os.path.join(cluster.dir, "stopped.yaml")
     done = cluster.train(session, *ENDLESS, "--resume", "--max-steps", str(r["step"] + 50))
     assert done.returncode == 0, done.stderr
+    assert f"resumed from the checkpoint of step {r['step']}: the first step is {r['step'] + 1}\n" in done.stdout, done.stdout
     again = recorded("stopped")
-    assert again["state"] == "finished" and again["attempts"] == 2 and again["step"] == r["step"] + 50, again
+    assert again["state"] == "finished" and again["attempts"] == 3 and again["step"] == r["step"] + 50, again
     with open(path("stopped", "log.txt")) as f:
         assert f.read() == first + done.stdout  # of all attempts
     done = cluster.train(session, "--fresh", "--max-steps", "4")
@@ -267,7 +271,7 @@ def stop_ends_a_run_after_a_checkpoint():
     assert kept["state"] == "finished" and kept["step"] == again["step"], kept
     done = tool("egress", "stopped.1")  # its record goes on in the folder that it had
     assert done.returncode == 1 and "runs/stopped.1 has no record" in done.stderr, done.stderr
-    assert tool("egress", "stopped").stdout.count("  train: ") == 3
+    assert tool("egress", "stopped").stdout.count("  train: ") == 4
 
 
 @suite.test

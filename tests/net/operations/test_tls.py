@@ -309,13 +309,14 @@ def bad_identities():
 
 @suite.test
 def commands_end_with_4_for_want_of_an_identity():
-    """Whichever command needs it. A finished run stays where it is, and needs none."""
+    """Whichever command needs it. A finished run stays where it is, and needs none. In `make test`
+    all commands try one of them, and one command all."""
     session = cluster.session("ours", STAGES % 2)
     assert cluster.train(session).returncode == 0
     before = sorted(os.listdir(os.path.join(cluster.dir, "runs")))
     for name, options in bad_identities().items():
-        for command in (["check"], ["doctor"], ["status"], ["plan", "--ask"], ["eval"], ["predict"],
-                        ["train", "--fresh"]):
+        for command in (["train", "--fresh"], ["check"], ["doctor"], ["status"], ["plan", "--ask"], ["eval"],
+                        ["predict"])[:7 if LONG or name == "another authority" else 1]:
             done = run(MASTER, command[0], session, *command[1:], *options, cwd=cluster.dir)
             assert done.returncode == 4, (name, command, done.returncode, done.stdout[-300:], done.stderr)
     assert sorted(os.listdir(os.path.join(cluster.dir, "runs"))) == before

@@ -271,6 +271,14 @@ def a_module_that_is_saved_reaches_the_stage_that_has_it():
         said = cluster.train(cluster.session("one-from", less), "--max-steps", "1")
         says = f"stage 's{i}': lora.from: '{param}' is there as well, and the lora of this stage has no from: give each stage"
         assert said.returncode and says in said.stderr, said.stderr
+    for i, param in enumerate(("front.query.lora_A.weight", "middle.0.query.lora_A.weight", "back.query.lora_A.weight")):
+        for cure, change in ((f"stage 's{i}' has no lora: give it that of this stage", lambda line: re.sub(r", lora: \{.*?\}", "", line)),
+                             (f"lora.targets of stage 's{i}' does not name its layer: add it", lambda line: re.sub(
+                                 r"\{op: linear, out: \d+, name: \S+query\}", lambda m: "{op: linear, out: 20, name: more.key}, " + m[0],
+                                 line.replace("targets: [query]", "targets: [key]")))):
+            less = "\n".join(change(line) if f"name: s{i}," in line else line for line in text.split("\n"))
+            said = cluster.train(cluster.session("not-made", less), "--max-steps", "1")
+            assert said.returncode == 7 and f"'{param}' is there as well, and {cure}" in said.stderr, said.stderr
 
 
 @suite.test

@@ -79,7 +79,7 @@ def modelling(objective):
 @suite.test
 def a_resumed_run_hides_the_same_tokens():
     """26 steps an epoch: the whole run and the resumed one see the second epoch's tokens."""
-    for objective in ("masked", "causal"):
+    for objective in ("masked", "causal") if LONG else ("masked",):
         whole, metrics, _ = cluster.trained(objective, modelling(objective), 60)
         losses = [row["loss"] for row in map(json.loads, metrics.splitlines()) if "loss" in row]
         assert sum(losses[-10:]) < 0.95 * sum(losses[:10]), losses
@@ -143,7 +143,7 @@ def what_is_wrong_is_located():
     refused("no-tokenizer", DATA.replace(PIECES, ""), 3, r"no-tokenizer\.yaml:\d+:\d+: data\.format text needs data\.tokenizer\.file")
     refused("one-file", DATA.replace("[train.csv]", "[train.csv, x]"), 3, "must name one table of texts")
     refused("one-column", DATA.replace("{max", "{column: a, label: a, max"), 3, "column and label are both 'a'")
-    refused("no-embedding", DATA, 7, "the first layer must be an embedding", STAGES.replace(FRONT, "{op: linear, out: 32}"))
+    refused("no-embedding", DATA, 3, "the first layer must be an embedding", STAGES.replace(FRONT, "{op: linear, out: 32}"))
 
 
 with Cluster(1) as cluster:

@@ -21,6 +21,9 @@ static void unknown_keys(void **state) {
                "/etc/cleave/s.yaml:3:7: unknown key 'tls.quux', known here: ca, cert, key, crl");
   refused_edit("{ca:", "{\"*\": 1, ca:",
                "/etc/cleave/s.yaml:3:7: unknown key 'tls.*', known here: ca, cert, key, crl");
+  refused_edit("train: [a.gz", "documents: {window: 9}, train: [a.gz",
+               "/etc/cleave/s.yaml:6:33: unknown key 'data.documents.window', known here: "
+               "labels_of, labels, max_tokens, stride, seconds, memory_mib");
 }
 
 static void duplicate_keys(void **state) {
@@ -31,6 +34,23 @@ static void duplicate_keys(void **state) {
                "/etc/cleave/s.yaml:10:35: duplicate key 'out', first given at line 10");
   refused_edit("    at: gpu1\n", "    at: gpu1\n    \"at\": gpu1\n",
                "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12");
+}
+
+static void what_is_not_normalised(void **state) {
+  (void)state;
+  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], scale: 2",
+               "/etc/cleave/s.yaml:6:77: data.scale does not go with data.inputs, which are taken "
+               "as they are: remove it");
+  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], flatten: true",
+               "/etc/cleave/s.yaml:6:79: data.flatten does not go with data.inputs, which are "
+               "taken as they are: remove it");
+  refused_edit("format: idx, train: [a.gz, b.gz]", "format: text, scale: 2, train: [a.csv]",
+               "/etc/cleave/s.yaml:6:29: data.scale does not go with data.format text, whose "
+               "records become tokens: remove it");
+  refused_edit("format: idx, train: [a.gz, b.gz]",
+               "format: documents, normalize: {mean: [1], std: [1]}, train: [a, b]",
+               "/etc/cleave/s.yaml:6:27: data.normalize does not go with data.format documents, "
+               "whose records become tokens: remove it");
 }
 
 static void wrong_types(void **state) {
@@ -61,9 +81,6 @@ static void wrong_types(void **state) {
                "got 2");
   refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, ids]",
                "/etc/cleave/s.yaml:6:48: data.inputs has 'ids' twice");
-  refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], scale: 2",
-               "/etc/cleave/s.yaml:6:48: data.inputs are taken as they are: remove data.normalize, "
-               "data.scale and data.flatten");
   refused_edit("[a.gz, b.gz]", "[a.gz, {b: 1}]",
                "/etc/cleave/s.yaml:6:35: 'data.train' must be a list of at least 1 texts, such as "
                "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz], got a mapping");
@@ -178,8 +195,15 @@ static const char of_nothing[] =
 #include "common/base/settings/formats.def"
     "got the text ''";
 
+#define CLV_DATA_FORMAT(NAME, name, ...) #name ", "
+static const char of_folder[] =
+    "/etc/cleave/s.yaml:6:16: 'data.format' must be one of "
+#include "common/base/settings/formats.def"
+    "got 'Image_Folder', did you mean 'images'?";
+
 static void enums(void **state) {
   (void)state;
+  refused_edit("format: idx", "format: Image_Folder", of_folder);
   refused_edit("kind: cross_entropy", "kind: crossentropy",
                "/etc/cleave/s.yaml:14:14: 'loss.kind' must be one of cross_entropy, nll, mse, bce, "
                "bce_with_logits, got 'crossentropy', did you mean 'cross_entropy'?");
@@ -637,6 +661,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_keys),
     cmocka_unit_test(duplicate_keys),
     cmocka_unit_test(wrong_types),
+    cmocka_unit_test(what_is_not_normalised),
     cmocka_unit_test(junk_in_numbers),
     cmocka_unit_test(out_of_range),
     cmocka_unit_test(numbers_out_of_range),

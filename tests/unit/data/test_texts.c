@@ -268,11 +268,12 @@ static void texts_need_an_embedding_and_classes(void **state) {
   clv_dataset *ds = NULL;
   clv_err err = {0};
   o.tokens = false;
-  expect_error(CLV_INVALID, "the first layer must be an embedding", clv_dataset_open(&o, &ds, &err),
-               &err);
+  expect_error(CLV_PRECONDITION, "the first layer must be an embedding",
+               clv_dataset_open(&o, &ds, &err), &err);
   o.tokens = true;
   o.labels = CLV_LABEL_FLOAT;
-  expect_error(CLV_INVALID, "the loss cross_entropy or nll", clv_dataset_open(&o, &ds, &err), &err);
+  expect_error(CLV_PRECONDITION, "the loss cross_entropy or nll", clv_dataset_open(&o, &ds, &err),
+               &err);
   o.unlabelled = true;
   must(clv_dataset_open(&o, &ds, &err), &err);
   assert_false(clv_dataset_has_labels(ds));

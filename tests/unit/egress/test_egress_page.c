@@ -94,6 +94,25 @@ static clv_bytes usual(void) {
   return t;
 }
 
+/* A failure is of no stage and has no shape. */
+static void what_a_worker_is_told_of_a_failure(void **state) {
+  (void)state;
+  clv_bytes t = {0};
+  clv_egress_line a = allow(1, 1, CLV_EGRESS_FAILURE, "", "", 32);
+  const clv_egress_line b = begun(1, 1, "train", NULL);
+  a.allow.what.dtype[0] = '\0';
+  a.allow.what.shape.rank = 0;
+  add(&t, &b);
+  add(&t, &a);
+  clv_bytes page = page_of(&t, CLV_EGRESS_TEXT_FORM);
+  says(&page, "   failure of the run: a code and its place to w1: 0 tensors, at most 32 B");
+  clv_bytes_done(&page);
+  page = page_of(&t, CLV_EGRESS_HTML);
+  says(&page, "<td>failure of the run: a code and its place</td><td></td><td></td><td>w1</td>");
+  clv_bytes_done(&page);
+  clv_bytes_done(&t);
+}
+
 static void what_left(void **state) {
   (void)state;
   clv_bytes t = usual(), page = page_of(&t, CLV_EGRESS_TEXT_FORM);
@@ -186,9 +205,8 @@ static void html_stands_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_left),
-      cmocka_unit_test(an_empty_record),
-      cmocka_unit_test(hostile_texts_stay_texts),
+      cmocka_unit_test(what_left),         cmocka_unit_test(what_a_worker_is_told_of_a_failure),
+      cmocka_unit_test(an_empty_record),   cmocka_unit_test(hostile_texts_stay_texts),
       cmocka_unit_test(html_stands_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -187,7 +187,9 @@ static void what_is_kept_has_a_kind_of_its_own(void **state) {
   (void)state;
   clv_policy_tensor t = tensor();
   t.kind = CLV_EGRESS_CACHED;
-  denied(t, "/p.yaml:3:1: the policy permits no cached: activation of stage 'a' to w1");
+  denied(t,
+         "/p.yaml:3:1: the policy permits no cached: activation of stage 'a' to w1; place that "
+         "stage at the master, or ask for cached under `kinds`");
 }
 
 static void what_is_not(void **state) {
@@ -196,43 +198,55 @@ static void what_is_not(void **state) {
   t.identity = "spiffe://acme/w1/";
   denied(t,
          "/p.yaml:2:1: the policy does not name spiffe://acme/w1/ (w1), which would receive "
-         "activation of stage 'a'");
+         "activation of stage 'a': use another worker, or ask for this one under `workers`");
   t = tensor();
   t.kind = CLV_EGRESS_WEIGHTS;
-  denied(t, "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1");
+  denied(t,
+         "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1; place that "
+         "stage at the master, or ask for weights under `kinds`");
   t.kind = CLV_EGRESS_STATE;
-  denied(t, "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1");
+  denied(t,
+         "/p.yaml:3:1: the policy permits no weights: activation of stage 'a' to w1; place that "
+         "stage at the master, or ask for weights under `kinds`");
   t = tensor();
   t.dtype = CLV_I64;
-  denied(t, "/p.yaml:5:1: the policy permits no i64: activation of stage 'a' to w1");
+  denied(t,
+         "/p.yaml:5:1: the policy permits no i64: activation of stage 'a' to w1; ask for i64 under "
+         "`dtypes`");
   t = tensor();
   t.shape = CLV_SHAPE(64, 128, 8, 1);
   denied(t,
-         "/p.yaml:4:1: activation of stage 'a' to w1 is [64, 128, 8, 1], which is larger than "
-         "the policy permits");
+         "/p.yaml:4:1: activation of stage 'a' to w1 is [64, 128, 8, 1], and largest_shape is "
+         "[64, 128, 8]: make batches or the layer smaller, or ask for a larger shape");
   t.shape = CLV_SHAPE(65, 1);
   denied(t,
-         "/p.yaml:4:1: activation of stage 'a' to w1 is [65, 1], which is larger than the "
-         "policy permits");
-  t = tensor();
+         "/p.yaml:4:1: activation of stage 'a' to w1 is [65, 1], and largest_shape is [64, 128, "
+         "8]: make batches or the layer smaller, or ask for a larger shape");
+}
+
+static void what_it_shows_is_not(void **state) {
+  (void)state;
+  clv_policy_tensor t = tensor();
   t.kind = CLV_EGRESS_LABELS;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
-         "is not true");
+         "is not true; keep more layers at the master, or ask for allow.labels: true");
   t = tensor();
   t.shows = CLV_SHOWS_TOKENS;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
-         "is not true");
+         "is not true; keep more layers at the master, or ask for allow.tokens: true");
   t = tensor();
   t.shows = CLV_SHOWS_LABELS_READABLE;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
-         "allow.labels_readable is not true");
+         "allow.labels_readable is not true; keep more layers at the master, or ask for "
+         "allow.labels_readable: true");
   t.shows = CLV_SHOWS_FRONT_KNOWN;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
-         "allow.front_known is not true");
+         "allow.front_known is not true; keep more layers at the master, or ask for "
+         "allow.front_known: true");
 }
 
 static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) {
@@ -243,7 +257,7 @@ static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) 
   t.shows = CLV_SHOWS_RAW_INPUT | CLV_SHOWS_TOKENS; /* `raw` alone does not do */
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
-         "is not true");
+         "is not true; keep more layers at the master, or ask for allow.tokens: true");
   t.shows = CLV_SHOWS_PICTURE;
   assert_ok(clv_policy_permits(p, &t, &err), &err);
   p->config->pictures = false;
@@ -254,7 +268,9 @@ static void pictures_and_layers_are_held_where_the_policy_says_so(void **state) 
   p->config->min_layers_at_home = 2;
   t.layers_at_home = 1;
   assert_int_equal(clv_policy_permits(p, &t, &err), CLV_INVALID);
-  assert_non_null(strstr(err.text, "has 1 hiding layers at the master on its shortest path"));
+  assert_non_null(strstr(err.text,
+                         "has 1 hiding layer at the master on its shortest path, and "
+                         "min_layers_at_home is 2"));
   t.layers_at_home = 2;
   assert_ok(clv_policy_permits(p, &t, &err), &err);
 }
@@ -271,6 +287,9 @@ static void what_is_read_has_limits_that_the_policy_names(void **state) {
   assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err,
               "tokens: 0.90 is read of what leaves, and the policy permits 0.2 (max_read.tok");
+  r.figure = .2001;
+  assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
+  assert_says(&err, "tokens: 0.2001 is read of what leaves, and the policy permits 0.2 (max_read.");
   r.figure = -1;
   assert_int_equal(clv_policy_permits_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err, "(max_read.tokens: 0.2), and that was not looked at: it is too large");
@@ -285,10 +304,16 @@ static void bytes_of_an_epoch(void **state) {
   clv_err err = {0};
   assert_ok(clv_policy_permits_epoch(p, 1000, &err), &err);
   assert_int_equal(clv_policy_permits_epoch(p, 1001, &err), CLV_INVALID);
-  assert_says(&err, "/p.yaml:6:18: an epoch sends 1001 B (1001 bytes), and the policy permits");
+  assert_says(&err,
+              "/p.yaml:6:18: an epoch sends 1001 B (1001 bytes), and bytes_per_epoch is 1000 B "
+              "(1000 bytes): cut the model where less crosses, or ask for a larger limit");
+  assert_false(clv_policy_has_refused(p));
   assert_ok(clv_policy_take(p, &t, 600, &err), &err);
   assert_int_equal(clv_policy_take(p, &t, 401, &err), CLV_INVALID);
-  assert_says(&err, "/p.yaml:6:18: the policy permits 1000 B in an epoch");
+  assert_says(&err,
+              "/p.yaml:6:18: the policy permits 1000 B (1000 bytes) in an epoch, and activation of "
+              "stage 'a' would exceed that; ask for a larger bytes_per_epoch");
+  assert_true(clv_policy_has_refused(p));
   assert_int_equal(clv_policy_take(p, &t, UINT64_MAX, &err), CLV_INVALID);
   assert_ok(clv_policy_take(p, &t, 400, &err), &err);
   clv_policy_begin_epoch(p, 999);
@@ -305,6 +330,7 @@ int main(void) {
       cmocka_unit_test(root_needs_a_signature),
       cmocka_unit_test(what_is_permitted),
       cmocka_unit_test(what_is_not),
+      cmocka_unit_test(what_it_shows_is_not),
       cmocka_unit_test(pictures_and_layers_are_held_where_the_policy_says_so),
       cmocka_unit_test(what_is_kept_has_a_kind_of_its_own),
       cmocka_unit_test(what_is_read_has_limits_that_the_policy_names),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The ledger of keys: what is added is found, once, whoever asks; what is damaged, or others may
- * write to, or cannot be written, is named; two processes at once lose nothing.
+ * write to, or cannot be written, is named; two processes at once lose nothing, and a full file is
+ * compacted.
  */
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -255,6 +256,88 @@ static void who_adds_waits_for_the_lock(void **state) {
   assert_int_equal(lines(), 3);
 }
 
+/* A file of 64 MiB: `marks` keys, each with identities as long as they may be. */
+static void fill(uint32_t marks) {
+  enum { MOST = CLV_LEDGER_BYTES, ROOM = 100 };
+  static char identity[CLV_LEDGER_IDENTITY + 1];
+  size_t at = sizeof head - 1;
+  begin();
+  add(item(CLV_LEDGER_KEY, 1, W1)); /* makes the folder */
+  FILE *f = fopen(path(), "wb");
+  fputs(head, f);
+  memset(identity, 'a', CLV_LEDGER_IDENTITY);
+  for (uint32_t i = 0; at + CLV_LEDGER_IDENTITY + ROOM <= MOST; i++) {
+    memcpy(identity, "spiffe://00000000", 17);
+    snprintf(identity + 9, 9, "%08x", i);
+    identity[17] = 'a';
+    at += (size_t)fprintf(f, "key %032x 2026-11-28 %s\n", i % marks, identity);
+  }
+  for (uint32_t i = 0; at + 60 < MOST; i++)
+    at += (size_t)fprintf(f, "run %032x 2026-11-28 a\n", i % marks);
+  assert_int_equal(fclose(f), 0);
+}
+
+static void a_full_file_is_compacted(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_ledger_entry e;
+  struct stat st;
+  fill(20);
+  add(item(CLV_LEDGER_KEY, 1, W2));
+  assert_in_range(lines(), 1 + 20 + 1, 1 + 20 + 20 + 1); /* head, keys, runs, the new one */
+  assert_true(knows(CLV_LEDGER_KEY, 1, &e));
+  assert_string_equal(e.identity, W2);
+  assert_int_equal(stat(path(), &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0600);
+  assert_int_equal(clv_file_read(path(), 1 << 20, &text, NULL), CLV_OK);
+  assert_memory_equal(text.data, head, sizeof head - 1); /* marks keep their meaning */
+  for (unsigned i = 0; i < 20; i++) {                    /* the first who had each */
+    char line[100];
+    snprintf(line, sizeof line, "\nkey %032x 2026-11-28 spiffe://%08xa", i, i);
+    assert_non_null(strstr(text.data, line));
+  }
+}
+
+static void a_ledger_that_is_full_is_named(void **state) {
+  (void)state;
+  clv_err err = {0};
+  struct stat before, after;
+  const clv_ledger_item two[] = {item(CLV_LEDGER_KEY, 1, W1), item(CLV_LEDGER_KEY, 2, W1)};
+  fill(UINT32_MAX);
+  assert_int_equal(stat(path(), &before), 0);
+  assert_int_equal(clv_ledger_add(two, 2, &err), CLV_PRECONDITION);
+  assert_says(&err, "is full: it has 3");
+  assert_says(&err, "at most 64 MiB; move it away to begin another");
+  assert_int_equal(stat(path(), &after), 0);
+  assert_int_equal(before.st_ino, after.st_ino);
+  assert_int_equal(before.st_size, after.st_size);
+}
+
+static void who_waited_adds_to_the_file_that_is_there(void **state) {
+  (void)state;
+  int status;
+  char other[300];
+  begin();
+  add(item(CLV_LEDGER_KEY, 1, W1));
+  int fd = open(path(), O_RDWR | O_CLOEXEC);
+  assert_int_equal(flock(fd, LOCK_EX), 0);
+  pid_t child = fork();
+  if (!child) {
+    const clv_ledger_item one = item(CLV_LEDGER_KEY, 2, W2);
+    close(fd);
+    _exit(clv_ledger_add(&one, 1, NULL) != CLV_OK);
+  }
+  usleep(300 * 1000); /* the child waits; without that it finds the new file at once */
+  put("state/cleave/other", head, sizeof head - 1);
+  snprintf(other, sizeof other, "%s", at("state/cleave/other"));
+  assert_int_equal(chmod(other, 0600), 0);
+  assert_int_equal(rename(other, path()), 0);
+  close(fd);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  assert_int_equal(lines(), 2);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_added_is_found),
@@ -267,6 +350,9 @@ int main(void) {
       cmocka_unit_test(folders_by_their_variables),
       cmocka_unit_test(two_at_once_lose_nothing),
       cmocka_unit_test(who_adds_waits_for_the_lock),
+      cmocka_unit_test(a_full_file_is_compacted),
+      cmocka_unit_test(a_ledger_that_is_full_is_named),
+      cmocka_unit_test(who_waited_adds_to_the_file_that_is_there),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

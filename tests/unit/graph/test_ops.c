@@ -33,7 +33,7 @@ static void attribute_names(void **state) {
   assert_ok(clv_op_attr_find(CLV_OP_CONV2D, "kernel", &key, err));
   assert_int_equal(key, CLV_ATTR_KERNEL);
   assert_fails(clv_op_attr_find(CLV_OP_CONV2D, "kernal", &key, err), CLV_NOT_FOUND,
-               "conv2d has no attribute 'kernal', did you mean 'kernel'?; it takes out, kernel, "
+               "conv2d has no attribute 'kernal', did you mean 'kernel'? It takes out, kernel, "
                "stride, pad, dilation, groups, bias");
   assert_fails(clv_op_attr_find(CLV_OP_RELU, "p", &key, err), CLV_NOT_FOUND,
                "relu has no attribute 'p'; it takes none");

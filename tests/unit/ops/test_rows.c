@@ -65,6 +65,16 @@ static void test_functions(void **state) {
   }
 }
 
+static void test_torch_words(void **state) {
+  (void)state;
+  const clv_op_def none = {0}, empty = {.torch_module = "", .no_torch_module = "why"},
+                   reason = {.no_torch_module = "why"}, module = {.torch_module = "ReLU()"};
+  assert_string_equal(clv_op_torch_words(&none), "none");
+  assert_string_equal(clv_op_torch_words(&empty), "why");
+  assert_string_equal(clv_op_torch_words(&reason), "why");
+  assert_string_equal(clv_op_torch_words(&module), "ReLU()");
+}
+
 enum { N = 5 };
 
 /* y = f(x, x, ...) of an element-wise op over [1, N], outside training. */
@@ -147,6 +157,7 @@ int main(void) {
       cmocka_unit_test(test_names),
       cmocka_unit_test(test_texts),
       cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_torch_words),
       cmocka_unit_test(test_zero_stays),
       cmocka_unit_test(test_elementwise),
       cmocka_unit_test(test_outside_the_list),

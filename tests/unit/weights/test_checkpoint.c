@@ -188,9 +188,10 @@ static void unfinished(void **state) {
   clv_checkpoint *none = NULL;
   clv_err err;
   assert_int_equal(clv_checkpoint_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
+  assert_says(&err, "unfinished is not there: train first");
   assert_ok(clv_mkdirs(run, &err), &err);
   assert_int_equal(clv_checkpoint_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
-  assert_says(&err, "no usable checkpoint");
+  assert_says(&err, "no usable checkpoint: train first");
   assert_ok(write_checkpoint(run, 9, &err), &err);
   assert_ok(write_checkpoint(run, 10, &err), &err);
   assert_int_equal(latest_step(run, NULL), 10);
