@@ -108,7 +108,8 @@ typedef struct clv_stage_plan {
   clv_findings shows;          /* of the records: its output */
   clv_picture picture;         /* of PICTURE: the narrowest element */
   clv_findings hop_shows;      /* of the records: what a worker sends to another one */
-  clv_findings gradient_shows; /* of the labels: its output's gradient, with the loss at home */
+  clv_findings gradient_shows; /* its output's gradient: of the labels, with the loss at home, and,
+                                * if it is at a worker, of the records */
   clv_findings looked, gradient_looked; /* of both: what the look alone has found */
   uint32_t front_layers; /* hiding layers from the records to its output, on the path with the
                             fewest */
