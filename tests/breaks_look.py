@@ -10,14 +10,29 @@ of("master/look/pixels.c", "tests/unit/look/test_readers",
    the_mean_record_stays=("static void look_at_channel", "center(g, g->channel);", ";"))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
-   who_has_no_label_counts=("static size_t number_classes", "if (g->label[i] < 0) continue;", ""))
+   who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
    a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
 of("master/plan/look.c", "tests/net/operations/test_look.py",
    workers_in_a_row_hide_labels=("static bool gets_gradient(", "i > stage && i >", "i == stage + 1 && i >"))
 of("master/plan/look_head.c", "tests/net/operations/test_look.py",
-   numbers_are_one_class=("static size_t classes_of_numbers(", "h->label[i] += numbers_of", "h->label[i] += 0 * numbers_of"))
+   numbers_are_one_class=("static size_t classes_of_numbers(", "label[i] += numbers_of", "label[i] += 0 * numbers_of"),
+   constant_numbers_come_first=("static int by_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
+of("master/plan/look_text.c", "tests/net/operations/test_look.py",
+   every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
+of("master/look/features.c", "tests/unit/look/test_readers",
+   chance_takes_nothing=("static double beyond(", "chance <= FREE ? r", "true ? r"),
+   one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (sum.pair <= RARE)", "if (false)"))
+of("master/look/clusters.c", "tests/unit/look/test_readers",
+   clusters_do_not_move=("static void move(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
+   lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
+of("master/plan/look_front.c", "tests/net/operations/test_look.py",
+   tokens_are_not_exchanged=("static void exchange_record(", "if (!pads) x[", "if (false) x["))
+of("master/plan/look_part.c", "tests/net/operations/test_look.py",
+   dropout_of_everything_is_left_out=("static bool differs_in_training(", "|| drops_all(&g->nodes[i])", ""))
+of("master/look/labels.c", "tests/unit/look/test_readers",
+   the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"),
    vectors_were_not_looked_at=("static void settle(", "if (why)", "if (why && code == CLV_OK)"))
@@ -33,13 +48,31 @@ of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
    what_is_the_same_at_some_positions_is_a_place=("static bool repeats(", "if (!r->n ||", "if (true ||"),
    a_stride_is_no_window=("static int64_t distance_of(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
-   a_constant_is_a_place=("static reach_element constant_of(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"),
    what_is_zero_is_a_place=("static reach_element constant_of(", "w->factor[k] == 0 ||", ""),
-   records_lie_in_one_way=("clv_code clv_reach_forward(", "if (both) CLV_TRY(", "if (both && !g) CLV_TRY("),
-   a_flat_record_has_no_form=("clv_code clv_reach_forward(", "last, false, true, ret", "last, false, false, ret"))
+   records_lie_in_one_way=("static clv_code read_all(", "if (r.last || !r.first)", "if (!r.first)"),
+   a_flat_record_has_no_form=("static clv_code read_all(", "w.lays_out = true;", ""))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
    padding_is_a_place=("static void put_windows(", ".pad = a->pad[i]", ".pad = 0"),
    groups_are_one=("static void put_groups(", "groups > 1", "groups > 8"))
+of("master/reach/relations.c", "tests/unit/reach/test_reach",
+   signs_show_nothing=("static bool reads_own(", "return to == of;", "return false;"),
+   factors_show_nothing=("static bool reads_other(", "return to != of;", "return false;"))
+of("master/reach/relations.c", "tests/unit/plan/test_privacy",
+   scores_show_nothing=("static bool reads_scores(", "return of < 2 || (of == 2 && to < 2);", "return false;"),
+   a_norm_gives_one_gradient=("static void along_last(", "put_axes(r, 1, s->in[0].rank - 1);", "put_axes(r, 1, s->in[0].rank);"))
+of("master/reach/nodes.c", "tests/unit/plan/test_privacy",
+   a_constant_is_a_place=("bool reach_is_constant(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"))
+of("master/reach/returned.c", "tests/unit/reach/test_reach",
+   one_factor_is_all_of_it=("static clv_code read_factor(", "->back) return", "->back && !b) return"),
+   what_is_cut_off_is_read=("static clv_code read_directly(", "has_nothing(&b->active)", "b->p < 0"))
+of("master/reach/returned.c", "tests/unit/plan/test_privacy",
+   the_loss_reads_nothing=("static clv_code begin(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
+of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
+   what_was_sent_is_new=("static bool is_known(", "if (b->stages[s + 1].worker >= 0 &&", "if (b->stages[s + 1].worker >= 0 && !b &&"))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
+   gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (records)", "if (records && !b)"))
+of("master/reach/forward.c", "tests/unit/plan/test_privacy",
+   one_place_has_channels=("static int channels_of(", "s->rank < 3 || n == 1", "s->rank < 3"))
 of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",
    secret_weights_count_as_known_to_who_reads_tokens=("static bool knows_front(", "return false;", "continue;"),
    known_weights_count_as_secret_to_who_reads_tokens=("static bool knows_front(", "return true;", "return false;"))

@@ -105,8 +105,9 @@ typedef struct clv_egress_line {
       char by[16];    /* "worker": it says so itself */
     } hop;
     struct {
-      uint64_t records;                        /* that were looked at */
-      char pixels[16], tokens[16], labels[16]; /* "0.82", "not applicable", "not looked at" */
+      uint64_t records; /* that were looked at */
+      /* "0.82", "not applicable", "not looked at"; the last two "" in records before 0.9 */
+      char pixels[16], tokens[16], labels[16], features[16], groups[16];
     } look;
     struct {
       uint64_t code;           /* exit code of the command */
@@ -286,9 +287,9 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
 /* bytes: that an epoch will take. */
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* What a look has read of what leaves: pixels, tokens, labels. */
+/* What a look has read of what leaves. */
 typedef struct clv_policy_reading {
-  int reader;      /* 0 pixels, 1 tokens, 2 labels */
+  int reader;      /* 0 pixels, 1 tokens, 2 labels, 3 features, 4 groups of labels */
   double figure;   /* 0..1; negative: it was not looked at */
   const char *why; /* it was not */
 } clv_policy_reading;

@@ -311,6 +311,8 @@ static void json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
     key(out, "pixels", a->look.look.pixels);
     key(out, "tokens", a->look.look.tokens);
     key(out, "labels", a->look.look.labels);
+    if (*a->look.look.features) key(out, "features", a->look.look.features);
+    if (*a->look.look.groups) key(out, "groups", a->look.look.groups);
   }
   number(out, "bytes", a->bytes);
   number(out, "open", a->open);

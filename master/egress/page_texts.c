@@ -58,10 +58,13 @@ void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out) {
 
 void egress_format_look(const clv_egress_attempt *a, clv_bytes *out) {
   const clv_egress_line *l = &a->look;
-  if (!a->looked)
+  if (!a->looked) {
     clv_bytes_puts(out, "nobody looked at what it shows");
-  else
-    clv_bytes_printf(out, "of %llu record%s an onlooker reads: pixels %s, tokens %s, labels %s",
-                     (unsigned long long)l->look.records, CLV_S(l->look.records), l->look.pixels,
-                     l->look.tokens, l->look.labels);
+    return;
+  }
+  clv_bytes_printf(out, "of %llu record%s an onlooker reads: pixels %s, tokens %s, labels %s",
+                   (unsigned long long)l->look.records, CLV_S(l->look.records), l->look.pixels,
+                   l->look.tokens, l->look.labels);
+  if (*l->look.features)
+    clv_bytes_printf(out, ", features %s, label groups %s", l->look.features, l->look.groups);
 }

@@ -145,7 +145,9 @@ static const struct {
   size_t pos; /* member of clv_policy_config */
 } readers[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
                {"tokens", offsetof(clv_policy_config, tokens_pos)},
-               {"labels", offsetof(clv_policy_config, labels_pos)}};
+               {"labels", offsetof(clv_policy_config, labels_pos)},
+               {"features", offsetof(clv_policy_config, features_pos)},
+               {"groups", offsetof(clv_policy_config, groups_pos)}};
 
 double clv_policy_max_read(const clv_policy *p, int reader) {
   return p ? p->config->max_read[reader] : 1;

@@ -16,6 +16,7 @@ typedef struct line_field {
   const char *key;
   line_field_kind kind;
   size_t offset, size; /* size: of a TEXT, its NUL included */
+  bool later;          /* a TEXT that records had later than the rest; "" is left out */
 } line_field;
 
 #define AT(member) .offset = offsetof(clv_egress_line, member)
@@ -59,6 +60,8 @@ static const line_field look_fields[] = {
     {"pixels", TEXT_AT(look.pixels)},
     {"tokens", TEXT_AT(look.tokens)},
     {"labels", TEXT_AT(look.labels)},
+    {"features", TEXT_AT(look.features), .later = true},
+    {"groups", TEXT_AT(look.groups), .later = true},
 };
 static const line_field end_fields[] = {
     {"code", WHOLE, AT(end.code)},
@@ -113,6 +116,7 @@ static void put_shape(clv_bytes *out, const clv_shape *s) {
 
 static void put_field(clv_bytes *out, const line_field *f, const void *line) {
   const void *at = (const char *)line + f->offset;
+  if (f->later && !*(const char *)at) return;
   clv_bytes_printf(out, ",\"%s\":", f->key);
   if (f->kind == TEXT) put_text(out, at, f->size);
   if (f->kind == SHAPE) put_shape(out, at);
@@ -199,11 +203,13 @@ static bool take_value(cursor *c, const line_field *f, void *line) {
 
 static clv_code take_fields(cursor *c, const line_field *fields, size_t n, clv_egress_line *l,
                             clv_err *err) {
-  for (size_t i = 0; i < n; i++)
+  for (size_t i = 0; i < n; i++) {
+    if (fields[i].later && c->at < c->end && *c->at == '}') continue;
     if (!skip(c, ",\"") || !skip(c, fields[i].key) || !skip(c, "\":") ||
         !take_value(c, &fields[i], l))
       return clv_fail(err, CLV_DATA_LOSS, "'%s' is missing or is not what belongs there",
                       fields[i].key);
+  }
   return CLV_OK;
 }
 

@@ -10,26 +10,29 @@
 #include "master/look/look_int.h"
 
 enum {
-  NO_CLASS = UINT16_MAX,
-  MOST_SIGNS = 4096, /* values of a gradient whose sign is tried */
-  ROUNDS = 8,        /* of two clusters */
-  CUTS = 64,         /* lengths that are tried as the end of a group */
+  MOST_SIGNS = 32768, /* signs that are tried, of all columns together; */
+  SIGNS = 4096,       /* of one column */
+  ROUNDS = 8,         /* of two clusters */
+  CUTS = 64,          /* lengths that are tried as the end of a group */
   OUTPUTS = LOOK_MAX_GROUPS,
 };
 
 typedef struct label_reading {
   const clv_look_gradients *g;
+  size_t column;
   look_groups groups;
-  uint16_t *class; /* [n] compact numbers of the labels; NO_CLASS: not counted */
-  double *length;  /* [n] */
-  double best;     /* figure of the first half so far */
-  clv_look_reading *ret;
+  uint16_t *class;       /* [n] compact numbers of the labels; LOOK_NO_CLASS: not counted */
+  double *length;        /* [n] */
+  uint8_t *side;         /* [n] which of two clusters; 2: it has no direction */
+  double best;           /* figure of the first half so far */
+  clv_look_reading read; /* of the column */
 } label_reading;
 
 static void reading_done(label_reading *r) {
   look_groups_done(&r->groups);
   free(r->class);
   free(r->length);
+  free(r->side);
 }
 
 static const float *row_of(const label_reading *r, size_t i) {
@@ -38,16 +41,17 @@ static const float *row_of(const label_reading *r, size_t i) {
 
 /* ---- classes and lengths --------------------------------------------------------------------- */
 
-static size_t number_classes(const clv_look_gradients *g, uint16_t *ret) {
+size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret) {
+  const int64_t *label = g->label + column * g->n;
   int64_t seen[CLV_LOOK_MAX_CLASSES];
   size_t n = 0;
   for (size_t i = 0; i < g->n; i++) {
     size_t k = 0;
-    ret[i] = NO_CLASS;
-    if (g->label[i] < 0) continue;
-    while (k < n && seen[k] != g->label[i]) k++;
+    ret[i] = LOOK_NO_CLASS;
+    if (label[i] < 0) continue;
+    while (k < n && seen[k] != label[i]) k++;
     if (k == CLV_LOOK_MAX_CLASSES) continue;
-    if (k == n) seen[n++] = g->label[i];
+    if (k == n) seen[n++] = label[i];
     ret[i] = (uint16_t)k;
   }
   return n;
@@ -59,25 +63,26 @@ static double length_of(const float *v, size_t n) {
   return sqrt(sum);
 }
 
-static clv_code reading_new(const clv_look_gradients *g, clv_look_reading *ret, label_reading *r,
-                            clv_err *err) {
-  *r = (label_reading){.g = g, .ret = ret};
+static clv_code reading_new(const clv_look_gradients *g, label_reading *r, clv_err *err) {
+  *r = (label_reading){.g = g};
   CLV_TRY(clv_alloc(g->n, sizeof *r->class, &r->class, err));
   CLV_TRY(clv_alloc(g->n, sizeof *r->length, &r->length, err));
-  CLV_TRY(look_groups_new(CLV_MAX(number_classes(g, r->class), 1u), &r->groups, err));
+  CLV_TRY(clv_alloc(g->n, sizeof *r->side, &r->side, err));
+  CLV_TRY(look_groups_new(CLV_LOOK_MAX_CLASSES, &r->groups, err));
   for (size_t i = 0; i < g->n; i++) r->length[i] = length_of(row_of(r, i), g->width);
   return CLV_OK;
 }
 
 static void add(label_reading *r, size_t i, size_t group) {
-  if (r->class[i] != NO_CLASS) look_groups_add(&r->groups, i < r->g->n_fit, group, r->class[i]);
+  if (r->class[i] != LOOK_NO_CLASS)
+    look_groups_add(&r->groups, i < r->g->n_fit, group, r->class[i]);
 }
 
 static double take(label_reading *r, const char *by) {
   look_score s = look_groups_score(&r->groups);
-  if (s.fit > r->best || !*r->ret->by) {
+  if (s.fit > r->best || !*r->read.by) {
     r->best = s.fit;
-    *r->ret = (clv_look_reading){s.report, by};
+    r->read = (clv_look_reading){s.report, by};
   }
   return s.fit;
 }
@@ -87,7 +92,8 @@ static double take(label_reading *r, const char *by) {
 static size_t sign_of(float v) { return v > 0 ? 2 : v < 0; }
 
 static void read_signs(label_reading *r) {
-  size_t width = r->g->width, step = CLV_MAX(width / MOST_SIGNS, (size_t)1);
+  size_t width = r->g->width, most = CLV_MIN((size_t)SIGNS, MOST_SIGNS / r->g->n_columns);
+  size_t step = CLV_MAX(width / CLV_MAX(most, (size_t)1), (size_t)1);
   for (size_t k = 0; k < width; k += step) {
     look_groups_clear(&r->groups, 3);
     for (size_t i = 0; i < r->g->n; i++) add(r, i, sign_of(row_of(r, i)[k]));
@@ -122,7 +128,8 @@ static int ascending(const void *a, const void *b) {
 static clv_code read_lengths(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted = NULL;
   size_t n = r->g->n_fit;
-  size_t n_ends = CLV_MIN(CLV_MAX(r->g->n_lengths, (size_t)2), (size_t)CLV_LOOK_MAX_LENGTHS) - 1;
+  size_t n_lengths = r->g->n_lengths[r->column];
+  size_t n_ends = CLV_MIN(CLV_MAX(n_lengths, (size_t)2), (size_t)CLV_LOOK_MAX_LENGTHS) - 1;
   double ends[CLV_LOOK_MAX_LENGTHS];
   CLV_TRY(clv_alloc(n, sizeof *sorted, &sorted, err));
   memcpy(sorted, r->length, n * sizeof *sorted);
@@ -187,27 +194,30 @@ static bool move_clusters(const label_reading *r, const float *at, float *next, 
   return moved;
 }
 
-static clv_code read_clusters(label_reading *r, clv_err *err) {
+/* Which side each gradient is on is the same for all columns. */
+static clv_code find_clusters(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) float *at = NULL, *next = NULL;
-  CLV_AUTO(clv_freep) uint8_t *side = NULL;
   size_t width = r->g->width;
   bool moved = true;
   CLV_TRY(clv_alloc(2 * width, sizeof *at, &at, err));
   CLV_TRY(clv_alloc(2 * width, sizeof *next, &next, err));
-  CLV_TRY(clv_alloc(r->g->n_fit, sizeof *side, &side, err));
   begin_clusters(r, at);
   for (int round = 0; round < ROUNDS && moved; round++) {
     normalize(at, width);
     normalize(at + width, width);
-    moved = move_clusters(r, at, next, side) || !round;
+    moved = move_clusters(r, at, next, r->side) || !round;
     memcpy(at, next, 2 * width * sizeof *at);
   }
   normalize(at, width);
   normalize(at + width, width);
-  look_groups_clear(&r->groups, 3);
-  for (size_t i = 0; i < r->g->n; i++) add(r, i, nearer(r, i, at));
-  take(r, "two clusters");
+  for (size_t i = 0; i < r->g->n; i++) r->side[i] = (uint8_t)nearer(r, i, at);
   return CLV_OK;
+}
+
+static void read_clusters(label_reading *r) {
+  look_groups_clear(&r->groups, 3);
+  for (size_t i = 0; i < r->g->n; i++) add(r, i, r->side[i]);
+  take(r, "two clusters");
 }
 
 /* Of outputs: the one whose gradient is least is the class itself. */
@@ -225,15 +235,28 @@ static void read_outputs(label_reading *r) {
   take(r, "the one negative value");
 }
 
+static clv_code read_column(label_reading *r, size_t column, clv_err *err) {
+  r->column = column;
+  r->best = 0;
+  r->read = (clv_look_reading){.by = ""};
+  r->groups.n_classes = CLV_MAX(look_number_classes(r->g, column, r->class), 1u);
+  read_zeros(r);
+  read_signs(r);
+  read_clusters(r);
+  CLV_TRY(read_lengths(r, err));
+  read_outputs(r);
+  return CLV_OK;
+}
+
 clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret, clv_err *err) {
   CLV_AUTO(reading_done) label_reading r = {0};
   *ret = (clv_look_reading){.by = ""};
   if (!g->width || g->n_fit < 2 || g->n <= g->n_fit) return CLV_OK;
-  CLV_TRY(reading_new(g, ret, &r, err));
-  read_zeros(&r);
-  read_signs(&r);
-  CLV_TRY(read_clusters(&r, err));
-  CLV_TRY(read_lengths(&r, err));
-  read_outputs(&r);
+  CLV_TRY(reading_new(g, &r, err));
+  CLV_TRY(find_clusters(&r, err));
+  for (size_t k = 0; k < g->n_columns; k++) {
+    CLV_TRY(read_column(&r, k, err));
+    if (!*ret->by || r.read.figure > ret->figure) *ret = r.read;
+  }
   return CLV_OK;
 }

@@ -79,18 +79,39 @@ typedef struct clv_look_tokens {
 clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
                           clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Gradients with the label of each, [n][width]; the first n_fit are learned from. */
+/* Gradients [n][width] with what they may tell; the first n_fit are learned from. */
 typedef struct clv_look_gradients {
   const float *values;
-  const int64_t *label; /* [n], negative: it has none and is not counted */
+  const int64_t *label; /* [n_columns][n], negative: it has none and is not counted */
   size_t n, n_fit, width;
-  size_t n_lengths; /* groups of lengths that are told apart, 2..CLV_LOOK_MAX_LENGTHS */
-  bool of_outputs;  /* they are gradients of the outputs themselves: no layer is behind them */
+  size_t n_columns;        /* labels of a gradient, each of which is read by itself */
+  const size_t *n_lengths; /* [n_columns] groups of lengths told apart, 2..CLV_LOOK_MAX_LENGTHS */
+  bool of_outputs; /* they are gradients of the outputs themselves: no layer is behind them */
 } clv_look_gradients;
 
 /* Labels by the sign of one value, by the length, by zeros, and by two clusters of directions; of
- * outputs also by the most negative value: (hits - base) / (1 - base). */
+ * outputs also by the most negative value: (hits - base) / (1 - base). The column that is read best
+ * counts. */
 clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret,
                          clv_err *err) CLV_USE_RESULT;
+
+/* Which gradients share a label, of the first column: as many clusters of directions as there are
+ * classes, 64 at most, each named by its commonest label: (hits - base) / (1 - base). */
+clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *ret,
+                               clv_err *err) CLV_USE_RESULT;
+
+/* Features of records beside what leaves of the same records. */
+typedef struct clv_look_features {
+  const float *features;
+  size_t record, n_features; /* record: features from one record to the next */
+  const float *values;
+  size_t row, n_values; /* row: values from one record to the next */
+} clv_look_features;
+
+/* The absolute correlation of values with one feature each: of most values, of the best ones of
+ * most features, or of the best pair, less what sums with random weights of features of one size
+ * have by chance. At most 256 features and 512 values are compared. */
+clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
+                                clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -23,7 +23,11 @@ float look_distance(const float *a, const float *b, size_t n); /* squared */
 
 /* ---- answers by groups ----------------------------------------------------------------------- */
 
-enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES };
+enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES, LOOK_NO_CLASS = UINT16_MAX };
+
+/* Compact numbers of the labels of a column, LOOK_NO_CLASS where it is not counted. Returns how
+ * many classes there are. */
+size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret);
 
 /* Counts of each class among the samples of each group, for both halves. */
 typedef struct look_groups {

@@ -18,6 +18,9 @@ static const struct {
     [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_FINDING_PICTURE, NULL},
     [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_FINDING_TOKENS, "tokens_readable"},
     [CLV_LOOK_LABELS] = {"labels", 0.3, CLV_FINDING_LABELS_READABLE, "labels_readable"},
+    [CLV_LOOK_FEATURES] = {"features", CLV_LOOK_CERTAIN_FIGURE, CLV_FINDING_RAW_INPUT,
+                           "raw_input_leaves"},
+    [CLV_LOOK_GROUPS] = {"groups", 1, 0, NULL},
 };
 
 const char *clv_look_name(clv_look_reader reader) { return readers[reader].name; }
@@ -49,8 +52,8 @@ static void merge(clv_look_result *all, const clv_look_result *one, bool first) 
 
 static void look_once(const clv_look_round *r, bool first, clv_look *ret) {
   clv_look_result one[CLV_LOOK_READERS] = {0};
-  clv_look_read_front(r, &one[CLV_LOOK_PIXELS], &one[CLV_LOOK_TOKENS]);
-  clv_look_read_head(r, &one[CLV_LOOK_LABELS]);
+  clv_look_read_front(r, one);
+  clv_look_read_head(r, &one[CLV_LOOK_LABELS], &one[CLV_LOOK_GROUPS]);
   for (int k = 0; k < CLV_LOOK_READERS; k++) merge(&ret->of[k], &one[k], first);
 }
 
@@ -85,11 +88,15 @@ static bool is_above(const clv_look *look, clv_look_reader k) {
   return look->of[k].state == CLV_LOOK_READ && look->of[k].figure > readers[k].limit;
 }
 
+static clv_findings shows_of(const clv_look *look, int k) {
+  return look->of[k].shows ? look->of[k].shows : (clv_findings)readers[k].shows;
+}
+
 static clv_findings uncertain_of(const clv_look *look) {
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
     if (is_above(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN_FIGURE)
-      ret |= readers[k].shows;
+      ret |= shows_of(look, k);
   return ret;
 }
 
@@ -109,7 +116,7 @@ static clv_findings found_in(const clv_blueprint *b, const clv_look *look, clv_e
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
     if ((k == CLV_LOOK_LABELS ? gradient : value) && is_above(look, (clv_look_reader)k))
-      ret |= readers[k].shows;
+      ret |= shows_of(look, k);
   return ret;
 }
 
@@ -148,22 +155,32 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   }
 }
 
+static const char *key_of(const clv_look *look, int k) {
+  return look->of[k].shows & CLV_FINDING_TOKENS ? readers[CLV_LOOK_TOKENS].key : readers[k].key;
+}
+
 static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_findings forbidden,
                        clv_err *err) {
   int k = CLV_LOOK_TOKENS;
   const clv_session_config *c = b->config;
-  while (k + 1 < CLV_LOOK_READERS && !(forbidden & readers[k].shows)) k++;
+  while (k + 1 < CLV_LOOK_READERS &&
+         !(forbidden & shows_of(&b->look, k) && is_above(&b->look, (clv_look_reader)k)))
+    k++;
   const clv_look_result *found = &b->look.of[k];
   clv_config_pos pos = r->kind == CLV_EGRESS_GRADIENT ? c->stages[r->stage].at_pos
                        : r->stage + 1 < b->n_stages   ? c->stages[r->stage + 1].at_pos
                                                       : c->loss.at_pos;
+  bool tokens = found->shows & CLV_FINDING_TOKENS, sizes = k == CLV_LOOK_FEATURES && !tokens;
   return clv_session_fail_at(
       c, pos, err,
       "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "
-      "from %.0f %% on that needs a key; put more layers %s it at master, or set privacy.%s: true",
-      c->workers[r->worker].name, readers[k].name, r->name, b->look.records, found->figure * 100,
-      found->by, CLV_LOOK_CERTAIN_FIGURE * 100, k == CLV_LOOK_LABELS ? "behind" : "before",
-      readers[k].key);
+      "from %.0f %% on that needs a key; put more layers %s it at master%s, or set privacy.%s: "
+      "true",
+      c->workers[r->worker].name, readers[tokens ? CLV_LOOK_TOKENS : k].name, r->name,
+      b->look.records, found->figure * 100, found->by, CLV_LOOK_CERTAIN_FIGURE * 100,
+      k == CLV_LOOK_LABELS ? "behind" : "before",
+      sizes ? ", or give all columns and factors like sizes (standardize the data)" : "",
+      key_of(&b->look, k));
 }
 
 void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look) {

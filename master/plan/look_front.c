@@ -20,8 +20,10 @@ typedef struct look_tensors {
   clv_look_part *parts;
   size_t n_tensors, width; /* width: values of a record in all of them */
   clv_look_tensor *tensors;
-  uint32_t *stage; /* [n_tensors] whose output it is; n_stages: an input of the model */
-  float *values;   /* [records][width] */
+  uint32_t *stage;    /* [n_tensors] whose output it is; n_stages: an input of the model */
+  float *values;      /* [records][width] */
+  uint64_t run_ns;    /* that all records took */
+  int64_t *exchanged; /* tokens of records that run_exchanged has made */
 } look_tensors;
 
 static void front_done(look_tensors *f) {
@@ -30,6 +32,7 @@ static void front_done(look_tensors *f) {
   free(f->tensors);
   free(f->stage);
   free(f->values);
+  free(f->exchanged);
 }
 
 /* ---- what leaves ----------------------------------------------------------------------------- */
@@ -181,19 +184,27 @@ static clv_code check_time(const look_tensors *f, clv_err *err) {
 }
 
 /* The last batch overlaps with the one before it where it would be short. */
-static clv_code run(look_tensors *f, clv_err *err) {
+static clv_code run_all(look_tensors *f, clv_err *err) {
   size_t n = f->r->sample->half.n, batch = batch_of(f, n);
+  uint64_t begin = clv_now_ns();
+  for (size_t at = 0; f->n_parts && at < n; at += batch) {
+    CLV_TRY(check_time(f, err));
+    CLV_TRY(run_batch(f, CLV_MIN(at, n - batch), err));
+  }
+  f->run_ns = clv_now_ns() - begin;
+  return CLV_OK;
+}
+
+static clv_code run(look_tensors *f, clv_err *err) {
+  size_t n = f->r->sample->half.n;
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     f->tensors[k].values = f->values;
     f->tensors[k].record = f->width;
   }
   for (uint32_t i = 0; i < f->n_parts; i++)
-    CLV_TRY(clv_look_part_plan(&f->parts[i], (int64_t)batch, err));
-  for (size_t at = 0; f->n_parts && at < n; at += batch) {
-    CLV_TRY(check_time(f, err));
-    CLV_TRY(run_batch(f, CLV_MIN(at, n - batch), err));
-  }
+    CLV_TRY(clv_look_part_plan(&f->parts[i], (int64_t)batch_of(f, n), err));
+  CLV_TRY(run_all(f, err));
   keep_inputs(f, n);
   return CLV_OK;
 }
@@ -287,7 +298,7 @@ static const char *no_pixels(const look_tensors *f) {
   return k < v.n ? NULL : "what leaves has no grid of 16 places";
 }
 
-static void read_pixels(const look_tensors *f, clv_look_result *ret) {
+static void read_pixels(look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
   clv_look_reading read;
@@ -373,7 +384,7 @@ static void read_repeats(const look_tensors *f, clv_look_result *ret) {
   if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
 }
 
-static void read_tokens(const look_tensors *f, clv_look_result *ret) {
+static void read_tokens(look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(clv_freep) int64_t *tokens = NULL;
   size_t n_tokens, columns;
   uint32_t input;
@@ -403,6 +414,120 @@ static const char *no_tokens(const look_tensors *f) {
   return list_repeats(f, tokens) ? NULL : "records have no tokens";
 }
 
+/* ---- features -------------------------------------------------------------------------------- */
+
+/* Values of a record that are made at home. */
+static size_t values_made(const look_tensors *f) {
+  size_t k = 0;
+  while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
+  return k < f->n_tensors ? f->tensors[k].first : f->width;
+}
+
+static bool has_features(const look_tensors *f, uint32_t input) {
+  return f->b->inputs.list[input].dtype == CLV_F32 && !input_leaves(f->b, input);
+}
+
+static const char *no_features(const look_tensors *f) {
+  uint32_t input;
+  size_t n_tokens, columns;
+  bool any = find_tokens(f, &input, &n_tokens, &columns) && !input_leaves(f->b, input);
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= has_features(f, k);
+  if (!any) return "records have no numbers, or they leave as they are";
+  return values_made(f) ? NULL : "nothing else than records leaves";
+}
+
+/* Places of pictures are like their neighbours, so what is read of them is a picture. */
+static void read_features_of(const look_tensors *f, uint32_t input, clv_look_result *ret) {
+  const clv_look_tensor t = input_tensor(f, input);
+  const clv_look_features of = {.features = t.values,
+                                .record = t.record,
+                                .n_features = t.record,
+                                .values = f->values,
+                                .row = f->width,
+                                .n_values = values_made(f)};
+  clv_look_view grid;
+  clv_look_reading read;
+  clv_err err;
+  clv_code code = clv_look_features_read(&of, f->r->sample->half, &read, &err);
+  take(ret, code, &read, &err);
+  ret->shows = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
+}
+
+/* A finding that needs a key comes before a larger figure. */
+static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
+  bool keys[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->shows != CLV_FINDING_PICTURE,
+                  b->figure > CLV_LOOK_CERTAIN_FIGURE && b->shows != CLV_FINDING_PICTURE};
+  return keys[0] != keys[1] ? keys[0] : a->figure > b->figure;
+}
+
+/* A number of a draw, the same whenever the look is made. */
+static size_t draw_below(uint64_t draw, size_t n) {
+  uint64_t h = (draw + 1) * UINT64_C(0x9e3779b97f4a7c15);
+  h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
+  return (size_t)((h ^ h >> 29) % n);
+}
+
+/* Each place of record r gets the token that one of the first `n` records has there. */
+static void exchange_record(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
+                            size_t columns) {
+  for (size_t s = 0; s < n_tokens; s++) {
+    size_t from = draw_below(r * n_tokens + s, n);
+    bool pads = (int64_t)s >= CLV_MIN(places_of(f, r), places_of(f, from));
+    if (!pads) x[(r * n_tokens + s) * columns] = x[(from * n_tokens + s) * columns];
+  }
+}
+
+/* Words are so many that few records have one twice. So the layers run once more, on records whose
+ * tokens are those of a quarter of them: whoever looks up one place then shows what it says of its
+ * own token, whatever is beside it. */
+static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
+                              clv_err *err) {
+  clv_tensor *x = f->r->sample->x[input];
+  clv_look_split half = f->r->sample->half;
+  CLV_AUTO(clv_freep) int64_t *own = NULL;
+  if (clv_now_ns() + f->run_ns > f->r->end_ns)
+    return clv_fail(err, CLV_EXHAUSTED, "to run layers twice would take longer than %d s",
+                    CLV_LOOK_MAX_SECONDS);
+  CLV_TRY(clv_alloc(x->n, sizeof *own, &own, err));
+  memcpy(own, x->data, x->n * sizeof *own);
+  for (size_t r = half.n_fit / 2; r < half.n; r++)
+    exchange_record(f, x->data, r, half.n_fit / 2, n_tokens, columns);
+  clv_code code = run_all(f, err);
+  if (code == CLV_OK) code = list_tokens(f, input, n_tokens, columns, &f->exchanged, err);
+  memcpy(x->data, own, x->n * sizeof *own);
+  return code;
+}
+
+/* Is last, as it leaves other values behind. */
+static void read_exchanged(look_tensors *f, clv_look_result *ret) {
+  size_t n_tokens, columns;
+  uint32_t input;
+  clv_err err;
+  if (!find_tokens(f, &input, &n_tokens, &columns) || input_leaves(f->b, input)) return;
+  clv_code code = run_exchanged(f, input, n_tokens, columns, &err);
+  const clv_look_tokens t = {f->exchanged, n_tokens};
+  clv_look_result one = {0};
+  if (code == CLV_OK)
+    read_nearest(f, &t, &one);
+  else
+    clv_look_set_skipped(&one, &err);
+  one.shows = CLV_FINDING_TOKENS;
+  if (one.state == CLV_LOOK_READ) one.by = "the nearest vector of the same token";
+  if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret)) *ret = one;
+}
+
+static void read_features(look_tensors *f, clv_look_result *ret) {
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) {
+    clv_look_result one = {0};
+    if (!has_features(f, k)) continue;
+    read_features_of(f, k, &one);
+    if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret))
+      *ret = one;
+    if (one.state != CLV_LOOK_READ) return;
+  }
+  read_exchanged(f, ret);
+}
+
 static clv_code look(look_tensors *f, clv_err *err) {
   CLV_TRY(make_parts(f, err));
   CLV_TRY(choose(f, err));
@@ -417,18 +542,23 @@ static void settle(clv_look_result *ret, const char *why, clv_code code, const c
     clv_look_set_skipped(ret, err);
 }
 
-void clv_look_read_front(const clv_look_round *r, clv_look_result *pixels,
-                         clv_look_result *tokens) {
+void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_READERS]) {
+  static const struct {
+    clv_look_reader reader;
+    const char *(*excuse)(const look_tensors *f);
+    void (*read)(look_tensors *f, clv_look_result *ret);
+  } readers[] = {{CLV_LOOK_PIXELS, no_pixels, read_pixels},
+                 {CLV_LOOK_TOKENS, no_tokens, read_tokens},
+                 {CLV_LOOK_FEATURES, no_features, read_features}};
   CLV_AUTO(front_done) look_tensors f = {.r = r, .b = r->weights.b};
-  static const char none[] = "nothing of the records leaves";
   clv_err err;
   clv_code code = list_tensors(&f, &err);
   bool listed = code == CLV_OK, any = listed && f.n_tensors;
   if (any) code = look(&f, &err);
-  const char *of_pixels = any ? no_pixels(&f) : listed ? none : NULL;
-  const char *of_tokens = any ? no_tokens(&f) : listed ? none : NULL;
-  settle(pixels, of_pixels, code, &err);
-  settle(tokens, of_tokens, code, &err);
-  if (code == CLV_OK && !of_pixels) read_pixels(&f, pixels);
-  if (code == CLV_OK && !of_tokens) read_tokens(&f, tokens);
+  for (size_t k = 0; k < CLV_COUNT(readers); k++) {
+    clv_look_result *ret = &of[readers[k].reader];
+    const char *why = any ? readers[k].excuse(&f) : listed ? "nothing of the records leaves" : NULL;
+    settle(ret, why, code, &err);
+    if (code == CLV_OK && !why) readers[k].read(&f, ret);
+  }
 }

@@ -14,7 +14,7 @@ enum {
   SAMPLES = 512,   /* gradients that are read, about */
   MOST_DRAWS = 64, /* random inputs of a record */
   PIECES = 8,      /* values that cross together and have places */
-  OUTPUTS = 8,     /* of several numbers a label: how many are read */
+  COLUMNS = 256,   /* of several numbers a label: how many are read */
   BATCH = 64,
   MOST_WIDTH = 16384, /* values of a gradient that are read */
 };
@@ -283,7 +283,7 @@ static size_t different(const float *sorted, size_t n, float *ret) {
 
 /* Few values that repeat are the classes; else there are two, up to the median and above it.
  * Returns how many. */
-static size_t classes_of_numbers(look_gradients *h, size_t at) {
+static size_t classes_of_numbers(const look_gradients *h, size_t at, int64_t *label) {
   float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
   size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_MAX_RECORDS);
   for (size_t i = 0; i < n; i++) sorted[i] = numbers_of(h, i)[at];
@@ -294,10 +294,50 @@ static size_t classes_of_numbers(look_gradients *h, size_t at) {
     n_ends = 1;
   }
   for (size_t i = 0; i < h->n; i++) {
-    h->label[i] = 0;
-    for (size_t k = 0; k < n_ends; k++) h->label[i] += numbers_of(h, h->record[i])[at] > ends[k];
+    label[i] = 0;
+    for (size_t k = 0; k < n_ends; k++) label[i] += numbers_of(h, h->record[i])[at] > ends[k];
   }
   return CLV_MAX(n_ends, (size_t)2);
+}
+
+typedef struct number_column {
+  size_t at;
+  double variance;
+} number_column;
+
+static double variance_of(const look_gradients *h, size_t at) {
+  double sum = 0, squares = 0, n = (double)h->r->sample->half.n,
+         from = (double)numbers_of(h, 0)[at];
+  for (size_t i = 0; i < h->r->sample->half.n; i++) {
+    double v = (double)numbers_of(h, i)[at] - from;
+    sum += v;
+    squares += v * v;
+  }
+  return squares / n - sum / n * (sum / n);
+}
+
+static int by_variance(const void *a, const void *b) {
+  const number_column *x = a, *y = b;
+  if (x->variance != y->variance) return x->variance > y->variance ? -1 : 1;
+  return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Numbers that differ, those that differ most first; of too many that half, and some of the others
+ * at even steps. */
+static clv_code choose_columns(const look_gradients *h, number_column **ret, size_t *n_ret,
+                               clv_err *err) {
+  size_t n = 0;
+  CLV_TRY(clv_alloc(h->labels, sizeof **ret, ret, err));
+  for (size_t k = 0; k < h->labels; k++) {
+    double variance = variance_of(h, k);
+    if (variance > 0) (*ret)[n++] = (number_column){k, variance};
+  }
+  if (n > 0) qsort(*ret, n, sizeof **ret, by_variance);
+  size_t half = COLUMNS / 2, rest = n - CLV_MIN(n, half);
+  for (size_t k = 0; rest > half && k < half; k++)
+    (*ret)[half + k] = (*ret)[half + k * rest / half];
+  *n_ret = CLV_MIN(n, (size_t)COLUMNS);
+  return CLV_OK;
 }
 
 /* Where the only 1 of a label is, the rest being 0; SIZE_MAX: it is no such label. */
@@ -318,22 +358,33 @@ static bool are_one_hot(const look_gradients *h) {
   return all;
 }
 
+static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
+                             clv_err *err) {
+  CLV_AUTO(clv_freep) number_column *columns = NULL;
+  CLV_AUTO(clv_freep) int64_t *label = NULL;
+  size_t lengths[COLUMNS];
+  CLV_TRY(choose_columns(h, &columns, &g->n_columns, err));
+  CLV_TRY(clv_alloc(g->n_columns * h->n, sizeof *label, &label, err));
+  for (size_t k = 0; k < g->n_columns; k++)
+    lengths[k] = classes_of_numbers(h, columns[k].at, label + k * h->n);
+  g->label = label;
+  g->n_lengths = lengths;
+  return clv_look_labels(g, ret, err);
+}
+
 /* Labels that are numbers: the class of the only 1, or the number that is read best. */
 static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
-                             clv_err *err) {
-  bool squares = h->b->config->loss.kind == CLV_LOSS_MSE;
+                             clv_look_reading *groups, clv_err *err) {
+  clv_look_reading of_columns;
   *ret = (clv_look_reading){.by = ""};
   if (are_one_hot(h)) {
     for (size_t i = 0; i < h->n; i++) h->label[i] = (int64_t)only_one_of(h, h->record[i]);
+    CLV_TRY(clv_look_label_groups(g, groups, err));
     CLV_TRY(clv_look_labels(g, ret, err));
-    if (squares) return CLV_OK;
+    if (h->b->config->loss.kind == CLV_LOSS_MSE) return CLV_OK;
   }
-  for (size_t k = 0; k < CLV_MIN(h->labels, (size_t)OUTPUTS); k++) {
-    clv_look_reading one;
-    g->n_lengths = classes_of_numbers(h, k);
-    CLV_TRY(clv_look_labels(g, &one, err));
-    if (!*ret->by || one.figure > ret->figure) *ret = one;
-  }
+  CLV_TRY(read_columns(h, g, &of_columns, err));
+  if (!*ret->by || of_columns.figure > ret->figure) *ret = of_columns;
   return CLV_OK;
 }
 
@@ -349,7 +400,9 @@ static size_t lengths_of(const look_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-static clv_code look(look_gradients *h, clv_look_reading *ret, clv_err *err) {
+/* Labels, and which of them are the same; by "" that is not read, as labels are no classes. */
+static clv_code look(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
+                     clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));
@@ -357,14 +410,19 @@ static clv_code look(look_gradients *h, clv_look_reading *ret, clv_err *err) {
   CLV_TRY(make_plan(h, err));
   CLV_TRY(make_room(h, err));
   CLV_TRY(run(h, err));
+  size_t n_lengths = lengths_of(h);
   clv_look_gradients g = {.values = h->values,
                           .label = h->label,
                           .n = h->n,
                           .n_fit = h->n_fit,
                           .width = h->kept,
-                          .n_lengths = lengths_of(h),
+                          .n_columns = 1,
+                          .n_lengths = &n_lengths,
                           .of_outputs = !h->layers || !h->parts[0].params->n};
-  return y->dtype == CLV_I64 ? clv_look_labels(&g, ret, err) : read_numbers(h, &g, ret, err);
+  *groups = (clv_look_reading){.by = ""};
+  if (y->dtype != CLV_I64) return read_numbers(h, &g, ret, groups, err);
+  CLV_TRY(clv_look_label_groups(&g, groups, err));
+  return clv_look_labels(&g, ret, err);
 }
 
 /* Why there is nothing to read; NULL: there is. */
@@ -376,23 +434,37 @@ static const char *excuse(const clv_look_round *r, uint32_t last) {
   return clv_dataset_has_labels(r->o->data) ? NULL : "there are no labels";
 }
 
-void clv_look_read_head(const clv_look_round *r, clv_look_result *ret) {
+static void nothing(clv_look_result *ret, const char *why) {
+  snprintf(ret->why, sizeof ret->why, "%s", why);
+}
+
+static void take(clv_look_result *ret, const clv_look_reading *read) {
+  ret->state = CLV_LOOK_READ;
+  ret->figure = read->figure;
+  ret->by = read->by;
+}
+
+void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_look_result *groups) {
   CLV_AUTO(head_done) look_gradients h = {.r = r, .b = r->weights.b};
-  clv_look_reading read;
+  clv_look_reading read, same;
   clv_err err;
   h.last = clv_look_last_worker_stage(h.b);
   const char *why = excuse(r, h.last);
   if (why) {
-    snprintf(ret->why, sizeof ret->why, "%s", why);
+    nothing(labels, why);
+    nothing(groups, why);
     return;
   }
   clv_code code = clv_look_choose_records(r, CLV_LOOK_MAX_RECORDS, &err);
-  if (code == CLV_OK) code = look(&h, &read, &err);
+  if (code == CLV_OK) code = look(&h, &read, &same, &err);
   if (code != CLV_OK) {
-    clv_look_set_skipped(ret, &err);
+    clv_look_set_skipped(labels, &err);
+    clv_look_set_skipped(groups, &err);
     return;
   }
-  ret->state = CLV_LOOK_READ;
-  ret->figure = read.figure;
-  ret->by = read.by;
+  take(labels, &read);
+  if (*same.by)
+    take(groups, &same);
+  else
+    nothing(groups, "labels are no classes");
 }

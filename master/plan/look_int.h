@@ -92,7 +92,7 @@ typedef struct clv_look_round {
 clv_code clv_look_choose_records(const clv_look_round *r, size_t most, clv_err *err) CLV_USE_RESULT;
 
 /* Fill their results, also with why not. */
-void clv_look_read_front(const clv_look_round *r, clv_look_result *pixels, clv_look_result *tokens);
-void clv_look_read_head(const clv_look_round *r, clv_look_result *labels);
+void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_READERS]);
+void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_look_result *groups);
 
 #endif

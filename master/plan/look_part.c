@@ -9,6 +9,8 @@
 
 #include "master/plan/look_int.h"
 
+static const double NEARLY_ALL = 0.9; /* of values, dropped */
+
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
   ret->state = CLV_LOOK_NOT_LOOKED_AT;
   snprintf(ret->why, sizeof ret->why, "%.*s", (int)sizeof ret->why - 1, why->text);
@@ -124,10 +126,16 @@ static clv_code check_ops(const clv_graph *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* A batch that is normalized by itself has only the randomness of dropout besides. */
-static bool normalizes_batches(const clv_graph *g) {
+/* Dropout that leaves hardly anything hides nothing: what is beside it is all that is sent. */
+static bool drops_all(const clv_node *n) {
+  return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL;
+}
+
+/* A batch that is normalized by itself has only the randomness of dropout besides, which is left
+ * out up to NEARLY_ALL. */
+static bool differs_in_training(const clv_graph *g) {
   for (int i = 0; i < g->n_nodes; i++)
-    if (g->nodes[i].op == CLV_OP_BATCHNORM) return true;
+    if (g->nodes[i].op == CLV_OP_BATCHNORM || drops_all(&g->nodes[i])) return true;
   return false;
 }
 
@@ -144,7 +152,7 @@ clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t l
   CLV_TRY(clv_alloc_aligned(CLV_MAX(p.params->total_bytes, (size_t)1), &p.block, err));
   clv_params_init(p.graph, p.params, p.block);
   for (uint32_t i = first; i <= last; i++) CLV_TRY(take_stage(w, &p, i, err));
-  p.training = normalizes_batches(p.graph);
+  p.training = differs_in_training(p.graph);
   *ret = p;
   p = (clv_look_part){0};
   return CLV_OK;
@@ -207,7 +215,7 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
 
 static void still(clv_look_part *p) {
   for (int i = 0; p->training && !p->backwards && i < p->graph->n_nodes; i++)
-    p->graph->nodes[i].attrs.p = 0;
+    if (!drops_all(&p->graph->nodes[i])) p->graph->nodes[i].attrs.p = 0;
   for (int i = 0; i < p->params->n; i++) p->params->list[i].frozen = p->params->list[i].trainable;
   clv_params_update_ties(p->params);
 }

@@ -12,6 +12,9 @@ static void put_limit(double figure, double limit, double policy, clv_bytes *out
   if (policy < 1) clv_bytes_printf(out, ", the policy's limit is %g", policy);
 }
 
+/* Figure from which it is said what groups of labels mean. */
+static const double CLEAR_GROUPS = 0.5;
+
 static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
                                      [CLV_LOOK_READ] = "looked at",
                                      [CLV_LOOK_NOT_LOOKED_AT] = "not looked at"};
@@ -37,12 +40,16 @@ static void put_result(const clv_look *look, clv_look_reader k, const clv_policy
   const clv_look_result *r = &look->of[k];
   char words[CLV_LOOK_RESULT_TEXT];
   clv_look_result_text(r, words);
-  clv_bytes_printf(out, "%s %s", clv_look_name(k), words);
+  clv_bytes_printf(out, "%s%s %s", k == CLV_LOOK_GROUPS ? "label " : "", clv_look_name(k), words);
   if (r->state != CLV_LOOK_READ) {
     clv_bytes_printf(out, " (%s)", r->why);
     return;
   }
   if (*r->by) clv_bytes_printf(out, " by %s", r->by);
+  if (k == CLV_LOOK_GROUPS && r->figure > CLEAR_GROUPS)
+    clv_bytes_puts(out,
+                   ": which records share a label can be read; one known label per class names "
+                   "them");
   put_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
 }
 
@@ -50,13 +57,14 @@ static void put_result(const clv_look *look, clv_look_reader k, const clv_policy
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss = &g->nodes[g->output];
+  bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY; /* others have no such label */
   long long ignored = loss->attrs.ignore_index;
   if (b->look.of[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
   if (loss->attrs.class_weights.n)
     clv_bytes_puts(out,
                    "labels: loss.weight makes gradients of some classes longer than others, so "
                    "that lengths name classes, and zeros those of weight 0\n");
-  if (ignored >= 0)
+  if (ignores && ignored >= 0)
     clv_bytes_printf(out,
                      "labels: those that are %lld (loss.ignore_index) have gradients of zeros, "
                      "which name them\n",

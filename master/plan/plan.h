@@ -57,6 +57,8 @@ typedef enum clv_look_reader {
   CLV_LOOK_PIXELS,
   CLV_LOOK_TOKENS,
   CLV_LOOK_LABELS,
+  CLV_LOOK_FEATURES,
+  CLV_LOOK_GROUPS, /* which labels are the same */
   CLV_LOOK_READERS
 } clv_look_reader;
 
@@ -77,6 +79,7 @@ typedef struct clv_look_result {
   clv_look_state state;
   double figure;          /* READ: 0 is as good as a guess, 1 is everything */
   const char *by;         /* READ: which reader, static text */
+  unsigned shows;         /* READ: clv_findings above the limit, where they differ by the session */
   char why[CLV_LOOK_WHY]; /* of the other states */
 } clv_look_result;
 
@@ -111,7 +114,8 @@ typedef struct clv_stage_plan {
   clv_findings shows;            /* of the records: its output */
   clv_narrowest_element picture; /* of PICTURE: the narrowest element */
   clv_findings hop_shows;        /* of the records: what a worker sends to another one */
-  clv_findings gradient_shows;   /* of the labels: its output's gradient, with the loss at home */
+  clv_findings gradient_shows; /* its output's gradient: of the labels, with the loss at home, and,
+                                * if it is at a worker, of the records */
   clv_findings looked, gradient_looked; /* of both: what the look alone has found */
   uint32_t front_layers; /* hiding layers from the records to its output, on the path with the
                             fewest */
@@ -363,9 +367,9 @@ typedef struct clv_look_options {
  * nothing that training reads. What cannot be looked at is a result, too. */
 clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
                       clv_err *err) CLV_USE_RESULT;
-/* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3) to the findings of the
- * rows of b, and keeps the look there. clv_blueprint_check_privacy compares them with the
- * session. */
+/* Adds what was read above the limits (pixels 0.5, tokens 0.2, labels 0.3, features 0.9) to the
+ * findings of the rows of b, and keeps the look there. clv_blueprint_check_privacy compares them
+ * with the session. */
 void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look);
 
 /* "pixels"; the limit above which a figure is a finding. */
@@ -374,7 +378,7 @@ double clv_look_limit(clv_look_reader reader);
 /* Lines of what was read, or JSON's key "look" with its comma before it. */
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
 void clv_look_json(const clv_blueprint *b, clv_bytes *out);
-/* "0.82", "not applicable" or "not looked at", and all three in a line. */
+/* "0.82", "not applicable" or "not looked at", and all of them in a line. */
 enum { CLV_LOOK_RESULT_TEXT = 16 };
 void clv_look_result_text(const clv_look_result *r, char ret[CLV_LOOK_RESULT_TEXT]);
 void clv_look_summary(const clv_look *look, clv_bytes *out);

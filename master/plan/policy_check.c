@@ -8,7 +8,8 @@
 
 #include "master/plan/plan_int.h"
 
-_Static_assert(CLV_LOOK_PIXELS == 0 && CLV_LOOK_TOKENS == 1 && CLV_LOOK_LABELS == 2,
+_Static_assert(CLV_LOOK_PIXELS == 0 && CLV_LOOK_TOKENS == 1 && CLV_LOOK_LABELS == 2 &&
+                   CLV_LOOK_FEATURES == 3 && CLV_LOOK_GROUPS == 4,
                "one numbering of readers");
 
 /* ---- rows ------------------------------------------------------------------------------------ */

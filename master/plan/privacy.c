@@ -3,7 +3,8 @@
  * What a worker can read of records and labels. Every path counts for itself, each addend of a sum
  * too. From the records forwards: on each path to a tensor that leaves, a layer at home has to mix
  * by weights whose first values no worker can know, or the tensor shows what it is made of. From
- * the loss backwards: on each path of a gradient to a worker such a layer has to learn as well.
+ * the loss backwards: on each path of a gradient to a worker such a layer has to learn as well. A
+ * gradient shows records, too, where layers behind a worker read them.
  *
  * First values are secret when they are drawn from a seed that cannot be tried out, or come from a
  * file that the session declares secret. A worker knows its own layers, and workers may talk to
@@ -193,7 +194,50 @@ static clv_code go_forward(clv_privacy_view *v, clv_err *err) {
   return CLV_OK;
 }
 
+/* ---- from the records, in gradients ---------------------------------------------------------- */
+
+/* Workers are sent the value. What they make is made of such values alone. */
+static bool is_known(const clv_privacy_view *v, int k) {
+  const clv_blueprint *b = v->b;
+  bool input = clv_privacy_is_input(v, k);
+  for (int m = 0; input && m < v->g->n_nodes; m++)
+    for (int i = 0; !clv_privacy_is_at_master(v, m) && i < v->g->nodes[m].n_in; i++)
+      if (v->g->nodes[m].in[i] == k) return true;
+  for (uint32_t s = 0; !input && s < b->n_stages; s++)
+    if (b->stages[s + 1].worker >= 0 && clv_privacy_is_crossing(v, k, b->stages[s].last_layer))
+      return true;
+  return false;
+}
+
+/* Does a layer behind layer `first` read what is made of records by no value that is known? */
+static bool fill_known(const clv_privacy_view *v, uint32_t first, bool *ret) {
+  bool beside[CLV_MAX_NODES], any = false;
+  for (int k = 0; k < v->g->n_nodes; k++) {
+    ret[k] = is_known(v, k);
+    beside[k] = clv_privacy_is_input(v, k) && !clv_graph_length_limit(v->g, k);
+    for (int i = 0; i < v->g->nodes[k].n_in; i++) beside[k] |= beside[v->g->nodes[k].in[i]];
+    beside[k] &= !ret[k];
+    any |= beside[k] && !clv_privacy_is_input(v, k) && v->g->nodes[k].layer > first;
+  }
+  return any;
+}
+
+/* The records reach a gradient where the master's layers behind a worker's read them. */
+static clv_code go_forward_and_back(clv_privacy_view *v, clv_err *err) {
+  bool known[CLV_MAX_NODES];
+  uint32_t s = 0;
+  while (s < v->b->n_stages && v->b->stages[s].worker < 0) s++;
+  if (v->all_home || s == v->b->n_stages || !fill_known(v, v->b->stages[s].last_layer, known))
+    return CLV_OK;
+  find_layers(v, false);
+  return clv_reach_returned(v->g, v->layers, known, v->b->stages[s].last_layer, v->returned, err);
+}
+
 /* ---- from the loss --------------------------------------------------------------------------- */
+
+clv_findings clv_privacy_returned(const clv_privacy_view *v, int k) {
+  return findings_of(&v->returned[k]);
+}
 
 uint32_t clv_privacy_head_through(const clv_privacy_view *v, int k) {
   return v->head[k] == CLV_NO_PATH ? CLV_NO_PATH : v->head[k] + hides(v, v->gradient, k);
@@ -233,6 +277,7 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_pri
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   CLV_TRY(clv_privacy_view_new(b, all_home, &v, err));
   CLV_TRY(go_forward(v, err));
+  CLV_TRY(go_forward_and_back(v, err));
   CLV_TRY(go_back(v, err));
   *ret = clv_steal(&v);
   return CLV_OK;
@@ -267,26 +312,28 @@ int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
 
 /* What is known of the values that cross behind a layer together. */
 typedef struct cut_facts {
-  clv_findings shows, gradient;
+  clv_findings shows, gradient, returned; /* gradient: of labels; returned: of records, in it */
   uint32_t front, head;
-  clv_narrowest_element picture;
+  clv_narrowest_element picture, picture_returned;
 } cut_facts;
 
-static bool is_less(const clv_narrowest_element *a, const clv_narrowest_element *b) {
-  return !b->places || (double)a->least * (double)b->places < (double)b->least * (double)a->places;
+static void take_picture(const clv_reach *r, clv_narrowest_element *to) {
+  bool less = (double)r->least * (double)to->places < (double)to->least * (double)r->places;
+  if (r->narrow && (!to->places || less)) *to = (clv_narrowest_element){r->least, r->places};
 }
 
 static cut_facts facts_at(const clv_privacy_view *v, uint32_t last) {
   cut_facts f = {.front = CLV_NO_PATH, .head = CLV_NO_PATH};
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_reach *r = &v->reach[k], *g = &v->gradient[k];
-    const clv_narrowest_element share = {r->least, r->places};
     if (!clv_privacy_is_crossing(v, k, last)) continue;
     f.shows |= v->shows[k];
+    f.returned |= clv_privacy_returned(v, k);
     f.front = CLV_MIN(f.front, v->front[k]);
     f.head = CLV_MIN(f.head, v->head[k]);
     if (g->bare || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
-    if (r->narrow && is_less(&share, &f.picture)) f.picture = share;
+    take_picture(r, &f.picture);
+    take_picture(&v->returned[k], &f.picture_returned);
   }
   if (!f.gradient) f.head = CLV_MAX(f.head, 1);
   return f;
@@ -331,10 +378,10 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
     clv_stage_plan *s = &b->stages[i];
     cut_facts f = facts_at(v, s->last_layer);
     s->shows = f.shows;
-    s->picture = f.picture;
+    s->picture = s->worker < 0 ? f.picture : f.picture_returned;
     s->front_layers = f.front;
     s->head_layers = f.head;
-    s->gradient_shows = home ? f.gradient : CLV_FINDING_MIXED;
+    s->gradient_shows = (home ? f.gradient : CLV_FINDING_MIXED) | (s->worker < 0 ? 0 : f.returned);
   }
   return find_hops(b, err);
 }

@@ -7,6 +7,14 @@
 
 #include "master/plan/privacy_int.h"
 
+/* What leaves of the records behind stage i, in its values or in their gradient. */
+static clv_findings shown_behind(const clv_blueprint *b, uint32_t i) {
+  if (clv_privacy_has_gradient(b, i))
+    return b->stages[i].gradient_shows & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
+  bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+  return sent ? b->stages[i].shows : CLV_FINDING_MIXED;
+}
+
 /* The most that leaves of the records; false: nothing does. */
 static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
   clv_findings leaves;
@@ -14,9 +22,8 @@ static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
   *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (clv_privacy_findings_of_leaves(b, i, &leaves)) any = true, *ret |= leaves;
-    if (b->stages[i].worker >= 0 || b->stages[i + 1].worker < 0) continue;
-    any = true;
-    *ret |= b->stages[i].shows;
+    any |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+    *ret |= shown_behind(b, i);
   }
   return any;
 }
@@ -41,7 +48,7 @@ static bool single_output(const clv_blueprint *b) {
 static const char *labels_case(const clv_blueprint *b, uint32_t at) {
   if (b->stages[b->n_stages].worker >= 0) return "leave";
   if (at == b->n_stages) return "stay";
-  return b->stages[at].gradient_shows == CLV_FINDING_MIXED ? "inferable" : "readable";
+  return b->stages[at].gradient_shows & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
 }
 
 static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
@@ -86,8 +93,8 @@ static bool token_front_known(const clv_blueprint *b) {
   clv_err err;
   if (clv_privacy_view_new(b, false, &v, &err) != CLV_OK) return true;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        (b->stages[i].shows & CLV_FINDING_TOKENS) && knows_front(v, i))
+    if ((shown_behind(b, i) & CLV_FINDING_TOKENS) &&
+        knows_front(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
       return true;
   return false;
 }
@@ -95,8 +102,7 @@ static bool token_front_known(const clv_blueprint *b) {
 /* A stage whose output shows tokens and has a vector for each place. */
 static bool any_sends_each_place(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        (b->stages[i].shows & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
+    if ((shown_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
       return true;
   return false;
 }
@@ -121,7 +127,7 @@ static clv_narrowest_element picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_narrowest_element s = b->stages[i].picture;
-    bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
+    bool sent = shown_behind(b, i) & CLV_FINDING_PICTURE;
     bool less = (double)s.least * (double)found.places < (double)found.least * (double)s.places;
     if (sent && s.places && (!found.places || less)) found = s;
   }

@@ -26,7 +26,8 @@ typedef struct clv_privacy_view {
   bool away_known; /* as if the master had those of workers, who know them */
   clv_layer_facts of[CLV_MAX_NODES];
   clv_reach_layer layers[CLV_MAX_NODES];
-  clv_reach reach[CLV_MAX_NODES], gradient[CLV_MAX_NODES];
+  clv_reach reach[CLV_MAX_NODES], gradient[CLV_MAX_NODES]; /* of records, of labels */
+  clv_reach returned[CLV_MAX_NODES]; /* of records, in gradients; all 0: nothing */
   clv_findings shows[CLV_MAX_NODES];
   uint32_t front[CLV_MAX_NODES]; /* layers that hide on the shortest way from the records */
   uint32_t head[CLV_MAX_NODES];  /* secret layers that learn on the shortest way to the loss */
@@ -51,6 +52,8 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k);
 int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last);
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last);
 
+/* What the gradient of node k shows of the records. */
+clv_findings clv_privacy_returned(const clv_privacy_view *v, int k);
 /* Of a stage at a worker, its name in the session. */
 /* True if what crosses the end of a stage has a vector for each place, not one for each record. */
 bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage);

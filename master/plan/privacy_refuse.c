@@ -114,9 +114,9 @@ static const records_refusal text_refusal = {
     "tokens_readable"};
 
 /* The worst finding that the session does not permit. */
-static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage) {
-  clv_finding worst =
-      clv_findings_worst(clv_privacy_forbidden_findings(b->config, b->stages[stage].shows));
+static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage,
+                                         clv_findings shows) {
+  clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, shows));
   if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage))
     return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
@@ -126,7 +126,7 @@ static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage)
 
 static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
-  const records_refusal *r = refusal_of(b, i);
+  const records_refusal *r = refusal_of(b, i, b->stages[i].shows);
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   layer_way w;
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
@@ -160,6 +160,34 @@ static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
                              b->inputs.list[s->leaf[k]].name);
 }
 
+/* The value made before a cut whose gradient shows most of the records. */
+static int worst_returned(const clv_privacy_view *v, uint32_t last, clv_findings worst) {
+  for (int k = 0; k < v->g->n_nodes; k++)
+    if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_returned(v, k) & worst)) return k;
+  return v->g->output;
+}
+
+static clv_code refuse_returned(const clv_blueprint *b, uint32_t i, clv_findings shows,
+                                clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes ops = {0};
+  CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
+  const records_refusal *r = refusal_of(b, i, shows);
+  char reader[SHOWN_NAME + 64] = "the loss";
+  CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
+  int k = worst_returned(v, b->stages[i].last_layer, r->shows), by = v->returned[k].reader;
+  if (by >= 0)
+    snprintf(reader, sizeof reader, "%.24s (%s)", short_name(&v->g->nodes[by]),
+             clv_op_name(v->g->nodes[by].op));
+  put_mixing_ops(&ops);
+  return clv_session_fail_at(
+      b->config, b->config->stages[i].at_pos, err,
+      "worker '%s' %s in the gradient for stage '%s': the derivative of %s reads them; put a %s "
+      "with secret first values that sums two places between the records and %s, at master, or set "
+      "privacy.%s: true",
+      clv_privacy_worker_name(b, i), r->what, b->config->stages[i].name, reader, ops.data, reader,
+      r->key);
+}
+
 static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
@@ -184,6 +212,12 @@ bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker >= 0 && b->stages[i + 1].input_needs_grad;
 }
 
+static clv_findings forbidden_back(const clv_blueprint *b, uint32_t i, clv_findings of) {
+  const clv_stage_plan *s = &b->stages[i];
+  clv_findings shows = s->gradient_shows & ~(s->gradient_looked & b->look.uncertain) & of;
+  return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, shows) : 0;
+}
+
 /* Of several stages with readable gradients the one next to the loss is named. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
   clv_findings uncertain = b->look.uncertain;
@@ -193,10 +227,11 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
                                        b->stages[i].shows & ~(b->stages[i].looked & uncertain)))
       return refuse_records(b, i, err);
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_leaves(b, i, err));
+  for (uint32_t i = b->n_stages; i-- > 0;) {
+    clv_findings records = forbidden_back(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
+    if (records) return refuse_returned(b, i, records, err);
+  }
   for (uint32_t i = b->n_stages; i-- > 0;)
-    if (clv_privacy_has_gradient(b, i) &&
-        clv_privacy_forbidden_findings(
-            b->config, b->stages[i].gradient_shows & ~(b->stages[i].gradient_looked & uncertain)))
-      return refuse_labels(b, i, err);
+    if (forbidden_back(b, i, CLV_FINDING_LABELS_READABLE)) return refuse_labels(b, i, err);
   return CLV_OK;
 }

@@ -149,7 +149,7 @@ static void keep_head(clv_cut_search *c, const cut_findings *f) {
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
   if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
-  if (b->stages[s].gradient_shows != CLV_FINDING_MIXED) {
+  if (b->stages[s].gradient_shows & CLV_FINDING_LABELS_READABLE) {
     /* no gradient is sent there */
     if (clv_privacy_forbidden_findings(b->config, CLV_FINDING_LABELS_READABLE))
       c->most[s] = c->cuts.first_learning - 1;

@@ -55,13 +55,6 @@ static void no_path_is_nothing(reach_value *v) {
     if (v->element[i] == REACH_ABSENT) v->element[i] = REACH_NOTHING;
 }
 
-static bool is_constant(const clv_graph *g, int k) {
-  const reach_op *op = reach_op_of(g->nodes[k].op);
-  clv_op_site site;
-  reach_op_site(g, k, &site);
-  return op->normalizes && op->normalizes(&site) == 1;
-}
-
 /* The gradient of input i of node k, beside those that the value has from its other readers. */
 static clv_code pass_back(walk_back *w, int k, int i, int p, clv_reach *found, clv_err *err) {
   const clv_node *n = &w->g->nodes[k];
@@ -69,9 +62,10 @@ static clv_code pass_back(walk_back *w, int k, int i, int p, clv_reach *found, c
   reach_step s = reach_step_of(w->g, k, i, &w->pool, w->layers, &relation);
   reach_value share = {0};
   int to = n->in[i];
-  if (relation.none || w->g->nodes[to].dtype == CLV_I64 || is_constant(w->g, k)) return CLV_OK;
+  if (relation.none || w->g->nodes[to].dtype == CLV_I64 || reach_is_constant(w->g, k))
+    return CLV_OK;
   s.from = &w->grads[p][k];
-  s.back = true;
+  s.back = s.labels = true;
   s.to = reach_shape(w->g, to);
   s.constant = false;
   s.scalar = w->pool.places == 1 && !s.from->siblings;

@@ -11,21 +11,7 @@
 
 #include "master/reach/reach_int.h"
 
-typedef struct forward_walk {
-  const clv_graph *g;
-  const clv_reach_layer *layers;
-  uint32_t last;
-  bool channels_last;
-  bool lays_out; /* a flat record has the places of the form that the graph gives it */
-  reach_pool pool;
-  int64_t places, tokens, tokens_at;   /* tokens: places of sequences, -1: there are none */
-  reach_value *values[REACH_PROFILES]; /* [n_nodes] */
-  int *origin;                         /* [n_nodes] the node whose multiple a value is, */
-  double *factor;                      /* and its factor */
-  clv_reach *found;                    /* [n_nodes] of this reading */
-} forward_walk;
-
-static void forward_walk_done(forward_walk *w) {
+static void walk_done(reach_walk *w) {
   for (int p = 0; p < REACH_PROFILES; p++) {
     for (int k = 0; w->values[p] && k < w->g->n_nodes; k++) reach_value_done(&w->values[p][k]);
     free(w->values[p]);
@@ -36,33 +22,19 @@ static void forward_walk_done(forward_walk *w) {
   free(w->found);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
-
-clv_shape reach_shape(const clv_graph *g, int node) {
-  clv_shape s = g->nodes[node].shape;
-  if (s.rank == 0) s.rank = 1;
-  s.dim[0] = 1;
-  for (int i = 1; i < s.rank; i++) s.dim[i] = CLV_MAX(s.dim[i], 1);
-  return s;
-}
-
-void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
-  const clv_node *n = &g->nodes[node];
-  *ret = (clv_op_site){.attrs = &n->attrs, .n_in = n->n_in};
-  for (int i = 0; i < n->n_in; i++) {
-    ret->in[i] = reach_shape(g, n->in[i]);
-    ret->in_dtype[i] = g->nodes[n->in[i]].dtype;
-  }
-}
-
 /* ---- places ---------------------------------------------------------------------------------- */
 
-static bool is_input(const forward_walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
-static bool is_sequence(const forward_walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
+static bool is_input(const reach_walk *w, int k) { return w->g->nodes[k].op == CLV_OP_INPUT; }
+static bool is_known(const reach_walk *w, int k) { return w->known && w->known[k]; }
+static bool is_sequence(const reach_walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
 
-static int channels_of(const forward_walk *w, const clv_shape *s) {
-  if (s->rank < 3) return 0;
-  return w->channels_last ? s->rank - 1 : 1;
+/* The axis of channels; 0: there is none. What has one place alone has no channels: its values are
+ * the places, as those of a table are, or of a sequence with one feature. */
+static int channels_of(const reach_walk *w, const clv_shape *s) {
+  int axis = w->channels_last ? s->rank - 1 : 1;
+  int64_t n = 1;
+  for (int i = 1; i < s->rank; i++) n = CLV_MAX(n, i == axis ? 1 : s->dim[i]);
+  return s->rank < 3 || n == 1 ? 0 : axis;
 }
 
 /* The node that gives flat values [N, n] a form with places, where nothing before it moves or mixes
@@ -98,41 +70,38 @@ static int64_t count_of(const clv_shape *s, int channels) {
   return n;
 }
 
-/* A form of one place, or of places without channels, is a record of features. */
-static clv_shape shape_of_places(const forward_walk *w, int k) {
+static clv_shape shape_of_places(const reach_walk *w, int k) {
   bool all;
-  clv_shape own = reach_shape(w->g, k), form = reach_shape(w->g, shaped_by(w->g, k, &all));
-  bool one = form.rank > own.rank && count_of(&form, channels_of(w, &form)) == 1;
-  return w->lays_out && !one ? form : own;
+  return reach_shape(w->g, w->lays_out ? shaped_by(w->g, k, &all) : k);
 }
 
 /* Numbers that are no floats have one place for each of the first dimension behind the batch. */
-static int64_t places_of(const forward_walk *w, int k) {
+static int64_t places_of(const reach_walk *w, int k) {
   clv_shape s = shape_of_places(w, k);
   if (is_sequence(w, k)) return s.rank > 1 ? s.dim[1] : 1;
   return count_of(&s, channels_of(w, &s));
 }
 
 /* What else a token has, such as its box, is of its place. */
-static bool is_of_tokens(const forward_walk *w, int k) {
+static bool is_of_tokens(const reach_walk *w, int k) {
   clv_shape s = shape_of_places(w, k);
   if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->tokens;
-  return w->channels_last && s.rank == 3 && s.dim[1] == w->tokens;
+  return w->channels_last && s.rank == 3 && channels_of(w, &s) && s.dim[1] == w->tokens;
 }
 
-static void find_tokens(forward_walk *w) {
+static void find_tokens(reach_walk *w) {
   w->tokens = -1;
   for (int k = 0; k < w->g->n_nodes && w->tokens < 0; k++)
     if (is_input(w, k) && is_sequence(w, k) && !clv_graph_length_limit(w->g, k))
       w->tokens = w->g->nodes[k].shape.rank > 1 ? places_of(w, k) : -1;
 }
 
-static bool starts_places(const forward_walk *w, int k) {
-  return is_input(w, k) && !clv_graph_length_limit(w->g, k) &&
+static bool starts_places(const reach_walk *w, int k) {
+  return is_input(w, k) && !clv_graph_length_limit(w->g, k) && !is_known(w, k) &&
          !(is_of_tokens(w, k) && w->tokens_at >= 0);
 }
 
-static int64_t count_places(forward_walk *w) {
+static int64_t count_places(reach_walk *w) {
   int64_t n = 0;
   w->tokens_at = -1;
   for (int k = 0; k < w->g->n_nodes; k++) {
@@ -144,7 +113,7 @@ static int64_t count_places(forward_walk *w) {
 }
 
 /* Extents of the places are kept, that of the channels is not. */
-static clv_code fill_shape(forward_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
+static clv_code fill_shape(reach_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   *ret = (reach_value){.shape = shape_of_places(w, k)};
   if (w->pool.spent)
     return reach_value_fill(ret, &ret->shape, reach_make_element(REACH_FULL, REACH_UNMIXED), err);
@@ -162,7 +131,7 @@ static clv_code fill_shape(forward_walk *w, int k, int64_t first, reach_value *r
   return CLV_OK;
 }
 
-static clv_code fill_places(forward_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
+static clv_code fill_places(reach_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   clv_shape own = reach_shape(w->g, k);
   reach_value form = {0};
   clv_code code = fill_shape(w, k, first, &form, err);
@@ -175,13 +144,13 @@ static clv_code fill_places(forward_walk *w, int k, int64_t first, reach_value *
   return code;
 }
 
-static clv_code fill_inputs(forward_walk *w, clv_err *err) {
+static clv_code fill_inputs(reach_walk *w, clv_err *err) {
   int64_t next = 0;
   for (int k = 0; k < w->g->n_nodes; k++) {
     if (!is_input(w, k)) continue;
     clv_shape shape = reach_shape(w->g, k);
     reach_value *v = &w->values[0][k];
-    if (clv_graph_length_limit(w->g, k)) {
+    if (clv_graph_length_limit(w->g, k) || is_known(w, k)) {
       CLV_TRY(reach_value_fill(v, &shape, REACH_CONSTANT, err));
       continue;
     }
@@ -193,7 +162,7 @@ static clv_code fill_inputs(forward_walk *w, clv_err *err) {
 
 /* ---- multiples of one value ------------------------------------------------------------------ */
 
-static void find_origin(forward_walk *w, int k) {
+static void find_origin(reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   w->origin[k] = k;
   w->factor[k] = 1;
@@ -209,49 +178,9 @@ static void find_origin(forward_walk *w, int k) {
 
 /* ---- a node ---------------------------------------------------------------------------------- */
 
-static int64_t groups_of(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
-
-/* Axis 1 has the channels of convolutions, the last one the features of all others. */
-static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
-  const clv_node *n = &g->nodes[k];
-  clv_shape shape = reach_shape(g, node);
-  bool features = n->op == CLV_OP_LINEAR || n->op == CLV_OP_LSTM;
-  s->width_axis = features ? shape.rank - 1 : 1;
-  s->width = shape.dim[s->width_axis] / (features ? 1 : groups_of(n));
-}
-
-void reach_step_reverse(const clv_graph *g, int k, reach_step *s) {
-  set_width(g, k, g->nodes[k].in[0], s);
-}
-
-reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
-                         const clv_reach_layer *layers, reach_relation *relation) {
-  const clv_node *n = &g->nodes[k];
-  const clv_op_def *def = clv_op_def_of(n->op);
-  clv_op_site site;
-  clv_shape out = reach_shape(g, k);
-  reach_op_site(g, k, &site);
-  *relation = (reach_relation){0};
-  reach_op_of(n->op)->relate(&site, &out, i, relation);
-  reach_step s = {.pool = pool,
-                  .relation = relation,
-                  .to = out,
-                  .weighs = def->mixes != CLV_MIXES_NOTHING,
-                  .layer = layers[k],
-                  .drops = n->op == CLV_OP_DROPOUT ? n->attrs.p : 0,
-                  .drops_keys = n->op == CLV_OP_ATTENTION && i == 2 ? n->attrs.p : 0,
-                  .sums = true,
-                  .sums_none = true};
-  s.constant = s.weighs ? n->attrs.bias
-                        : n->op == CLV_OP_POSITIONS || (def->slots && !def->rows) ||
-                              (def->elementwise && !def->zero_stays);
-  set_width(g, k, k, &s);
-  return s;
-}
-
 /* The embedding of a token is of its place, and hides nothing; at a worker it is the token. Its
  * features are different functions of the token. */
-static void mark_tokens(const forward_walk *w, int k, reach_value *v) {
+static void mark_tokens(const reach_walk *w, int k, reach_value *v) {
   const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
   int last = v->shape.rank - 1;
   if (!def->rows || w->layers[k] == CLV_REACH_AT_WORKER) return;
@@ -266,25 +195,23 @@ static void no_path_is_constant(reach_value *v) {
 }
 
 /* What it is whatever the record is; REACH_ABSENT: it is none. */
-static reach_element constant_of(const forward_walk *w, int k) {
-  const clv_node *n = &w->g->nodes[k];
-  const reach_op *op = reach_op_of(n->op);
-  clv_op_site site;
-  reach_op_site(w->g, k, &site);
-  bool constant = op->normalizes && op->normalizes(&site) == 1;
-  if (w->factor[k] == 0 || (constant && n->op == CLV_OP_LOG_SOFTMAX)) return REACH_NOTHING;
+static reach_element constant_of(const reach_walk *w, int k) {
+  bool constant = reach_is_constant(w->g, k);
+  if (is_known(w, k)) return REACH_CONSTANT;
+  if (w->factor[k] == 0 || (constant && w->g->nodes[k].op == CLV_OP_LOG_SOFTMAX))
+    return REACH_NOTHING;
   return constant ? REACH_CONSTANT : REACH_ABSENT;
 }
 
 /* A mean of one value for all keys is that value, whatever the scores are. */
-static bool scores_count(const forward_walk *w, int k, int p) {
+static bool scores_count(const reach_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;
   const reach_value *v = &w->values[p][n->in[2]];
   return v->kept[1] > 1 || reach_is_path(v->element[0]);
 }
 
-static clv_code make_value(forward_walk *w, int k, int p, clv_err *err) {
+static clv_code make_value(reach_walk *w, int k, int p, clv_err *err) {
   const clv_node *n = &w->g->nodes[k];
   reach_value *ret = &w->values[p][k];
   clv_reach *found = &w->found[k];
@@ -321,7 +248,7 @@ static bool are_alike(const reach_value *a, const reach_value *b) {
 }
 
 /* The profiles of a value are one until several paths meet. */
-static bool is_one(const forward_walk *w, int k) {
+static bool is_one(const reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   bool one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
   for (int i = 0; i < n->n_in; i++)
@@ -329,12 +256,12 @@ static bool is_one(const forward_walk *w, int k) {
   return one;
 }
 
-static void borrow(forward_walk *w, int k, int p) {
+static void borrow(reach_walk *w, int k, int p) {
   w->values[p][k] = w->values[0][k];
   w->values[p][k].borrowed = true;
 }
 
-static clv_code make_profiles(forward_walk *w, int k, clv_err *err) {
+static clv_code make_profiles(reach_walk *w, int k, clv_err *err) {
   bool input = is_input(w, k), one = input || is_one(w, k);
   if (!input) CLV_TRY(make_value(w, k, 0, err));
   for (int p = 1; p < REACH_PROFILES; p++) {
@@ -346,7 +273,7 @@ static clv_code make_profiles(forward_walk *w, int k, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code walk_nodes(forward_walk *w, clv_err *err) {
+static clv_code walk_nodes(reach_walk *w, clv_err *err) {
   for (int k = 0; k < w->g->n_nodes; k++) {
     bool input = is_input(w, k);
     find_origin(w, k);
@@ -360,24 +287,6 @@ static clv_code walk_nodes(forward_walk *w, clv_err *err) {
 }
 
 /* ---- findings -------------------------------------------------------------------------------- */
-
-void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) {
-  ret->places = p->places;
-  ret->gave_up |= p->spent;
-  for (size_t i = 0; i < reach_value_count(v); i++) {
-    reach_element e = v->element[i];
-    if (!reach_is_path(e)) continue;
-    int64_t count = reach_set_count(p, reach_set_of(e));
-    bool token = e & REACH_TOKEN, bare = e & REACH_UNMIXED;
-    bool narrow = !bare && 2 * count < p->places;
-    ret->bare |= bare && !token;
-    ret->bare_token |= bare && token;
-    ret->known |= (e & REACH_MIXED) != 0;
-    ret->least = ret->least ? CLV_MIN(ret->least, count) : count;
-    ret->narrow |= narrow && !token;
-    ret->narrow_token |= narrow && token;
-  }
-}
 
 /* Of two readings the one with the smaller share tells it. */
 static void join(clv_reach *to, const clv_reach *other) {
@@ -393,16 +302,14 @@ static void join(clv_reach *to, const clv_reach *other) {
   to->narrow_token |= other->narrow_token;
   to->sums = (first || to->sums) && other->sums;
   to->sums_none = (first || to->sums_none) && other->sums_none;
+  if (to->reader < 0 || less) to->reader = other->reader;
   if (less) to->least = other->least;
   if (less) to->places = other->places;
 }
 
-static clv_code read_as(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
-                        bool channels_last, bool lays_out, clv_reach *ret, clv_err *err) {
-  size_t n = (size_t)g->n_nodes;
-  CLV_AUTO(forward_walk_done)
-  forward_walk w = {
-      .g = g, .layers = layers, .last = last, .channels_last = channels_last, .lays_out = lays_out};
+static clv_code read_as(const reach_walk *as, clv_reach *ret, clv_err *err) {
+  size_t n = (size_t)as->g->n_nodes;
+  CLV_AUTO(walk_done) reach_walk w = *as;
   for (int p = 0; p < REACH_PROFILES; p++)
     CLV_TRY(clv_alloc(n, sizeof *w.values[p], &w.values[p], err));
   CLV_TRY(clv_alloc(n, sizeof *w.origin, &w.origin, err));
@@ -412,6 +319,7 @@ static clv_code read_as(const clv_graph *g, const clv_reach_layer *layers, uint3
   CLV_TRY(reach_pool_init(&w.pool, count_places(&w), err));
   CLV_TRY(fill_inputs(&w, err));
   CLV_TRY(walk_nodes(&w, err));
+  if (w.returns) CLV_TRY(reach_walk_back(&w, err));
   for (size_t k = 0; k < n; k++) join(&ret[k], &w.found[k]);
   return CLV_OK;
 }
@@ -419,33 +327,69 @@ static clv_code read_as(const clv_graph *g, const clv_reach_layer *layers, uint3
 /* ---- readings -------------------------------------------------------------------------------- */
 
 /* Do all that read the value, behind ops that take channel by channel, say that channels come
- * first? */
-static bool channels_first(const clv_graph *g, int k) {
+ * there? */
+static bool channels_come(const clv_graph *g, int k, reach_channels where) {
   bool any = false;
   for (int m = k + 1; m < g->n_nodes; m++)
     for (int i = 0; i < g->nodes[m].n_in; i++) {
       const reach_op *op = reach_op_of(g->nodes[m].op);
       if (g->nodes[m].in[i] != k) continue;
-      bool says = op->channels == REACH_CHANNELS_FIRST && groups_of(&g->nodes[m]) == 1;
+      bool says = op->channels == where && reach_groups_of(&g->nodes[m]) == 1;
       bool passes = op->channels == REACH_CHANNELS_EACH;
-      if (!says && !(passes && channels_first(g, m))) return false;
+      if (!says && !(passes && channels_come(g, m, where))) return false;
       any = true;
     }
   return any;
 }
 
-clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
-                           clv_reach *ret, clv_err *err) {
-  bool both = false, all = true;
-  memset(ret, 0, (size_t)g->n_nodes * sizeof *ret);
+/* Some input may have its channels last, or first; all that are given a form are read in it alone.
+ */
+typedef struct reach_readings {
+  bool last, first, formed;
+} reach_readings;
+
+static reach_readings readings_of(const clv_graph *g) {
+  reach_readings ret = {.formed = true};
+  bool any = false;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op != CLV_OP_INPUT || g->nodes[k].dtype == CLV_I64) continue;
     bool forms = true;
     int by = shaped_by(g, k, &forms);
-    all &= by == k || forms;
-    both |= g->nodes[by].shape.rank > 2 && !channels_first(g, by);
+    ret.formed &= by == k || forms;
+    if (g->nodes[by].shape.rank < 3) continue;
+    ret.last |= !channels_come(g, by, REACH_CHANNELS_FIRST);
+    ret.first |= !channels_come(g, by, REACH_CHANNELS_LAST);
+    any = true;
   }
-  CLV_TRY(read_as(g, layers, last, false, true, ret, err));
-  if (both) CLV_TRY(read_as(g, layers, last, true, true, ret, err));
-  return all ? CLV_OK : read_as(g, layers, last, false, false, ret, err);
+  ret.first |= !any;
+  return ret;
+}
+
+/* The worst of all readings is found. */
+static clv_code read_all(const reach_walk *as, clv_reach *ret, clv_err *err) {
+  const reach_readings r = readings_of(as->g);
+  reach_walk w = *as;
+  memset(ret, 0, (size_t)w.g->n_nodes * sizeof *ret);
+  w.lays_out = true;
+  if (r.first) CLV_TRY(read_as(&w, ret, err));
+  w.channels_last = true;
+  if (r.last || !r.first) CLV_TRY(read_as(&w, ret, err));
+  w.lays_out = w.channels_last = false;
+  return r.formed ? CLV_OK : read_as(&w, ret, err);
+}
+
+clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
+                           clv_reach *ret, clv_err *err) {
+  return read_all(&(reach_walk){.g = g, .layers = layers, .last = last}, ret, err);
+}
+
+clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
+                            uint32_t first, clv_reach *ret, clv_err *err) {
+  const reach_walk w = {.g = g,
+                        .layers = layers,
+                        .known = known,
+                        .last = UINT32_MAX,
+                        .back_to = first,
+                        .returns = true};
+  return read_all(&w, ret, err);
 }

@@ -151,14 +151,14 @@ static bool survives(const reach_step *s, const bundle *b, uint32_t set) {
 static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
   if (s->scalar) return s->several;
   if (b->several) return true;
-  bool mixed = !(b->flags & REACH_UNMIXED) || (b->flags & REACH_TOKEN) || s->back;
-  return mixed && sums_siblings(s) && (s->back || reach_set_count(s->pool, set) > 1);
+  bool mixed = !(b->flags & REACH_UNMIXED) || (b->flags & REACH_TOKEN) || s->labels;
+  return mixed && sums_siblings(s) && (s->labels || reach_set_count(s->pool, set) > 1);
 }
 
 /* Behind a layer that mixes it does not matter which of many places there are. */
 static uint32_t clipped(const reach_step *s, unsigned flags, uint32_t set) {
   bool hidden = !(flags & (REACH_UNMIXED | REACH_MIXED));
-  if (s->back || s->widest) return hidden ? (uint32_t)REACH_FULL : set;
+  if (s->labels || s->widest) return hidden ? (uint32_t)REACH_FULL : set;
   bool wide =
       !(flags & REACH_UNMIXED) && 2 * (int64_t)reach_set_count(s->pool, set) >= s->pool->places;
   return wide ? (uint32_t)REACH_FULL : set;
@@ -312,9 +312,7 @@ static int siblings_of(const reach_step *s) {
   return 0;
 }
 
-/* What the budget does not pay for is as the worst of what it is made of: the most exposed, and as
- * narrow as the narrowest. */
-static clv_code give_up(reach_step *s, reach_value *ret, clv_err *err) {
+clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) {
   const reach_value *from = s->whole ? s->whole : s->from;
   reach_element worst = REACH_ABSENT, narrow = REACH_ABSENT;
   s->sums = false;
@@ -330,7 +328,7 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
   int64_t index[CLV_MAX_RANK] = {0}, steps[CLV_MAX_RANK];
   *ret = (reach_value){.shape = s->to};
   keep_extents(s, ret);
-  if (!reach_charge_work(s->pool, reach_value_count(ret))) return give_up(s, ret, err);
+  if (!reach_charge_work(s->pool, reach_value_count(ret))) return reach_give_up(s, ret, err);
   CLV_TRY(reach_value_alloc(ret, err));
   reach_value_steps(s->from, steps);
   if (grows(s, ret))
@@ -342,7 +340,7 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
     }
   if (s->pool->spent) {
     reach_value_done(ret);
-    return give_up(s, ret, err);
+    return reach_give_up(s, ret, err);
   }
   ret->siblings = siblings_of(s);
   reach_compress(ret);
@@ -366,7 +364,7 @@ static void mark_dropped(const reach_step *s, reach_value *ret) {
 static clv_code flow(reach_step *s, reach_value *ret, clv_err *err) {
   if (s->relation->none) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
   if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
-  if (s->pool->spent) return give_up(s, ret, err);
+  if (s->pool->spent) return reach_give_up(s, ret, err);
   reach_value varying = {0};
   const reach_value *from = s->from;
   if (s->weighs && !s->back && !s->widest) CLV_TRY(reach_drop_uniform_columns(s, &varying, err));

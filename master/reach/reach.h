@@ -44,14 +44,20 @@ typedef struct clv_reach {
   bool sums_none;            /* none of them does */
   bool thinned;              /* some are left with one by dropout too often */
   bool gave_up;              /* the budget did not do: it may be wider and better hidden */
+  int reader;                /* of clv_reach_returned: the node whose derivative reads the worst of
+                              * it; -1: the loss */
 } clv_reach;
 
 /* layers, ret: [g->n_nodes]. Values of layers behind `last` are not looked at. */
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                            clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* The same of gradients, of values that layers 0..`first` and inputs make and all behind them.
- * `bare` says that an element has the gradient of one output alone. Of a model with one output a
- * layer sums where it has several inputs. */
+/* What gradients of values show of records to whoever knows the values in `known`: [n_nodes].
+ * Gradients are followed to what layers 0..`first` and inputs make. */
+clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
+                            uint32_t first, clv_reach *ret, clv_err *err) CLV_USE_RESULT;
+/* What gradients show of labels, of values that layers 0..`first` and inputs make, and of all
+ * behind them. `bare` says that an element has the gradient of one output alone. Of a model with
+ * one output a layer sums where it has several inputs. */
 clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, uint32_t first,
                             clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 

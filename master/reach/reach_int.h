@@ -3,7 +3,8 @@
  * reach_int: what the files of this folder know for each other. sets.c has sets of places,
  * relations.c what each op does to elements, values.c the elements of a value, propagate.c one step
  * from value to value, uniform_columns.c what a layer is given alike at all of its positions,
- * forward.c and backward.c walk the graph.
+ * nodes.c what is of one node. forward.c walks the graph from the records, returned.c from there
+ * back in gradients, and backward.c from the labels.
  */
 #ifndef CLEAVE_MASTER_REACH_INT_H
 #define CLEAVE_MASTER_REACH_INT_H
@@ -163,11 +164,20 @@ typedef enum reach_channels {
   REACH_CHANNELS_ANY,
   REACH_CHANNELS_EACH,  /* nothing: it takes each by itself */
   REACH_CHANNELS_FIRST, /* [N, channels, places...], where it has one group */
+  REACH_CHANNELS_LAST,  /* [N, steps, channels] */
 } reach_channels;
 
 /* The row of an op. */
 typedef struct reach_op {
   void (*relate)(const clv_op_site *site, const clv_shape *out, int input, reach_relation *ret);
+  /* Does the derivative by input `to` depend on input `of`? On the op's output it depends as on all
+   * inputs that this is made of. */
+  bool (*reads)(int to, int of);
+  /* How the gradient of input `to` of two depends on the other one; NULL: as the output does. */
+  void (*back)(const clv_op_site *site, int to, reach_relation *ret);
+  /* Which elements of the output's gradient make any of the input's other than zero, where relate
+   * does not say it; NULL: it does. */
+  void (*spread)(const clv_op_site *site, reach_relation *ret);
   reach_channels channels;
   bool product; /* a zero in one input makes the output zero */
   /* Of all values of one axis: what is left is a constant if that has one value. NULL: no. */
@@ -181,7 +191,8 @@ const reach_op *reach_op_of(clv_op op); /* NULL for inputs */
 typedef struct reach_step {
   reach_pool *pool;
   const reach_relation *relation;
-  bool back; /* from the output to the input */
+  bool back;   /* from the output to the input */
+  bool labels; /* places are outputs of the model */
   const reach_value *from;
   /* `from` with what reach_drop_uniform_columns leaves out; NULL: nothing is */
   const reach_value *whole;
@@ -202,6 +213,9 @@ typedef struct reach_step {
 
 /* The elements of an input's share in an output, or of an output's gradient in an input's. */
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
+/* All elements are as the worst of what they are made of: the most exposed, and as narrow as the
+ * narrowest. */
+clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- columns (uniform_columns.c) ------------------------------------------------------------- */
 
@@ -209,11 +223,36 @@ clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_
  * without elements where there are none. */
 clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- both directions (forward.c) ------------------------------------------------------------- */
+/* ---- from the records, and back (returned.c) ------------------------------------------------- */
 
+/* One reading of where the channels of records are. */
+typedef struct reach_walk {
+  const clv_graph *g;
+  const clv_reach_layer *layers;
+  const bool *known;      /* [n_nodes] values that count as constants; NULL: none */
+  uint32_t last, back_to; /* layers: back_to has the last one that no gradient passes */
+  bool returns;           /* what is found is that of gradients */
+  bool channels_last;
+  bool lays_out; /* a flat record has the places of the form that the graph gives it */
+  reach_pool pool;
+  int64_t places, tokens, tokens_at;   /* tokens: places of sequences, -1: there are none */
+  reach_value *values[REACH_PROFILES]; /* [n_nodes] */
+  int *origin;                         /* [n_nodes] the node whose multiple a value is, */
+  double *factor;                      /* and its factor */
+  clv_reach *found;                    /* [n_nodes] of this reading */
+} reach_walk;
+
+/* w->found of w->values becomes that of gradients. */
+clv_code reach_walk_back(reach_walk *w, clv_err *err) CLV_USE_RESULT;
+
+/* ---- all directions (forward.c) ------------------------------------------------------------- */
+
+static inline int64_t reach_groups_of(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
 clv_shape reach_shape(const clv_graph *g, int node);                /* for one record */
 void reach_op_site(const clv_graph *g, int node, clv_op_site *ret); /* the same of its inputs */
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret);
+/* Node k normalizes one value alone, so it is a constant. */
+bool reach_is_constant(const clv_graph *g, int k);
 /* The step of node k with its input i, but for `from`. */
 reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
                          const clv_reach_layer *layers, reach_relation *relation);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What each op does to elements, without numbers: along which axes an output depends on which
- * inputs. An op of kernels/ops.def without a row here does not compile.
+ * inputs, and which inputs its derivatives read. An op of kernels/ops.def without a row here does
+ * not compile, nor does a row without both.
  */
 #include "master/reach/reach_int.h"
 
@@ -201,42 +202,91 @@ static void of_no_path(const clv_op_site *s, const clv_shape *out, int input, re
   r->none = true;
 }
 
+/* ---- derivatives ----------------------------------------------------------------------------- */
+
+static bool reads_nothing(int to, int of) {
+  (void)to, (void)of;
+  return false;
+}
+
+/* Signs, slopes, and which of a window was the largest. */
+static bool reads_own(int to, int of) { return to == of; }
+
+static bool reads_other(int to, int of) { return to != of; }
+
+/* The gradient of values is weighed by scores, that of scores by values as well. */
+static bool reads_scores(int to, int of) { return of < 2 || (of == 2 && to < 2); }
+
+/* [..., m, k] by [..., k, n]: what an element of one factor's gradient sums of the other one. */
+static void multiplied_back(const clv_op_site *s, int to, reach_relation *r) {
+  int last = s->in[to].rank - 1;
+  put_axes(r, 1, last - 1);
+  if (to)
+    put_same(r, last - 1, last);
+  else
+    put_same(r, last, last - 1);
+}
+
+static void along_last(const clv_op_site *s, reach_relation *r) {
+  put_axes(r, 1, s->in[0].rank - 1);
+}
+
+static void along_trailing(const clv_op_site *s, reach_relation *r) {
+  put_axes(r, 1, s->in[0].rank - clv_trailing_dims(s).rank);
+}
+
+static void along_group(const clv_op_site *s, reach_relation *r) {
+  int64_t n = s->in[0].dim[1] / CLV_MAX(s->attrs->groups, 1);
+  put_blocks(r, 1, n, n);
+}
+
+static void along_channel(const clv_op_site *s, reach_relation *r) {
+  (void)s;
+  put_same(r, 1, 1);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define EACH \
-  { .relate = each, .channels = REACH_CHANNELS_EACH }
+/* A row has a relation and what derivatives read. */
+#define ROW(relation, derivative, ...) \
+  { .relate = relation, .reads = reads_##derivative, __VA_ARGS__ }
+#define EACH(derivative, ...) ROW(each, derivative, .channels = REACH_CHANNELS_EACH, __VA_ARGS__)
+#define NORM(axes, ...) ROW(each, own, .spread = along_##axes, __VA_ARGS__)
 #define FIRST .channels = REACH_CHANNELS_FIRST
+#define LAST .channels = REACH_CHANNELS_LAST
+#define PRODUCT .product = true
+#define OF(count) .normalizes = count
 
-static const reach_op op_linear = {.relate = row}, op_conv2d = {.relate = windows, FIRST},
-                      op_conv1d = {.relate = windows, FIRST},
-                      op_conv_transpose2d = {.relate = unwindows, FIRST},
-                      op_conv_transpose1d = {.relate = unwindows, FIRST},
-                      op_lstm = {.relate = steps}, op_embedding = {.relate = looked_up},
-                      op_mean = {.relate = averaged},
-                      op_matmul = {.relate = multiplied, .product = true},
-                      op_attention = {.relate = attended}, op_add = {.relate = each},
-                      op_mul = {.relate = each, .product = true};
-static const reach_op op_maxpool = {.relate = pooled, FIRST},
-                      op_avgpool = {.relate = pooled, FIRST},
-                      op_globalavgpool = {.relate = pooled_whole, FIRST};
-static const reach_op op_relu = EACH, op_sigmoid = EACH, op_tanh = EACH, op_gelu = EACH,
-                      op_gelu_tanh = EACH, op_silu = EACH, op_leaky_relu = EACH, op_dropout = EACH,
-                      op_wait = EACH,
-                      op_scale = {.relate = scaled, .channels = REACH_CHANNELS_EACH};
-static const reach_op op_positions = {.relate = each}, op_rotary = {.relate = each},
-                      op_rmsnorm = {.relate = each},
-                      op_softmax = {.relate = each, .normalizes = last_extent},
-                      op_log_softmax = {.relate = each, .normalizes = last_extent},
-                      op_layernorm = {.relate = each, .normalizes = trailing},
-                      op_batchnorm = {.relate = each, FIRST},
-                      op_groupnorm = {.relate = each, .normalizes = of_group, FIRST};
-static const reach_op op_flatten = {.relate = reshaped}, op_reshape = {.relate = reshaped},
-                      op_permute = {.relate = permuted}, op_concat = {.relate = joined},
-                      op_slice = {.relate = sliced}, op_prepend = {.relate = prepended},
-                      op_last = {.relate = ended};
-static const reach_op op_cross_entropy = {.relate = of_no_path}, op_nll = {.relate = of_no_path},
-                      op_mse = {.relate = of_no_path}, op_bce = {.relate = of_no_path},
-                      op_bce_with_logits = {.relate = of_no_path};
+static const reach_op op_linear = ROW(row, nothing, ), op_conv2d = ROW(windows, nothing, FIRST),
+                      op_conv1d = ROW(windows, nothing, FIRST),
+                      op_conv_transpose2d = ROW(unwindows, nothing, FIRST),
+                      op_conv_transpose1d = ROW(unwindows, nothing, FIRST),
+                      op_lstm = ROW(steps, own, LAST), op_embedding = ROW(looked_up, nothing, ),
+                      op_mean = ROW(averaged, nothing, ),
+                      op_matmul = ROW(multiplied, other, PRODUCT, .back = multiplied_back),
+                      op_attention = ROW(attended, scores, ), op_add = ROW(each, nothing, ),
+                      op_mul = ROW(each, other, PRODUCT);
+static const reach_op op_maxpool = ROW(pooled, own, FIRST),
+                      op_avgpool = ROW(pooled, nothing, FIRST),
+                      op_globalavgpool = ROW(pooled_whole, nothing, FIRST);
+static const reach_op op_relu = EACH(own, ), op_sigmoid = EACH(own, ), op_tanh = EACH(own, ),
+                      op_gelu = EACH(own, ), op_gelu_tanh = EACH(own, ), op_silu = EACH(own, ),
+                      op_leaky_relu = EACH(own, ), op_dropout = EACH(nothing, ),
+                      op_wait = EACH(nothing, ),
+                      op_scale = ROW(scaled, nothing, .channels = REACH_CHANNELS_EACH);
+static const reach_op op_positions = ROW(each, nothing, ), op_rotary = ROW(each, nothing, ),
+                      op_rmsnorm = NORM(last, ), op_softmax = NORM(last, OF(last_extent)),
+                      op_log_softmax = NORM(last, OF(last_extent)),
+                      op_layernorm = NORM(trailing, OF(trailing)),
+                      op_batchnorm = NORM(channel, FIRST),
+                      op_groupnorm = NORM(group, OF(of_group), FIRST);
+static const reach_op op_flatten = ROW(reshaped, nothing, ), op_reshape = ROW(reshaped, nothing, ),
+                      op_permute = ROW(permuted, nothing, ), op_concat = ROW(joined, nothing, ),
+                      op_slice = ROW(sliced, nothing, ), op_prepend = ROW(prepended, nothing, ),
+                      op_last = ROW(ended, nothing, );
+static const reach_op op_cross_entropy = ROW(of_no_path, own, ), op_nll = ROW(of_no_path, own, ),
+                      op_mse = ROW(of_no_path, own, ), op_bce = ROW(of_no_path, own, ),
+                      op_bce_with_logits = ROW(of_no_path, own, );
 
 const reach_op *reach_op_of(clv_op op) {
   static const reach_op *const ops[] = {

@@ -90,6 +90,8 @@ static void record_look(const clv_run *r) {
   clv_look_result_text(&look->of[CLV_LOOK_PIXELS], l.look.pixels);
   clv_look_result_text(&look->of[CLV_LOOK_TOKENS], l.look.tokens);
   clv_look_result_text(&look->of[CLV_LOOK_LABELS], l.look.labels);
+  clv_look_result_text(&look->of[CLV_LOOK_FEATURES], l.look.features);
+  clv_look_result_text(&look->of[CLV_LOOK_GROUPS], l.look.groups);
   clv_egress_record_look(r->record, &l);
 }
 

@@ -504,7 +504,7 @@ typedef struct clv_policy_config {
   clv_text_list overrides; /* always empty */
   uint64_t version;        /* 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
-      min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos;
+      min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos;
   clv_text_list workers;                        /* identities, at least 1 */
   clv_text_list kinds;                          /* "activation", "gradient", "weights" */
   clv_number_list largest_shape;                /* whole numbers; the first is of samples */
@@ -516,7 +516,8 @@ typedef struct clv_policy_config {
     clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
     bool labels, labels_readable, raw, front_known, tokens;
   } allow;
-  double max_read[3]; /* of pixels, tokens, labels: what a look may read; 1: anything */
+  double max_read[5]; /* of pixels, tokens, labels, features, groups: what a look may read; 1:
+                         anything */
 } clv_policy_config;
 
 /* ---- functions ------------------------------------------------------------------------------- */

@@ -58,6 +58,12 @@ static const clv_row rows[] = {
     {.path = "max_read.labels", .kind = CLV_ROW_NUMBER, .offset = AT(max_read[2]),
      .pos = AT(labels_pos), .low = 0, .high = 1, .initial = "1",
      .doc = "Labels that gradients name by sign, length or direction."},
+    {.path = "max_read.features", .kind = CLV_ROW_NUMBER, .offset = AT(max_read[3]),
+     .pos = AT(features_pos), .low = 0, .high = 1, .initial = "1",
+     .doc = "Correlation of what is sent with single features of the records."},
+    {.path = "max_read.groups", .kind = CLV_ROW_NUMBER, .offset = AT(max_read[4]),
+     .pos = AT(groups_pos), .low = 0, .high = 1, .initial = "1",
+     .doc = "Records of which gradients say that they share a label, whatever it is."},
 
     {.path = "allow", .kind = CLV_ROW_SECTION, .pos = AT(allow.pos),
      .doc = "What a session needs its own word for in `privacy`, and this file's word too."},

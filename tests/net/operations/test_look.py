@@ -10,6 +10,7 @@ LINEAR = "[{op: linear, out: 16}]"
 HEADS = ["[{op: linear, out: %d}]", "[{op: linear, out: 32}, {op: relu}, {op: linear, out: %d}]",
          "[{op: linear, out: 32}, {op: relu}, {op: linear, out: 32}, {op: relu}, {op: linear, out: %d}]"]
 EMBEDDING = "{op: embedding, rows: %d, out: 16}" % ROWS
+ALL = READABLE + ", raw_input_leaves: true"
 suite = Suite()
 cluster = None
 
@@ -36,6 +37,8 @@ def data(folder):
     for classes in (2, 10):
         wholes(f"y{classes}", classes)
     floats("real", 1)
+    floats("three", 3)
+    wholes("words", 5000, PLACES)
 
     def numbers(name, of):
         rows = [of(i) for i in range(RECORDS)]
@@ -49,6 +52,13 @@ def data(folder):
     numbers("wide", lambda i: [r.gauss(0, 1) for _ in range(3)])
     for classes in (2, 10):
         numbers(f"hot{classes}", lambda i: [float(k == at) for at in [r.randrange(classes)] for k in range(classes)])
+    numbers("thirteenth", lambda i: [r.uniform(-1, 1) * (k == 12) for k in range(16)])
+    numbers("hundredth", lambda i: [r.uniform(-9, 9) if k == 99 else r.uniform(-1e-3, 1e-3) for k in range(300)])
+    numbers("bits", lambda i: [float(k == 12 and r.randrange(2)) for k in range(16)])
+    numbers("unscaled", lambda i: [r.gauss(0, 1) * (10000 if k == 5 else 1) for k in range(16)])
+    numbers("one", lambda i: [r.gauss(0, 1) if k == 5 else 3. for k in range(16)])
+    numbers("copies", lambda i: [r.gauss(0, 1)] * 16)
+    numbers("alike", lambda i: [a + r.gauss(0, .5) for a in [r.gauss(0, 1)] for k in range(16)])
     numbers("same", lambda i: [1., 2., 3., 4.])
     numbers("kinds", lambda i: [float(k == at) for at in [r.randrange(8)] for k in range(8)])
     numbers("codes", lambda i: [(.1, .7, 3)[r.randrange(3)], r.randrange(4)])
@@ -61,8 +71,8 @@ def session(name, front, x, head, y, loss="{kind: cross_entropy}", middle="[{op:
                            f"train: {{batch: 16, max_steps: {steps}, optimizer: {{kind: sgd, lr: 0.01}}}}\n" + more, keys)
 
 
-def plan(name, *args, **more):
-    done = master("plan", "--json", session(name, *args, keys=READABLE, **more), cwd=cluster.dir)
+def plan(name, *args, keys=READABLE, **more):
+    done = master("plan", "--json", session(name, *args, keys=keys, **more), cwd=cluster.dir)
     assert done.returncode == 0, (name, done.stderr)
     facts = json.loads(done.stdout)
     return {**facts["look"], "privacy": facts["privacy"], "egress": facts["egress"]}
@@ -88,6 +98,10 @@ def labels_of_few_classes_are_readable_through_layers():
         assert look["labels"]["read"] > .99, (loss, look)
     done = master("plan", session("said", LINEAR, "vector", HEADS[2] % 2, "y2", "{kind: cross_entropy, weight: [1, 50]}", keys=READABLE), cwd=cluster.dir)
     assert re.search(r"labels: loss.weight makes gradients of some classes longer", done.stdout), done.stdout
+    for loss, y, n, says in (("{kind: mse}", "signs", 1, False), ("{kind: bce_with_logits}", "soft", 1, False), ("{kind: cross_entropy}", "y10", 10, False),
+                             ("{kind: cross_entropy, ignore_index: 0}", "y10", 10, True)):
+        done = master("plan", session("said", LINEAR, "vector", HEADS[2] % n, y, loss, keys=READABLE), cwd=cluster.dir)
+        assert done.returncode == 0 and ("labels: those that are 0" in done.stdout) == says, (loss, done.stdout, done.stderr)
 
 
 @suite.test
@@ -102,6 +116,9 @@ def numeric_labels_are_readable_from_gradients():
     for y, n in (("hot2", 2), ("wide", 3)):
         look = plan(y, LINEAR, "vector", HEADS[1] % n, y, "{kind: mse}")
         assert look["labels"]["read"] > .3, (y, look)
+    for y, loss, least in (("thirteenth", "{kind: mse}", .3), ("bits", "{kind: bce_with_logits}", .3), ("hundredth", "{kind: mse}", .3)):
+        look = plan(y, LINEAR, "vector", "[{op: linear, out: 64}, {op: tanh}, {op: linear, out: %d}]" % (300 if y == "hundredth" else 16), y, loss)
+        assert look["labels"]["read"] > least, (y, look)
     look = plan("hot10", LINEAR, "vector", HEADS[2] % 10, "hot10", "{kind: mse}")
     assert look["labels"]["read"] < .3, look
     look = plan("soft", LINEAR, "vector", HEADS[1] % 1, "soft", "{kind: bce_with_logits}")
@@ -157,6 +174,52 @@ def tokens_and_images_are_readable():
 
 
 @suite.test
+def dominating_feature_needs_the_raw_input_key():
+    """By the sizes of columns, values and factors, which no rule over a graph sees; secret sums of
+    features of one size, independent or alike, show none of them."""
+    both = "[{op: linear, out: 16, name: m}, {op: scale, factor: 1.0e-6, name: z}, {op: scale, factor: 0.1, from: [input], name: x}, {op: add, from: [x, z]}]"
+    nothing = "[{op: linear, out: 16}, {op: dropout, p: 1, name: z}, {op: add, from: [input, z]}]"
+    for x in ("unscaled", "one", "copies"):
+        look = plan(x, LINEAR, x, HEADS[0] % 10, "y10", keys=ALL)
+        assert look["features"]["read"] > .99 and "RAW INPUT" in look["egress"][0]["shows"], (x, look)
+        refused("plan", session(x, LINEAR, x, HEADS[0] % 10, "y10"), "can read features from the activation of stage 'a'", "standardize the data", "privacy.raw_input_leaves: true")
+    for front in (both, nothing):
+        look = plan("sizes", front, "vector", HEADS[0] % 10, "y10", keys=ALL)
+        assert look["features"]["read"] > .99, (front, look)
+    for x in ("vector", "three", "alike"):
+        for front in (LINEAR, "[{op: linear, out: 64}, {op: relu}, {op: linear, out: 32}]"):
+            look = plan(x, front, x, HEADS[0] % 10, "y10")
+            assert look["features"]["read"] < .8 and look["privacy"]["records"] == "mixed", (x, front, look)
+    pixels = ("[{op: slice, dim: 1, stop: 1}, {op: reshape, shape: [144, 1], name: i}, {op: scale, factor: 0}, {op: positions, rows: 144, init_std: 1, name: p}, "
+              "{op: mul, from: [i, p]}, {op: reshape, shape: [1, 12, 12]}]")
+    look = plan("places", pixels, "image", "[{op: flatten}, {op: linear, out: 10}]", "y10", keys=ALL)
+    assert look["features"]["read"] > .99 and look["pixels"]["read"] < .5, look
+
+
+@suite.test
+def tokens_with_a_factor_per_place_are_read():
+    """Of so many words few come twice: what one says at its place does not depend on the rest."""
+    of_place = "[{op: embedding, rows: 5000, out: 16, name: e}, {op: linear, out: 16, name: m}, {op: scale, factor: 0, from: [e]}, {op: positions, rows: %d, init_std: 1, name: s}, {op: mul, from: [m, s]}]" % PLACES
+    look = plan("factors", of_place, "words", "[{op: mean, dim: 1}, {op: linear, out: 10}]", "y10")
+    assert look["features"]["read"] > .95 and "TOKENS" in look["egress"][0]["shows"], look
+    look = plan("whole", "[{op: embedding, rows: 5000, out: 16}, {op: flatten}, {op: linear, out: 32}]", "words", HEADS[0] % 10, "y10")
+    assert look["features"]["read"] < .3 and look["privacy"]["records"] == "mixed", look
+
+
+@suite.test
+def records_with_equal_labels_form_readable_groups():
+    """Up to the names of the classes, which needs no key."""
+    for head in (HEADS[0], "[{op: linear, out: 64}, {op: tanh}, {op: linear, out: %d}]"):
+        path = session("shared", LINEAR, "vector", head % 10, "y10")
+        done = master("plan", path, cwd=cluster.dir)
+        assert done.returncode == 0 and re.search(r"label groups (0\.9\d|1\.00) by clusters of directions: which records share a label can be read", done.stdout), done.stdout
+        look = plan("shared", LINEAR, "vector", head % 10, "y10")
+        assert look["groups"]["read"] > .9 and look["labels"]["read"] < .3 and look["privacy"]["labels"] == "inferable", look
+    look = plan("reals", LINEAR, "vector", HEADS[0] % 1, "real", "{kind: mse}")
+    assert look["groups"] == {"state": "not applicable", "why": "labels are no classes"}, look
+
+
+@suite.test
 def probe_that_cannot_run_is_reported():
     digest = "0" * 64
     text = session("artifact", LINEAR, "vector", HEADS[0] % 10, "y10", keys=READABLE)
@@ -189,6 +252,7 @@ def nothing_to_read_is_reported_as_not_applicable():
         done = master("plan", "--json", path, cwd=cluster.dir)
         assert done.returncode == 0, (name, done.stderr)
         look = json.loads(done.stdout)["look"]
+        assert look["features"]["state"] != "looked at" and look["groups"]["state"] == look["labels"]["state"], look
         return [look[k]["state"] for k in ("pixels", "tokens", "labels")], look
 
     none, unread = "not applicable", "not looked at"
@@ -224,10 +288,11 @@ def readability_figures_are_stored_with_the_run():
     assert done.returncode == 0, done.stdout + done.stderr
     assert master("eval", path, cwd=cluster.dir).returncode == 0
     with open(os.path.join(cluster.dir, "runs/kept/run.json")) as f:
-        assert re.fullmatch(r"pixels not applicable, tokens not applicable, labels [01]\.\d\d", json.load(f)["attempts"][-1]["look"])
+        assert re.fullmatch(r"pixels not applicable, tokens not applicable, labels [01]\.\d\d, features [01]\.\d\d, groups [01]\.\d\d", json.load(f)["attempts"][-1]["look"])
     page = master("egress", "kept", "--json", cwd=cluster.dir)
     attempts = [line for line in map(json.loads, page.stdout.splitlines()) if line["event"] == "attempt"]
     assert [(a["command"], a["looked_at"]) for a in attempts] == [("train", 64), ("train", 64), ("eval", 64)], attempts
+    assert float(attempts[0]["groups"]) > .5 and float(attempts[0]["features"]) < .9 and attempts[2]["groups"] == "not applicable", attempts
     assert float(attempts[0]["labels"]) > .5 and attempts[2]["labels"] == "not applicable", attempts
     path = session("same", "[{op: conv2d, out: 8, kernel: 3, pad: 1}]", "image", "[{op: flatten}, {op: linear, out: 10}]", "y10", keys="", steps=1)
     for command in ("train", "eval"):  # nothing is learned in between
@@ -236,7 +301,7 @@ def readability_figures_are_stored_with_the_run():
     page = master("egress", "same", "--json", cwd=cluster.dir)
     train, evaluation = [line for line in map(json.loads, page.stdout.splitlines()) if line["event"] == "attempt"]
     assert 0 < float(train["pixels"]) == float(evaluation["pixels"]), page.stdout
-    assert "an onlooker reads: pixels not applicable" in master("egress", "kept", cwd=cluster.dir).stdout
+    assert re.search("an onlooker reads: pixels not applicable, .*, features [01].*, label groups [01]", master("egress", "kept", cwd=cluster.dir).stdout)
 
 
 with Cluster(2) as cluster:

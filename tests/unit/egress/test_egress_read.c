@@ -45,9 +45,13 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_int_equal(b.attempts[0].last_id, 2);
 }
 
-#define LOOK(n)            \
-  HEAD("look", "1.000", n) \
-  ",\"records\":64,\"pixels\":\"0.82\",\"tokens\":\"not looked at\",\"labels\":\"0.04\"}\n"
+#define LOOK_OF(n, more)                                                                      \
+  HEAD("look", "1.000", n)                                                                    \
+  ",\"records\":64,\"pixels\":\"0.82\",\"tokens\":\"not looked at\",\"labels\":\"0.04\"" more \
+  "}"                                                                                         \
+  "\n"
+#define LOOK(n) LOOK_OF(n, "")
+#define FEATURES ",\"features\":\"0.50\",\"groups\":\"1.00\""
 
 static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   (void)state;
@@ -57,6 +61,10 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   assert_true(b.attempts[0].looked && !b.attempts[1].looked);
   assert_int_equal(b.attempts[0].look.look.records, 64);
   assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
+  assert_string_equal(b.attempts[0].look.look.features, ""); /* as records had it at first */
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary later = {0};
+  assert_ok(read_text(ATTEMPT("1") LOOK_OF("1", FEATURES), &later, &err), &err);
+  assert_string_equal(later.attempts[0].look.look.groups, "1.00");
   assert_int_equal(read_text(ATTEMPT("1") LOOK("1") LOOK("1"), &none, &err), CLV_DATA_LOSS);
   assert_non_null(strstr(err.text, "egress.jsonl:3: attempt 1 has looked before"));
 }

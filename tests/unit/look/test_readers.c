@@ -14,7 +14,7 @@
 
 #include "master/look/look.h"
 
-enum { RECORDS = 64, SIDE = 8, TOKENS = 12, ROWS = 50, WIDTH = 16, SAMPLES = 512 };
+enum { RECORDS = 64, SIDE = 8, TOKENS = 12, ROWS = 50, WIDTH = 16, SAMPLES = 512, COLUMNS = 40 };
 static const clv_look_split half = {RECORDS, RECORDS / 2};
 
 static void fill(uint32_t stream, float *to, size_t n) {
@@ -125,23 +125,71 @@ static void token_reader_detects_a_single_position(void **state) {
   assert_true(read_tokens(last[0], CLV_SHAPE(WIDTH)) > .5);
 }
 
+/* ---- features -------------------------------------------------------------------------------- */
+
+static double read_features(const float *records, size_t n_features, const float *values,
+                            size_t n_values) {
+  clv_err err;
+  clv_look_reading read;
+  const clv_look_features f = {records, n_features, n_features, values, n_values, n_values};
+  assert_int_equal(clv_look_features_read(&f, half, &read, &err), CLV_OK);
+  return read.figure;
+}
+
+/* Sums of `n` features with random weights, of which one feature may have another size. */
+static void sum_features(const float *records, size_t n, float size, float sums[RECORDS][WIDTH]) {
+  static float weight[WIDTH * WIDTH];
+  fill(12, weight, WIDTH * n);
+  for (size_t i = 0; i < (size_t)RECORDS * WIDTH; i++) {
+    float sum = 0;
+    for (size_t k = 0; k < n; k++)
+      sum += records[i / WIDTH * n + k] * weight[i % WIDTH * n + k] * (k == 1 ? size : 1);
+    sums[i / WIDTH][i % WIDTH] = sum;
+  }
+}
+
+static void feature_reader_detects_dominating_features(void **state) {
+  (void)state;
+  static float records[RECORDS * WIDTH], sums[RECORDS][WIDTH], noise[RECORDS * WIDTH];
+  static const size_t widths[] = {2, 3, 5, 8, WIDTH};
+  fill(10, records, RECORDS * WIDTH);
+  for (size_t k = 0; k < CLV_COUNT(widths); k++) {
+    sum_features(records, widths[k], 1, sums);
+    assert_true(read_features(records, widths[k], sums[0], WIDTH) < .8);
+    sum_features(records, widths[k], 1e4f, sums);
+    assert_true(read_features(records, widths[k], sums[0], WIDTH) > .99);
+  }
+  fill(11, noise, RECORDS * WIDTH);
+  assert_true(read_features(records, WIDTH, noise, WIDTH) < .5);
+  for (size_t i = 0; i < RECORDS; i++) noise[i * WIDTH + 7] = -3 * records[i * WIDTH + 2];
+  assert_true(read_features(records, WIDTH, noise, WIDTH) > .99); /* one value of many */
+  for (size_t i = 0; i < (size_t)RECORDS * WIDTH; i++) records[i] = records[i / WIDTH * WIDTH];
+  sum_features(records, WIDTH, 1, sums);
+  assert_true(read_features(records, WIDTH, sums[0], WIDTH) > .99); /* copies of one */
+}
+
 /* ---- labels ---------------------------------------------------------------------------------- */
 
 static float gradients[SAMPLES][WIDTH];
 static int64_t labels[SAMPLES];
 
-static clv_look_reading read_labels(size_t n_lengths) {
+static clv_look_reading read_columns(const int64_t *label, size_t n_columns, size_t n_lengths) {
   clv_err err;
   clv_look_reading read;
+  size_t lengths[COLUMNS];
+  for (size_t k = 0; k < n_columns; k++) lengths[k] = n_lengths;
   const clv_look_gradients g = {.values = gradients[0],
-                                .label = labels,
+                                .label = label,
                                 .n = SAMPLES,
                                 .n_fit = SAMPLES / 2,
                                 .width = WIDTH,
-                                .n_lengths = n_lengths};
+                                .n_columns = n_columns,
+                                .n_lengths = lengths};
   assert_int_equal(clv_look_labels(&g, &read, &err), CLV_OK);
   return read;
 }
+
+static clv_look_reading read_labels(size_t n_lengths) { return read_columns(labels, 1, n_lengths); }
 
 static void draw_gradients(size_t classes) {
   fill(9, gradients[0], sizeof gradients / sizeof(float));
@@ -189,6 +237,40 @@ static void label_reader_detects_class_gradient_norms(void **state) {
   assert_true(read_labels(2).figure < .7);
 }
 
+static void label_reader_reads_the_last_of_many_columns(void **state) {
+  (void)state;
+  static int64_t columns[COLUMNS][SAMPLES];
+  draw_gradients(2);
+  for (size_t i = 0; i < SAMPLES; i++) columns[COLUMNS - 1][i] = labels[i];
+  assert_true(read_columns(columns[0], COLUMNS, 2).figure < .2);
+  for (size_t i = 0; i < SAMPLES; i++) gradients[i][3] = labels[i] ? 1e-6f : -1e-6f;
+  clv_look_reading read = read_columns(columns[0], COLUMNS, 2);
+  assert_true(read.figure > .99);
+  assert_string_equal(read.by, "sign");
+}
+
+static void group_reader_finds_classes_without_their_names(void **state) {
+  (void)state;
+  static float directions[10][WIDTH];
+  static const size_t lengths[] = {2};
+  const clv_look_gradients g = {gradients[0], labels, SAMPLES, SAMPLES / 2,
+                                WIDTH,        1,      lengths, false};
+  clv_look_reading read;
+  clv_err err;
+  draw_gradients(10);
+  assert_int_equal(clv_look_label_groups(&g, &read, &err), CLV_OK);
+  assert_true(read.figure < .2);
+  fill(13, directions[0], sizeof directions / sizeof(float));
+  for (size_t i = 0; i < SAMPLES; i++) {
+    for (size_t k = 0; k < WIDTH; k++)
+      gradients[i][k] = gradients[i][k] * .2f + directions[labels[i]][k];
+    scale(i, powf(20, (float)(i % 3))); /* lengths say nothing */
+  }
+  assert_int_equal(clv_look_label_groups(&g, &read, &err), CLV_OK);
+  assert_true(read.figure > .95);
+  assert_true(read_labels(2).figure < .3);
+}
+
 /* Two groups cannot name ten classes; who has no label is not counted. */
 static void two_groups_do_not_reveal_ten_classes(void **state) {
   (void)state;
@@ -210,6 +292,9 @@ int main(void) {
       cmocka_unit_test(label_reader_detects_labels_and_names_the_method),
       cmocka_unit_test(label_reader_detects_class_gradient_norms),
       cmocka_unit_test(two_groups_do_not_reveal_ten_classes),
+      cmocka_unit_test(label_reader_reads_the_last_of_many_columns),
+      cmocka_unit_test(feature_reader_detects_dominating_features),
+      cmocka_unit_test(group_reader_finds_classes_without_their_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

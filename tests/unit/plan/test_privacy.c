@@ -530,6 +530,90 @@ static void head_findings_match_the_table(void **state) {
   for (size_t i = 0; i < CLV_COUNT(heads); i++) check_head(&heads[i]);
 }
 
+/* ---- records in gradients -------------------------------------------------------------------- */
+
+typedef struct returned_row {
+  const clv_shape *sample;
+  const char *front, *head; /* between them w1 makes `back` of the front's */
+  clv_findings want;        /* of the records, in the gradient for `back` */
+} returned_row;
+
+#define FLAT "{op: flatten}, {op: linear, out: 16}"
+#define IMAGE "{op: flatten}, {op: linear, out: 36}, {op: reshape, shape: [1, 6, 6]}"
+#define WORDS EMBEDDING ", {op: flatten}, {op: linear, out: 48}, {op: reshape, shape: [12, 4]}"
+#define MADE "{op: linear, out: 16, from: [input], name: made}"
+#define END ", {op: flatten}, {op: linear, out: 8}, {op: relu}, {op: linear, out: 3}"
+
+static const returned_row returned[] = {
+    /* the head reads what comes back, and what was sent */
+    {&features, FLAT, "{op: relu, from: [back]}" END, 0},
+    {&features, FLAT ", {op: relu, name: sent}", "{op: add, from: [back, sent]}, {op: relu}" END,
+     0},
+    {&features, FLAT ", {op: relu, name: sent}", "{op: mul, from: [back, sent]}" END, 0},
+    /* the other factor of a product */
+    {&features, FLAT, "{op: mul, from: [back, input]}" END, RAW},
+    {&features, FLAT, "{op: mul, from: [input, back]}" END, RAW},
+    {&features, FLAT,
+     "{op: linear, out: 16, from: [back], name: y}, {op: mul, from: [y, input]}" END, 0},
+    {&features, FLAT, "{op: silu, from: [input], name: y}, {op: mul, from: [back, y]}" END, RAW},
+    {&features, FLAT, MADE ", {op: mul, from: [back, made]}" END, 0},
+    {&features, FLAT,
+     "{op: reshape, shape: [1, 16], from: [input], name: x}, {op: reshape, shape: [16, 1], from: "
+     "[back], name: y}, {op: matmul, from: [x, y]}" END,
+     RAW},
+    {&image, IMAGE, "{op: mul, from: [back, input]}, {op: globalavgpool}" END, RAW},
+    {&image, IMAGE,
+     "{op: conv2d, out: 1, kernel: 3, pad: 1, from: [input], name: y}, {op: mul, from: [back, "
+     "y]}" END,
+     PICTURE},
+    {&words, WORDS,
+     "{op: embedding, rows: 9, out: 4, from: [input], name: y}, {op: mul, from: [back, y]}" END,
+     TOKENS},
+    {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
+     "{op: attention, heads: 2, from: [input, input, back]}" END, RAW},
+    {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
+     "{op: attention, heads: 2, from: [back, input, back]}" END, RAW},
+    /* signs, the largest, curves */
+    {&features, FLAT, "{op: add, from: [back, input]}" END, 0},
+    {&features, FLAT, "{op: add, from: [back, input]}, {op: relu}" END, RAW},
+    {&features, FLAT, "{op: add, from: [back, input]}, {op: tanh}" END, RAW},
+    {&features, FLAT, "{op: add, from: [back, input]}, {op: layernorm}" END, RAW},
+    {&features, FLAT, "{op: add, from: [back, input]}, {op: softmax}" END, RAW},
+    {&features, FLAT, MADE ", {op: add, from: [back, made]}, {op: relu}" END, 0},
+    {&features, FLAT, /* the half that is cut off has a gradient from the other one */
+     "{op: linear, out: 16, from: [back], name: u}, {op: add, from: [back, input], name: v}, "
+     "{op: concat, dim: 1, from: [u, v]}, {op: softmax}, {op: slice, dim: 1, stop: 16}" END,
+     RAW},
+    {&image, IMAGE,
+     "{op: concat, dim: 1, from: [back, input]}, {op: maxpool, kernel: 2}, {op: flatten}" END, 0},
+    {&image, IMAGE, "{op: concat, dim: 3, from: [back, input]}, {op: maxpool, kernel: [1, 12]}" END,
+     RAW},
+    {&steps, "{op: flatten}, {op: linear, out: 32}, {op: reshape, shape: [8, 4]}",
+     "{op: add, from: [back, input]}, {op: lstm, out: 5}" END, 0},
+    /* the loss reads the output */
+    {&features, FLAT, "{op: add, from: [back, input]}", RAW},
+    {&features, FLAT, "{op: linear, out: 16, from: [back]}", 0},
+};
+
+static void check_returned(const returned_row *r) {
+  CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
+  clv_bytes_printf(&stages,
+                   "  - {name: front, at: master, layers: [%s]}\n"
+                   "  - {name: middle, at: w1, layers: [{op: scale, factor: 2, name: back}]}\n"
+                   "  - {name: head, at: master, layers: [%s]}\n",
+                   r->front, r->head);
+  CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, "", stages.data);
+  CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
+  clv_findings got = b->stages[1].gradient_shows & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
+  char words_got[CLV_FINDINGS_TEXT];
+  if (got != r->want) fail_msg("%s: '%s'", r->head, clv_findings_words(got, words_got));
+}
+
+static void gradient_findings_match_the_table(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(returned); i++) check_returned(&returned[i]);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void refused(const clv_shape *sample, const char *privacy, const char *stages,
@@ -590,6 +674,21 @@ static void refusal_names_the_path_and_both_remedies(void **state) {
           "with secret first values that sums two places is on the path; put one there, at master, "
           "or set privacy.tokens_readable: true; the path: 0 (embedding) -> 1 (lstm) -> 2 (mean); "
           "1 sums one place alone in some outputs (a border, a first step, a group)");
+}
+
+static void refusal_names_the_layer_whose_derivative_reads_records(void **state) {
+  (void)state;
+  refused(&features, "",
+          "  - {name: front, at: master, layers: [" FLAT
+          "]}\n"
+          "  - {name: middle, at: w1, layers: [{op: scale, factor: 2, name: back}]}\n"
+          "  - {name: head, at: master, layers: [{op: mul, from: [back, input], name: gate}" END
+          "]}\n",
+          "/s.yaml:13:24: worker 'w1' is sent the records in all but name in the gradient for "
+          "stage 'middle': the derivative of gate (mul) reads them; put a linear, conv2d, lstm, "
+          "conv1d, conv_transpose2d or conv_transpose1d with secret first values that sums two "
+          "places between the records and gate (mul), at master, or set "
+          "privacy.raw_input_leaves: true");
 }
 
 static void refusals_name_dropout(void **state) {
@@ -845,7 +944,9 @@ int main(void) {
       cmocka_unit_test(each_addend_is_checked_as_its_own_path),
       cmocka_unit_test(layer_once_sent_to_a_worker_is_no_longer_secret),
       cmocka_unit_test(head_findings_match_the_table),
+      cmocka_unit_test(gradient_findings_match_the_table),
       cmocka_unit_test(refusal_names_the_path_and_both_remedies),
+      cmocka_unit_test(refusal_names_the_layer_whose_derivative_reads_records),
       cmocka_unit_test(refusals_name_dropout),
       cmocka_unit_test(each_privacy_key_permits_only_its_findings),
       cmocka_unit_test(plan_reports_label_and_record_exposure),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What elements are made of, held against numbers: graphs with one path to each element are run,
- * each value of a record is changed in turn, and the outputs that change are counted.
+ * each value of a record is changed in turn, and the outputs that change are counted. Of gradients
+ * the same: those of a value that is no record, in graphs that read a record beside it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -144,9 +145,10 @@ static clv_graph *draw(uint32_t *r) {
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 typedef struct runner {
+  bool wide; /* f64, with gradients of the second input */
   clv_params *params;
   clv_plan *plan;
-  void *values;
+  void *values, *gradients;
   size_t n_out;
 } runner;
 
@@ -154,12 +156,25 @@ static void runner_new(const clv_graph *g, runner *ret) {
   clv_err err;
   const clv_shape *out = &g->nodes[g->output].shape;
   assert_int_equal(clv_params_of(g, &ret->params, &err), CLV_OK);
-  ret->values = calloc(1, ret->params->total_bytes + 64);
+  ret->values = calloc(2, ret->params->total_bytes + 64);
+  ret->gradients = calloc(2, ret->params->total_bytes + 64);
   clv_params_init(g, ret->params, ret->values);
-  clv_plan_options o = {.backend = clv_backend_ref(), .dtype = CLV_F32, .batch = 1, .threads = 1};
+  clv_plan_options o = {.backend = clv_backend_ref(),
+                        .dtype = ret->wide ? CLV_F64 : CLV_F32,
+                        .batch = 1,
+                        .training = ret->wide,
+                        .need_input_grad = {false, ret->wide},
+                        .threads = 1};
   if (clv_plan_new(g, ret->params, &o, &ret->plan, &err) != CLV_OK) fail_msg("%s", err.text);
   ret->n_out = 1;
   for (int i = 1; i < out->rank; i++) ret->n_out *= (size_t)out->dim[i];
+}
+
+static void runner_done(runner *w) {
+  clv_plan_free(w->plan);
+  clv_params_free(w->params);
+  free(w->values);
+  free(w->gradients);
 }
 
 static void run(runner *w, const float *x, float *y) {
@@ -178,7 +193,7 @@ static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs)
   static float before[MAX_OUT], after[MAX_OUT], other[MAX_OUT];
   static int64_t of[MAX_OUT];
   float x[PLACES];
-  runner w;
+  runner w = {0};
   *ret_places = *ret_outputs = 0;
   runner_new(g, &w);
   assert_true(w.n_out <= MAX_OUT);
@@ -201,9 +216,7 @@ static void count(const clv_graph *g, int64_t *ret_places, int64_t *ret_outputs)
   }
   for (size_t k = 0; k < w.n_out; k++)
     if (of[k] && (!*ret_places || of[k] < *ret_places)) *ret_places = of[k];
-  clv_plan_free(w.plan);
-  clv_params_free(w.params);
-  free(w.values);
+  runner_done(&w);
 }
 
 static void describe(const clv_graph *g) {
@@ -274,8 +287,156 @@ static void large_windows_exceed_the_budget(void **state) {
   clv_graph_free(g);
 }
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* Two values of one shape; steps: it has some. */
+static bool put_join(clv_graph *g, uint32_t *r, const int in[2], int *at) {
+  static const clv_op joins[] = {CLV_OP_MUL, CLV_OP_ADD, CLV_OP_CONCAT, CLV_OP_MATMUL,
+                                 CLV_OP_ATTENTION};
+  const clv_shape *shape = &g->nodes[in[0]].shape;
+  clv_op op = joins[pick(r, 5)];
+  clv_attrs a = {.dim = op == CLV_OP_CONCAT ? 1 + pick(r, shape->rank - 1) : 0,
+                 .heads = 1,
+                 .causal = pick(r, 2)};
+  clv_err err;
+  int first = (int)pick(r, 2), of[3] = {in[first], in[!first], in[pick(r, 2)]};
+  clv_attrs turn = {.order = {2, {2, 1}}};
+  if (op == CLV_OP_MATMUL && shape->rank == 3) add(g, CLV_OP_PERMUTE, turn, &of[1]);
+  return clv_graph_add(g, op, &a, "", (uint32_t)g->n_nodes, of, op == CLV_OP_ATTENTION ? 3 : 2, at,
+                       &err) == CLV_OK;
+}
+
+/* The inputs are a record and another value; they go the same way until they meet, with layers of
+ * their own. *ret_smooth: each value that a gradient depends on changes it. NULL: they do not
+ * fit. */
+static clv_graph *draw_returned(uint32_t *r, bool *ret_smooth) {
+  static const clv_op curves[] = {CLV_OP_SILU, CLV_OP_TANH, CLV_OP_SCALE, CLV_OP_RELU,
+                                  CLV_OP_MAXPOOL};
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_err err;
+  int in[2], at = 0;
+  assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(
+        clv_graph_add_input(g, i ? "w" : "x", CLV_F64, &(clv_shape){2, {1, PLACES}}, &in[i], &err),
+        CLV_OK);
+  uint32_t again = *r, layers = (uint32_t)pick(r, 3);
+  for (int i = 0; i < 2; i++) {
+    *r = again;
+    (void)pick(r, 3);
+    add_shape(g, r, &in[i]);
+    for (uint32_t k = 0; k < layers; k++) add_layer(g, r, &in[i]);
+  }
+  int curve = (int)pick(r, 5);
+  *ret_smooth = curve < 3;
+  if (!put_join(g, r, in, &at)) return NULL;
+  clv_attrs pool = window(r, &g->nodes[at].shape);
+  pool.dilation[0] = pool.dilation[1] = 0;
+  add(g, curves[curve], curve == 4 ? pool : (clv_attrs){.factor = 2}, &at);
+  if (pick(r, 2)) add_slice(g, r, &at);
+  add_layer(g, r, &at);
+  for (int i = 0; i < g->n_nodes; i++)
+    assert_int_equal(clv_key_derive("layer", &(clv_key){{0}}, &(uint64_t){(uint64_t)i},
+                                    sizeof(uint64_t), &g->nodes[i].key, &err),
+                     CLV_OK);
+  g->output = at;
+  return clv_steal(&g);
+}
+
+/* Of the loss y^2 / 2; sum: of the sum of all y, whose derivative reads nothing. */
+static void run_back(runner *w, bool sum, const double *x, const double *other, double *y,
+                     double *dw) {
+  clv_call *call;
+  clv_err err;
+  assert_int_equal(clv_plan_call_get(w->plan, &call, &err), CLV_OK);
+  assert_int_equal(clv_plan_forward(w->plan, call, w->values, 2, (const void *[]){x, other}, false,
+                                    y, &(clv_rng_key){0}, &err),
+                   CLV_OK);
+  for (size_t i = 0; sum && i < w->n_out; i++) y[i] = 1;
+  if (clv_plan_backward_input(w->plan, call, w->values, y, (void *[]){NULL, dw}, w->gradients,
+                              false, &err) != CLV_OK)
+    fail_msg("%s", err.text);
+  clv_plan_call_put(w->plan, call);
+}
+
+/* The fewest places on which an element of the gradient depends that depends on any. */
+static int64_t count_returned(const clv_graph *g, bool sum) {
+  static double y[MAX_OUT];
+  double x[PLACES], other[PLACES], before[PLACES], after[PLACES];
+  int64_t of[PLACES] = {0}, least = 0;
+  runner w = {.wide = true};
+  runner_new(g, &w);
+  for (int i = 0; i < PLACES; i++) x[i] = i % 7 - 3.1, other[i] = i % 5 - 1.7;
+  if (w.n_out <= MAX_OUT) run_back(&w, sum, x, other, y, before);
+  for (int i = 0; i < PLACES && w.n_out <= MAX_OUT; i++) {
+    x[i] += 0.7;
+    run_back(&w, sum, x, other, y, after);
+    x[i] = i % 7 - 3.1;
+    for (int k = 0; k < PLACES; k++) of[k] += before[k] != after[k];
+  }
+  for (int k = 0; k < PLACES; k++)
+    if (of[k] && (!least || of[k] < least)) least = of[k];
+  runner_done(&w);
+  return least;
+}
+
+/* Each addend is a path, so less may be found than is there, but never more. */
+static void gradient_analysis_never_finds_more_places_than_numbers(void **state) {
+  static const clv_reach_layer away[64];
+  clv_reach found[64];
+  uint32_t r = 2;
+  int compared = 0, equal = 0;
+  (void)state;
+  for (int i = 0; i < GRAPHS; i++) {
+    bool known[64] = {false, true}, smooth, sum = i % 2;
+    clv_err err;
+    CLV_AUTO(clv_graph_freep) clv_graph *g = draw_returned(&r, &smooth);
+    if (!g) continue;
+    int64_t least = count_returned(g, sum);
+    assert_true(g->n_nodes <= 64);
+    known[g->output] = sum;
+    assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
+    if (least && (!found[1].bare || (smooth && found[1].least > least)))
+      compare(g, "places of a gradient", found[1].least, least);
+    compared += least > 0;
+    equal += least > 0 && found[1].least == least;
+  }
+  print_message("%d graphs compared, %d equal\n", compared, equal);
+  assert_true(compared > GRAPHS / 3 && equal > compared / 3);
+}
+
+/* Of a product's rows nine are left, and so nine places of the other factor. */
+static void derivative_behind_a_cut_is_not_read(void **state) {
+  static const clv_reach_layer away[64];
+  bool known[64] = {false, true};
+  CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
+  clv_reach found[64];
+  clv_err err;
+  int in[2], at;
+  (void)state;
+  assert_int_equal(clv_graph_new(&g, &err), CLV_OK);
+  for (int i = 0; i < 2; i++) {
+    clv_attrs a = {.shape = {2, {i ? 1 : PLACES, -1}}};
+    assert_int_equal(
+        clv_graph_add_input(g, i ? "w" : "x", CLV_F64, &(clv_shape){2, {1, PLACES}}, &in[i], &err),
+        CLV_OK);
+    add(g, CLV_OP_RESHAPE, a, &in[i]);
+  }
+  assert_int_equal(clv_graph_add(g, CLV_OP_MATMUL, &(clv_attrs){0}, "", 9, in, 2, &at, &err),
+                   CLV_OK);
+  add(g, CLV_OP_SLICE, (clv_attrs){.dim = 1, .stop = 9}, &at);
+  g->output = at;
+  known[at] = true;
+  assert_int_equal(count_returned(g, true), 9);
+  assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
+  assert_true(found[1].bare && found[1].least <= 9);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(computed_reach_matches_perturbation_counts),
-                                     cmocka_unit_test(large_windows_exceed_the_budget)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(computed_reach_matches_perturbation_counts),
+      cmocka_unit_test(gradient_analysis_never_finds_more_places_than_numbers),
+      cmocka_unit_test(derivative_behind_a_cut_is_not_read),
+      cmocka_unit_test(large_windows_exceed_the_budget)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Features: is a value of what leaves one feature of the record alone, only larger or smaller? A
+ * sum of many may be that by the sizes of features and factors, which no rule over a graph sees.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/look/look_int.h"
+
+enum {
+  MOST_FEATURES = 256,
+  MOST_VALUES = 512,
+  SUMS = 8, /* random sums for each value, by which chance is measured */
+  LEAST_SUMS = 64,
+  LEAST_SPREAD = 4, /* records that a column has to be about, of a pair */
+  LEAST_TOLD = 4,   /* records of the second half */
+  FULL_HALF = 32,   /* records of a half whose correlations count as they are */
+};
+/* Up to FREE a correlation by chance takes nothing from a figure. From RARE on it says nothing of
+ * single values, and of most values no more than MOST is taken. */
+static const double FREE = .7, RARE = .98, MOST = .95;
+/* One-hot columns beside standardized ones are about so small; what is smaller is outweighed. */
+static const float LEAST_SIZE = .25f;
+
+/* Columns of n records each; of either half less its mean, and of length 1. */
+typedef struct column_list {
+  float *values;
+  bool *spread; /* [n] they are not about a few records alone */
+  size_t n;
+} column_list;
+
+typedef struct feature_reading {
+  const clv_look_features *f;
+  clv_look_split half;
+  column_list features, values;
+  float size[MOST_FEATURES]; /* of features, as a share of the largest one's */
+} feature_reading;
+
+static void list_done(column_list *l) {
+  free(l->values);
+  free(l->spread);
+}
+
+static void reading_done(feature_reading *r) {
+  list_done(&r->features);
+  list_done(&r->values);
+}
+
+static clv_code list_new(column_list *l, size_t n, size_t n_records, clv_err *err) {
+  CLV_TRY(clv_alloc(n * n_records, sizeof *l->values, &l->values, err));
+  return clv_alloc(n, sizeof *l->spread, &l->spread, err);
+}
+
+/* ---- columns --------------------------------------------------------------------------------- */
+
+/* False: it never differs. */
+static bool make_unit(float *v, size_t n) {
+  double mean = 0, squares = 0;
+  for (size_t i = 0; i < n; i++) mean += (double)v[i] / (double)n;
+  for (size_t i = 0; i < n; i++) squares += ((double)v[i] - mean) * ((double)v[i] - mean);
+  if (!(squares > 0) || !isfinite(squares)) return false;
+  for (size_t i = 0; i < n; i++) v[i] = (float)(((double)v[i] - mean) / sqrt(squares));
+  return true;
+}
+
+/* Of a unit column: one record that stands out makes any two columns alike. */
+static bool is_spread(const float *v, size_t n) {
+  double fourths = 0;
+  for (size_t i = 0; i < n; i++) fourths += pow((double)v[i], 4);
+  return fourths * CLV_MIN((double)LEAST_SPREAD, (double)n / 4) < 1;
+}
+
+static bool make_units(float *v, clv_look_split half) {
+  return make_unit(v, half.n_fit) && make_unit(v + half.n_fit, half.n - half.n_fit);
+}
+
+/* Takes the column behind the last one, if it differs in both halves. */
+static bool end_column(column_list *l, clv_look_split half) {
+  float *v = l->values + l->n * half.n;
+  if (!make_units(v, half)) return false;
+  l->spread[l->n++] = is_spread(v, half.n_fit) && is_spread(v + half.n_fit, half.n - half.n_fit);
+  return true;
+}
+
+static bool add_column(const float *values, size_t record, size_t at, clv_look_split half,
+                       column_list *ret) {
+  float *to = ret->values + ret->n * half.n;
+  for (size_t i = 0; i < half.n; i++) to[i] = values[i * record + at];
+  return end_column(ret, half);
+}
+
+typedef struct sized_column {
+  size_t at;
+  double variance;
+} sized_column;
+
+static int by_variance(const void *a, const void *b) {
+  const sized_column *x = a, *y = b;
+  if (x->variance != y->variance) return x->variance > y->variance ? -1 : 1;
+  return x->at < y->at ? -1 : x->at > y->at;
+}
+
+static double variance_of(const clv_look_features *f, size_t at, size_t n) {
+  double mean = 0, squares = 0;
+  for (size_t i = 0; i < n; i++) mean += (double)f->features[i * f->record + at] / (double)n;
+  for (size_t i = 0; i < n; i++) {
+    double v = (double)f->features[i * f->record + at] - mean;
+    squares += v * v;
+  }
+  return isfinite(squares) ? squares : 0;
+}
+
+/* Of too many features half are the largest ones, the rest are taken at even steps. */
+static clv_code take_features(feature_reading *r, clv_err *err) {
+  CLV_AUTO(clv_freep) sized_column *sized = NULL;
+  const clv_look_features *f = r->f;
+  size_t n = f->n_features, kept = CLV_MIN(n, (size_t)MOST_FEATURES), half = kept / 2;
+  CLV_TRY(clv_alloc(n, sizeof *sized, &sized, err));
+  CLV_TRY(list_new(&r->features, kept, r->half.n, err));
+  for (size_t k = 0; k < n; k++) sized[k] = (sized_column){k, variance_of(f, k, r->half.n)};
+  qsort(sized, n, sizeof *sized, by_variance);
+  for (size_t k = 0; k < kept; k++) {
+    size_t at = k < half ? k : half + (k - half) * (n - half) / (kept - half);
+    if (add_column(f->features, f->record, sized[at].at, r->half, &r->features))
+      r->size[r->features.n - 1] = (float)sqrt(sized[at].variance / sized[0].variance);
+  }
+  return CLV_OK;
+}
+
+static clv_code take_values(feature_reading *r, clv_err *err) {
+  const clv_look_features *f = r->f;
+  size_t n = f->n_values, kept = CLV_MIN(n, (size_t)MOST_VALUES);
+  CLV_TRY(list_new(&r->values, kept, r->half.n, err));
+  for (size_t k = 0; k < kept; k++)
+    add_column(f->values, f->row, k * n / kept, r->half, &r->values);
+  return CLV_OK;
+}
+
+/* What a secret linear layer makes of the features, if none is much smaller than the largest. */
+static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *err) {
+  size_t n = CLV_MAX(CLV_MIN(r->values.n * SUMS, (size_t)MOST_VALUES), (size_t)LEAST_SUMS);
+  float weight[MOST_FEATURES];
+  CLV_TRY(list_new(ret, n, r->half.n, err));
+  for (size_t k = 0; k < n; k++) {
+    const clv_rng_key key = {.seed = 1, .layer = (uint32_t)k};
+    float *to = ret->values + ret->n * r->half.n;
+    clv_rng_normal(&key, 0, 1, weight, r->features.n);
+    memset(to, 0, r->half.n * sizeof *to);
+    for (size_t f = 0; f < r->features.n; f++) {
+      const float *from = r->features.values + f * r->half.n;
+      float by = weight[f] * CLV_MAX(r->size[f], LEAST_SIZE);
+      for (size_t i = 0; i < r->half.n; i++) to[i] += by * from[i];
+    }
+    end_column(ret, r->half);
+  }
+  return CLV_OK;
+}
+
+/* ---- correlations ---------------------------------------------------------------------------- */
+
+/* The column of the other list that is most like one, by the first half. */
+typedef struct likeness {
+  double fit;
+  size_t other;
+} likeness;
+
+/* Absolute correlations of the second half: of the best pair, and the medians of the best ones of
+ * each feature and of each value. */
+typedef struct reading_figures {
+  double pair, features, values;
+} reading_figures;
+
+static double correlation(const feature_reading *r, const column_list *values, size_t feature,
+                          size_t value, bool fit) {
+  size_t skip = fit ? 0 : r->half.n_fit, n = fit ? r->half.n_fit : r->half.n - skip;
+  return fabs((double)look_dot(r->features.values + feature * r->half.n + skip,
+                               values->values + value * r->half.n + skip, n));
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
+static double median(double *list, size_t n) {
+  if (!n) return 0;
+  qsort(list, n, sizeof *list, ascending);
+  return list[(n - 1) / 2];
+}
+
+/* Returns the second half's figure of the best pair. */
+static double find_likest(const feature_reading *r, const column_list *values, likeness *of_feature,
+                          likeness *of_value) {
+  likeness best = {0};
+  size_t feature = 0;
+  for (size_t v = 0; v < values->n; v++)
+    for (size_t f = 0; f < r->features.n; f++) {
+      double fit = correlation(r, values, f, v, true);
+      if (fit > of_feature[f].fit) of_feature[f] = (likeness){fit, v};
+      if (fit > of_value[v].fit) of_value[v] = (likeness){fit, f};
+      if (fit > best.fit && r->features.spread[f] && values->spread[v])
+        best = (likeness){fit, v}, feature = f;
+    }
+  return best.fit > 0 ? correlation(r, values, feature, best.other, false) : 0;
+}
+
+static reading_figures figures_of(const feature_reading *r, const column_list *values) {
+  likeness of_feature[MOST_FEATURES] = {0}, of_value[MOST_VALUES] = {0};
+  double found[MOST_VALUES];
+  reading_figures ret = {.pair = find_likest(r, values, of_feature, of_value)};
+  for (size_t f = 0; values->n && f < r->features.n; f++)
+    found[f] = correlation(r, values, f, of_feature[f].other, false);
+  ret.features = median(found, values->n ? r->features.n : 0);
+  for (size_t v = 0; r->features.n && v < values->n; v++)
+    found[v] = correlation(r, values, of_value[v].other, v, false);
+  ret.values = median(found, r->features.n ? values->n : 0);
+  return ret;
+}
+
+/* Of few records less two deviations of chance more than those of a full half have. */
+static double certain_part(double r, size_t n) {
+  if (n >= FULL_HALF) return r;
+  double less = 2 / sqrt((double)n - 3) - 2 / sqrt(FULL_HALF - 3);
+  return tanh(CLV_MAX(atanh(CLV_MIN(r, 1 - 1e-12)) - less, 0.0));
+}
+
+static double beyond(double r, double chance) {
+  return chance <= FREE ? r : r > chance ? (r - chance) / (1 - chance) : 0;
+}
+
+static void consider(double figure, const char *by, clv_look_reading *ret) {
+  if (figure > ret->figure || !*ret->by) *ret = (clv_look_reading){CLV_MIN(figure, 1.0), by};
+}
+
+clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
+                                clv_look_reading *ret, clv_err *err) {
+  CLV_AUTO(reading_done) feature_reading r = {.f = f, .half = half};
+  CLV_AUTO(reading_done) feature_reading chance = {0}; /* has only values */
+  size_t told = half.n - half.n_fit;
+  *ret = (clv_look_reading){.by = ""};
+  if (!f->n_features || !f->n_values || half.n_fit < 2 || told < LEAST_TOLD) return CLV_OK;
+  CLV_TRY(take_features(&r, err));
+  CLV_TRY(take_values(&r, err));
+  CLV_TRY(make_sums(&r, &chance.values, err));
+  reading_figures is = figures_of(&r, &r.values), sum = figures_of(&r, &chance.values);
+  consider(beyond(certain_part(is.values, told), CLV_MIN(sum.values, MOST)), "most values", ret);
+  if (sum.features <= RARE)
+    consider(beyond(certain_part(is.features, told), sum.features), "a value for most", ret);
+  if (sum.pair <= RARE) consider(beyond(certain_part(is.pair, told), sum.pair), "one value", ret);
+  return CLV_OK;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A node for one record: its shape, its op's site and steps, and what is found of its elements.
+ */
+#include "master/reach/reach_int.h"
+
+clv_shape reach_shape(const clv_graph *g, int node) {
+  clv_shape s = g->nodes[node].shape;
+  if (s.rank == 0) s.rank = 1;
+  s.dim[0] = 1;
+  for (int i = 1; i < s.rank; i++) s.dim[i] = CLV_MAX(s.dim[i], 1);
+  return s;
+}
+
+void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
+  const clv_node *n = &g->nodes[node];
+  *ret = (clv_op_site){.attrs = &n->attrs, .n_in = n->n_in};
+  for (int i = 0; i < n->n_in; i++) {
+    ret->in[i] = reach_shape(g, n->in[i]);
+    ret->in_dtype[i] = g->nodes[n->in[i]].dtype;
+  }
+}
+
+/* Axis 1 has the channels of convolutions, the last one the features of all others. */
+static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
+  const clv_node *n = &g->nodes[k];
+  clv_shape shape = reach_shape(g, node);
+  bool features = n->op == CLV_OP_LINEAR || n->op == CLV_OP_LSTM;
+  s->width_axis = features ? shape.rank - 1 : 1;
+  s->width = shape.dim[s->width_axis] / (features ? 1 : reach_groups_of(n));
+}
+
+void reach_step_reverse(const clv_graph *g, int k, reach_step *s) {
+  set_width(g, k, g->nodes[k].in[0], s);
+}
+
+reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
+                         const clv_reach_layer *layers, reach_relation *relation) {
+  const clv_node *n = &g->nodes[k];
+  const clv_op_def *def = clv_op_def_of(n->op);
+  clv_op_site site;
+  clv_shape out = reach_shape(g, k);
+  reach_op_site(g, k, &site);
+  *relation = (reach_relation){0};
+  reach_op_of(n->op)->relate(&site, &out, i, relation);
+  reach_step s = {.pool = pool,
+                  .relation = relation,
+                  .to = out,
+                  .weighs = def->mixes != CLV_MIXES_NOTHING,
+                  .layer = layers[k],
+                  .drops = n->op == CLV_OP_DROPOUT ? n->attrs.p : 0,
+                  .drops_keys = n->op == CLV_OP_ATTENTION && i == 2 ? n->attrs.p : 0,
+                  .sums = true,
+                  .sums_none = true};
+  s.constant = s.weighs ? n->attrs.bias
+                        : n->op == CLV_OP_POSITIONS || (def->slots && !def->rows) ||
+                              (def->elementwise && !def->zero_stays);
+  set_width(g, k, k, &s);
+  return s;
+}
+
+bool reach_is_constant(const clv_graph *g, int k) {
+  const reach_op *op = reach_op_of(g->nodes[k].op);
+  clv_op_site site;
+  reach_op_site(g, k, &site);
+  return op->normalizes && op->normalizes(&site) == 1;
+}
+
+void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) {
+  ret->places = p->places;
+  ret->gave_up |= p->spent;
+  for (size_t i = 0; i < reach_value_count(v); i++) {
+    reach_element e = v->element[i];
+    if (!reach_is_path(e)) continue;
+    int64_t count = reach_set_count(p, reach_set_of(e));
+    bool token = e & REACH_TOKEN, bare = e & REACH_UNMIXED;
+    bool narrow = !bare && 2 * count < p->places;
+    ret->bare |= bare && !token;
+    ret->bare_token |= bare && token;
+    ret->known |= (e & REACH_MIXED) != 0;
+    ret->least = ret->least ? CLV_MIN(ret->least, count) : count;
+    ret->narrow |= narrow && !token;
+    ret->narrow_token |= narrow && token;
+  }
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What gradients show of records. A gradient is made of the one above it and of what derivatives
+ * read: the other factor of a product, the sign of what relu has read, which of a window was the
+ * largest. Whoever gets a gradient learns nothing new from values that he knows; what is left is
+ * what the layers behind him have read of the records by themselves.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/reach/reach_int.h"
+
+typedef struct walk_returned {
+  reach_walk *w;
+  reach_value *grads[REACH_PROFILES]; /* [n_nodes] */
+  int *worst;                         /* [n_nodes] how bad the worst share so far is */
+} walk_returned;
+
+static void walk_returned_done(walk_returned *r) {
+  for (int p = 0; p < REACH_PROFILES; p++) {
+    for (int k = 0; r->grads[p] && k < r->w->g->n_nodes; k++) reach_value_done(&r->grads[p][k]);
+    free(r->grads[p]);
+  }
+  free(r->worst);
+}
+
+static int badness(const reach_pool *p, const reach_value *v) {
+  clv_reach r = {0};
+  reach_summarize(p, v, &r);
+  if (r.bare) return 4;
+  if (r.bare_token || r.narrow_token) return 3;
+  return r.known ? 2 : r.narrow;
+}
+
+/* Another share of the gradient of node `to`, which is consumed. reader: as clv_reach has it; the
+ * one next to the value is told. */
+static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next,
+                          reach_value *share, clv_err *err) {
+  int bad = badness(&r->w->pool, share);
+  if (bad && bad >= r->worst[to] + !next) {
+    r->worst[to] = bad;
+    r->w->found[to].reader = reader;
+  }
+  for (size_t i = 0; i < reach_value_count(share); i++)
+    if (share->element[i] == REACH_ABSENT) share->element[i] = REACH_NOTHING;
+  clv_code code = reach_merge(&r->w->pool, (reach_profile)p, false, &r->grads[p][to], share, err);
+  reach_value_done(share);
+  return code;
+}
+
+/* Of a node on the way back. */
+typedef struct back_node {
+  int k, p;
+  reach_value grad;   /* of its output */
+  reach_value active; /* REACH_NOTHING where the derivative is not used, since the gradient is 0 */
+} back_node;
+
+static void back_node_done(back_node *b) {
+  reach_value_done(&b->grad);
+  reach_value_done(&b->active);
+}
+
+static clv_code copy(const reach_value *from, reach_value *ret, clv_err *err) {
+  *ret = *from;
+  ret->element = NULL;
+  CLV_TRY(reach_value_alloc(ret, err));
+  memcpy(ret->element, from->element, reach_value_count(from) * sizeof *ret->element);
+  return CLV_OK;
+}
+
+/* A norm gives a gradient to all that it norms together. */
+static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
+  const clv_graph *g = r->w->g;
+  const reach_op *op = reach_op_of(g->nodes[b->k].op);
+  const reach_value *grad = &r->grads[b->p][b->k];
+  reach_relation relation = {0};
+  reach_step s = {.pool = &r->w->pool, .relation = &relation, .from = grad, .to = grad->shape};
+  reach_value other = {0};
+  clv_op_site site;
+  reach_op_site(g, b->k, &site);
+  if (op->spread) op->spread(&site, &relation);
+  CLV_TRY(op->spread ? reach_propagate(&s, &b->active, err) : copy(grad, &b->active, err));
+  for (size_t i = 0; i < reach_value_count(&b->active); i++)
+    if (b->active.element[i] != REACH_NOTHING) b->active.element[i] = REACH_CONSTANT;
+  CLV_TRY(copy(grad, &b->grad, err));
+  if (!op->spread) return CLV_OK;
+  CLV_TRY(copy(&b->active, &other, err));
+  clv_code code = reach_merge(&r->w->pool, (reach_profile)b->p, false, &b->grad, &other, err);
+  reach_value_done(&other);
+  return code;
+}
+
+/* What is at the output of a node, in the gradient of its input i. */
+static clv_code pass(walk_returned *r, const back_node *b, int i, int reader,
+                     const reach_value *from, clv_err *err) {
+  const clv_graph *g = r->w->g;
+  int to = g->nodes[b->k].in[i];
+  reach_relation relation;
+  reach_step s = reach_step_of(g, b->k, i, &r->w->pool, r->w->layers, &relation);
+  reach_value share = {0};
+  if (relation.none) return CLV_OK;
+  s.from = from;
+  s.back = true;
+  s.widest = b->p == REACH_WIDE;
+  s.to = reach_shape(g, to);
+  s.constant = false;
+  reach_step_reverse(g, b->k, &s);
+  CLV_TRY(reach_propagate(&s, &share, err));
+  return add_share(r, to, b->p, reader, reader == b->k, &share, err);
+}
+
+static bool has_nothing(const reach_value *v) {
+  for (size_t i = 0; i < reach_value_count(v); i++)
+    if (v->element[i] == REACH_NOTHING) return true;
+  return false;
+}
+
+/* The other factor as the op says it. With some of the gradient 0 it does not say which of the sum
+ * is left: each element may be alone. */
+static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach_step *s,
+                              clv_err *err) {
+  const clv_graph *g = r->w->g;
+  int to = g->nodes[b->k].in[i];
+  reach_relation between = {0};
+  reach_value share = {0};
+  clv_op_site site;
+  reach_op_site(g, b->k, &site);
+  reach_op_of(g->nodes[b->k].op)->back(&site, i, &between);
+  s->relation = &between;
+  s->to = reach_shape(g, to);
+  CLV_TRY(has_nothing(&b->active) ? reach_give_up(s, &share, err)
+                                  : reach_propagate(s, &share, err));
+  return add_share(r, to, b->p, b->k, true, &share, err);
+}
+
+/* What the derivative by input i reads of input `of`. */
+static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of, clv_err *err) {
+  const clv_graph *g = r->w->g;
+  reach_relation relation;
+  reach_step s = reach_step_of(g, b->k, of, &r->w->pool, r->w->layers, &relation);
+  reach_value share = {0}, active = {0};
+  s.from = &r->w->values[b->p][g->nodes[b->k].in[of]];
+  s.widest = b->p == REACH_WIDE;
+  if (reach_op_of(g->nodes[b->k].op)->back) return read_directly(r, b, i, &s, err);
+  if (relation.none) return CLV_OK;
+  CLV_TRY(reach_propagate(&s, &share, err));
+  clv_code code = copy(&b->active, &active, err);
+  if (code == CLV_OK)
+    code = reach_merge(&r->w->pool, (reach_profile)b->p, true, &share, &active, err);
+  if (code == CLV_OK) code = pass(r, b, i, b->k, &share, err);
+  reach_value_done(&active);
+  reach_value_done(&share);
+  return code;
+}
+
+static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
+  const clv_graph *g = r->w->g;
+  const clv_node *n = &g->nodes[k];
+  CLV_AUTO(back_node_done) back_node b = {.k = k, .p = p};
+  if (reach_is_constant(g, k)) return CLV_OK;
+  CLV_TRY(open_node(r, &b, err));
+  for (int i = 0; i < n->n_in; i++) {
+    if (g->nodes[n->in[i]].dtype == CLV_I64) continue;
+    CLV_TRY(pass(r, &b, i, r->w->found[k].reader, &b.grad, err));
+    for (int of = 0; of < n->n_in; of++)
+      if (reach_op_of(n->op)->reads(i, of)) CLV_TRY(read_factor(r, &b, i, of, err));
+  }
+  return CLV_OK;
+}
+
+/* The loss's derivative reads the output, and is not 0 where that is. */
+static clv_code begin(walk_returned *r, clv_err *err) {
+  reach_walk *w = r->w;
+  int k = w->g->output;
+  for (int p = 0; p < REACH_PROFILES; p++) {
+    reach_value *grad = &r->grads[p][k];
+    CLV_TRY(copy(&w->values[p][k], grad, err));
+    for (size_t i = 0; i < reach_value_count(grad); i++)
+      if (grad->element[i] == REACH_NOTHING) grad->element[i] = REACH_CONSTANT;
+    r->worst[k] = CLV_MAX(r->worst[k], badness(&w->pool, grad));
+  }
+  return CLV_OK;
+}
+
+clv_code reach_walk_back(reach_walk *w, clv_err *err) {
+  CLV_AUTO(walk_returned_done) walk_returned r = {.w = w};
+  size_t n = (size_t)w->g->n_nodes;
+  for (int p = 0; p < REACH_PROFILES; p++)
+    CLV_TRY(clv_alloc(n, sizeof *r.grads[p], &r.grads[p], err));
+  CLV_TRY(clv_alloc(n, sizeof *r.worst, &r.worst, err));
+  for (size_t k = 0; k < n; k++) w->found[k] = (clv_reach){.reader = -1};
+  CLV_TRY(begin(&r, err));
+  for (int k = (int)n; k-- > 0;) {
+    bool passes = w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->back_to;
+    for (int p = 0; p < REACH_PROFILES; p++) {
+      if (!r.grads[p][k].element) continue;
+      reach_summarize(&w->pool, &r.grads[p][k], &w->found[k]);
+      if (passes) CLV_TRY(walk_node(&r, k, p, err));
+      reach_value_done(&r.grads[p][k]);
+    }
+  }
+  return CLV_OK;
+}
