@@ -38,7 +38,7 @@ static clv_code take_run(clv_run *r, clv_err *err) {
   return r->o->resume && is_there ? take_run_dir(r, err) : CLV_OK;
 }
 
-/* What becomes of the run is recorded from here on. */
+/* The record of this attempt begins here. */
 static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info what = {.name = r->config->name,
                                   .session = r->config->file,
