@@ -41,6 +41,14 @@ of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
    taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t apart = s->attrs->stride[i] / step;", "int64_t apart = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".mixed = linear_mixed,", ""))
+SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();"
+of("kernels/cpu/signals.c", SIGNALS,
+   faults_of_the_processor_are_held=("static void hold(", "sigdelset(&most, faults[i]);", ";"),
+   a_team_of_the_program_takes_signals=("sigset_t clv_cpu_hold_signals(", "if (n > calm)", "if (calm < 0)"),
+   signals_are_held_for_good=("void clv_cpu_release_signals(", "SIG_SETMASK", "SIG_BLOCK"))
+of("kernels/cpu/threads.c", SIGNALS, a_team_of_loops_takes_signals=("void clv_cpu_parallel(", HELD, ""))
+of("kernels/cpu/gemm.c", SIGNALS, a_product_takes_signals=("clv_code clv_cpu_gemm_within(", HELD, ""))
+of("kernels/cpu/dnnl.c", SIGNALS, a_primitive_takes_signals=("clv_code clv_cpu_prim_run(", HELD, ""))
 of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",
    dilation_is_not_asked_for=("static clv_code describe(", "s->dilation[i] - 1", "0"))
 of("kernels/cpu/conv_small.c", "tests/unit/cpu/test_conv_weight",

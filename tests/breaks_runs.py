@@ -20,6 +20,8 @@ of("master/run/run_data.c", "tests/net/training/test_hf.py",
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
    half_of_the_labels_are_most=("static void note_shift(", "m.own > m.telling - m.own", "m.own >= m.telling - m.own"),
    no_label_of_its_own_place_is_noted=("static void note_shift(", "m.own > m.telling - m.own", "false"))
+of("master/run/run_train.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
+   a_key_is_read_before_its_run_is_taken=("static clv_code take_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
 of("master/run/run_train.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
    a_rewound_run_keeps_its_counters=("clv_code clv_run_restore(", "*l = (clv_run_steps){0};", "l->loader = NULL;"),

@@ -102,6 +102,7 @@ clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
  * is another one. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) {
+  CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();
   for (int i = 0; i < p->n; i++) {
     void *at = (void *)(uintptr_t)pointers[i];
     if (p->at[i] == at) continue;

@@ -6,6 +6,7 @@
 #define CLEAVE_KERNELS_CPU_DNNL_INT_H
 
 #include <dnnl.h>
+#include <signal.h>
 
 #include "kernels/cpu/cpu_int.h"
 
@@ -19,6 +20,11 @@ typedef struct cpu_prim {
   size_t scratch_bytes;
   const char *impl;
 } cpu_prim;
+
+/* oneDNN runs between these two, and whatever may make threads of its team. The calling thread gets
+ * its signals when they are released; the others of the team hold theirs for good. */
+sigset_t clv_cpu_hold_signals(void);
+void clv_cpu_release_signals(const sigset_t *before);
 
 /* Fails with the library's status in words. */
 clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err) CLV_USE_RESULT;

@@ -3,7 +3,7 @@
  * Threads. libgomp is called by its entry points instead of OpenMP pragmas: it is the runtime
  * oneDNN links, so both share one team per calling thread whichever compiler built us.
  */
-#include "kernels/cpu/cpu_int.h"
+#include "kernels/cpu/dnnl_int.h"
 
 extern void GOMP_parallel(void (*fn)(void *), void *arg, unsigned threads, unsigned flags);
 extern int omp_get_thread_num(void);
@@ -53,6 +53,7 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg) {
     return;
   }
   parallel_job j = {fn, arg, n, (int)CLV_MIN((size_t)threads, n)};
+  CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();
   HANDS_OVER(&j);
   GOMP_parallel(run_part, &j, (unsigned)j.threads, 0);
   TAKES_OVER(&j);

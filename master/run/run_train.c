@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "master/run/run_int.h"
 
@@ -22,15 +23,28 @@ static void print_to_stderr_only(void *user, const char *text) {
 
 static const clv_notifier stderr_notifier = {.notify = print_to_stderr_only};
 
-/* From here on the folder is this process's, and what becomes of the run is recorded there. */
-static clv_code lock_run_dir(clv_run *r, clv_err *err) {
+/* From here on the folder is this process's, and has the run that was there, whole. */
+static clv_code take_run_dir(clv_run *r, clv_err *err) {
+  if (r->lock) return CLV_OK;
+  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
+  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_run_lock_new(r->dir.data, &r->lock, err);
+}
+
+/* A run that goes on is taken before its key is read: another may be there since. A folder is made
+ * only when all else is in order. */
+static clv_code take_run(clv_run *r, clv_err *err) {
+  bool is_there = access(r->config->checkpoint.dir, F_OK) == 0;
+  return r->o->resume && is_there ? take_run_dir(r, err) : CLV_OK;
+}
+
+/* The record of this attempt begins here. */
+static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info what = {.name = r->config->name,
                                   .session = r->config->file,
                                   .resume = r->o->resume,
                                   .notice = {clv_run_on_notice, r}};
-  clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
-  if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_run_lock_new(r->dir.data, &r->lock, err));
+  CLV_TRY(take_run_dir(r, err));
   if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
                     "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
@@ -68,7 +82,7 @@ static clv_code identify(clv_run *r, const clv_bytes *config, clv_err *err) {
 }
 
 static clv_code make_run_dir(clv_run *r, clv_err *err) {
-  CLV_TRY(lock_run_dir(r, err));
+  CLV_TRY(begin_run(r, err));
   if (r->done) return CLV_OK;
   bool recalls = clv_run_has_stored_session(r);
   bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !recalls;
@@ -518,6 +532,7 @@ static clv_code open_trainer(clv_run *r, clv_err *err) {
 
 clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
   clv_exit_code code = CLV_EXIT_OK;
+  if (take_run(r, err) != CLV_OK) return fail_setup(r, err);
   if (clv_run_resolve_key(r, r->o->resume, err) != CLV_OK) return fail_setup(r, err);
   if (clv_run_open_blueprint(r, true, CLV_SCAN_VALUES, err) != CLV_OK)
     return clv_run_fail(r, clv_run_setup_exit_code(err), err);

@@ -1,6 +1,6 @@
 """Runs and what is told of them: one trainer per folder, `runs`, `log` and `stop` over real
 daemons, however a run ends; and event files, read back with our own reader."""
-import contextlib, glob, hashlib, json, os, re, signal, struct, subprocess, sys, time
+import contextlib, glob, hashlib, json, os, re, signal, socket, struct, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import tfevents
 from cluster import *
@@ -177,6 +177,38 @@ def run_that_never_connected_leaves_no_folder():
     done = cluster.train(session, "--resume", *nobody)
     r = recorded("unmet")
     assert done.returncode == r["code"] == 4 and r["state"] == "failed" and r["text"] in done.stderr, r
+
+
+@suite.test
+def killed_fresh_run_leaves_the_earlier_run():
+    """Also its seed, of which the choice and the order of the records follow."""
+    data = DATA.replace("{", "{limit_train: 200, ", 1)
+    session = cluster.session("before", data + STAGES + TAIL.replace(f" seed: {SEED},", ""))
+    assert cluster.train(session, "--max-steps", "2").returncode == 0
+    r = json.load(open(path("before", "run.json")))
+    r["attempts"][0]["status"] = "interrupted"  # a finished one would be kept beside
+    json.dump(r, open(path("before", "run.json"), "w"))
+    with open(path("before", "run.key")) as f:
+        key = f.read()
+    os.makedirs(path("undisturbed"))
+    shutil.copy(path("before", "run.key"), path("undisturbed"))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        run = subprocess.Popen([MASTER, "train", session, "--fresh", "--set",
+                                f"workers.w1.address=127.0.0.1:{silent.getsockname()[1]}"], cwd=cluster.dir,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        silent.settimeout(TIMEOUT_S)
+        silent.accept()[0].close()  # all that comes before the first step is there
+        run.kill()
+        run.wait()
+    assert open(path("before", "run.key")).read() != key and os.path.exists(path("before", "run.moving"))
+    done = cluster.train(session, "--resume", "--max-steps", "4")
+    assert done.returncode == 0 and open(path("before", "run.key")).read() == key, done
+    done = cluster.train(cluster.session("undisturbed", data + STAGES + TAIL.replace(f" seed: {SEED},", "")), "--resume",
+                         "--max-steps", "4")
+    assert done.returncode == 0, done
+    assert checkpoint_tensors(path("undisturbed"), 4) == checkpoint_tensors(path("before"), 4)
 
 
 @suite.test

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * No handler runs on a thread that oneDNN computes on: its products move the stack pointer into the
+ * heap, where the frame of a handler overwrites what is below.
+ */
+#include "tests/unit/cpu/cpu_test.h"
+
+#include <dnnl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <ucontext.h>
+
+enum { TEAM = 3, WANTED = 50, PERIOD_US = 200 };
+static const uint64_t LIMIT_NS = 10000000000;
+
+extern void GOMP_parallel(void (*fn)(void *), void *arg, unsigned threads, unsigned flags);
+extern int omp_get_thread_num(void);
+
+/* ---- who holds them when oneDNN is called ---------------------------------------------------- */
+
+static int n_calls,
+    n_open; /* calls of oneDNN, and those on a thread that a signal could interrupt */
+
+static bool holds(int signal) {
+  sigset_t now;
+  pthread_sigmask(SIG_BLOCK, NULL, &now);
+  return sigismember(&now, signal);
+}
+
+static void note_call(void) {
+  n_calls++;
+  n_open += !holds(SIGINT) || !holds(SIGTERM) || !holds(SIGHUP) || !holds(SIGPROF);
+}
+
+dnnl_status_t __real_dnnl_sgemm(char, char, dnnl_dim_t, dnnl_dim_t, dnnl_dim_t, float,
+                                const float *, dnnl_dim_t, const float *, dnnl_dim_t, float,
+                                float *, dnnl_dim_t);
+dnnl_status_t __wrap_dnnl_sgemm(char at, char bt, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
+                                float alpha, const float *a, dnnl_dim_t lda, const float *b,
+                                dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc);
+dnnl_status_t __wrap_dnnl_sgemm(char at, char bt, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
+                                float alpha, const float *a, dnnl_dim_t lda, const float *b,
+                                dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc) {
+  note_call();
+  return __real_dnnl_sgemm(at, bt, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+dnnl_status_t __real_dnnl_primitive_execute(const_dnnl_primitive_t, dnnl_stream_t, int,
+                                            const dnnl_exec_arg_t *);
+dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t p, dnnl_stream_t s, int n,
+                                            const dnnl_exec_arg_t *args);
+dnnl_status_t __wrap_dnnl_primitive_execute(const_dnnl_primitive_t p, dnnl_stream_t s, int n,
+                                            const dnnl_exec_arg_t *args) {
+  note_call();
+  return __real_dnnl_primitive_execute(p, s, n, args);
+}
+
+static void runs_without_signals(const clv_node_desc *d) {
+  node n;
+  n_calls = n_open = 0;
+  node_init(&n, d);
+  node_run(&n);
+  node_done(&n);
+  assert_true(n_calls > 0);
+  assert_int_equal(n_open, 0);
+  assert_false(holds(SIGINT));
+}
+
+static void one_thread_holds_them_while_oneDNN_runs(void **state) {
+  (void)state;
+  clv_node_desc linear = linear_desc(64, 784, 16), conv = conv_desc(2, 7, 6, 6, 9, 3, 1, 0, 1);
+  runs_without_signals(&linear);
+  runs_without_signals(&conv);
+}
+
+/* ---- the threads of a team ------------------------------------------------------------------- */
+
+static void part_of_program(void *unused) { (void)unused; }
+
+static void note_part(void *arg) {
+  bool *has = arg;
+  has[omp_get_thread_num()] = holds(SIGINT) && !holds(SIGSEGV);
+}
+
+static void run_once(const clv_node_desc *d) {
+  node n;
+  node_init(&n, d);
+  node_run(&n);
+  node_done(&n);
+}
+
+/* On a thread of its own, as a team belongs to a thread. */
+static void *linear_behind_a_program(void *has) {
+  clv_node_desc d = linear_desc(64, 784, 16);
+  d.threads = TEAM;
+  GOMP_parallel(part_of_program, NULL, TEAM, 0);
+  run_once(&d);
+  GOMP_parallel(note_part, has, TEAM, 0);
+  return NULL;
+}
+
+static void *loops_alone(void *has) {
+  clv_node_desc d = image_desc(CLV_OP_DROPOUT, 16, 16, 32, 32);
+  d.threads = TEAM;
+  run_once(&d);
+  GOMP_parallel(note_part, has, TEAM, 0);
+  return NULL;
+}
+
+static void the_others_of_a_team_hold_them_for_good(void **state) {
+  static void *(*const makers[])(void *) = {linear_behind_a_program, loops_alone};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(makers); i++) {
+    bool has[TEAM] = {false};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, makers[i], has), 0);
+    pthread_join(thread, NULL);
+    assert_false(has[0]); /* the one that called: it has its own again */
+    for (int k = 1; k < TEAM; k++) assert_true(has[k]);
+  }
+}
+
+/* ---- a timer --------------------------------------------------------------------------------- */
+
+static char *stack_begin, *stack_end; /* of the main thread */
+static volatile sig_atomic_t n_handled, n_outside;
+
+static void on_alarm(int signal, siginfo_t *info, void *context) {
+  (void)signal, (void)info;
+  n_handled++;
+#ifdef __x86_64__
+  char *sp = (char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
+  n_outside += sp < stack_begin || sp >= stack_end;
+#else
+  (void)context;
+#endif
+}
+
+static void begin_alarms(void *stack) {
+  pthread_attr_t attr;
+  void *at;
+  size_t size;
+  pthread_getattr_np(pthread_self(), &attr);
+  pthread_attr_getstack(&attr, &at, &size);
+  pthread_attr_destroy(&attr);
+  stack_begin = at;
+  stack_end = stack_begin + size;
+  /* apart, so that the frame of a wrong handler harms nobody */
+  sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = 1 << 16}, NULL);
+  struct sigaction act = {.sa_sigaction = on_alarm,
+                          .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+  sigaction(SIGALRM, &act, NULL);
+}
+
+static void set_alarms(suseconds_t us) {
+  setitimer(ITIMER_REAL, &(struct itimerval){{.tv_usec = us}, {.tv_usec = us}}, NULL);
+}
+
+static void a_handler_finds_the_stack_where_it_belongs(void **state) {
+  static char stack[1 << 16];
+  (void)state;
+  clv_node_desc d = linear_desc(64, 784, 16);
+  node n;
+  node_init(&n, &d);
+  begin_alarms(stack);
+  set_alarms(PERIOD_US);
+  for (uint64_t end = clv_now_ns() + LIMIT_NS; n_handled < WANTED && clv_now_ns() < end;)
+    node_run(&n);
+  set_alarms(0);
+  sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
+  node_done(&n);
+  assert_true(n_handled >= WANTED);
+  assert_int_equal(n_outside, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_thread_holds_them_while_oneDNN_runs),
+      cmocka_unit_test(the_others_of_a_team_hold_them_for_good),
+      cmocka_unit_test(a_handler_finds_the_stack_where_it_belongs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
