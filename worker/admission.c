@@ -119,7 +119,8 @@ static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_h
   return v == CLV_TLS_ADMIT ? room_for(&holders[i]) : v;
 }
 
-static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
+static clv_tls_decision decide_admission(void *user, const clv_tls_caller *caller,
+                                         size_t *ret_holder) {
   (void)user;
   clv_err why;
   pthread_mutex_lock(&lock);
@@ -189,7 +190,7 @@ clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   const clv_tls_admission a = {.places = config->limits.connections,
                                .unread = clv_service_transport_memory(config) / 2,
-                               .judge = judge,
+                               .judge = decide_admission,
                                .enter = enter,
                                .leave = leave,
                                .flood = flood,

@@ -58,7 +58,7 @@ static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
 
 /* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps
  * are off since main began (common/base/cli). */
-static void harden(void) {
+static void limit_privileges(void) {
   clv_open_files_raise();
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
@@ -168,7 +168,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
     return clv_exit_report(CLV_EXIT_CONFIG, &err);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_is_log_json(&a->line, config->log.json));
-  harden();
+  limit_privileges();
   check_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;

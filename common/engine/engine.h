@@ -106,19 +106,19 @@ typedef struct clv_module_options {
   clv_optim_config optimizer; /* group 0: parameters that learn and are in none of `groups` */
   const clv_module_group *groups; /* [n_groups] groups 1.., of the same kind */
   uint32_t n_groups;              /* up to CLV_WIRE_GROUPS */
-  bool hold_rest;                 /* nobody is in group 0: those parameters are not stepped */
-  bool learns;                    /* false: no optimiser */
-  bool final;                /* steps are not taken back: no copy of what they change is kept */
+  bool group0_is_frozen;          /* nobody is in group 0: those parameters are not stepped */
+  bool is_trainable;              /* false: no optimiser */
+  bool has_no_revert;        /* steps are not taken back: no copy of what they change is kept */
   uint32_t in_flight;        /* calls between forward and backward that memory is made ready for */
   const char *const *frozen; /* exact parameter names */
   uint32_t n_frozen;
-  bool fixed;       /* they stay frozen: no gradients and no moments are kept for them */
-  bool frozen_bf16; /* with `fixed`: weights of linear layers among them are kept in bf16 */
+  bool is_frozen_for_good; /* they stay frozen: no gradients and no moments are kept for them */
+  bool frozen_bf16;        /* with `fixed`: weights of linear layers among them are kept in bf16 */
   /* [n_lent] of `frozen`, with `fixed`: what of them is no buffer gets its memory from
    * clv_module_set_shared_param, and is marked so in clv_module_params. It is charged as if it were
    * the module's own. */
-  const char *const *lent;
-  uint32_t n_lent;
+  const char *const *shared_params;
+  uint32_t n_shared_params;
   const clv_module_tie *ties; /* [n_ties] one for each node that is tied to another module's */
   uint32_t n_ties;
   clv_pool
@@ -177,7 +177,7 @@ typedef struct clv_state_item {
   size_t bytes;
   void *data;
   const clv_backend *backend;
-  bool lent, withheld; /* it is not written; it is not given out */
+  bool is_shared, is_withheld; /* it is not written; it is not given out */
 } clv_state_item;
 
 /* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The facts that wait for the one thread that handles them: packets have come, work has ended.
+ * The events that wait for the one thread that handles them: packets have come, work has ended.
  * Links post from rpc's queue threads, the program and who computes from their own.
  *
  * A packet for which nothing would run can wait for another one: it is queued without a wake-up as
@@ -25,16 +25,16 @@ typedef struct clv_inbox {
   pthread_cond_t arrived;
   clv_packet *first, *last;
   clv_work *ended, **ended_end; /* in the order of their ends; taken before packets */
-  uint32_t n_out;               /* started, and its end not posted; */
+  uint32_t n_running;           /* started, and its end not posted; */
   uint32_t n_copies;            /* copies beside that */
-  bool stopped, kicked;
-  bool sleeping;    /* its thread waits for a signal */
-  bool resting;     /* what its thread works on stays as it is, and it comes back by itself */
-  bool urgent;      /* of what is queued something cannot wait */
-  uint64_t kinds;   /* of what is queued, a bit for each */
-  uint32_t queued;  /* while it rests */
-  uint64_t back_ns; /* when it is to be back: UINT64_MAX, nothing waits for it */
-  uint64_t wakes;   /* how often its thread has slept and woken; read by any thread */
+  bool is_stopped, is_interrupted;
+  bool is_sleeping;    /* its thread waits for a signal */
+  bool is_coalescing;  /* what its thread works on stays as it is, and it comes back by itself */
+  bool has_urgent;     /* of what is queued something cannot wait */
+  uint64_t kinds;      /* of what is queued, a bit for each */
+  uint32_t queued;     /* while it rests */
+  uint64_t wake_at_ns; /* when it is to be back: UINT64_MAX, nothing waits for it */
+  uint64_t wakes;      /* how often its thread has slept and woken; read by any thread */
 } clv_inbox;
 
 /* One of the two, or neither. */

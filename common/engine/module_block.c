@@ -157,9 +157,9 @@ void clv_module_blocks_done(clv_module *m) {
 /* ---- what a device says of it ---------------------------------------------------------------- */
 
 static void note(clv_module *m, const clv_err *why) {
-  if (m->broken.code != CLV_OK) return;
-  m->broken = *why;
-  (void)!clv_err_prefix(&m->broken, "module %u has lost its state", m->o.index);
+  if (m->device_error.code != CLV_OK) return;
+  m->device_error = *why;
+  (void)!clv_err_prefix(&m->device_error, "module %u has lost its state", m->o.index);
 }
 
 void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes) {
@@ -176,7 +176,7 @@ clv_code clv_module_finish(clv_module *m, clv_err *err) {
 }
 
 clv_code clv_module_check(const clv_module *m, clv_err *err) {
-  if (m->broken.code == CLV_OK) return CLV_OK;
-  if (err) *err = m->broken;
-  return m->broken.code;
+  if (m->device_error.code == CLV_OK) return CLV_OK;
+  if (err) *err = m->device_error;
+  return m->device_error.code;
 }

@@ -14,13 +14,13 @@ enum { MAX_PLANS = 32, KEPT_PLANS = 4 };
 typedef struct clv_module_plan {
   int64_t batch[CLV_MAX_INPUTS]; /* N of each input, one for all unless the graph joins some */
   bool training;
-  uint32_t input_grads;      /* bit i: the gradient of input i is computed */
-  clv_plan *plan;            /* NULL: the place is free */
-  uint32_t calls, calls_out; /* made, in use */
-  bool charged;
-  size_t bytes;  /* of those of the module, */
-  size_t paid;   /* and of those that it was charged */
-  uint64_t used; /* when, as counted in the module */
+  uint32_t input_grads;         /* bit i: the gradient of input i is computed */
+  clv_plan *plan;               /* NULL: the place is free */
+  uint32_t calls, calls_in_use; /* made, in use */
+  bool is_charged;
+  size_t bytes;         /* of those of the module, */
+  size_t charged_bytes; /* and of those that it was charged */
+  uint64_t last_used;   /* when, as counted in the module */
 } clv_module_plan;
 
 struct clv_module {
@@ -32,18 +32,19 @@ struct clv_module {
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
   /* In the backend's memory, as are moments and what clv_module_block gives. */
-  void *block;          /* parameters, then buffers */
-  clv_tensor **lent;    /* [params->n] of those that are lent, each with a reference; NULL: none, */
-  const void **lent_at; /* [params->n] and where they are, for plans */
-  void *shadow;         /* buffers as they were, to be put back when a step is not taken */
-  clv_optim *optim;     /* NULL when nothing learns here */
-  clv_recorder *records; /* NULL where the backend records nothing */
-  uint64_t version;      /* of the parameters, for the plans' weight caches */
-  size_t bytes, charged; /* charged: to the pool, given back with it */
-  uint64_t on_device;    /* charged to the device alone: of the snapshot */
-  uint32_t n_learning;   /* trainable and not frozen: */
-  clv_extent *learning;  /* where they stand in the block */
-  double *sums;          /* of squares of their gradients, while a planned step looks at them */
+  void *block; /* parameters, then buffers */
+  clv_tensor *
+      *shared_params; /* [params->n] of those that are lent, each with a reference; NULL: none, */
+  const void **shared_data;   /* [params->n] and where they are, for plans */
+  void *saved_buffers;        /* buffers as they were, to be put back when a step is not taken */
+  clv_optim *optim;           /* NULL when nothing learns here */
+  clv_recorder *recorder;     /* NULL where the backend records nothing */
+  uint64_t version;           /* of the parameters, for the plans' weight caches */
+  size_t bytes, charged;      /* charged: to the pool, given back with it */
+  uint64_t charged_on_device; /* charged to the device alone: of the snapshot */
+  uint32_t n_learning;        /* trainable and not frozen: */
+  clv_extent *learning;       /* where they stand in the block */
+  double *sums; /* of squares of their gradients, while a planned step looks at them */
 
   clv_module **owners; /* [params->n_ties] of what is tied; itself where that is in its own block */
   uint32_t pins;       /* modules that are tied to it; atomic */
@@ -57,10 +58,10 @@ struct clv_module {
   size_t n_blocks, cap_blocks;
   /* What a device has said while the module's state was being changed: it is not known any more,
    * and nothing is computed from it. code is CLV_OK until then. */
-  clv_err broken;
+  clv_err device_error;
 
-  bool *withheld;                  /* [params->n]; NULL: none */
-  char why_withheld[CLV_ERR_TEXT]; /* of its state */
+  bool *withheld;                     /* [params->n]; NULL: none */
+  char withheld_reason[CLV_ERR_TEXT]; /* of its state */
 
   uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
   uint64_t steps;         /* of the optimiser, taken; atomic */

@@ -28,16 +28,16 @@ static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err 
 }
 
 static clv_code mark_lent(clv_module *m, const clv_module_options *o, clv_err *err) {
-  for (uint32_t i = 0; i < o->n_lent; i++) {
-    clv_param *p = (clv_param *)clv_params_find(m->params, o->lent[i]);
-    if (!p || !p->frozen || !o->fixed)
-      return clv_fail(err, CLV_INVALID, "'%s' of module %u cannot be lent to it", o->lent[i],
-                      m->o.index);
+  for (uint32_t i = 0; i < o->n_shared_params; i++) {
+    clv_param *p = (clv_param *)clv_params_find(m->params, o->shared_params[i]);
+    if (!p || !p->frozen || !o->is_frozen_for_good)
+      return clv_fail(err, CLV_INVALID, "'%s' of module %u cannot be lent to it",
+                      o->shared_params[i], m->o.index);
     p->lent = true;
   }
-  if (!o->n_lent) return CLV_OK;
-  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof(clv_tensor *), &m->lent, err));
-  return clv_alloc((size_t)m->params->n, sizeof(void *), &m->lent_at, err);
+  if (!o->n_shared_params) return CLV_OK;
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof(clv_tensor *), &m->shared_params, err));
+  return clv_alloc((size_t)m->params->n, sizeof(void *), &m->shared_data, err);
 }
 
 static clv_code find_learning(clv_module *m, clv_err *err) {
@@ -80,7 +80,7 @@ static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv
     CLV_TRY(mark_group(m, &o->groups[i], (uint8_t)(i + 1), of, err));
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (p->trainable && !p->frozen && (of[i] || !o->hold_rest))
+    if (p->trainable && !p->frozen && (of[i] || !o->group0_is_frozen))
       spans[n++] = (clv_optim_span){p->offset, p->n, of[i]};
   }
   *ret_n = n;
@@ -88,7 +88,7 @@ static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv
 }
 
 static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_err *err) {
-  if (!o->learns || !m->params->trainable_bytes) return CLV_OK;
+  if (!o->is_trainable || !m->params->trainable_bytes) return CLV_OK;
   CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS] = {o->optimizer};
   size_t n;
@@ -103,7 +103,7 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
 }
 
 static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
-  if (!o->learns) return 0;
+  if (!o->is_trainable) return 0;
   uint32_t moments = clv_optim_moments_of(&o->optimizer);
   for (uint32_t i = 0; i < CLV_MIN(o->n_groups, (uint32_t)CLV_WIRE_GROUPS); i++)
     moments |= clv_optim_moments_of(&o->groups[i].optimizer);
@@ -124,8 +124,8 @@ static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err
 static clv_code take_memory(clv_module *m, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_TRY(clv_backend_take(b, m->params->total_bytes, &m->block, err));
-  CLV_TRY(clv_backend_take(b, clv_module_buffer_bytes(m), &m->shadow, err));
-  return clv_backend_fill(b, m->shadow, 0, clv_module_buffer_bytes(m), err);
+  CLV_TRY(clv_backend_take(b, clv_module_buffer_bytes(m), &m->saved_buffers, err));
+  return clv_backend_fill(b, m->saved_buffers, 0, clv_module_buffer_bytes(m), err);
 }
 
 /* A device gets what the host has drawn. */
@@ -151,29 +151,29 @@ static clv_code count_inputs(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_pool *payer(const clv_module *m) { return m->o.pool ? m->o.pool : m->pool; }
+static clv_pool *pool_to_charge(const clv_module *m) { return m->o.pool ? m->o.pool : m->pool; }
 
 static clv_code charge_record(void *user, size_t bytes, clv_err *err) {
   const clv_module *m = user;
-  return payer(m) ? clv_module_charge(m, payer(m), bytes, err) : CLV_OK;
+  return pool_to_charge(m) ? clv_module_charge(m, pool_to_charge(m), bytes, err) : CLV_OK;
 }
 
 static void discharge_record(void *user, size_t bytes) {
   const clv_module *m = user;
-  if (payer(m)) clv_module_discharge(m, payer(m), bytes);
+  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), bytes);
 }
 
 static clv_code open_records(clv_module *m, clv_err *err) {
   const clv_record_account account = {m, charge_record, discharge_record};
-  CLV_TRY(clv_recorder_new(m->o.backend, &m->records, err));
-  clv_recorder_charge(m->records, &account);
+  CLV_TRY(clv_recorder_new(m->o.backend, &m->recorder, err));
+  clv_recorder_charge(m->recorder, &account);
   return CLV_OK;
 }
 
 /* ---- what is lent ---------------------------------------------------------------------------- */
 
 /* Whether the module's kernels can read it where it is. */
-static bool is_in_reach(const clv_module *m, const clv_tensor *t) {
+static bool is_copyable_without_host(const clv_module *m, const clv_tensor *t) {
   const clv_backend *b = m->o.backend;
   return b->memory ? t->home && strcmp(t->home->device, b->device) == 0 : !t->home;
 }
@@ -182,31 +182,32 @@ clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tenso
                                      clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
   if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
-      !is_in_reach(m, t))
+      !is_copyable_without_host(m, t))
     return clv_fail(err, CLV_INVALID, "module %u is lent another '%s'", m->o.index, param);
   size_t i = (size_t)(p - m->params->list);
-  if (m->lent[i]) return clv_fail(err, CLV_EXISTS, "module %u has '%s'", m->o.index, param);
-  m->lent[i] = clv_tensor_ref(t);
-  m->lent_at[i] = t->data;
+  if (m->shared_params[i])
+    return clv_fail(err, CLV_EXISTS, "module %u has '%s'", m->o.index, param);
+  m->shared_params[i] = clv_tensor_ref(t);
+  m->shared_data[i] = t->data;
   return CLV_OK;
 }
 
 clv_code clv_module_check_complete(const clv_module *m, clv_err *err) {
   for (int i = 0; i < m->params->n; i++)
-    if (m->params->list[i].lent && !m->lent[i])
+    if (m->params->list[i].lent && !m->shared_params[i])
       return clv_fail(err, CLV_INTERNAL, "module %u was lent no '%s'", m->o.index,
                       m->params->list[i].name);
   return CLV_OK;
 }
 
 /* What the module's backend still reads there is read before it goes. */
-static void return_lent(clv_module *m) {
+static void release_shared_params(clv_module *m) {
   clv_err why;
-  if (!m->lent) return;
+  if (!m->shared_params) return;
   (void)!clv_backend_finish(m->o.backend, &why);
-  for (int i = 0; i < m->params->n; i++) clv_tensor_unref(m->lent[i]);
-  free(m->lent);
-  free(m->lent_at);
+  for (int i = 0; i < m->params->n; i++) clv_tensor_unref(m->shared_params[i]);
+  free(m->shared_params);
+  free(m->shared_data);
 }
 
 static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
@@ -215,8 +216,8 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
   CLV_TRY(mark_lent(m, o, err));
-  if (o->fixed && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
-  if (o->fixed) clv_params_fix_frozen(m->params);
+  if (o->is_frozen_for_good && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
+  if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);
   CLV_TRY(clv_module_resolve_ties(m, o, err));
   CLV_TRY(find_learning(m, err));
   CLV_TRY(charge_ahead(m, o, err));
@@ -235,7 +236,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
     return code;
   }
   m->o = *o;
-  m->o.frozen = m->o.lent = NULL; /* the caller's lists, not kept */
+  m->o.frozen = m->o.shared_params = NULL; /* the caller's lists, not kept */
   m->o.groups = NULL;
   m->o.waiter = NULL;
   m->o.ties = NULL;
@@ -258,21 +259,21 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
 void clv_module_free(clv_module *m) {
   if (!m) return;
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
-  clv_recorder_free(m->records);
+  clv_recorder_free(m->recorder);
   clv_tensor_unref(m->snapshot);
-  clv_module_uncharge_tensors(m, &m->on_device);
+  clv_module_uncharge_tensors(m, &m->charged_on_device);
   clv_module_blocks_done(m);
   clv_optim_free(m->optim);
   if (m->block) clv_backend_give(m->o.backend, m->block);
-  if (m->shadow) clv_backend_give(m->o.backend, m->shadow);
-  return_lent(m);
+  if (m->saved_buffers) clv_backend_give(m->o.backend, m->saved_buffers);
+  release_shared_params(m);
   free(m->withheld);
   if (m->params) clv_module_unpin_owners(m);
   free(m->learning);
   free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
-  if (payer(m)) clv_module_discharge(m, payer(m), m->charged);
+  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);
   clv_backend_drop(m->o.backend);
   free(m);
 }
@@ -287,7 +288,7 @@ void clv_module_set_pool(clv_module *m, clv_pool *pool) { m->pool = pool; }
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
   clv_record_counts r;
-  clv_recorder_count(m->records, &r);
+  clv_recorder_count(m->recorder, &r);
   *ret = (clv_module_counts){.device_bytes = __atomic_load_n(&c->device_bytes, __ATOMIC_RELAXED),
                              .peer_bytes = __atomic_load_n(&c->peer_bytes, __ATOMIC_RELAXED),
                              .host_bytes = __atomic_load_n(&c->host_bytes, __ATOMIC_RELAXED),
@@ -335,9 +336,9 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .bf16 = m->o.bf16,
                          .tf32 = m->o.tf32,
                          .split_backward = input_grads || !alone,
-                         .transient_weights = (training && alone) || m->lent,
-                         .records = m->records,
-                         .lent = m->lent_at};
+                         .transient_weights = (training && alone) || m->shared_params,
+                         .records = m->recorder,
+                         .lent = m->shared_data};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
@@ -374,8 +375,8 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
 /* No call of it is under way. */
 static void forget_plan(clv_module *m, clv_module_plan *p) {
   clv_plan_free(p->plan);
-  if (payer(m)) clv_module_discharge(m, payer(m), p->paid);
-  m->charged -= p->paid;
+  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);
+  m->charged -= p->charged_bytes;
   m->bytes -= p->bytes;
   *p = (clv_module_plan){0};
 }
@@ -387,8 +388,8 @@ static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *er
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
     if (!p->plan) empty = p;
-    if (!p->plan || p->calls_out) continue;
-    if (!oldest || p->used < oldest->used) oldest = p;
+    if (!p->plan || p->calls_in_use) continue;
+    if (!oldest || p->last_used < oldest->last_used) oldest = p;
     idle++;
   }
   bool full = !empty && m->n_plans == MAX_PLANS;
@@ -411,17 +412,18 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
     clv_module_plan *p = &m->plans[i];
     bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
     if (!p->plan || !sizes || p->training != training || p->input_grads != input_grads) continue;
-    p->used = ++m->plan_uses;
+    p->last_used = ++m->plan_uses;
     *ret = p;
     return CLV_OK;
   }
   CLV_TRY(place_for_plan(m, &place, err));
   size_t bytes = m->bytes, charged = m->charged;
-  clv_module_plan made = {.training = training, .input_grads = input_grads, .used = ++m->plan_uses};
+  clv_module_plan made = {
+      .training = training, .input_grads = input_grads, .last_used = ++m->plan_uses};
   memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
   if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
-    made.charged = true;
+    made.is_charged = true;
     made.calls = training ? CLV_MAX(m->o.in_flight, 1u) : 1;
     clv_code code = prepare_calls(m, made.plan, made.calls, err);
     if (code != CLV_OK) {
@@ -430,7 +432,7 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
     }
   }
   made.bytes = m->bytes - bytes;
-  made.paid = m->pool || m->o.pool ? m->charged - charged : made.bytes;
+  made.charged_bytes = m->pool || m->o.pool ? m->charged - charged : made.bytes;
   *place = made;
   *ret = place;
   return CLV_OK;
@@ -438,8 +440,8 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
 
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, clv_err *err) {
   const clv_plan_info *info = clv_plan_get_info(p->plan);
-  size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
-  bool more = p->calls_out == p->calls;
+  size_t bytes = p->is_charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  bool more = p->calls_in_use == p->calls;
   if (more) bytes += info->call_bytes;
   if (bytes) CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
   clv_code code = clv_plan_call_get(p->plan, ret, err);
@@ -448,25 +450,26 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
     return code;
   }
   m->charged += bytes;
-  p->paid += bytes;
-  p->charged = true;
+  p->charged_bytes += bytes;
+  p->is_charged = true;
   p->calls += more;
-  p->calls_out++;
+  p->calls_in_use++;
   return CLV_OK;
 }
 
 void clv_module_call_put(clv_module_plan *p, clv_call *call) {
   if (!call) return;
   clv_plan_call_put(p->plan, call);
-  p->calls_out--;
+  p->calls_in_use--;
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
 clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
-  if (m->snapshot || !m->optim || m->o.final) return CLV_OK;
+  if (m->snapshot || !m->optim || m->o.has_no_revert) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
-  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->on_device, &m->snapshot, err);
+  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->charged_on_device,
+                          &m->snapshot, err);
 }
 
 /* Parameters, then each moment, and the step counter: one copy in one direction. */
@@ -484,12 +487,12 @@ static void copy_state(clv_module *m, bool save) {
 void clv_module_take_snapshot(clv_module *m) { copy_state(m, true); }
 
 void clv_module_save_buffers(clv_module *m) {
-  clv_module_copy(m, m->shadow, (char *)m->block + m->params->buffer_offset,
+  clv_module_copy(m, m->saved_buffers, (char *)m->block + m->params->buffer_offset,
                   clv_module_buffer_bytes(m));
 }
 
 void clv_module_restore_buffers(clv_module *m) {
-  clv_module_copy(m, (char *)m->block + m->params->buffer_offset, m->shadow,
+  clv_module_copy(m, (char *)m->block + m->params->buffer_offset, m->saved_buffers,
                   clv_module_buffer_bytes(m));
 }
 

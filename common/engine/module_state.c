@@ -25,13 +25,14 @@ uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
 
 static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
   const clv_param *p = &m->params->list[index];
-  *ret = (clv_state_item){.dtype = p->dtype,
-                          .shape = p->shape,
-                          .bytes = p->bytes,
-                          .data = p->lent ? m->lent[index]->data : (char *)m->block + p->offset,
-                          .backend = m->o.backend,
-                          .lent = p->lent,
-                          .withheld = m->withheld && m->withheld[index]};
+  *ret = (clv_state_item){
+      .dtype = p->dtype,
+      .shape = p->shape,
+      .bytes = p->bytes,
+      .data = p->lent ? m->shared_params[index]->data : (char *)m->block + p->offset,
+      .backend = m->o.backend,
+      .is_shared = p->lent,
+      .is_withheld = m->withheld && m->withheld[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }
 
@@ -117,13 +118,13 @@ clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, 
   if (!m->withheld)
     CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->withheld, &m->withheld, err));
   m->withheld[p - m->params->list] = true;
-  snprintf(m->why_withheld, sizeof m->why_withheld, "%s", why);
+  snprintf(m->withheld_reason, sizeof m->withheld_reason, "%s", why);
   return CLV_OK;
 }
 
 clv_code clv_module_check_readable(const clv_module *m, const clv_state_item *item, clv_err *err) {
-  if (!item->withheld) return CLV_OK;
-  return clv_fail(err, CLV_DENIED, "'%s' is not given out: %s", item->name, m->why_withheld);
+  if (!item->is_withheld) return CLV_OK;
+  return clv_fail(err, CLV_DENIED, "'%s' is not given out: %s", item->name, m->withheld_reason);
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -151,7 +152,7 @@ clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err)
 clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                               clv_err *err) {
   char want[160], got[160];
-  if (item->lent)
+  if (item->is_shared)
     return clv_fail(err, CLV_DENIED, "'%s' is only read: it may be of several sessions",
                     item->name);
   if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))

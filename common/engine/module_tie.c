@@ -16,7 +16,8 @@ static const char *node_of(const clv_module *m, const clv_tie *t) {
   return m->graph->nodes[t->param.node].name;
 }
 
-static clv_module *given(const clv_module *m, const clv_module_options *o, const clv_tie *t) {
+static clv_module *find_given_owner(const clv_module *m, const clv_module_options *o,
+                                    const clv_tie *t) {
   for (uint32_t i = 0; i < o->n_ties; i++)
     if (strcmp(o->ties[i].node, node_of(m, t)) == 0) return o->ties[i].of;
   return NULL;
@@ -32,7 +33,8 @@ static clv_code check_place(const clv_module *m, const clv_module *owner, const 
                   m->o.index, m->device, t->param.name, owner->o.index, owner->device);
 }
 
-static clv_code take_from(clv_module *m, clv_tie *t, const clv_module *owner, clv_err *err) {
+static clv_code resolve_from_owner(clv_module *m, clv_tie *t, const clv_module *owner,
+                                   clv_err *err) {
   const char *name = m->graph->nodes[t->param.node].tied;
   const clv_param *of = clv_params_first(owner->graph, owner->params, name);
   if (!of || !clv_shape_equal(&of->shape, &t->param.shape) || of->dtype != t->param.dtype)
@@ -40,7 +42,8 @@ static clv_code take_from(clv_module *m, clv_tie *t, const clv_module *owner, cl
                     "module %u has no parameter of '%s' that could be '%s' of %u", owner->o.index,
                     name, t->param.name, m->o.index);
   CLV_TRY(check_place(m, owner, t, err));
-  t->param.elsewhere = of->lent ? owner->lent[of->index]->data : (char *)owner->block + of->offset;
+  t->param.elsewhere =
+      of->lent ? owner->shared_params[of->index]->data : (char *)owner->block + of->offset;
   t->param.offset = of->offset;
   t->param.frozen = of->frozen;
   t->param.fixed = of->fixed;
@@ -52,11 +55,11 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
   CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof(clv_module *), &m->owners, err));
   for (int i = 0; i < p->n_ties; i++) {
     clv_tie *t = &p->ties[i];
-    clv_module *owner = t->of < 0 ? given(m, o, t) : m;
+    clv_module *owner = t->of < 0 ? find_given_owner(m, o, t) : m;
     if (!owner)
       return clv_fail(err, CLV_INVALID, "module %u: '%s' is tied to '%s', which is not here",
                       m->o.index, node_of(m, t), m->graph->nodes[t->param.node].tied);
-    if (t->of < 0) CLV_TRY(take_from(m, t, owner, err));
+    if (t->of < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
     m->owners[i] = owner;
     if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
   }

@@ -62,7 +62,7 @@ static void tick_if_due(clv_session_node *n, uint64_t now) {
   if (clv_rrefs_due_ns(n->references) <= now) clv_node_tick(n);
 }
 
-static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
+static bool wait_by_callback(clv_session_node *n, uint64_t until_ns) {
   clv_inbox_set_coalescing(&n->inbox, true);
   bool more = n->o.wait(n->o.wait_user, until_ns);
   clv_inbox_set_coalescing(&n->inbox, false);
@@ -75,7 +75,7 @@ static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
   until_ns = CLV_MIN(until_ns, clv_rrefs_due_ns(n->references));
   clv_node_flush(n);
   if (!clv_inbox_has_work_out(&n->inbox)) clv_share_release(n->o.share);
-  if (n->o.wait) return wait_in_world(n, until_ns);
+  if (n->o.wait) return wait_by_callback(n, until_ns);
   clv_inbox_wait(&n->inbox, now, until_ns);
   return true;
 }
@@ -108,7 +108,7 @@ static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item 
   if (!any) clv_node_flush(n);
   if (!any) clv_share_release(n->o.share);
   uint64_t slept = now_ns(n) - begin, idle = out ? 0 : slept;
-  n->slept_ns += slept - idle;
+  n->slept_while_working_ns += slept - idle;
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
   if (any && waker && waker->from) clv_link_count_wait(waker->from, idle);

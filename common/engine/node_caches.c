@@ -21,7 +21,7 @@ static clv_code keep(const clv_row_caches *c, clv_packet *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code bring(clv_session_node *n, clv_packet *p, clv_err *err) {
+static clv_code load_cached_rows(clv_session_node *n, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   const clv_row_caches *c = &n->o.caches;
   const clv_tensor *rows = p->tensor[0];
@@ -40,7 +40,7 @@ static clv_code act(clv_session_node *n, clv_packet *p, clv_err *err) {
                     "there are no caches here: the worker has no state_dir");
   clv_node_flush(n);
   clv_share_release(n->o.share); /* no core is held while the disk is waited for */
-  return p->frame.n_tensors == 2 ? keep(&n->o.caches, p, err) : bring(n, p, err);
+  return p->frame.n_tensors == 2 ? keep(&n->o.caches, p, err) : load_cached_rows(n, p, err);
 }
 
 clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What modules on devices have to do is asked for, and waited for, on a thread of its own: the
- * node's learns of its end as of a fact, and handles packets and computes on the processor
+ * node's learns of its end as of a event, and handles packets and computes on the processor
  * meanwhile. There is one such thread: backends that copy from each other are used by one thread.
  * Another one copies to the host's memory what is to leave, by a branch of each device's backend,
  * so that the device computes what comes next meanwhile.
@@ -14,7 +14,7 @@
 
 static clv_work *next_work(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
-  while (!t->first && !t->over) pthread_cond_wait(&t->changed, &t->lock);
+  while (!t->first && !t->is_stopping) pthread_cond_wait(&t->changed, &t->lock);
   clv_work *w = t->first;
   if (w) t->first = w->next;
   if (!t->first) t->end = &t->first;
@@ -28,7 +28,7 @@ static void *run(void *user) {
   return NULL;
 }
 
-static void give(clv_device_thread *t, clv_work *w) {
+static void post_work(clv_device_thread *t, clv_work *w) {
   clv_inbox_begin_work(&t->node->inbox, w);
   w->next = NULL;
   pthread_mutex_lock(&t->lock);
@@ -49,18 +49,18 @@ static void thread_init(clv_device_thread *t, clv_session_node *n,
 
 static clv_code thread_start(clv_device_thread *t, clv_err *err) {
   pthread_mutex_lock(&t->lock);
-  bool began = t->began || pthread_create(&t->thread, NULL, run, t) == 0;
-  t->began = began;
+  bool began = t->is_started || pthread_create(&t->thread, NULL, run, t) == 0;
+  t->is_started = began;
   pthread_mutex_unlock(&t->lock);
   return began ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "no thread for modules on devices");
 }
 
 static void thread_end(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
-  t->over = true;
+  t->is_stopping = true;
   pthread_cond_signal(&t->changed);
   pthread_mutex_unlock(&t->lock);
-  if (t->began) pthread_join(t->thread, NULL);
+  if (t->is_started) pthread_join(t->thread, NULL);
   pthread_cond_destroy(&t->changed);
   pthread_mutex_destroy(&t->lock);
 }
@@ -76,7 +76,7 @@ static void compute(clv_session_node *n, clv_work *w) {
   clv_node_work_ended(n, w, code, &why);
 }
 
-void clv_node_post_device_work(clv_session_node *n, clv_work *w) { give(&n->devices, w); }
+void clv_node_post_device_work(clv_session_node *n, clv_work *w) { post_work(&n->devices, w); }
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
@@ -116,7 +116,7 @@ static void copy(clv_session_node *n, clv_work *w) {
   clv_err why;
   pthread_mutex_lock(&n->copies.lock);
   const clv_backend **by = copier_of(n, k->from->home);
-  k->by = by ? *by : NULL;
+  k->copier = by ? *by : NULL;
   pthread_mutex_unlock(&n->copies.lock);
   clv_code code = clv_work_compute(w, &why);
   clv_node_work_ended(n, w, code, &why);
@@ -124,7 +124,7 @@ static void copy(clv_session_node *n, clv_work *w) {
 
 void clv_node_post_copies(clv_session_node *n) {
   if (n->o.executor.start || n->o.wait) return; /* the engine makes them itself */
-  for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;) give(&n->copies, w);
+  for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;) post_work(&n->copies, w);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */

@@ -45,7 +45,7 @@ static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, c
   for (uint32_t i = 0; i < all; i++) {
     clv_state_item *item = &ret->items[ret->n];
     (void)clv_module_state_item(m, what, i, item);
-    if (item->lent || item->withheld) continue;
+    if (item->is_shared || item->is_withheld) continue;
     ret->list[ret->n++] = (clv_weights_tensor){item->name, item->dtype, item->shape, item->data};
   }
   return CLV_OK;
@@ -156,7 +156,7 @@ static void transfer_done(clv_state_transfer *t) {
 }
 
 static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
-  CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .again = true};
+  CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .requeue_when_done = true};
   whole_state *s = &n->file->s;
   t.writes = p->frame.kind == CLV_STATE_LOAD;
   CLV_TRY(state_of(m, p->frame.state.what, s, err));
@@ -171,7 +171,7 @@ static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *
   return CLV_OK;
 }
 
-static clv_code first_part(clv_session_node *n, clv_module *m, clv_packet *p, bool *ret_kept,
+static clv_code begin_file(clv_session_node *n, clv_module *m, clv_packet *p, bool *ret_kept,
                            clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *n->file, &n->file, err));
   n->file->request = p;
@@ -181,7 +181,7 @@ static clv_code first_part(clv_session_node *n, clv_module *m, clv_packet *p, bo
   return code;
 }
 
-static clv_code second_part(clv_session_node *n, const clv_packet *p, clv_frame *ret,
+static clv_code finish_file(clv_session_node *n, const clv_packet *p, clv_frame *ret,
                             clv_err *err) {
   clv_code code = CLV_OK;
   if (n->file->file)
@@ -213,6 +213,6 @@ clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv
   clv_node_flush(n);
   clv_share_release(n->o.share); /* no core is held while the disk is waited for */
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
-  if (n->file && n->file->request == p) return second_part(n, p, ret, err);
-  return m->o.backend->memory ? first_part(n, m, p, ret_kept, err) : on_host(n, m, f, ret, err);
+  if (n->file && n->file->request == p) return finish_file(n, p, ret, err);
+  return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err) : on_host(n, m, f, ret, err);
 }

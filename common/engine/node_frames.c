@@ -89,7 +89,7 @@ static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *
   while (state_item(n, m, f, count, &item)) count++;
   CLV_TRY(clv_alloc(CLV_MAX(count, 1u), sizeof *r->items, &r->items, err));
   for (uint32_t i = 0; i < count; i++)
-    if (state_item(n, m, f, i, &item) && !item.withheld) r->items[r->n++] = item;
+    if (state_item(n, m, f, i, &item) && !item.is_withheld) r->items[r->n++] = item;
   return CLV_OK;
 }
 
@@ -302,7 +302,8 @@ static clv_code run_engine(clv_session_node *n, clv_err *err) {
 
 /* ---- handling -------------------------------------------------------------------------------- */
 
-static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+static clv_code handle_context_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
+                                     clv_err *err) {
   clv_err why;
   if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
   clv_code code = clv_contexts_handle_packet(n->contexts, p, ret_kept, err);
@@ -323,7 +324,7 @@ static clv_code reference(clv_session_node *n, clv_packet *p, bool *ret_kept, cl
 
 /* How it ended goes with it. */
 static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
-  clv_err *why = clv_steal(&w->why), unsaid;
+  clv_err *why = clv_steal(&w->failure), unsaid;
   if (w->code != CLV_OK && !why) (void)!clv_fail(&unsaid, w->code, "work has failed");
   clv_code code = clv_contexts_finish_work(n->contexts, w, w->code, why ? why : &unsaid, err);
   free(why);
@@ -333,8 +334,8 @@ static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
 /* Its share counted as in use while the thread slept for the device: what that says is charged. */
 static void charge_device(clv_session_node *n, const clv_work *w) {
   if (w->kind == WORK_COPY) return;
-  uint64_t slept = n->slept_ns;
-  n->slept_ns = 0;
+  uint64_t slept = n->slept_while_working_ns;
+  n->slept_while_working_ns = 0;
   if (w->device_ns && slept > w->device_ns) clv_share_refund(n->o.share, slept - w->device_ns);
 }
 
@@ -358,7 +359,7 @@ void clv_node_drain_work(clv_session_node *n) {
 
 static clv_code value(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   if (p->frame.has_cached) CLV_TRY(clv_node_on_cached(n, p, err));
-  return engine(n, p, ret_kept, err);
+  return handle_context_frame(n, p, ret_kept, err);
 }
 
 /* What the master says. ABORT from a worker never comes here: it is for the program. */
@@ -366,19 +367,32 @@ static const struct {
   clv_code (*handle)(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err);
   bool peers; /* workers may say it to each other */
 } handlers[CLV_FRAME_KINDS] = {
-    [CLV_CALL] = {engine, false},          [CLV_DELIVER] = {engine, false},
-    [CLV_VALUE] = {value, true},           [CLV_DROP] = {engine, false},
-    [CLV_SPARE] = {engine, false},         [CLV_PREPARE] = {engine, false},
-    [CLV_GRADIENT] = {engine, true},       [CLV_APPLY] = {engine, false},
-    [CLV_REVERT] = {engine, false},        [CLV_END_CONTEXT] = {engine, false},
-    [CLV_ABORT] = {engine, false},         [CLV_STATE_GET] = {engine, false},
-    [CLV_STATE_PUT] = {engine, false},     [CLV_UNLOAD] = {engine, false},
-    [CLV_STATE_SAVE] = {engine, false},    [CLV_STATE_LOAD] = {engine, false},
-    [CLV_STATE_REMOVE] = {engine, false},  [CLV_REF_KEEP] = {reference, false},
-    [CLV_REF_USE] = {reference, false},    [CLV_REF_FORK] = {reference, true},
-    [CLV_REF_ACCEPT] = {reference, false}, [CLV_REF_DELETE] = {reference, true},
-    [CLV_REF_FETCH] = {reference, true},   [CLV_REF_VALUE] = {reference, true},
-    [CLV_REF_RENEW] = {reference, true},   [CLV_REF_ACK] = {reference, true},
+    [CLV_CALL] = {handle_context_frame, false},
+    [CLV_DELIVER] = {handle_context_frame, false},
+    [CLV_VALUE] = {value, true},
+    [CLV_DROP] = {handle_context_frame, false},
+    [CLV_SPARE] = {handle_context_frame, false},
+    [CLV_PREPARE] = {handle_context_frame, false},
+    [CLV_GRADIENT] = {handle_context_frame, true},
+    [CLV_APPLY] = {handle_context_frame, false},
+    [CLV_REVERT] = {handle_context_frame, false},
+    [CLV_END_CONTEXT] = {handle_context_frame, false},
+    [CLV_ABORT] = {handle_context_frame, false},
+    [CLV_STATE_GET] = {handle_context_frame, false},
+    [CLV_STATE_PUT] = {handle_context_frame, false},
+    [CLV_UNLOAD] = {handle_context_frame, false},
+    [CLV_STATE_SAVE] = {handle_context_frame, false},
+    [CLV_STATE_LOAD] = {handle_context_frame, false},
+    [CLV_STATE_REMOVE] = {handle_context_frame, false},
+    [CLV_REF_KEEP] = {reference, false},
+    [CLV_REF_USE] = {reference, false},
+    [CLV_REF_FORK] = {reference, true},
+    [CLV_REF_ACCEPT] = {reference, false},
+    [CLV_REF_DELETE] = {reference, true},
+    [CLV_REF_FETCH] = {reference, true},
+    [CLV_REF_VALUE] = {reference, true},
+    [CLV_REF_RENEW] = {reference, true},
+    [CLV_REF_ACK] = {reference, true},
 };
 
 /* Another worker brings values and gradients, and uses references; what happens with them is the
@@ -413,7 +427,7 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .next_message = &n->next_message,
                           .modules = n->modules,
                           .executor = clv_node_executor(n),
-                          .program = n->o.on_program != NULL};
+                          .has_program = n->o.on_program != NULL};
   clv_node_init_devices(n, &env);
   return clv_contexts_new(&env, &n->contexts, err);
 }

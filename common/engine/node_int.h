@@ -13,7 +13,7 @@ typedef struct clv_device_thread {
   clv_session_node *node;
   void (*compute)(clv_session_node *n, clv_work *w);
   pthread_t thread;
-  bool began, over; /* under `lock`, as what it is given */
+  bool is_started, is_stopping; /* under `lock`, as what it is given */
   clv_work *first, **end;
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -30,10 +30,11 @@ struct clv_session_node {
 
   clv_module *modules[CLV_MODULE_ALL];      /* NULL where not local; under the inbox's lock, as */
   uint64_t next_generation[CLV_MODULE_ALL]; /* the least that may come there now */
-  clv_module_counts gone;                   /* what those did that have been unloaded */
+  clv_module_counts unloaded_counts;        /* what those did that have been unloaded */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1]; /* items of a STATE_PUT that have come */
   uint64_t next_message;
-  uint64_t slept_ns; /* while work was out, since some has ended; of the compute thread alone */
+  uint64_t
+      slept_while_working_ns; /* while work was out, since some has ended; of the compute thread alone */
   uint64_t work_ns; /* what a piece of work has taken lately; written by the compute thread alone */
   clv_contexts *contexts;
   clv_executor executor;      /* counts what is out, and starts it with that of the options */

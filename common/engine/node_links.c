@@ -16,7 +16,7 @@ clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
 /* ---- links ----------------------------------------------------------------------------------- */
 
 /* Under the lock: the place's link becomes `link`; returns the one it was. */
-static clv_link *exchange(clv_link **place, clv_link *link) {
+static clv_link *swap_link(clv_link **place, clv_link *link) {
   clv_link *old = *place;
   *place = link ? clv_link_ref(link) : NULL;
   return old;
@@ -24,7 +24,7 @@ static clv_link *exchange(clv_link **place, clv_link *link) {
 
 void clv_node_set_master(clv_session_node *n, clv_link *link) {
   pthread_mutex_lock(&n->lock);
-  clv_link *old = exchange(&n->master, link);
+  clv_link *old = swap_link(&n->master, link);
   pthread_mutex_unlock(&n->lock);
   clv_link_unref(old);
 }
@@ -47,7 +47,7 @@ clv_code clv_node_add_peer(clv_session_node *n, const char *name, clv_link *link
                     name, MAX_NAMES);
   } else {
     if (i == n->n_peers) snprintf(n->peer_names[n->n_peers++], sizeof *n->peer_names, "%s", name);
-    old = exchange(&n->peers[i], link);
+    old = swap_link(&n->peers[i], link);
   }
   pthread_mutex_unlock(&n->lock);
   clv_link_unref(old);
@@ -57,7 +57,7 @@ clv_code clv_node_add_peer(clv_session_node *n, const char *name, clv_link *link
 void clv_node_remove_peers(clv_session_node *n) {
   for (uint32_t i = 0; i < n->n_peers; i++) {
     pthread_mutex_lock(&n->lock);
-    clv_link *old = exchange(&n->peers[i], NULL);
+    clv_link *old = swap_link(&n->peers[i], NULL);
     pthread_mutex_unlock(&n->lock);
     clv_link_unref(old);
   }
@@ -86,7 +86,7 @@ static clv_err *copy_of(const clv_err *why) {
 
 void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const clv_err *why) {
   w->code = code;
-  w->why = code != CLV_OK && why ? copy_of(why) : NULL;
+  w->failure = code != CLV_OK && why ? copy_of(why) : NULL;
   clv_inbox_post_ended_work(&n->inbox, w);
 }
 

@@ -79,7 +79,7 @@ static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_messa
   f->reference.fork = m->fork;
   f->reference.key = m->key;
   f->reference.number = m->number;
-  f->reference.early = m->early;
+  f->reference.early = m->is_before_join;
   f->context = m->context;
   f->message = m->value;
   if (m->kind != CLV_RREF_USE) return;
@@ -105,7 +105,7 @@ static void on_send(clv_session_node *n, const clv_rref_result *r) {
 static void set_failure_of(clv_session_node *n, clv_packet *p, const clv_rref_use *u,
                            const clv_rref_failure *why) {
   clv_rref_failure at = *why;
-  if (why->silent && u->owner < MAX_NAMES)
+  if (why->is_lease_expiry && u->owner < MAX_NAMES)
     snprintf(at.text, sizeof at.text, "'%s': %.200s", n->contexts->names[u->owner], why->text);
   set_failure(p, &at);
 }
@@ -249,7 +249,7 @@ static void use_failed(clv_session_node *n, const clv_frame *f, const clv_rref_f
 }
 
 /* What cannot be done is the answer. */
-static void perform(clv_session_node *n, const clv_packet *p) {
+static void apply_program_request(clv_session_node *n, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   clv_rref_use u = {.ref = f->reference.ref, .fork = f->reference.fork};
   uint64_t now = now_of(n);
@@ -292,7 +292,7 @@ static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {
                         .ref = f->reference.ref,
                         .fork = f->reference.fork,
                         .key = f->reference.key,
-                        .early = f->reference.early,
+                        .is_before_join = f->reference.early,
                         .context = f->context,
                         .value = f->message,
                         .tensor = f->n_tensors ? p->tensor[0] : NULL};
@@ -327,7 +327,7 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
   clv_code code = CLV_OK;
   (void)ret_kept;
   if (!p->from)
-    perform(n, p);
+    apply_program_request(n, p);
   else if (!is_master(n) || !starts(kind))
     code = handle(n, p, err);
   take_reference_results(n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which packets have to wake the thread that handles them. Most frames only record a fact; those
+ * Which packets have to wake the thread that handles them. Most frames only record a event; those
  * that let something run, or are waited for, wake it, and the others ride with them.
  */
 #ifndef CLEAVE_WAKE_INT_H

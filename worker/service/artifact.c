@@ -100,8 +100,8 @@ static clv_code read_base(void *user, size_t first, size_t n, void *to, clv_err 
 }
 
 /* Once on a device, for the identity, or for all where the operator says so. */
-static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
-                            clv_weights_folder *from, uint32_t i, clv_err *err) {
+static clv_code share_tensor(const filling *f, const clv_artifact_spec *spec,
+                             clv_weights_folder *from, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   lending l = {f, from, i};
   const clv_weights_want *w = &f->want[i];
@@ -115,10 +115,10 @@ static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
   return clv_module_set_shared_param(f->module, w->name, t, err);
 }
 
-static clv_code lend_tensors(const filling *f, const clv_artifact_spec *spec,
-                             clv_weights_folder *from, clv_err *err) {
+static clv_code share_tensors(const filling *f, const clv_artifact_spec *spec,
+                              clv_weights_folder *from, clv_err *err) {
   for (uint32_t i = 0; i < f->n; i++)
-    if (is_lent(f, i)) CLV_TRY(lend_tensor(f, spec, from, i, err));
+    if (is_lent(f, i)) CLV_TRY(share_tensor(f, spec, from, i, err));
   return CLV_OK;
 }
 
@@ -167,7 +167,7 @@ static clv_code fill(filling *f, clv_err *err) {
   CLV_TRY(withhold(f, spec, err));
   CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
   code = copy_tensors(f, from, err);
-  if (code == CLV_OK) code = lend_tensors(f, spec, from, err);
+  if (code == CLV_OK) code = share_tensors(f, spec, from, err);
   clv_pool_discharge(f->s->pool, PART_BYTES);
   return code;
 }

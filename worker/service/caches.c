@@ -123,8 +123,8 @@ clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_i
 
 void clv_service_evict_caches(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
-  if (!s->caches || now - s->swept_ms < SWEEP_EVERY_MS) return;
-  s->swept_ms = now;
+  if (!s->caches || now - s->caches_swept_ms < SWEEP_EVERY_MS) return;
+  s->caches_swept_ms = now;
   uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));
   if (gone) clv_log_event(CLV_LOG_INFO, "expired", "%u cache%s deleted", gone, CLV_S(gone));
 }

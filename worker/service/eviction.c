@@ -10,7 +10,7 @@
 
 #include "worker/service/service_int.h"
 
-enum { PATIENCE_MS = 60000, FAREWELL_MS = 5000 };
+enum { EVICTION_TIMEOUT_MS = 60000, ABORT_GRACE_MS = 5000 };
 
 static bool has_role(const clv_worker_settings *now, const char *uri, clv_role role) {
   const clv_allow_spec *a = clv_settings_allowed(now, uri);
@@ -24,7 +24,7 @@ static const clv_remote_spec *peer_named(const clv_worker_config *c, const char 
 }
 
 /* Under s->lock: the identity in the session that may not be there any more, or NULL. */
-static const char *who_must_go(const clv_worker_settings *now, const clv_session *s) {
+static const char *find_disallowed(const clv_worker_settings *now, const clv_session *s) {
   const clv_worker_config *then = s->settings->config;
   if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
   for (uint32_t i = 0; i < s->n_in; i++) {
@@ -55,40 +55,41 @@ static uint64_t steps_of(const clv_session *s) {
 }
 
 /* Under s->lock. */
-static bool may_end(const clv_session *s, uint64_t now_ms) {
+static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
   clv_context_counts k = {0};
   if (s->node) clv_node_context_count(s->node, &k);
-  return !k.contexts || steps_of(s) != s->leaving_steps || now_ms - s->leaving_ms > PATIENCE_MS;
+  return !k.contexts || steps_of(s) != s->eviction_steps ||
+         now_ms - s->eviction_began_ms > EVICTION_TIMEOUT_MS;
 }
 
 /* Under s->lock. True when something is to be done: its master to be told, or, when it has been,
  * the session to be closed. */
-static bool see_off(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
-  if (s->told_ms) return !s->gone && now_ms - s->told_ms > FAREWELL_MS;
-  const char *who = s->gone ? NULL : who_must_go(now, s);
-  const char *revoked = s->gone ? NULL : who_is_revoked(s);
+static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
+  if (s->abort_sent_ms) return !s->is_closing && now_ms - s->abort_sent_ms > ABORT_GRACE_MS;
+  const char *who = s->is_closing ? NULL : find_disallowed(now, s);
+  const char *revoked = s->is_closing ? NULL : who_is_revoked(s);
   if (revoked) {
-    snprintf(s->why, sizeof s->why, "the certificate of %.300s is revoked", revoked);
+    snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked", revoked);
     return true;
   }
-  if (who && !s->leaving) {
-    s->leaving_ms = now_ms;
-    s->leaving_steps = steps_of(s);
+  if (who && !s->eviction_pending) {
+    s->eviction_began_ms = now_ms;
+    s->eviction_steps = steps_of(s);
   }
-  s->leaving = who != NULL;
-  if (!who || !may_end(s, now_ms)) return false;
-  snprintf(s->why, sizeof s->why, "%.300s may not take part any more (allow, peers in worker.yaml)",
-           who);
+  s->eviction_pending = who != NULL;
+  if (!who || !can_evict_now(s, now_ms)) return false;
+  snprintf(s->abort_text, sizeof s->abort_text,
+           "%.300s may not take part any more (allow, peers in worker.yaml)", who);
   return true;
 }
 
-static clv_session *next_to_go(clv_service *v, const clv_worker_settings *now) {
+static clv_session *find_evictable(clv_service *v, const clv_worker_settings *now) {
   clv_session *found = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !found; i++) {
     clv_session *s = v->sessions[i];
     pthread_mutex_lock(&s->lock);
-    if (see_off(now, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
+    if (advance_eviction(now, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
     pthread_mutex_unlock(&s->lock);
   }
   pthread_mutex_unlock(&v->lock);
@@ -97,13 +98,13 @@ static clv_session *next_to_go(clv_service *v, const clv_worker_settings *now) {
 
 void clv_service_evict(clv_service *v) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  for (clv_session *s; (s = next_to_go(v, now)) != NULL; clv_session_unref(s)) {
-    if (s->told_ms) {
-      clv_session_close(s, s->why);
+  for (clv_session *s; (s = find_evictable(v, now)) != NULL; clv_session_unref(s)) {
+    if (s->abort_sent_ms) {
+      clv_session_close(s, s->abort_text);
       continue;
     }
-    s->told_ms = clv_now_ns() / 1000000u;
-    clv_session_abort(s, CLV_DENIED, s->why, "");
-    clv_service_set_last_error(v, s->owner, "session %s: %s", s->name, s->why);
+    s->abort_sent_ms = clv_now_ns() / 1000000u;
+    clv_session_abort(s, CLV_DENIED, s->abort_text, "");
+    clv_service_set_last_error(v, s->owner, "session %s: %s", s->name, s->abort_text);
   }
 }

@@ -41,13 +41,14 @@ static clv_code ready_node(clv_session *s, clv_err *err) {
     s->node = NULL;
     return clv_fail(err, CLV_EXHAUSTED, "no thread for the session");
   }
-  s->computing = true;
+  s->has_compute_thread = true;
   return CLV_OK;
 }
 
 static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
   pthread_mutex_lock(&s->lock);
-  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, err);
+  clv_code code =
+      s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, err);
   if (code != CLV_OK)
     clv_module_free(module);
   else
@@ -66,7 +67,7 @@ typedef struct load_waiter {
 static bool is_gone(void *user) {
   const load_waiter *w = user;
   pthread_mutex_lock(&w->s->lock);
-  bool closed = w->s->gone;
+  bool closed = w->s->is_closing;
   pthread_mutex_unlock(&w->s->lock);
   return closed || __atomic_load_n(w->gone, __ATOMIC_RELAXED);
 }

@@ -183,7 +183,7 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
   if (service[0] && strcmp(service, "cleave.v1.Worker") != 0)
     return clv_fail(err, CLV_NOT_FOUND, "unknown service");
   pthread_mutex_lock(&v->lock);
-  bool draining = v->draining;
+  bool draining = v->is_draining;
   pthread_mutex_unlock(&v->lock);
   return clv_wire_health_encode(draining ? CLV_HEALTH_NOT_SERVING : CLV_HEALTH_SERVING, reply, err);
 }

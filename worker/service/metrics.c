@@ -449,7 +449,7 @@ void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
 
 bool clv_service_is_ready(clv_service *s, clv_bytes *ret) {
   pthread_mutex_lock(&s->lock);
-  bool draining = s->draining;
+  bool draining = s->is_draining;
   uint32_t open = s->n_sessions;
   pthread_mutex_unlock(&s->lock);
   if (draining)

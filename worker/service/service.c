@@ -136,7 +136,7 @@ clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
   clv_code code = reload(s, *config, identity, next, err);
   ++*(code == CLV_OK ? &s->reloads : &s->failed_reloads);
   pthread_mutex_unlock(&s->lock);
-  if (code == CLV_OK) next->owned = clv_steal(config);
+  if (code == CLV_OK) next->owned_config = clv_steal(config);
   return code;
 }
 
@@ -149,9 +149,9 @@ static clv_session *ended_session(clv_service *s, const char **ret_why) {
     clv_session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);
     bool lapsed = !x->master && now - x->opened_ms > x->settings->config->limits.lease_ms;
-    if (x->gone || lapsed) {
+    if (x->is_closing || lapsed) {
       found = clv_session_ref(x);
-      *ret_why = x->gone ? x->why : "nobody attached within the lease";
+      *ret_why = x->is_closing ? x->abort_text : "nobody attached within the lease";
     }
     pthread_mutex_unlock(&x->lock);
   }
@@ -164,11 +164,11 @@ static void audit_nameless(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
   const clv_log_source source = {.who = "?", .what = "calls without an identity"};
-  if (c.unauthenticated > s->nameless)
+  if (c.unauthenticated > s->n_refused_without_identity)
     clv_log_limited(CLV_LOG_WARN, "audit", &source,
                     "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
-                    (unsigned long long)(c.unauthenticated - s->nameless));
-  s->nameless = c.unauthenticated;
+                    (unsigned long long)(c.unauthenticated - s->n_refused_without_identity));
+  s->n_refused_without_identity = c.unauthenticated;
 }
 
 /* What ended sessions have freed lies where malloc looks for the threads that freed it, and those
@@ -177,14 +177,14 @@ static void audit_nameless(clv_service *s) {
  * closes must not slow the others. */
 static void give_back_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
-  if (now - s->trimmed_ms < TRIM_EVERY_MS) return;
-  if (!__atomic_exchange_n(&s->freed, false, __ATOMIC_RELAXED)) return;
+  if (now - s->memory_trimmed_ms < TRIM_EVERY_MS) return;
+  if (!__atomic_exchange_n(&s->session_freed, false, __ATOMIC_RELAXED)) return;
   for (uint32_t i = 0; i < s->n_devices; i++) {
     const clv_backend *b = s->devices[i].backend;
     if (b->trim && clv_service_is_first_of(s, i)) b->trim(b);
   }
   malloc_trim(0);
-  s->trimmed_ms = now;
+  s->memory_trimmed_ms = now;
 }
 
 void clv_service_tick(clv_service *s) {
@@ -224,7 +224,7 @@ static uint32_t open_sessions(clv_service *s) {
 void clv_service_drain(clv_service *s, unsigned deadline_ms) {
   uint64_t until = clv_now_ns() + (uint64_t)deadline_ms * 1000000u;
   pthread_mutex_lock(&s->lock);
-  s->draining = true;
+  s->is_draining = true;
   pthread_mutex_unlock(&s->lock);
   while (open_sessions(s) && clv_now_ns() < until) {
     clv_service_tick(s);

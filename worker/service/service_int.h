@@ -48,7 +48,7 @@ typedef struct clv_edge_total {
 typedef struct clv_worker_settings {
   int refs;
   const clv_worker_config *config;
-  clv_worker_config *owned; /* the same, or NULL: somebody else's */
+  clv_worker_config *owned_config; /* the same, or NULL: somebody else's */
   clv_wire_limits limits;
 } clv_worker_settings;
 
@@ -86,19 +86,21 @@ struct clv_session {
   clv_share *share;
   clv_session_node *node; /* made by the first LoadModule */
   pthread_t compute;
-  bool computing;
+  bool has_compute_thread;
   clv_link *master;
   clv_peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
   clv_last_error last_error; /* beside what its node has told; under lock */
-  bool gone; /* the master's link has ended, to be closed by the next tick; or it is being closed */
+  bool
+      is_closing; /* the master's link has ended, to be closed by the next tick; or it is being closed */
   clv_work_counts
-      counted; /* of what follows the service's totals know, as the next; under its lock */
-  clv_edge_counts *counted_edges;
-  char why[CLV_ERR_TEXT];
-  bool leaving; /* somebody in it is not allowed any more; by clv_service_tick alone, as the next */
-  uint64_t told_ms;                   /* when its master heard that it ends; 0: not yet */
-  uint64_t leaving_ms, leaving_steps; /* since when, and what it had stepped then */
+      counts_in_totals; /* of what follows the service's totals know, as the next; under its lock */
+  clv_edge_counts *edges_in_totals;
+  char abort_text[CLV_ERR_TEXT];
+  bool
+      eviction_pending; /* somebody in it is not allowed any more; by clv_service_tick alone, as the next */
+  uint64_t abort_sent_ms;                     /* when its master heard that it ends; 0: not yet */
+  uint64_t eviction_began_ms, eviction_steps; /* since when, and what it had stepped then */
 };
 
 typedef struct clv_device {
@@ -117,7 +119,8 @@ struct clv_service {
   clv_wire_id incarnation;
   clv_lane_acceptor acceptor;
   uint64_t started_ms;
-  uint64_t nameless; /* refused callers without an identity, as the audit has told */
+  uint64_t
+      n_refused_without_identity; /* refused callers without an identity, as the audit has told */
   clv_account *total;
   clv_backends others;             /* beside the processor's */
   clv_device devices[MAX_DEVICES]; /* the first is what a module gets that names none */
@@ -129,11 +132,11 @@ struct clv_service {
   clv_states *states;             /* NULL: there is no state_dir */
   clv_caches *caches;             /* the same */
   clv_bases *bases;               /* of all sessions */
-  uint64_t swept_ms;              /* when what had expired last went; by clv_service_tick alone */
+  uint64_t caches_swept_ms;       /* when what had expired last went; by clv_service_tick alone */
   uint64_t cached_in, cached_out; /* bytes of rows put there and read; atomic */
-  bool freed;                     /* a session, since memory was last given back; atomic */
-  uint64_t trimmed_ms;            /* when that was; by clv_service_tick alone */
-  bool draining;
+  bool session_freed;             /* a session, since memory was last given back; atomic */
+  uint64_t memory_trimmed_ms;     /* when that was; by clv_service_tick alone */
+  bool is_draining;
   int64_t certificate_end;
   clv_last_error last_error; /* of anybody */
   pthread_mutex_t lock;      /* the tables, pem, draining, the certificate's end, last errors */

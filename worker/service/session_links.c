@@ -24,7 +24,7 @@ static void refuse_early(clv_session *s, clv_link *link, const clv_frame *reques
 static void link_packet(void *user, clv_link *link, clv_packet *p) {
   clv_session *s = user;
   pthread_mutex_lock(&s->lock);
-  bool gone = s->gone;
+  bool gone = s->is_closing;
   clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
   if (node && !gone) {
@@ -39,15 +39,16 @@ static void master_closed(void *user, clv_link *link, clv_code code, const char 
   clv_session *s = user;
   (void)link;
   pthread_mutex_lock(&s->lock);
-  s->gone = true;
-  snprintf(s->why, sizeof s->why, "the master's stream ended (%s): %s", clv_code_name(code), text);
+  s->is_closing = true;
+  snprintf(s->abort_text, sizeof s->abort_text, "the master's stream ended (%s): %s",
+           clv_code_name(code), text);
   pthread_mutex_unlock(&s->lock);
   clv_session_unref(s);
 }
 
 void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place) {
   pthread_mutex_lock(&s->lock);
-  clv_link *master = s->master && !s->gone ? clv_link_ref(s->master) : NULL;
+  clv_link *master = s->master && !s->is_closing ? clv_link_ref(s->master) : NULL;
   pthread_mutex_unlock(&s->lock);
   clv_packet *p;
   clv_err err;
@@ -157,7 +158,7 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));
   uint64_t credit = clv_service_credit(v, uri);
   pthread_mutex_lock(&s->lock);
-  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
+  clv_code code = s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session")
                   : attach->attach.role == CLV_ATTACH_MASTER
                       ? master_link(s, ret, err)
                       : peer_in_link(s, uri, credit, ret, err);

@@ -18,11 +18,11 @@ void clv_session_unref(clv_session *s) {
   clv_share_free(s->share);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
-  free(s->counted_edges);
+  free(s->edges_in_totals);
   clv_pool_unref(s->pool);
   for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->on_device[i]);
   clv_settings_unref(s->settings);
-  __atomic_store_n(&s->service->freed, true, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->service->session_freed, true, __ATOMIC_RELAXED);
   pthread_mutex_destroy(&s->lock);
   pthread_mutex_destroy(&s->loading);
   free(s);
@@ -106,13 +106,14 @@ void clv_session_close(clv_session *s, const char *reason) {
   if (!mine) return; /* somebody else is closing it */
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
-  s->gone = true; /* a LoadModule that is at work starts no thread any more, nobody attaches */
+  s->is_closing =
+      true; /* a LoadModule that is at work starts no thread any more, nobody attaches */
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
   clv_session_get_counts(s, &c);
   clv_session_keep_last_error(s, reason);
   if (s->node) clv_node_stop(s->node);
-  if (s->computing) pthread_join(s->compute, NULL);
+  if (s->has_compute_thread) pthread_join(s->compute, NULL);
   pthread_mutex_lock(&v->lock);
   clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
@@ -148,7 +149,7 @@ static clv_code check_lease(const clv_session *s, clv_err *err) {
 /* Under the service's lock. A stranger's session of the same id is another one: it is not told
  * of. */
 static clv_code admit(clv_service *v, clv_session *s, clv_err *err) {
-  if (v->draining)
+  if (v->is_draining)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "this worker is draining: it takes no new sessions until it "
                     "has been started again");

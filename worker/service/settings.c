@@ -45,7 +45,7 @@ clv_worker_settings *clv_settings_ref(clv_worker_settings *s) {
 
 void clv_settings_unref(clv_worker_settings *s) {
   if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  clv_worker_config_free(s->owned);
+  clv_worker_config_free(s->owned_config);
   free(s);
 }
 

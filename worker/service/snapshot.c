@@ -152,7 +152,7 @@ static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_
   out->memory_limit = s->granted.session_bytes;
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
-  out->attached = s->master && !s->gone;
+  out->attached = s->master && !s->is_closing;
   uint32_t n = hold_links(s, links);
   if (node) fill_modules(node, texts, out);
   pthread_mutex_unlock(&s->lock);
@@ -196,7 +196,7 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
     if (only && memcmp(&s->id, only, sizeof *only) != 0) continue;
     m->held[m->n_held++] = clv_session_ref(s);
   }
-  out->draining = v->draining;
+  out->draining = v->is_draining;
   out->certificate_ends = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
   if (out->sees_all)
     m->last_error = v->last_error;

@@ -163,7 +163,7 @@ static clv_code enter(clv_bases *b, const clv_base_key *key, base **ret, clv_err
 
 enum { WAKE_EVERY_MS = 20 };
 
-static void wait_a_while(clv_bases *b) {
+static void wait_for_fill(clv_bases *b) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_nsec += WAKE_EVERY_MS * 1000000L;
@@ -204,8 +204,8 @@ static clv_code fill_memory(const base *x, const clv_cancel_hook *waiter, clv_ba
   return clv_fail(err, CLV_INTERNAL, "memory cannot be made read-only");
 }
 
-static clv_code fill_it(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,
-                        clv_err *err) {
+static clv_code fill_base(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,
+                          clv_err *err) {
   clv_bases *b = x->of;
   x->state = FILLING;
   pthread_mutex_unlock(&b->lock);
@@ -220,12 +220,12 @@ static clv_code make_full(base *x, const clv_cancel_hook *waiter, clv_base_fill 
                           clv_err *err) {
   while (x->state == FILLING) {
     CLV_TRY(clv_cancel_hook_check(waiter, err));
-    wait_a_while(x->of);
+    wait_for_fill(x->of);
   }
-  return x->state == FULL ? CLV_OK : fill_it(x, waiter, fill, user, err);
+  return x->state == FULL ? CLV_OK : fill_base(x, waiter, fill, user, err);
 }
 
-static void let_go(void *owner) {
+static void release_base(void *owner) {
   base *x = owner;
   clv_bases *b = x->of;
   pthread_mutex_lock(&b->lock);
@@ -235,7 +235,7 @@ static void let_go(void *owner) {
 }
 
 static clv_code wrap(base *x, clv_tensor **ret, clv_err *err) {
-  CLV_TRY(clv_tensor_wrap(x->dtype, &x->shape, x->at, let_go, x, ret, err));
+  CLV_TRY(clv_tensor_wrap(x->dtype, &x->shape, x->at, release_base, x, ret, err));
   (*ret)->home = x->home;
   return CLV_OK;
 }

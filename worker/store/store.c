@@ -47,7 +47,7 @@ static bool same_file(const known_file *a, const known_file *b) {
          same_time(&a->mtime, &b->mtime) && same_time(&a->ctime, &b->ctime);
 }
 
-static bool recall(known_file *k) {
+static bool lookup_known_file(known_file *k) {
   bool found = false;
   pthread_mutex_lock(&known_lock);
   for (size_t i = 0; i < CLV_MIN(n_known, (size_t)KNOWN) && !found; i++) {
@@ -73,7 +73,7 @@ static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *lab
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s: cannot be read", label);
   known_file k = identity_of(&st);
   *ret_bytes = (uint64_t)st.st_size;
-  if (!recall(&k)) {
+  if (!lookup_known_file(&k)) {
     CLV_TRY(clv_sha256_fd(fd, *ret_bytes, waiter, label, &k.sha256, err));
     clv_log(CLV_LOG_DEBUG, "hashed %s", label);
     remember(&k);

@@ -17,7 +17,7 @@
  *   - a node that has not been heard of for a lease is gone: its forks, and what waited for it,
  *     too.
  *
- * The states of each and what every fact does in them are the tables of rref_tables.c.
+ * The states of each and what every event does in them are the tables of rref_tables.c.
  *
  * Ids are never given out twice. A node has to show the reference's key, drawn at random with it,
  * to have a fork added, and the fork itself to get the value. What does not exist, is somebody
@@ -53,7 +53,7 @@ typedef enum clv_rref_kind {
 typedef struct clv_rref_failure {
   clv_code code;
   char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-  bool silent; /* nothing was said: the owner has not been heard of for a lease */
+  bool is_lease_expiry; /* nothing was said: the owner has not been heard of for a lease */
 } clv_rref_failure;
 
 typedef struct clv_rref_message {
@@ -62,7 +62,7 @@ typedef struct clv_rref_message {
   uint64_t ref, fork;
   uint64_t key;                    /* KEEP, USE, FORK */
   uint32_t owner;                  /* USE */
-  bool early;                      /* FETCH, USE: the owner does not know the fork yet */
+  bool is_before_join;             /* FETCH, USE: the owner does not know the fork yet */
   uint64_t context, value;         /* KEEP: what is kept; USE: what it is for */
   clv_tensor *tensor;              /* VALUE: this or a failure */
   const clv_rref_failure *failure; /* also of an ACK: it was refused */

@@ -55,8 +55,8 @@ static void forget_values(clv_rrefs *t) {
   for (uint32_t i = 0; i < t->handles.cap; i++)
     for (clv_rref_record *r = t->handles.buckets[i]; r; r = r->next)
       clv_rref_handle_clear((clv_rref_handle *)(void *)r);
-  clv_tensor_unref(t->taken);
-  clv_rref_failure_free(t->taken_why);
+  clv_tensor_unref(t->last_tensor);
+  clv_rref_failure_free(t->last_failure);
 }
 
 void clv_rrefs_free(clv_rrefs *t) {
@@ -164,10 +164,10 @@ void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_
   end(t);
 }
 
-static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event fact,
+static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
                       const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
   begin(t, now_ns);
-  clv_code code = clv_rref_handle_input(t, fork, fact, what, err);
+  clv_code code = clv_rref_handle_input(t, fork, event, what, err);
   end(t);
   return code;
 }
@@ -189,7 +189,7 @@ clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err
 
 /* Nothing was heard of it for a lease: whatever waited for it need not, and what is its own is
  * freed. */
-static void give_up(clv_rrefs *t, clv_rref_peer *p) {
+static void drop_lost_peer(clv_rrefs *t, clv_rref_peer *p) {
   clv_rref_handles_fail_lost(t, p);
   clv_rref_parked_drop(t, p->node);
   clv_rref_forks_drop_lost(t, p);
@@ -215,7 +215,7 @@ static void tick_peer(clv_rrefs *t, clv_rref_peer *p, uint64_t overdue_ns) {
   if (p->node != t->o.self) {
     /* What came while this node was busy may wait to be handled. */
     p->heard_ns = CLV_MIN(t->now, p->heard_ns + overdue_ns);
-    if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);
+    if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);
     renew(t, p);
   }
   clv_rref_posts_resend(t, p);

@@ -4,7 +4,7 @@
  * calls those above it in this header alone:
  *
  *   rref_record.c  rings, maps, records, the queue of results
- *   rref_tables.c  the state machines: what each fact does in each state
+ *   rref_tables.c  the state machines: what each event does in each state
  *   rref_post.c    numbered messages: sent until acknowledged, handled once
  *   rref_owner.c   entries, forks, and what waits for either
  *   rref_user.c    handles and their children
@@ -25,7 +25,7 @@ typedef struct clv_rref_record {
   struct clv_rref_record *next;
   uint64_t id;
   uint8_t state, results;
-  bool gone;
+  bool is_dropped;
 } clv_rref_record;
 
 typedef struct clv_rref_map {
@@ -95,15 +95,15 @@ typedef struct clv_rref_handle {
   clv_rref_record record; /* its fork */
   uint64_t ref, key;
   uint32_t owner, parent; /* who gets ACCEPT when the owner knows, or RREF_NO_NODE */
-  bool wants, made_here;
+  bool wants_value, is_created_here;
   uint64_t context, value, joined_ns;
   uint64_t fetch_ns; /* the owner knows that it is wanted; asked again then, if it has not come */
   clv_rref_list of_peer, fetching, children;
-  clv_rref_post join, fetch, accept, leave;
+  clv_rref_post join_post, fetch_post, accept_post, delete_post;
   const clv_rref_failure *failed; /* a refusal */
   clv_rref_queue_entry report, fetched;
   clv_tensor *tensor; /* what `fetched` reports: this or why not */
-  clv_rref_failure *why;
+  clv_rref_failure *fetch_failure;
 } clv_rref_handle;
 
 typedef struct clv_rref_child {
@@ -146,8 +146,8 @@ struct clv_rrefs {
   clv_rref_peer *peers; /* [o.n_nodes] */
   clv_rref_list fetching, parked;
   clv_rref_list results, to_self; /* queues, first come first */
-  clv_tensor *taken;              /* what the last result holds */
-  clv_rref_failure *taken_why;
+  clv_tensor *last_tensor;        /* what the last result holds */
+  clv_rref_failure *last_failure;
   uint32_t n_posts;
   clv_rref_visits *visits; /* for tests; NULL: not counted */
 };
@@ -183,7 +183,7 @@ void clv_rref_failure_free(clv_rref_failure *copy);
 
 /* ---- rref_tables.c ----------------------------------------------------------------------------
  *
- * Each machine is a table: state x fact -> next state and actions, in their order. What stands in
+ * Each machine is a table: state x event -> next state and actions, in their order. What stands in
  * no cell cannot happen; it does nothing and is CLV_INTERNAL. The first state of each is that of
  * a record which is not there, or not yet. */
 
@@ -358,11 +358,11 @@ struct clv_rref_visits {
   uint32_t n[RREF_MACHINES][RREF_MAX_STATES][RREF_MAX_EVENTS];
 };
 
-const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t fact);
+const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t event);
 uint8_t clv_rref_n_states(clv_rref_machine m);
 uint8_t clv_rref_n_events(clv_rref_machine m);
 
-/* What comes with a fact, and out of it. */
+/* What comes with a event, and out of it. */
 typedef struct clv_rref_event_args {
   clv_code code; /* of an answer */
   clv_tensor *tensor;
@@ -376,11 +376,11 @@ typedef struct clv_rref_event_args {
 
 typedef clv_code clv_rref_action_fn(clv_rrefs *t, void *record, clv_rref_event_args *given);
 
-/* A fact about a record, or about none: then `state` is that of none. The actions come from
+/* A event about a record, or about none: then `state` is that of none. The actions come from
  * `doers`, by their numbers; the record may be gone afterwards. The code of the cell that refuses,
  * or of the action that fails, which is then the last. */
 clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *doers,
-                           void *record, uint8_t *state, uint8_t fact, clv_rref_event_args *given);
+                           void *record, uint8_t *state, uint8_t event, clv_rref_event_args *given);
 
 /* ---- rref_post.c ----------------------------------------------------------------------------- */
 
@@ -412,7 +412,7 @@ void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
 /* Another one of the entry, for a node that it is passed to. */
 clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args *what,
                             clv_err *err) CLV_USE_RESULT;
-void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                             clv_code code);
 int clv_rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
 int clv_rref_on_fork(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
@@ -431,7 +431,7 @@ clv_code clv_rref_handle_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_err *e
 clv_code clv_rref_handle_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
                               uint64_t context, uint64_t value, clv_err *err) CLV_USE_RESULT;
 /* PASS, FETCH or RELEASE. */
-clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event fact,
+clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
                                const clv_rref_pass_args *what, clv_err *err) CLV_USE_RESULT;
 /* The answer to a post that was made from a record. */
 void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code);

@@ -4,9 +4,9 @@
  */
 #include "common/engine/reference/rref_int.h"
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event fact,
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
                            clv_rref_event_args *given);
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                           clv_rref_event_args *given);
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static clv_code entry_new(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_ent
   return CLV_OK;
 }
 
-/* Its first fact is the caller's to state. */
+/* Its first event is the caller's to state. */
 static clv_code fork_new(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t node,
                          clv_rref_fork **ret, clv_err *err) {
   CLV_TRY(clv_rref_record_new(t, &t->fork_slab, &t->forks, id, ret, err));
@@ -228,10 +228,10 @@ static clv_rref_action_fn *const entry_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_entry,
 };
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event fact,
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
                            clv_rref_event_args *given) {
   uint8_t none = RREF_ENTRY_NONE;
-  return clv_rref_on_event(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, fact,
+  return clv_rref_on_event(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, event,
                            given);
 }
 
@@ -244,10 +244,10 @@ void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
 
 /* An entry and its first fork, by KEEP or by this node itself. */
 static clv_code begin_entry(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t node,
-                            clv_rref_entry_event fact, clv_rref_event_args *given,
+                            clv_rref_entry_event event, clv_rref_event_args *given,
                             clv_rref_fork **ret, clv_err *err) {
   clv_rref_entry *e = clv_rref_record_find(&t->entries, b->ref);
-  if (e && step_entry(t, e, fact, given) != CLV_OK)
+  if (e && step_entry(t, e, event, given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
   CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
   clv_code code = fork_new(t, e, b->fork, node, ret, err);
@@ -256,7 +256,7 @@ static clv_code begin_entry(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t no
     return code;
   }
   (void)step_fork(t, *ret, RREF_FORK_ADDED, given);
-  return step_entry(t, e, fact, given);
+  return step_entry(t, e, event, given);
 }
 
 clv_code clv_rref_entry_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
@@ -304,16 +304,17 @@ static clv_rref_action_fn *const fork_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_fork,
 };
 
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                           clv_rref_event_args *given) {
   uint8_t none = RREF_FORK_NONE;
-  return clv_rref_on_event(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, fact, given);
+  return clv_rref_on_event(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, event,
+                           given);
 }
 
-void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                             clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)step_fork(t, f, fact, &given);
+  (void)step_fork(t, f, event, &given);
 }
 
 clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args *what,
@@ -372,9 +373,9 @@ int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 int clv_rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_event_args given = {.from = from, .message = m};
   clv_rref_fork *f = fork_of(t, from, m->ref, m->fork);
-  clv_rref_fork_event fact = f && !is_settled(f->entry) ? RREF_FORK_FETCH_PENDING
-                             : !f && m->early           ? RREF_FORK_FETCH_EARLY
-                                                        : RREF_FORK_FETCH;
-  clv_code code = step_fork(t, f, fact, &given);
+  clv_rref_fork_event event = f && !is_settled(f->entry) ? RREF_FORK_FETCH_PENDING
+                              : !f && m->is_before_join  ? RREF_FORK_FETCH_EARLY
+                                                         : RREF_FORK_FETCH;
+  clv_code code = step_fork(t, f, event, &given);
   return given.parked ? RREF_PARKED : (int)code;
 }

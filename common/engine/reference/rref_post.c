@@ -53,9 +53,9 @@ static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_event_args *giv
 static clv_rref_action_fn *const doers[RREF_ACTIONS] = {
     [RREF_TRANSMIT] = transmit, [RREF_UNLINK] = unlink_post};
 
-static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event fact) {
+static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event event) {
   clv_rref_event_args none = {0};
-  (void)clv_rref_on_event(t, RREF_POSTS, doers, post, &post->state, fact, &none);
+  (void)clv_rref_on_event(t, RREF_POSTS, doers, post, &post->state, event, &none);
 }
 
 static uint64_t oldest_of(const clv_rref_peer *p) {
@@ -122,10 +122,12 @@ static uint8_t *answer_to(clv_rref_peer *p, uint64_t number) {
   return &p->answers[number % CLV_WIRE_REF_WINDOW];
 }
 
-static bool owed(const clv_rref_peer *p) { return p->ack_first && p->ack_first <= p->ack_last; }
+static bool has_ack_owed(const clv_rref_peer *p) {
+  return p->ack_first && p->ack_first <= p->ack_last;
+}
 
 static void acknowledge(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
-  bool first = !owed(p);
+  bool first = !has_ack_owed(p);
   *answer_to(p, number) |= ACK_OWED;
   p->ack_first = first ? number : CLV_MIN(p->ack_first, number);
   p->ack_last = first ? number : CLV_MAX(p->ack_last, number);
@@ -145,7 +147,7 @@ void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code cod
 bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code) {
   bool many = p->highest >= CLV_WIRE_REF_WINDOW; /* what has left the window is known there */
   if (many) p->ack_first = CLV_MAX(p->ack_first, p->highest - CLV_WIRE_REF_WINDOW + 1);
-  while (owed(p)) {
+  while (has_ack_owed(p)) {
     uint64_t number = p->ack_first++;
     uint8_t *answer = answer_to(p, number);
     if (!(*answer & ACK_OWED)) continue;

@@ -2,7 +2,7 @@
  *
  * The state machines of references, to be read beside PROTOCOL.md 12: of an entry and a fork at the
  * owner, of a handle and a child at a user, of a numbered message at its sender. A row is a state
- * and a fact: the next state, and what is done, in this order. What has no row cannot happen: the
+ * and a event: the next state, and what is done, in this order. What has no row cannot happen: the
  * message or input that would bring it about has been refused before.
  */
 #include "common/engine/reference/rref_int.h"
@@ -254,8 +254,8 @@ static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static const struct {
-  const clv_rref_cell *cells; /* [states][facts] */
-  uint8_t states, facts;
+  const clv_rref_cell *cells; /* [states][events] */
+  uint8_t states, events;
 } machines[RREF_MACHINES] = {
     [RREF_ENTRIES] = {&entries[0][0], RREF_ENTRY_STATES, RREF_ENTRY_EVENTS},
     [RREF_FORKS] = {&forks[0][0], RREF_FORK_STATES, RREF_FORK_EVENTS},
@@ -264,13 +264,13 @@ static const struct {
     [RREF_POSTS] = {&posts[0][0], RREF_POST_STATES, RREF_POST_EVENTS},
 };
 
-const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t fact) {
-  return &machines[m].cells[state * machines[m].facts + fact];
+const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t event) {
+  return &machines[m].cells[state * machines[m].events + event];
 }
 
 uint8_t clv_rref_n_states(clv_rref_machine m) { return machines[m].states; }
 
-uint8_t clv_rref_n_events(clv_rref_machine m) { return machines[m].facts; }
+uint8_t clv_rref_n_events(clv_rref_machine m) { return machines[m].events; }
 
 static clv_code refuse(const clv_rref_cell *cell, clv_rref_event_args *given) {
   given->refused = true;
@@ -278,10 +278,11 @@ static clv_code refuse(const clv_rref_cell *cell, clv_rref_event_args *given) {
 }
 
 clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *doers,
-                           void *record, uint8_t *state, uint8_t fact, clv_rref_event_args *given) {
-  const clv_rref_cell *cell = clv_rref_cell_of(m, *state, fact);
+                           void *record, uint8_t *state, uint8_t event,
+                           clv_rref_event_args *given) {
+  const clv_rref_cell *cell = clv_rref_cell_of(m, *state, event);
   clv_code code = CLV_OK;
-  if (t->visits) t->visits->n[m][*state][fact]++;
+  if (t->visits) t->visits->n[m][*state][event]++;
   if (cell->rule != RREF_DO) return refuse(cell, given);
   *state = cell->next;
   for (size_t i = 0; i < CLV_COUNT(cell->actions) && cell->actions[i] && code == CLV_OK; i++)

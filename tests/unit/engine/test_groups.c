@@ -95,7 +95,7 @@ static void add_stage(fixture *f, uint32_t i, const clv_module_group *group) {
   clv_module_options so = options_of(i);
   so.groups = group;
   so.n_groups = i > 0;
-  so.hold_rest = i == 2;
+  so.group0_is_frozen = i == 2;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(f->node, module, &err));
 }
