@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SIGHUP: worker.yaml, certificates and lists are read and checked as at the start. Either all of
- * it comes into force or none; what only a restart can change is named in the log.
+ * SIGHUP: reads worker.yaml, certificates and revocation lists again and checks them as at the
+ * start. Either all of them are applied or none. Changes that need a restart are logged.
  */
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +12,8 @@
 
 #define DAY_NS (86400ull * 1000000000u)
 
-/* Four fifths: the rest is for the program itself and for what the kernel keeps for its sockets. */
+/* Sets `memory_limit: auto` to four fifths of the host's memory. The rest is for the program itself
+ * and for the kernel's socket buffers. */
 static void settle_memory(clv_worker_config *c) {
   clv_host_memory host;
   if (c->memory_limit != CLV_MEMORY_AUTO) return;
@@ -77,7 +78,7 @@ static void name_fixed(const clv_worker_config *was, const clv_worker_config *is
       clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart", fixed[i].key);
 }
 
-/* What stays as it was, as far as callers are told of it. */
+/* Keeps the old values of fixed settings that replies report to callers. */
 static void keep_fixed(const clv_worker_config *was, clv_worker_config *is) {
   is->limits.message_bytes = was->limits.message_bytes;
   is->limits.concurrent_calls = was->limits.concurrent_calls;
@@ -107,9 +108,9 @@ static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) 
   return clv_store_check(n->config, err);
 }
 
-/* What may fail comes first. */
+/* Applies the new files. The steps that can fail come first. */
 static clv_code use(clv_service *service, next *n, clv_err *err) {
-  const clv_worker_config *c = n->config; /* the service's, when it has taken it */
+  const clv_worker_config *c = n->config; /* owned by the service after clv_service_reload */
   CLV_TRY(clv_admission_prepare(c, err));
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
   CLV_TRY(clv_admission_open(c, err));
@@ -159,7 +160,7 @@ void clv_worker_warn_crl_expiry(void) {
     clv_log_event(CLV_LOG_ERROR, "revocation", "%s", err.text);
   else
     clv_log_event(CLV_LOG_WARN, "revocation",
-                  "the list of tls.crl ends in %lld hours, and then nobody passes: make a new one "
-                  "(cleave-master certs revoke) and reload",
+                  "the list of tls.crl expires in %lld hours, and then every caller is refused: "
+                  "make a new one (cleave-master certs revoke) and reload",
                   (long long)left / 3600);
 }

@@ -31,12 +31,12 @@ static clv_shared_err no_memory = {
     .refs = 1,
     .code = CLV_EXHAUSTED,
     .text =
-        "the quota of bytes is used up, and none is left to say of what "
+        "the quota of bytes is used up: no memory is left to name the request "
         "(limits.session_bytes, allow[].bytes or memory_limit in a "
         "worker's worker.yaml)"};
 
 clv_shared_err clv_shared_err_context_ended = {
-    .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was there"};
+    .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was computed"};
 
 static bool is_static(const clv_shared_err *c) {
   return c == &no_memory || c == &clv_shared_err_context_ended;
@@ -253,9 +253,9 @@ static void size_slabs(clv_contexts *e) {
   e->errors = clv_slab_of(sizeof(clv_shared_err), MAX_CONTEXT_ITEMS, "errors");
   /* small slabs, so that a reason can still be recorded when the quota is nearly used up */
   e->errors.block = 4;
-  e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting changes of parameters");
+  e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting parameter changes");
   e->entries =
-      clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "places of changes of parameters");
+      clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "queue entries of parameter changes");
   e->backward_queue_slab =
       clv_slab_of(sizeof(clv_backward_queue), MAX_CONTEXT_ITEMS, "modules in backward passes");
   e->steps = clv_slab_of(sizeof(clv_planned_step), MAX_CONTEXT_ITEMS,

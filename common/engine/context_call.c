@@ -58,14 +58,16 @@ static clv_code wait_for_leader(clv_contexts *e, clv_context_call *c, uint64_t l
   const clv_value *v = clv_context_find_value(e, c->out->ctx, leader);
   clv_context_call *l = v ? v->producer : NULL;
   if (!l || l == c)
-    return clv_fail(err, CLV_NOT_FOUND,
-                    "call %llu, after whose backward module %u is to run, is not here",
-                    (unsigned long long)leader, c->module);
+    return clv_fail(
+        err, CLV_NOT_FOUND,
+        "call %llu, after whose backward module %u is to run, is not known at this node",
+        (unsigned long long)leader, c->module);
   if (clv_call_on_event(e, l, CALL_GOT_FOLLOWER)->action == CELL_IGNORE || l->had_backward)
     return CLV_OK;
   if (c->out->ctx->state == CONTEXT_FAILED)
     return clv_fail(err, CLV_PRECONDITION,
-                    "the backward of call %llu, after which module %u is to run, will not come",
+                    "the backward of call %llu, after which module %u is to run, is cancelled: the "
+                    "context has failed",
                     (unsigned long long)leader, c->module);
   c->leader = l;
   c->next_follower = l->followers;
@@ -75,7 +77,8 @@ static clv_code wait_for_leader(clv_contexts *e, clv_context_call *c, uint64_t l
 }
 
 static clv_code check_call(const clv_context_call *c, const clv_frame *f, clv_err *err) {
-  if (!c->mod) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->module);
+  if (!c->mod)
+    return clv_fail(err, CLV_NOT_FOUND, "module %u is not loaded at this node", f->module);
   if ((int)f->call.n_args != c->mod->n_inputs)
     return clv_fail(err, CLV_INVALID, "module %u has %d input%s, not %u", f->module,
                     c->mod->n_inputs, CLV_S(c->mod->n_inputs), f->call.n_args);

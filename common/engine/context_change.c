@@ -152,8 +152,8 @@ void clv_context_apply_at_end(clv_contexts *e, clv_context *ctx, const clv_frame
 static clv_code check_generation(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_module *m = clv_contexts_module(e, f->module);
   if (!m || m->o.generation == f->generation) return CLV_OK;
-  return clv_fail(err, CLV_NOT_FOUND, "module %u of generation %u is not here", f->module,
-                  f->generation);
+  return clv_fail(err, CLV_NOT_FOUND, "module %u (generation %u) is not loaded at this node",
+                  f->module, f->generation);
 }
 
 clv_code clv_on_apply(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {

@@ -185,7 +185,7 @@ static clv_code handle_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
   if (kind == CLV_ABORT) return on_abort(e, p, err);
   if (is_of_module(kind)) return on_state(e, p, ret_kept, err);
   if (!handlers[kind].handle)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
+    return clv_fail(err, CLV_UNIMPLEMENTED, "a node does not handle %s", clv_frame_kind_name(kind));
   if (!p->head) return on_frame(e, p, ret_kept, err);
   on_announcement(e, p);
   return CLV_OK;

@@ -34,7 +34,7 @@ clv_code clv_contexts_find_gradient_item(clv_contexts *e, const clv_frame *f, cl
   const clv_context *ctx = clv_context_find(e, f->context);
   if (ctx && ctx->pass != PASS_NONE)
     return clv_fail(err, CLV_PRECONDITION,
-                    "a gradient of module %u is written while backward pass %u is in progress",
+                    "cannot write a gradient of module %u while backward pass %u is in progress",
                     f->module, ctx->phase);
   for (uint32_t i = 0; clv_contexts_gradient_item(e, f->context, f->module, i, ret); i++)
     if (strcmp(ret->name, f->state.name) == 0) return CLV_OK;

@@ -16,7 +16,7 @@ static clv_code insert(clv_contexts *e, clv_context *ctx, clv_order_kind kind, c
                        uint32_t at, clv_err *err) {
   clv_order_queue *l = &ctx->order[kind];
   if (at <= ctx->positions_done)
-    return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u are done", at,
+    return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u positions are done", at,
                     ctx->positions_done);
   bool at_head = l->first && at < l->first->position;
   clv_order_entry *before = at_head ? NULL : l->last;
@@ -79,13 +79,13 @@ void clv_order_remove_call(clv_context_call *c) {
 static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_module *m = clv_contexts_module(e, f->module);
   if (!m || !m->optim)
-    return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->module);
+    return clv_fail(err, CLV_NOT_FOUND, "module %u is not loaded at this node, or has no optimiser",
+                    f->module);
   if (m->pins || clv_module_has_trainable_ties(m))
-    return clv_fail(
-        err, CLV_PRECONDITION,
-        "module %u shares a parameter, whose gradient is whole at the end of a backward "
-        "pass: it does not step before",
-        f->module);
+    return clv_fail(err, CLV_PRECONDITION,
+                    "module %u has tied parameters, whose gradients are complete only at the end "
+                    "of a backward pass: its step cannot have a position",
+                    f->module);
   if (1 + f->commit.n_more_lrs < clv_optim_n_groups(m->optim))
     return clv_fail(err, CLV_PRECONDITION, "%u learning rate%s for %zu groups of module %u",
                     1 + f->commit.n_more_lrs, CLV_S(1 + f->commit.n_more_lrs),

@@ -91,7 +91,8 @@ static clv_code fail_backward(const clv_context_call *c, const clv_cell *cell, c
 }
 
 static clv_code fail_order(const clv_context_call *c, uint32_t order, clv_err *err) {
-  return clv_fail(err, CLV_INVALID, "call %llu has no place %u for a gradient: %u are announced",
+  return clv_fail(err, CLV_INVALID,
+                  "gradient %u of call %llu is out of range: its PREPARE announces %u",
                   (unsigned long long)c->out->id, order, c->contributions);
 }
 
@@ -165,8 +166,8 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
   for (uint32_t i = first; i < first + n; i++) {
     const clv_target *t = &f->backward.targets[i];
     if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
-      return clv_fail(err, CLV_INVALID, "input %u of call %llu was not to have a gradient", t->slot,
-                      (unsigned long long)c->out->id);
+      return clv_fail(err, CLV_INVALID, "input %u of call %llu was called without a gradient",
+                      t->slot, (unsigned long long)c->out->id);
     if (c->arg[t->slot] &&
         c->arg[t->slot] != t->value) /* a leaf that the CALL carried may have no id */
       return clv_fail(err, CLV_INVALID, "input %u of call %llu was value %llu, not %llu", t->slot,
@@ -194,7 +195,7 @@ static clv_code add_calls(clv_contexts *e, clv_context *ctx, const clv_frame *f,
     clv_context_call *c = v ? v->producer : NULL;
     if (!c || is_part_of_pass(c))
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llu is %s",
-                      (unsigned long long)n->call, c ? "named twice" : "not here");
+                      (unsigned long long)n->call, c ? "named twice" : "not known at this node");
     c->root_gradient = n->root;
     c->contributions = n->contributions;
     CLV_TRY(append_call(e, ctx, c, err));

@@ -26,7 +26,7 @@ static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv
   if (w->ctx->state != CONTEXT_OPEN || !g || !g->input_part_done) return CLV_OK;
   if (!g->weight_part_done)
     return clv_fail(err, CLV_PRECONDITION,
-                    "module %u is to step before the gradients of its parameters are here",
+                    "module %u cannot step before the gradients of its parameters are complete",
                     s->module);
   CLV_TRY(clv_save_old_weights(e, w->ctx, g, s->saves_weights, &s->saved_weights, err));
   s->is_computing = *ret_computes = true;
@@ -155,7 +155,7 @@ static void note_change(clv_contexts *e, const clv_change *k, const clv_err *fai
   static const clv_err nothing = {
       .code = CLV_PRECONDITION,
       .text =
-          "nothing of this context can be taken back: no APPLY, or work of another context since"};
+          "this context has no step to revert: it made none, or another context has worked since"};
   bool done = k->kind == CLV_APPLY;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
     done |= t->is_revert;

@@ -96,8 +96,8 @@ static const clv_cell contexts[][MACHINE_MAX_EVENTS] = {
                        [CONTEXT_ABORT] = DO(IGNORE, CONTEXT_ENDED)},
 };
 
-static const char exists[] = "exists already", made_here[] = "is made here",
-                  here[] = "is here already", no_call[] = "is no call here";
+static const char exists[] = "exists already", made_here[] = "is computed by a call of this node",
+                  here[] = "has been received already", no_call[] = "no call of this node computes";
 
 /* A value. The first frame that uses it, asks for it or has a gradient of it creates the record,
  * possibly before the value exists. It settles once, as a tensor or as a failure.
@@ -145,7 +145,7 @@ static const clv_cell values[][MACHINE_MAX_EVENTS] = {
                         [VALUE_GRADIENT] = RECORD(VALUE_COMPUTED)},
 };
 
-static const char spent[] = "has had its backward; retain the first one to have a second",
+static const char spent[] = "has had its backward: retain the first pass to run a second",
                   alone[] = "has no backward";
 
 /* A call. CALL_GOT_FOLLOWER does not change the state: the follower waits for this call's backward,

@@ -57,8 +57,8 @@ clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event event
   const clv_cell *cell;
   CLV_TRY(clv_table_step(e->env.transition_counts, MACHINE_VALUE, &v->state, event, &cell, err));
   if (cell->action == CELL_REFUSE && event == VALUE_GRADIENT)
-    return clv_fail(err, cell->code, "a gradient for %llu, which %s", (unsigned long long)v->id,
-                    cell->text);
+    return clv_fail(err, cell->code, "a gradient for value %llu, which %s",
+                    (unsigned long long)v->id, cell->text);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "value %llu %s", (unsigned long long)v->id, cell->text);
   *ret = cell->action;

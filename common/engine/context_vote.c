@@ -45,7 +45,7 @@ static clv_code check_owner(const clv_context *ctx, const clv_module_gradient *g
   if (to && to->input_part_done) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "'%s' of module %u is a parameter of module %u, which got no gradients in this "
-                  "backward pass: call both in a context",
+                  "backward pass: call both modules in every context",
                   g->mod->params->ties[tie].param.name, g->module, owner->o.index);
 }
 

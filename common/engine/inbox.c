@@ -49,7 +49,7 @@ static uint32_t *count_of(clv_inbox *b, const clv_work *w) {
   return w->kind == WORK_COPY ? &b->n_copies : &b->n_running;
 }
 
-/* The signal comes before the lock is left: with the last end the inbox may go. */
+/* Signals before unlocking, because the inbox may be freed after the last end of work. */
 void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w) {
   pthread_mutex_lock(&b->lock);
   w->next = NULL;
@@ -79,7 +79,7 @@ void clv_inbox_set_interrupted(clv_inbox *b, bool kicked) {
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Under the lock, as the next two. */
+/* Caller holds the lock; also for pop_packet and pop. */
 static clv_work *pop_end(clv_inbox *b) {
   clv_work *w = b->ended;
   if (!w) return NULL;
@@ -172,7 +172,7 @@ uint64_t clv_inbox_due_ns(clv_inbox *b) {
   return due;
 }
 
-/* Under the lock. False: the time has come. */
+/* Caller holds the lock. False: `until_ns` is over. */
 static bool sleep_until(clv_inbox *b, uint64_t until_ns) {
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   b->is_sleeping = true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that a module's kernels compute in, for what comes and goes: gradients, copies of
- * parameters. On the host it is the session's pool's. On a device the module keeps one reference to
- * each block that it has made, and one that nobody else refers to is free.
+ * Memory in which a module's kernels compute, for short-lived data: gradients, copies of
+ * parameters. On the host it comes from the session's pool. On a device the module keeps one
+ * reference to each block that it has made; a block without other references is idle and is
+ * reused.
  */
 #include "common/engine/module_int.h"
 
@@ -23,7 +24,7 @@ void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
   if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
 }
 
-/* What a backend with memory of its own computes with is charged as blocks are. */
+/* The account for tensors; NULL on a device, where blocks are charged. */
 static clv_account *account_of(const clv_module *m) {
   return m->o.backend->memory ? NULL : m->o.account;
 }

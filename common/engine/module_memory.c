@@ -9,7 +9,7 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
   return m->params->total_bytes - m->params->buffer_offset;
 }
 
-/* Memory that is about to be taken, or with what a library sizes has just been. */
+/* Charges memory that is about to be allocated, or that a library has just allocated. */
 static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
   if (m->o.pool && clv_module_charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
@@ -31,7 +31,8 @@ static clv_code mark_lent(clv_module *m, const clv_module_options *o, clv_err *e
   for (uint32_t i = 0; i < o->n_shared_params; i++) {
     clv_param *p = (clv_param *)clv_params_find(m->params, o->shared_params[i]);
     if (!p || !p->frozen || !o->is_frozen_for_good)
-      return clv_fail(err, CLV_INVALID, "'%s' of module %u cannot be lent to it",
+      return clv_fail(err, CLV_INVALID,
+                      "'%s' of module %u cannot be a shared parameter: it is not frozen for good",
                       o->shared_params[i], m->o.index);
     p->lent = true;
   }
@@ -51,7 +52,7 @@ static clv_code find_learning(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
-/* The parameters that group `number` names. of: [params->n] the group of each, 0: not named. */
+/* Assigns the parameters of group `number`. of: [params->n] group of each parameter; 0: none. */
 static clv_code mark_group(const clv_module *m, const clv_module_group *g, uint8_t number,
                            uint8_t *of, clv_err *err) {
   for (uint32_t i = 0; i < g->n_params; i++) {
@@ -70,7 +71,7 @@ static clv_code mark_group(const clv_module *m, const clv_module_group *g, uint8
   return CLV_OK;
 }
 
-/* The spans that learn, with their groups. */
+/* Finds the spans of trainable parameters, with their groups. */
 static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv_optim_span *spans,
                            size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) uint8_t *of = NULL;
@@ -93,8 +94,8 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS] = {o->optimizer};
   size_t n;
   if (o->n_groups > CLV_WIRE_GROUPS)
-    return clv_fail(err, CLV_INVALID, "%u groups beside the first; at most %d", o->n_groups,
-                    CLV_WIRE_GROUPS);
+    return clv_fail(err, CLV_INVALID, "%u parameter groups after the first; at most %d",
+                    o->n_groups, CLV_WIRE_GROUPS);
   for (uint32_t i = 0; i < o->n_groups; i++) groups[i + 1] = o->groups[i].optimizer;
   CLV_TRY(clv_alloc(m->n_learning, sizeof *spans, &spans, err));
   CLV_TRY(find_spans(m, o, spans, &n, err));
@@ -110,8 +111,8 @@ static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
   return (size_t)clv_optim_count_moments(moments) * m->params->trainable_bytes;
 }
 
-/* All that shapes tell is charged before the first byte of it is taken: what does not fit costs its
- * host nothing. */
+/* Charges everything that is known from shapes before allocating any of it, so that a module over
+ * the quota costs the host nothing. */
 static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
   size_t state = m->params->total_bytes + m->params->lent_bytes;
   if (state > SIZE_MAX / 8)
@@ -128,7 +129,7 @@ static clv_code take_memory(clv_module *m, clv_err *err) {
   return clv_backend_fill(b, m->saved_buffers, 0, clv_module_buffer_bytes(m), err);
 }
 
-/* A device gets what the host has drawn. */
+/* Initialises parameters on the host, and copies them to a device if the module is on one. */
 static clv_code init_params(clv_module *m, const clv_cancel_hook *waiter, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_AUTO(clv_freep) void *drawn = NULL;
@@ -172,7 +173,7 @@ static clv_code open_records(clv_module *m, clv_err *err) {
 
 /* ---- what is lent ---------------------------------------------------------------------------- */
 
-/* Whether the module's kernels can read it where it is. */
+/* True if the module's kernels can read the tensor in its memory. */
 static bool is_copyable_without_host(const clv_module *m, const clv_tensor *t) {
   const clv_backend *b = m->o.backend;
   return b->memory ? t->home && strcmp(t->home->device, b->device) == 0 : !t->home;
@@ -183,10 +184,14 @@ clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tenso
   const clv_param *p = clv_params_find(m->params, param);
   if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
       !is_copyable_without_host(m, t))
-    return clv_fail(err, CLV_INVALID, "module %u is lent another '%s'", m->o.index, param);
+    return clv_fail(err, CLV_INVALID,
+                    "module %u: the shared tensor for '%s' has another type, shape or device than "
+                    "the parameter",
+                    m->o.index, param);
   size_t i = (size_t)(p - m->params->list);
   if (m->shared_params[i])
-    return clv_fail(err, CLV_EXISTS, "module %u has '%s'", m->o.index, param);
+    return clv_fail(err, CLV_EXISTS, "module %u has a shared tensor for '%s' already", m->o.index,
+                    param);
   m->shared_params[i] = clv_tensor_ref(t);
   m->shared_data[i] = t->data;
   return CLV_OK;
@@ -195,12 +200,12 @@ clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tenso
 clv_code clv_module_check_complete(const clv_module *m, clv_err *err) {
   for (int i = 0; i < m->params->n; i++)
     if (m->params->list[i].lent && !m->shared_params[i])
-      return clv_fail(err, CLV_INTERNAL, "module %u was lent no '%s'", m->o.index,
+      return clv_fail(err, CLV_INTERNAL, "module %u: no shared tensor was set for '%s'", m->o.index,
                       m->params->list[i].name);
   return CLV_OK;
 }
 
-/* What the module's backend still reads there is read before it goes. */
+/* Drops the shared parameters, after the backend has finished reading them. */
 static void release_shared_params(clv_module *m) {
   clv_err why;
   if (!m->shared_params) return;
@@ -236,7 +241,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
     return code;
   }
   m->o = *o;
-  m->o.frozen = m->o.shared_params = NULL; /* the caller's lists, not kept */
+  m->o.frozen = m->o.shared_params = NULL; /* lists of the caller, not kept */
   m->o.groups = NULL;
   m->o.waiter = NULL;
   m->o.ties = NULL;
@@ -311,7 +316,7 @@ size_t clv_module_bytes(const clv_module *m) { return m->bytes; }
 
 static clv_code reserve_value(const clv_module *m, const clv_node *n, clv_pool *pool,
                               clv_err *err) {
-  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u); /* beyond that, growth is rare */
+  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u); /* later growth is rare */
   return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
 }
 
@@ -327,7 +332,7 @@ clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
 
 static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                           uint32_t input_grads, clv_plan **ret, clv_err *err) {
-  bool alone = m->o.in_flight <= 1; /* no other call's work to put between */
+  bool alone = m->o.in_flight <= 1; /* no work of another call can come between */
   clv_plan_options po = {.backend = m->o.backend,
                          .dtype = CLV_F32,
                          .batch = batch[0],
@@ -342,7 +347,7 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
-  m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count when it plans */
+  m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count at planning */
   CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
@@ -356,10 +361,10 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
   return CLV_OK;
 }
 
-/* As many calls as may be in flight at once, so that none is made in the middle of a step. */
+/* Allocates as many calls as can be in flight, so that no step has to allocate one. */
 static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
-  size_t each = clv_plan_get_info(plan)->call_bytes; /* one is counted with the plan */
+  size_t each = clv_plan_get_info(plan)->call_bytes; /* one call is charged with the plan */
   if (count(m, (n - 1) * each, err) != CLV_OK)
     return clv_err_prefix(err, "%u call%s in flight", n, CLV_S(n));
   clv_code code = CLV_OK;
@@ -372,7 +377,7 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
   return code;
 }
 
-/* No call of it is under way. */
+/* Frees a plan of which no call is in use. */
 static void forget_plan(clv_module *m, clv_module_plan *p) {
   clv_plan_free(p->plan);
   if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);
@@ -381,7 +386,8 @@ static void forget_plan(clv_module *m, clv_module_plan *p) {
   *p = (clv_module_plan){0};
 }
 
-/* A free one; where there is none, or enough are kept, the idle one that was used longest ago. */
+/* Returns an unused entry. If there is none, or enough idle plans are kept, frees the least
+ * recently used idle plan. */
 static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *err) {
   clv_module_plan *oldest = NULL, *empty = NULL;
   int idle = 0;
@@ -422,7 +428,7 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
       .training = training, .input_grads = input_grads, .last_used = ++m->plan_uses};
   memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
-  if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
+  if (!m->pool) { /* made with the module: clv_node_add_module charges its bytes */
     made.is_charged = true;
     made.calls = training ? CLV_MAX(m->o.in_flight, 1u) : 1;
     clv_code code = prepare_calls(m, made.plan, made.calls, err);
@@ -472,7 +478,7 @@ clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
                           &m->snapshot, err);
 }
 
-/* Parameters, then each moment, and the step counter: one copy in one direction. */
+/* Copies parameters, moments and the step count to or from the snapshot. */
 static void copy_state(clv_module *m, bool save) {
   size_t bytes = m->params->trainable_bytes;
   char *at = m->snapshot->data;

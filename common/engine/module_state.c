@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module's state by name: whole items, and pieces of them.
+ * A module's state by name: complete items, and pieces of them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -124,7 +124,7 @@ clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, 
 
 clv_code clv_module_check_readable(const clv_module *m, const clv_state_item *item, clv_err *err) {
   if (!item->is_withheld) return CLV_OK;
-  return clv_fail(err, CLV_DENIED, "'%s' is not given out: %s", item->name, m->withheld_reason);
+  return clv_fail(err, CLV_DENIED, "'%s' cannot be read: %s", item->name, m->withheld_reason);
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -153,10 +153,10 @@ clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const
                               clv_err *err) {
   char want[160], got[160];
   if (item->is_shared)
-    return clv_fail(err, CLV_DENIED, "'%s' is only read: it may be of several sessions",
+    return clv_fail(err, CLV_DENIED, "'%s' is read-only: several sessions may share it",
                     item->name);
   if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
-    return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
+    return clv_fail(err, CLV_INVALID, "'%s' is %s %s, but the tensor to write is %s %s", item->name,
                     clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
                     clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
   return CLV_OK;
@@ -175,7 +175,7 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
   return item->backend ? clv_backend_finish(item->backend, err) : CLV_OK;
 }
 
-/* What was counted, or is remembered of the weights, follows. */
+/* Updates the step counter or the version after a write. */
 static void written(clv_module *m, clv_state_kind what, const char *name) {
   if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
     __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*clv_optim_step_count(m->optim), 0),
@@ -183,7 +183,7 @@ static void written(clv_module *m, clv_state_kind what, const char *name) {
   m->version += what == CLV_STATE_WEIGHTS;
 }
 
-/* What was written as a whole is the writer's. */
+/* A complete write ends withholding, because the writer knows the numbers. */
 static void give_again(clv_module *m, const char *name) {
   const clv_param *p = clv_params_find(m->params, name);
   if (p && m->withheld) m->withheld[p - m->params->list] = false;

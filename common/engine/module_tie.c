@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ties: a parameter of a module that is another's, or that its own graph has twice. It has one set
- * of values, one optimiser and one name. Each module that reads it adds up a gradient of its own,
- * in the order of its own calls; at the end of a backward pass these become part of the owner's, in
- * the order of modules and nodes. So the bits are the same wherever the network is cut.
+ * Ties: a parameter that a module shares with another module, or that its own graph has twice. It
+ * has one set of values, one optimiser and one name. Each module that reads it sums a gradient of
+ * its own, in the order of its calls; at the end of a backward pass these are added to the
+ * owner's, in the order of modules and nodes. So the bits do not depend on where the network is
+ * cut.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ static clv_module *find_given_owner(const clv_module *m, const clv_module_option
   return NULL;
 }
 
-/* One memory, and nobody else's number format. */
+/* Checks that both modules are on one device, so in one memory and one number format. */
 static clv_code check_place(const clv_module *m, const clv_module *owner, const clv_tie *t,
                             clv_err *err) {
   if (strcmp(m->device, owner->device) == 0) return CLV_OK;
@@ -39,8 +40,8 @@ static clv_code resolve_from_owner(clv_module *m, clv_tie *t, const clv_module *
   const clv_param *of = clv_params_first(owner->graph, owner->params, name);
   if (!of || !clv_shape_equal(&of->shape, &t->param.shape) || of->dtype != t->param.dtype)
     return clv_fail(err, CLV_NOT_FOUND,
-                    "module %u has no parameter of '%s' that could be '%s' of %u", owner->o.index,
-                    name, t->param.name, m->o.index);
+                    "module %u has no parameter of '%s' that fits '%s' of module %u",
+                    owner->o.index, name, t->param.name, m->o.index);
   CLV_TRY(check_place(m, owner, t, err));
   t->param.elsewhere =
       of->lent ? owner->shared_params[of->index]->data : (char *)owner->block + of->offset;
@@ -57,7 +58,8 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
     clv_tie *t = &p->ties[i];
     clv_module *owner = t->of < 0 ? find_given_owner(m, o, t) : m;
     if (!owner)
-      return clv_fail(err, CLV_INVALID, "module %u: '%s' is tied to '%s', which is not here",
+      return clv_fail(err, CLV_INVALID,
+                      "module %u: '%s' is tied to '%s', which is in no module of this node",
                       m->o.index, node_of(m, t), m->graph->nodes[t->param.node].tied);
     if (t->of < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
     m->owners[i] = owner;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module's state to and from a file that its node keeps. A file is read whole and held against
- * the module before anything of it is written there. What is on a device is brought as work of the
- * module, and the frame comes again behind it: a state to be saved is here then, and one that was
- * loaded there.
+ * Saving a module's state to a file of the node, and loading it. A file is read completely and
+ * checked against the module before any item is written. State on a device is transferred as work
+ * of the module, after which the frame is handled a second time: then a state to be saved is in
+ * host memory, and a loaded one on the device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,22 +11,23 @@
 
 #include "common/engine/node_int.h"
 
-/* What is read beyond the size of the module's own file, so that one of another module is told by
- * its names. */
+/* Bytes allowed beyond the size of the module's own file, so that a file of another module is
+ * refused by its names, not by its size. */
 enum { SLACK_BYTES = 64 << 10 };
 
 typedef struct whole_state {
   clv_state_item *items;    /* [n] */
-  clv_weights_tensor *list; /* [n], views of them, or of */
-  clv_tensor **copies;      /* [n] of a device's, to be saved; NULL elsewhere */
+  clv_weights_tensor *list; /* [n] views of items, or of copies */
+  /* [n] host copies of items on a device, to be saved; NULL: not on a device */
+  clv_tensor **copies;
   uint32_t n;
 } whole_state;
 
-/* Between the two parts of a frame of a module on a device. */
+/* State between the two handlings of a frame for a module on a device. */
 struct clv_node_file {
   const clv_packet *request;
   whole_state s;
-  clv_weights_file *file; /* that is loaded, and what is charged for it */
+  clv_weights_file *file; /* file being loaded, and the bytes charged for it */
   size_t charged;
 };
 
@@ -37,7 +38,7 @@ static void whole_state_done(whole_state *s) {
   free(s->list);
 }
 
-/* A file has what is the module's own: not what is lent to it, or withheld. */
+/* Lists the items of a file: all but shared and withheld ones. */
 static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, clv_err *err) {
   uint32_t all = clv_module_state_count(m, what);
   CLV_TRY(clv_alloc(all, sizeof *ret->items, &ret->items, err));
@@ -51,7 +52,7 @@ static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, c
   return CLV_OK;
 }
 
-/* The entry of each item. */
+/* Finds the entry of each item in a file. */
 static clv_code match(const whole_state *s, const clv_weights_file *file,
                       const clv_weights_entry ***ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
@@ -77,7 +78,7 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
   return CLV_OK;
 }
 
-/* Charged with *ret_charged; the caller closes it, and discharges that. */
+/* Opens a file. The caller closes it and discharges *ret_charged bytes. */
 static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
                           clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
@@ -128,7 +129,7 @@ void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
   n->file = NULL;
 }
 
-/* Where the state is to come. */
+/* Allocates host memory for the state to be saved. */
 static clv_code take_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
   CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
   for (uint32_t i = 0; i < s->n; i++) {
@@ -139,7 +140,7 @@ static clv_code take_copies(clv_pool *pool, whole_state *s, void **host, clv_err
   return CLV_OK;
 }
 
-/* Where it comes from. */
+/* Opens the file to be loaded. */
 static clv_code take_file(clv_session_node *n, const clv_frame *f, struct clv_node_file *to,
                           void **host, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
@@ -207,11 +208,11 @@ clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv
   const clv_frame *f = &p->frame;
   if (!files->save)
     return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "there are no files of state here: the worker has no state_dir");
+                    "this worker has no files of state: its worker.yaml has no state_dir");
   ret->state.what = f->state.what;
   memcpy(ret->state.name, f->state.name, sizeof ret->state.name);
   clv_node_flush(n);
-  clv_share_release(n->o.share); /* no core is held while the disk is waited for */
+  clv_share_release(n->o.share); /* releases the cores while it waits for the disk */
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
   if (n->file && n->file->request == p) return finish_file(n, p, ret, err);
   return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err) : on_host(n, m, f, ret, err);

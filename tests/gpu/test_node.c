@@ -387,7 +387,7 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   clv_tensor_unref(t);
   clv_node_post(w.node, p);
   wait_for(&w, CLV_ERROR, 1);
-  assert_non_null(strstr(w.text, "'0.weight' is f32 [3, 3] here, the given one f32 [3]"));
+  assert_non_null(strstr(w.text, "'0.weight' is f32 [3, 3], but the tensor to write is f32 [3]"));
   w.text[0] = 0;
   put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
   end(&w);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions of those whom a reload has taken out of `allow`: of an identity that may not open
- * sessions any more, and with a peer that is not one any more. They end where it costs their master
- * least, behind a step, or with nothing at work; and in any case when a minute is over. Their
- * masters are told why, and have five seconds to read it: a busy host may need more than one.
+ * Eviction of sessions whose identities a reload has removed from `allow`: the owner may no longer
+ * open sessions, or a peer is no longer a peer. Sessions end when it costs their master least,
+ * after a step or while no context is open, and in any case after a minute. Their masters receive
+ * an ABORT with the reason, and have five seconds to read it, because a busy host may need more
+ * than one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +24,7 @@ static const clv_remote_spec *peer_named(const clv_worker_config *c, const char 
   return NULL;
 }
 
-/* Under s->lock: the identity in the session that may not be there any more, or NULL. */
+/* The identity of the session that is no longer allowed, or NULL. Caller holds s->lock. */
 static const char *find_disallowed(const clv_worker_settings *now, const clv_session *s) {
   const clv_worker_config *then = s->settings->config;
   if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
@@ -39,8 +40,8 @@ static const char *find_disallowed(const clv_worker_settings *now, const clv_ses
   return NULL;
 }
 
-/* Under s->lock: a peer that it dialled, whose certificate has been revoked since. */
-static const char *who_is_revoked(const clv_session *s) {
+/* A dialled peer whose certificate has been revoked, or NULL. Caller holds s->lock. */
+static const char *find_revoked_peer(const clv_session *s) {
   for (uint32_t i = 0; i < s->n_out; i++) {
     const clv_remote_spec *p = peer_named(s->settings->config, s->out[i].name);
     if (p && clv_tls_is_peer_revoked(p->identity)) return p->identity;
@@ -54,7 +55,8 @@ static uint64_t steps_of(const clv_session *s) {
   return c.stepped;
 }
 
-/* Under s->lock. */
+/* True at a step boundary, without open contexts, or after EVICTION_TIMEOUT_MS. Caller holds
+ * s->lock. */
 static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
   clv_context_counts k = {0};
   if (s->node) clv_node_context_count(s->node, &k);
@@ -62,12 +64,12 @@ static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
          now_ms - s->eviction_began_ms > EVICTION_TIMEOUT_MS;
 }
 
-/* Under s->lock. True when something is to be done: its master to be told, or, when it has been,
- * the session to be closed. */
+/* Advances the eviction of a session. True: send ABORT to its master, or, after ABORT_GRACE_MS,
+ * close the session. Caller holds s->lock. */
 static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
   if (s->abort_sent_ms) return !s->is_closing && now_ms - s->abort_sent_ms > ABORT_GRACE_MS;
   const char *who = s->is_closing ? NULL : find_disallowed(now, s);
-  const char *revoked = s->is_closing ? NULL : who_is_revoked(s);
+  const char *revoked = s->is_closing ? NULL : find_revoked_peer(s);
   if (revoked) {
     snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked", revoked);
     return true;
@@ -79,7 +81,7 @@ static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uin
   s->eviction_pending = who != NULL;
   if (!who || !can_evict_now(s, now_ms)) return false;
   snprintf(s->abort_text, sizeof s->abort_text,
-           "%.300s may not take part any more (allow, peers in worker.yaml)", who);
+           "%.300s is no longer allowed (allow, peers in worker.yaml)", who);
   return true;
 }
 

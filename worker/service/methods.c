@@ -8,7 +8,7 @@
 
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
-/* Those of each backend, the processor's as "kernels". */
+/* Lists the libraries of each backend; those of the processor as "kernels". */
 static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < v->n_devices; i++) {
@@ -20,9 +20,9 @@ static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 9 }; /* at most */
+enum { CAPABILITIES = 9 }; /* most capabilities */
 
-/* The last two go with a state_dir, and caches with a quota as well. */
+/* Lists the capabilities. Files of state need a state_dir, caches a quota as well. */
 static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings *now,
                                  const char *uri, const char **ret) {
   uint32_t n = 0;
@@ -38,7 +38,7 @@ static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings
   return n;
 }
 
-/* What this worker says of itself. The arrays are the caller's. */
+/* Fills the worker's description. The caller owns the arrays. */
 static void about_us(const clv_service *v, const clv_worker_settings *now, const char *uri,
                      clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
@@ -68,7 +68,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(pieces_of(request), n, &r, err));
   if (r.about.protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
+    return clv_fail(err, CLV_UNIMPLEMENTED, "this worker uses protocol %d, the caller %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   if (clv_wire_limits_check(&r.about.limits, err) != CLV_OK) {
     clv_err_prefix(err, "this caller");
@@ -151,7 +151,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
 
 /* ---- status and health ----------------------------------------------------------------------- */
 
-/* A reply has its limits: of very many sessions those that do not fit are left out. */
+/* Encodes a status reply. Omits sessions that do not fit into a message. */
 static clv_code encode_what_fits(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
   clv_code code = clv_wire_status_reply_encode(r, reply, err);
   while (code == CLV_EXHAUSTED && r->n_sessions) {
@@ -162,7 +162,7 @@ static clv_code encode_what_fits(clv_wire_status_reply *r, clv_bytes *reply, clv
   return code;
 }
 
-/* A master sees its own sessions; an observer sees all of them. */
+/* Handles Status. A master sees its own sessions, an observer all of them. */
 static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                           clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
@@ -246,7 +246,8 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
   clv_err why;
   if (clv_tls_revocation_check(&why) != CLV_OK) {
     deny(s, peer->uri, method, why.text);
-    return clv_fail(err, CLV_DENIED, "this worker's list of revoked certificates has ended");
+    return clv_fail(err, CLV_DENIED,
+                    "this worker's revocation list (tls.crl) has expired: renew it and reload");
   }
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))

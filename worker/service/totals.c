@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all sessions of this worker have done together. A session's own counts go with it, and what
- * is shown as only growing must not shrink then: they are added to the service's when it leaves the
- * table, and once more, for what it has done since, when its thread has ended.
+ * Counters of all sessions together. A session's counters are freed with it, but totals must not
+ * decrease: so its counters are added to the service's when it leaves the table, and again, for
+ * what it did since, when its thread has ended.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static void move(uint64_t *total, uint64_t now, uint64_t *known) {
 void clv_session_count_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
   size_t n = CLV_EDGES(c);
-  clv_edge_counts *edges = s->edges_in_totals + n; /* the array's second half */
+  clv_edge_counts *edges = s->edges_in_totals + n; /* scratch: the second half of the array */
   clv_work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
   clv_session_add_work(s, c, &w, edges);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of artifacts in memory. One of the host's has pages of its own: they are filled, made
- * read-only, and unmapped when the last who took it lets go. So a write to them from anywhere ends
- * the process instead of changing what somebody else computes with.
+ * Tensors of artifacts in memory. A tensor in host memory has pages of its own: they are filled,
+ * made read-only, and unmapped with the last user. So a stray write ends the process, and cannot
+ * change the weights of another session.
  *
- * One of a device's lies in memory that the device's own backend has taken, and comes there by way
- * of a part at a time. Nobody has it before all of that was waited for, and who has it waits for
- * his own work before he lets go.
+ * A tensor on a device is in memory of that device's own backend, and is copied there in pieces.
+ * It is returned only after the copy is complete. Users wait for their own work before they drop
+ * it.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,17 +23,18 @@ typedef struct base {
   clv_sha256 artifact;
   clv_dtype dtype;
   clv_shape shape;
-  const clv_backend *home; /* NULL: the host's pages */
+  const clv_backend *home; /* NULL: pages of the host */
   void *at;
-  size_t bytes;   /* that it takes */
-  uint32_t users; /* tensors that are out, and who waits or fills; under lock, as the next */
+  size_t bytes; /* bytes of memory */
+  /* users: tensors in use, plus threads that wait or fill; under lock, as are the fields below */
+  uint32_t users;
   enum { EMPTY, FILLING, FULL } state;
 } base;
 
 struct clv_bases {
   pthread_mutex_t lock;
-  pthread_cond_t changed;  /* some base is full, or is not being filled any more */
-  pthread_mutex_t devices; /* around what is asked of backends; behind `lock` */
+  pthread_cond_t changed;  /* signalled when a base is filled, or its filling has failed */
+  pthread_mutex_t devices; /* held while backends are used; taken after `lock` */
   base *first;
   size_t bytes;
 };
@@ -79,7 +80,8 @@ static clv_code take_of_device(base *x, clv_err *err) {
   return code;
 }
 
-/* Nobody who takes such memory next finds the weights. A device that says no has lost them. */
+/* Zeroes memory of a device before it is freed, so that the next user cannot read the weights. A
+ * device that fails has lost them. */
 static void give_to_device(base *x) {
   clv_err why;
   pthread_mutex_lock(&x->of->devices);
@@ -126,8 +128,8 @@ static clv_code base_new(clv_bases *of, const clv_base_key *key, base **ret, clv
   return CLV_OK;
 }
 
-/* Under the lock, as all that follow. Whether he was the last: then it is his to free, without the
- * lock, as a device may keep him waiting. */
+/* Drops a user. Caller holds the lock, as for the functions below. True: the caller was the last
+ * user and frees the base without the lock, because a device may block. */
 static bool leave(base *x) {
   clv_bases *b = x->of;
   base **at = &b->first;
@@ -196,12 +198,13 @@ static clv_code fill_parts(const base *x, const clv_cancel_hook *waiter, clv_bas
   return CLV_OK;
 }
 
-/* Without the lock, by one at a time. */
+/* Fills a base. Called without the lock, by one thread at a time. */
 static clv_code fill_memory(const base *x, const clv_cancel_hook *waiter, clv_base_fill *fill,
                             void *user, clv_err *err) {
   CLV_TRY(fill_parts(x, waiter, fill, user, err));
   if (x->home || mprotect(x->at, x->bytes, PROT_READ) == 0) return CLV_OK;
-  return clv_fail(err, CLV_INTERNAL, "memory cannot be made read-only");
+  return clv_fail(err, CLV_INTERNAL,
+                  "mprotect cannot make the memory of a shared tensor read-only");
 }
 
 static clv_code fill_base(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,

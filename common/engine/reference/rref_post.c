@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Numbered messages: sent until they are acknowledged, handled once. A sender has at most a window
- * of them on their way to a receiver, counted from the oldest that is not acknowledged. So a
- * receiver that remembers its answers to a window's worth of numbers knows every message that it
- * can still be sent: what is older has been acknowledged, and its sender knows that.
+ * of unacknowledged numbers per receiver, counted from the oldest. So a receiver that remembers
+ * its answers for one window knows every message that can still arrive: older ones were
+ * acknowledged, and their sender knows that.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -62,7 +62,8 @@ static uint64_t oldest_of(const clv_rref_peer *p) {
   return RREF_OF(clv_rref_post, at, p->outbox.next)->number;
 }
 
-/* Within the window, what has not been sent or (due) was not acknowledged in time. */
+/* Sends the messages within the window that were not sent; with `due`, also those not acknowledged
+ * in time. */
 static void send_window(clv_rrefs *t, clv_rref_peer *p, bool due) {
   if (clv_rref_list_is_empty(&p->outbox)) return;
   uint64_t first = oldest_of(p);
@@ -94,7 +95,7 @@ void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, ui
   step(t, post, room ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
 }
 
-/* Where it was the oldest there is room for others. */
+/* Ends a post. If it was the oldest, the window advances. */
 static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event how) {
   clv_rref_peer *p = &t->peers[post->to];
   bool oldest = p->outbox.next == &post->at;
@@ -139,13 +140,14 @@ static bool has_left_window(const clv_rref_peer *p, uint64_t number) {
 }
 
 void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
-  if (has_left_window(&t->peers[to], number)) return; /* its sender has given it up */
+  if (has_left_window(&t->peers[to], number)) return; /* its sender no longer waits for it */
   *answer_to(&t->peers[to], number) = (uint8_t)(1 + code);
   acknowledge(t, &t->peers[to], number);
 }
 
 bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code) {
-  bool many = p->highest >= CLV_WIRE_REF_WINDOW; /* what has left the window is known there */
+  /* the sender knows the answers of numbers that left the window */
+  bool many = p->highest >= CLV_WIRE_REF_WINDOW;
   if (many) p->ack_first = CLV_MAX(p->ack_first, p->highest - CLV_WIRE_REF_WINDOW + 1);
   while (has_ack_owed(p)) {
     uint64_t number = p->ack_first++;
@@ -159,7 +161,7 @@ bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_cod
   return false;
 }
 
-/* Numbers that come into the window have no answer yet. */
+/* Advances the window to a number, and clears the answers of new numbers. */
 static void advance(clv_rref_peer *p, uint64_t number) {
   uint64_t new = CLV_MIN(number - p->highest, (uint64_t)CLV_WIRE_REF_WINDOW);
   for (uint64_t i = 0; i < new; i++) *answer_to(p, number - i) = 0;

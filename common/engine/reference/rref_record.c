@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the records of references stand in: maps by their ids, rings, and the queue of results. A
- * record from which results are still to be made outlives its place in the map.
+ * Containers of records: maps by id, circular lists, and the queue of results. A record from which
+ * results are still to be made stays allocated after its removal from the map.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -40,7 +40,7 @@ void *clv_rref_record_find(const clv_rref_map *map, uint64_t id) {
   return r;
 }
 
-/* Without memory for more buckets the chains grow instead. */
+/* Grows a map. Without memory for more buckets its chains become longer. */
 static clv_code grow_map(clv_rref_map *map, clv_err *err) {
   clv_rref_map wider = {.cap = map->cap ? 2 * map->cap : FEW_BUCKETS, .n = map->n};
   CLV_TRY(clv_alloc(wider.cap, sizeof *wider.buckets, &wider.buckets, err));

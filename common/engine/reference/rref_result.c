@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages and results, made from records at the moment that they are taken.
+ * Makes messages and results from records, at the moment they are taken.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -64,7 +64,7 @@ static void fill_value(const clv_rref_fork *f, clv_rref_message *ret) {
   ret->failure = f->entry->failed;
 }
 
-/* False: the answer was to a number that nobody needs any more. */
+/* False: no answer is owed any more. */
 static bool fill_ack(clv_rrefs *t, clv_rref_peer *p, clv_rref_message *ret) {
   clv_code code;
   ret->kind = CLV_RREF_ACK;
@@ -110,7 +110,8 @@ bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret) {
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* A handle that was made here is for nothing in particular: context and value are its KEEP's. */
+/* Describes a handle. One that was created here has no use yet: its context and value are those of
+ * its KEEP. */
 static clv_rref_use use_of(const clv_rrefs *t, const clv_rref_handle *h) {
   clv_rref_use u = {.ref = h->ref, .fork = h->record.id, .owner = h->owner, .node = t->o.self};
   if (h->is_created_here) return u;
@@ -148,7 +149,7 @@ static void report_joined(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_resu
   clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
-/* What was fetched is kept here, as long as it is lent. */
+/* Reports a fetched value, which the table holds until the next call. */
 static void report_fetched(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, fetched, out);
   ret->kind = CLV_RREF_RESULT_FETCHED;
@@ -195,7 +196,8 @@ static bool make_result(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result
   return true;
 }
 
-/* What the last result lent goes; the record of a message's tensor keeps it until an input. */
+/* Takes the next result, and frees the tensor and failure of the last one. The tensor of a message
+ * stays in its record until the next input. */
 bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret) {
   clv_tensor_unref(clv_steal(&t->last_tensor));
   clv_rref_failure_free(clv_steal(&t->last_failure));

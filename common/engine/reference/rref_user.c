@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The user's side: handles, and those that were passed on.
+ * The user's side: handles, and their children, which are handles that were passed on.
  */
 #include "common/engine/reference/rref_int.h"
 
-enum { ASKS = 6 }; /* in a lease, for a value that the owner has promised */
+enum { ASKS = 6 }; /* FETCHes per lease for a value that the owner has promised */
 
 static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
                             clv_rref_event_args *given);
@@ -66,7 +66,7 @@ static clv_code note_joined(clv_rrefs *t, void *record, clv_rref_event_args *giv
   return CLV_OK;
 }
 
-/* Its owner does not know it, or not any more, and why. */
+/* Cancels posts to an owner that does not know the handle, and records the failure. */
 static clv_code cut_owner(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   h->failed = clv_rref_refusal(given->code);
@@ -123,7 +123,7 @@ static clv_code report_joined(clv_rrefs *t, void *record, clv_rref_event_args *g
   return CLV_OK;
 }
 
-/* What was fetched and not taken yet makes room for it: it was the same. */
+/* Reports a fetched value. Replaces one that was not taken yet, which was the same value. */
 static clv_code report_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   cancel_fetch_wait(t, h);
@@ -175,7 +175,7 @@ static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_
   return CLV_OK;
 }
 
-/* The owner itself adds the fork at once: nobody need ask it. */
+/* Makes a child; if this node is the owner, adds the fork at once instead. */
 static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   const clv_rref_pass_args *what = given->passing;
   const clv_rref_handle *h = record;
@@ -266,7 +266,7 @@ static void child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event ev
 
 /* ---- new handles ----------------------------------------------------------------------------- */
 
-/* What the message says of it, and the event that it begins with. */
+/* Makes a handle from a message, and applies its first event. */
 static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t parent,
                            clv_rref_handle_event event, clv_err *err) {
   clv_rref_event_args given = {0};

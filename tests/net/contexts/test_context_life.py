@@ -180,7 +180,7 @@ def invalid_frames_are_refused_and_the_session_continues():
         w.send(call(60, 800, 0, [(1, True)]))  # the same id again
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 6
         w.send(pb.Frame(kind=pb.ENDED, context=60, message=5))  # for a master to hear
-        assert "has no place here" in w.recv(pb.ERROR, reply_to=5).failure.text
+        assert "does not handle" in w.recv(pb.ERROR, reply_to=5).failure.text
         w.send(frame(pb.VALUE, raw(x), [N, D], context=60, message=800))
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 9
         w.send(call(60, 801, 0, [(801, True)]))  # waits for itself until the context ends
@@ -204,7 +204,7 @@ def invalid_frames_are_refused_and_the_session_continues():
         assert "its gradient f32 [3]" in w.recv(pb.ABORT, context=65).failure.text
         w.send(call(66, 801, 0, [(1, True, raw(x), [N, D])]))
         w.send(gradient(66, 1, 1, raw(x), [N, D]))
-        assert "1, which is no call here" in w.recv(pb.ABORT, context=66).failure.text
+        assert "1, which no call of this node computes" in w.recv(pb.ABORT, context=66).failure.text
         w.send(call(67, 801, 0, [(1, True, raw(x), [N, D])], training=False))
         w.send(prepare(67, 1, [(801, 0, True, [])]))
         assert "without TRAINING" in w.recv(pb.ABORT, context=67).failure.text

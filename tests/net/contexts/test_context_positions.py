@@ -90,7 +90,7 @@ def call_at_a_completed_position_fails():
         values(w, 11, 12)
         at_position(w, 1, 13, 1, module=1)
         f = failure_of(w, 13)
-        assert f.code == 9 and f.text == "position 1 is over: 2 are done" and f.hop == "module 1", f
+        assert f.code == 9 and f.text == "position 1 is over: 2 positions are done" and f.hop == "module 1", f
         at_position(w, 1, 14, 3)  # the context goes on
         values(w, 14)
         w.send(steps_at(1, 2))

@@ -144,7 +144,7 @@ def step_before_its_weight_gradients_fails_the_context():
         values(w, 11)
         w.send(prepare(1, 1, [needed(11)]))
         gradients_come(w, 1, 1, {11: [1.0] * D})
-        aborted(w, 9, "module 0 is to step before the gradients of its parameters")
+        aborted(w, 9, "module 0 cannot step before the gradients of its parameters")
         assert weights(w) == before and gradients(w, 0, 1) == {}
 
 

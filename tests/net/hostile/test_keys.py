@@ -174,7 +174,7 @@ def earlier_attempt_is_refused_after_a_newer_one():
     session = os.urandom(16)
     with Caller(liar.cluster.ports[0], liar.cluster.certs) as c:
         old, new = c.open(session, epoch=5), c.open(session, epoch=6)
-        refused("attempt 5 of this session, whose attempt 6 has been here", epoch=5)
+        refused("attempt 5 of this session is refused: attempt 6, a newer one", epoch=5)
         refused("another configuration", epoch=6, config_digest=bytes(31) + b"x")
         try:
             old.close()
@@ -185,7 +185,7 @@ def earlier_attempt_is_refused_after_a_newer_one():
         new.close()
     liar.cluster.workers[0].stop()
     liar.cluster.restart(0)
-    refused("attempt 5 of this session, whose attempt 6 has been here", epoch=5)
+    refused("attempt 5 of this session is refused: attempt 6, a newer one", epoch=5)
 
 
 @suite.test
