@@ -217,7 +217,7 @@ of("worker/store/bases.c", BASES,
    an_owner_does_not_matter=("static bool is_meant(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool is_meant(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
    a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
-   a_base_stays_for_ever=("static bool leave(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
+   a_base_stays_for_ever=("static bool drop_user(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
    what_was_not_filled_is_full=("static clv_code fill_base(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
    who_waits_cannot_leave=("static clv_code make_full(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
@@ -227,8 +227,8 @@ of("worker/service/artifact.c", BASES_NET,
    a_base_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
    an_open_base_is_withheld=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
-   every_session_has_a_base_of_its_own=("static clv_code list_lent(", "|| !r->fixed", "|| true"),
-   fresh_parameters_are_lent=("static clv_code list_lent(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
+   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->fixed", "|| true"),
+   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
@@ -558,7 +558,7 @@ of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
 of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
    refs_kernels_compute_in_a_devices_memory=("static clv_code prepare(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
-   nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
+   nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "record_device_error(m, &why);", ";"),
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
 PEERS = "tests/gpu/test_backend"
 of("kernels/cuda/peer.c", PEERS,
@@ -573,7 +573,7 @@ of("common/engine/context_backward.c", "tests/unit/engine/test_work",
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
    copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
-   a_device_is_charged_with_nothing=("static clv_code count(", "if (m->o.pool) m->charged += bytes;", ""))
+   a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
    sums_begin_with_nothing=("static clv_code begin_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
@@ -640,7 +640,7 @@ of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
    calls_do_not_keep_a_module=("static bool is_used_by_context(", "v->producer->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
-   what_it_did_is_forgotten=("static clv_code leave_place(", "if (!pinned) add_counts(&n->unloaded_counts, &c);", ""))
+   what_it_did_is_forgotten=("static clv_code remove_from_index(", "if (!pinned) add_counts(&n->unloaded_counts, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
    what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))

@@ -75,7 +75,7 @@ of("worker/store/bases.c", DEVICE_BASES,
    a_device_gets_its_memory_back_some_time=("static void give_to_device(", "(void)!clv_backend_finish(x->home, &why);", ""),
    every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
 of("worker/service/load_module.c", DEVICE_BASES_NET,
-   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_lent(", "|| !r->fixed", "|| true"))
+   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->fixed", "|| true"))
 of("worker/service/artifact.c", DEVICE_BASES_NET,
    strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    a_base_on_a_device_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))

@@ -28,7 +28,7 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
 of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
-   connections_have_no_quota=("static clv_tls_decision room_for(", "h->held >= h->quota", "h->quota == 0"))
+   connections_have_no_quota=("static clv_tls_decision decide_by_quota(", "h->held >= h->quota", "h->quota == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
    frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",

@@ -45,7 +45,7 @@ rules("common/engine/context.c",
 rules("common/engine/context_change.c",
    r6_26_an_APPLY_of_the_module_before=("static clv_code check_generation(", "m->o.generation == f->generation", "true"))
 rules("common/engine/node_modules.c",
-   r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
+   r2_11_loaded_of_an_earlier_generation=("static clv_code check_slot(", "n->next_generation[index] <= generation", "true"),
    r6_28_a_module_that_is_in_use=("static clv_code check_unused(", "if (clv_contexts_is_module_in_use(n->contexts, index))", "if (false)"))
 rules("common/engine/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))

@@ -41,7 +41,7 @@ __attribute__((constructor)) static void hold_spare(void) { spare = open_spare()
 
 /* Highest descriptor that is accepted. The kernel assigns the lowest free number, so a high one
  * means that many are open. */
-static int highest_welcome(void) {
+static int highest_accepted_fd(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 20;
   rlim_t n = limit.rlim_cur < (1 << 20) ? limit.rlim_cur : 1 << 20;
@@ -64,17 +64,17 @@ static void shed(int listener) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Named by its label, because glibc declares accept4 with an argument type of its own. */
+/* Named by an assembler label, because glibc declares accept4 with an argument type of its own. */
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
                    int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
   int fd;
   while ((fd = system_accept(listener, addr, len, flags)) >= 0) {
-    if (fd > highest_welcome() || clv_tls_accepted_expect_fd(fd)) break;
+    if (fd > highest_accepted_fd() || clv_tls_accepted_expect_fd(fd)) break;
     close(fd);
   }
-  if (fd >= 0 && fd <= highest_welcome()) return fd;
+  if (fd >= 0 && fd <= highest_accepted_fd()) return fd;
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
   if (fd >= 0) close(fd);
   shed(listener);

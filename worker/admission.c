@@ -58,7 +58,7 @@ static clv_code add(const char *identity, clv_err *err) {
 }
 
 /* Copies the quotas of a configuration. Caller holds the lock. */
-static void list(const clv_worker_config *c) {
+static void update_quotas(const clv_worker_config *c) {
   for (size_t i = 0; i < n_holders; i++) holders[i].listed = false;
   for (size_t i = 0; i < c->n_allow; i++) {
     holder *h = &holders[find(c->allow[i].identity)];
@@ -72,10 +72,10 @@ static void list(const clv_worker_config *c) {
 /* ---- deciding -------------------------------------------------------------------------------- */
 
 /* Number of connections for identified callers; the others are for handshakes. */
-static uint64_t for_known(void) { return places - places / 8; }
+static uint64_t places_for_identified(void) { return places - places / 8; }
 
-static clv_tls_decision room_for(const holder *h) {
-  uint64_t most = for_known();
+static clv_tls_decision decide_by_quota(const holder *h) {
+  uint64_t most = places_for_identified();
   if (clv_now_ns() < h->cut_until_ns) return CLV_TLS_FLOODED;
   if (h->held >= h->quota) return CLV_TLS_OVER_QUOTA;
   if (h->held >= FEW) most -= most / 8;
@@ -117,7 +117,7 @@ static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_
   if (!caller->is_client) return CLV_TLS_NO_CLIENT;
   *ret_holder = i;
   clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
-  return v == CLV_TLS_ADMIT ? room_for(&holders[i]) : v;
+  return v == CLV_TLS_ADMIT ? decide_by_quota(&holders[i]) : v;
 }
 
 static clv_tls_decision decide_admission(void *user, const clv_tls_caller *caller,
@@ -138,7 +138,7 @@ static clv_tls_decision decide_admission(void *user, const clv_tls_caller *calle
 static clv_tls_decision enter(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = room_for(&holders[i]);
+  clv_tls_decision v = decide_by_quota(&holders[i]);
   if (v == CLV_TLS_ADMIT) {
     holders[i].held++;
     held++;
@@ -198,7 +198,7 @@ clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
                                .shed = shed};
   CLV_TRY(clv_admission_prepare(config, err));
   pthread_mutex_lock(&lock);
-  list(config);
+  update_quotas(config);
   pthread_mutex_unlock(&lock);
   return clv_tls_accepted_open(&a, err);
 }

@@ -107,7 +107,7 @@ int clv_cmd_devices(void *args) {
   return CLV_EXIT_OK;
 }
 
-/* ---- the device of worker.yaml --------------------------------------------------------------- */
+/* ---- the devices of worker.yaml -------------------------------------------------------------- */
 
 /* The devices that `device` names: `first` to `end` - 1. */
 typedef struct device_range {
@@ -132,8 +132,8 @@ static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err
 }
 
 /* With `device: auto`, falls back to the processor and logs why. */
-static clv_code settle(const clv_worker_config *c, clv_code code, const clv_err *why,
-                       clv_err *err) {
+static clv_code fall_back_to_cpu(const clv_worker_config *c, clv_code code, const clv_err *why,
+                                 clv_err *err) {
   if (code == CLV_OK) return CLV_OK;
   if (!is_optional(c))
     return clv_fail(err, code, "%s: device %s: %.400s", c->file, c->device, why->text);
@@ -145,7 +145,7 @@ clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) {
   device_range w;
   clv_err why;
   clv_code code = find_cuda(c, &w, &why);
-  return settle(c, code, &why, err);
+  return fall_back_to_cpu(c, code, &why, err);
 }
 
 void clv_worker_devices_closep(clv_worker_devices *d) {
@@ -171,5 +171,5 @@ clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices 
   *ret = (clv_worker_devices){0};
   clv_code code = open_all(c, ret, &why);
   if (code != CLV_OK) clv_worker_devices_closep(ret);
-  return settle(c, code, &why, err);
+  return fall_back_to_cpu(c, code, &why, err);
 }

@@ -14,7 +14,7 @@
 
 /* Sets `memory_limit: auto` to four fifths of the host's memory. The rest is for the program itself
  * and for the kernel's socket buffers. */
-static void settle_memory(clv_worker_config *c) {
+static void resolve_memory_limit(clv_worker_config *c) {
   clv_host_memory host;
   if (c->memory_limit != CLV_MEMORY_AUTO) return;
   clv_host_memory_read("", &host);
@@ -27,7 +27,7 @@ clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config
   clv_config_overrides over = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
   CLV_TRY(clv_worker_config_load(a->config, &over, ret, err));
-  settle_memory(*ret);
+  resolve_memory_limit(*ret);
   return CLV_OK;
 }
 
@@ -47,7 +47,7 @@ static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
   return a->n == b->n;
 }
 
-static void name_fixed(const clv_worker_config *was, const clv_worker_config *is) {
+static void log_fixed(const clv_worker_config *was, const clv_worker_config *is) {
   const struct {
     const char *key;
     bool same;
@@ -109,7 +109,7 @@ static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) 
 }
 
 /* Applies the new files. The steps that can fail come first. */
-static clv_code use(clv_service *service, next *n, clv_err *err) {
+static clv_code apply_next(clv_service *service, next *n, clv_err *err) {
   const clv_worker_config *c = n->config; /* owned by the service after clv_service_reload */
   CLV_TRY(clv_admission_prepare(c, err));
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
@@ -129,9 +129,9 @@ void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
   clv_code code = read_next(a, &n, &err);
   if (code != CLV_OK) clv_service_reload_failed(service);
   if (code == CLV_OK) {
-    name_fixed(first, n.config);
+    log_fixed(first, n.config);
     keep_fixed(first, n.config);
-    code = use(service, &n, &err);
+    code = apply_next(service, &n, &err);
   }
   if (code == CLV_OK) {
     int days = clv_tls_identity_days_left(n.identity);
@@ -146,7 +146,7 @@ void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
                              "says why");
 }
 
-/* ---- what is about to end -------------------------------------------------------------------- */
+/* ---- expiry of the revocation list ----------------------------------------------------------- */
 
 void clv_worker_warn_crl_expiry(void) {
   static uint64_t told_ns;

@@ -108,7 +108,7 @@ static clv_code add_contributions(clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- where gradients go ---------------------------------------------------------------------- */
+/* ---- sending gradients ----------------------------------------------------------------------- */
 
 /* Sends the gradient of one input. From a device it is streamed while it is copied to host memory,
  * or sent after the copy is complete. */
@@ -167,7 +167,7 @@ static clv_code get_or_create_gradients(clv_contexts *e, clv_context *ctx,
   return CLV_OK;
 }
 
-/* ---- the first part -------------------------------------------------------------------------- */
+/* ---- the input part -------------------------------------------------------------------------- */
 
 static clv_code fail_params_changed(const clv_context_call *c, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
@@ -351,7 +351,7 @@ static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const 
   return CLV_OK;
 }
 
-/* ---- the second part ------------------------------------------------------------------------- */
+/* ---- the weight part ------------------------------------------------------------------------- */
 
 /* False for a weight part whose position is due without an input part: the position counts as done,
  * and nothing is computed. */

@@ -156,7 +156,7 @@ static clv_code compute(clv_work *w, clv_err *err) {
   return clv_call_run_forward(c, err);
 }
 
-/* ---- its end --------------------------------------------------------------------------------- */
+/* ---- the end of a forward -------------------------------------------------------------------- */
 
 static void note_forward_done(clv_contexts *e, clv_context_call *c) {
   bool training = c->flags & CLV_FLAG_TRAINING;

@@ -29,7 +29,7 @@ void clv_contexts_free(clv_contexts *e) {
   clv_contexts_free_tables(e);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
+/* ---- END_CONTEXT and ABORT ------------------------------------------------------------------- */
 
 /* Handles END_CONTEXT. A context that is unknown here leaves a tombstone as well, because its
  * frames may still be in flight. */
@@ -172,7 +172,7 @@ static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   return CLV_OK;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- entry points ---------------------------------------------------------------------------- */
 
 static bool is_of_module(clv_frame_kind kind) {
   return kind == CLV_STATE_GET || kind == CLV_STATE_PUT || kind == CLV_UNLOAD ||

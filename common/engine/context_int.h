@@ -202,7 +202,7 @@ clv_code clv_contexts_index_of_name(clv_contexts *e, const char *name, uint32_t 
 clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
                              clv_step_event event);
 
-/* ---- the exit (context_outbox.c) ------------------------------------------------------------- */
+/* ---- the outbox (context_outbox.c) ----------------------------------------------------------- */
 
 void clv_packet_list_add(clv_packet_list *l, clv_packet *p); /* takes the packet */
 clv_packet *clv_packet_list_take(clv_packet_list *l);        /* or NULL */
@@ -222,7 +222,7 @@ void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *ten
                                clv_shared_err *failed);
 void clv_outbox_free(clv_contexts *e);
 
-/* ---- weights of before a step (context_weights.c) -------------------------------------------- */
+/* ---- old weights (context_weights.c) --------------------------------------------------------- */
 
 void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w);
 /* Call before a step. Makes calls that still need the present weights reference a copy. *ret, on
@@ -238,7 +238,7 @@ void *clv_call_param_block(const clv_context_call *c);
 clv_module_gradient *clv_context_module_gradient(const clv_context *ctx, uint32_t module);
 clv_context_call *clv_order_entry_call(clv_order_entry *p, clv_order_kind kind);
 
-/* ---- what is noted for ENDED (context_trace.c) ----------------------------------------------- */
+/* ---- the trace (context_trace.c) ------------------------------------------------------------- */
 
 void clv_context_begin_trace(clv_contexts *e, clv_context *ctx);
 void clv_context_trace_call(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
@@ -325,7 +325,7 @@ void clv_copy_free(clv_contexts *e, clv_copy *k);
 /* frees copies that have not started, and idle progress records */
 void clv_copies_done(clv_contexts *e);
 
-/* ---- records given back (context_free.c) ----------------------------------------------------- */
+/* ---- freeing records (context_free.c) -------------------------------------------------------- */
 
 void clv_value_free(clv_contexts *e, clv_value *v);
 void clv_value_free_if_dropped(clv_contexts *e, clv_value *v);
@@ -351,7 +351,7 @@ void clv_context_fail_in_module(clv_contexts *e, clv_context *c, const clv_err *
 /* Sends the first failure of the context again. */
 void clv_context_resend_failure(clv_contexts *e, clv_context *c);
 
-/* ---- what an end spares (context_retain.c) --------------------------------------------------- */
+/* ---- retained values (context_retain.c) ------------------------------------------------------ */
 
 /* Marks the unsettled values of a context that kept values depend on, including kept values of
  * other nodes. Returns the number of calls that will still run. */

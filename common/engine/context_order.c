@@ -108,7 +108,7 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   return code;
 }
 
-/* ---- what is due ----------------------------------------------------------------------------- */
+/* ---- starting due work ----------------------------------------------------------------------- */
 
 /* Starts a forward. If inputs are missing, no other positioned work runs until they arrive. */
 static void forward_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {

@@ -21,7 +21,7 @@ clv_packet *clv_packet_list_take(clv_packet_list *l) {
   return p;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- adding results -------------------------------------------------------------------------- */
 
 clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
                                uint64_t message, uint32_t name, clv_packet **ret, clv_err *err) {
@@ -57,7 +57,7 @@ void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *ten
   e->last_kept_result = d;
 }
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- taking results -------------------------------------------------------------------------- */
 
 static bool packet_of(clv_packet_list *l, clv_result_kind kind, clv_result *ret) {
   *ret = (clv_result){.kind = kind, .packet = clv_packet_list_take(l)};

@@ -45,7 +45,7 @@ void clv_contributions_free(clv_contexts *e, clv_contribution *first) {
   }
 }
 
-/* ---- what is ready --------------------------------------------------------------------------- */
+/* ---- starting ready calls -------------------------------------------------------------------- */
 
 /* Removes the first call of its module's backward queue. */
 static void pop_call(clv_context *ctx, clv_context_call *c) {
@@ -92,8 +92,8 @@ static clv_code fail_backward(const clv_context_call *c, const clv_cell *cell, c
 
 static clv_code fail_order(const clv_context_call *c, uint32_t order, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
-                  "gradient %u of call %llu is out of range: its PREPARE announces %u",
-                  (unsigned long long)c->out->id, order, c->contributions);
+                  "gradient %u of call %llu is out of range: its PREPARE announces %u", order,
+                  (unsigned long long)c->out->id, c->contributions);
 }
 
 /* Checks the order numbers of all gradients, including those that arrived before the pass. */

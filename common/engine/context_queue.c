@@ -215,7 +215,7 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
   return CLV_OK;
 }
 
-/* ---- who is next ----------------------------------------------------------------------------- */
+/* ---- granting heads -------------------------------------------------------------------------- */
 
 static void grant_call(clv_contexts *e, clv_queue_entry *t) {
   if (t->is_granted) return;

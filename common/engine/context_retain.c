@@ -45,7 +45,7 @@ uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx) {
   return n;
 }
 
-/* ---- what holds them ------------------------------------------------------------------------- */
+/* ---- removing what they wait for ------------------------------------------------------------- */
 
 static void leave_leader(clv_contexts *e, clv_context_call *c) {
   if (!c->leader) return;
@@ -101,7 +101,7 @@ void clv_context_free_unretained(clv_contexts *e, clv_context *ctx) {
   }
 }
 
-/* ---- afterwards ------------------------------------------------------------------------------ */
+/* ---- after END_CONTEXT ----------------------------------------------------------------------- */
 
 uint32_t clv_context_n_retained(const clv_context *ctx) {
   uint32_t n = 0;

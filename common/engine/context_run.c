@@ -17,7 +17,7 @@ static const clv_work_type *const types[WORK_KINDS] = {
     [WORK_RESTORE] = &clv_work_of_restore,
 };
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- finding ready work ---------------------------------------------------------------------- */
 
 static void scan_context(clv_contexts *e, clv_context *ctx) {
   clv_err why;

@@ -68,7 +68,7 @@ struct clv_work {
   clv_err *failure;
 };
 
-/* ---- what a context holds -------------------------------------------------------------------- */
+/* ---- the records of a context ---------------------------------------------------------------- */
 
 /* Kinds of work that have a position in the order of their context (context_order.c). */
 typedef enum clv_order_kind {

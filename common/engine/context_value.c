@@ -6,7 +6,7 @@
  */
 #include "common/engine/context_int.h"
 
-/* ---- where it lies --------------------------------------------------------------------------- */
+/* ---- copies in host memory ------------------------------------------------------------------- */
 
 /* Returns the value in host memory; starts a copy from the device if there is none. *ret NULL: the
  * copy is in progress. */
@@ -30,7 +30,7 @@ static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_m
   return CLV_OK;
 }
 
-/* ---- who gets it ----------------------------------------------------------------------------- */
+/* ---- delivering ------------------------------------------------------------------------------ */
 
 /* Adds the tensor to a VALUE, complete or still being copied, or the failure. */
 static void fill_value(const clv_value *v, clv_packet *p) {
@@ -130,7 +130,7 @@ clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv
   return deliver_to_consumers(e, v, err);
 }
 
-/* ---- a copy has come ------------------------------------------------------------------------- */
+/* ---- the end of a copy ----------------------------------------------------------------------- */
 
 /* Fails a value whose copy failed. */
 static void fail_copy(clv_contexts *e, clv_value *v, const clv_err *why) {
@@ -154,7 +154,7 @@ static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const c
 
 const clv_work_type clv_work_of_copy = {.compute = clv_copy_compute, .finish = finish_copy};
 
-/* ---- who wants it ---------------------------------------------------------------------------- */
+/* ---- adding consumers ------------------------------------------------------------------------ */
 
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
   clv_delivery *d;

@@ -33,7 +33,7 @@ static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_
          CELL_IMPOSSIBLE;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- adding work ----------------------------------------------------------------------------- */
 
 void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                       uint32_t module) {
@@ -68,7 +68,7 @@ void clv_work_enqueue_front(clv_contexts *e, clv_work *w, clv_work_kind kind) {
   link_list(e, l);
 }
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- taking work ----------------------------------------------------------------------------- */
 
 clv_context_call *clv_work_call(clv_work *w) {
   return (clv_context_call *)(void *)((char *)w - offsetof(clv_context_call, work));

@@ -129,7 +129,7 @@ const clv_packet *clv_inbox_newest(clv_inbox *b) {
   return p;
 }
 
-/* ---- work that is out ------------------------------------------------------------------------ */
+/* ---- running work ---------------------------------------------------------------------------- */
 
 void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
   pthread_mutex_lock(&b->lock);
@@ -157,7 +157,7 @@ clv_work *clv_inbox_take_ended_work(clv_inbox *b) {
   return w;
 }
 
-/* ---- resting and sleeping -------------------------------------------------------------------- */
+/* ---- coalescing and sleeping ----------------------------------------------------------------- */
 
 void clv_inbox_set_coalescing(clv_inbox *b, bool resting) {
   pthread_mutex_lock(&b->lock);

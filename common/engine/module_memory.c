@@ -10,7 +10,7 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
 }
 
 /* Charges memory that is about to be allocated, or that a library has just allocated. */
-static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
+static clv_code charge_memory(clv_module *m, size_t bytes, clv_err *err) {
   if (m->o.pool && clv_module_charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
   if (m->o.pool) m->charged += bytes;
@@ -27,7 +27,7 @@ static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err 
   return CLV_OK;
 }
 
-static clv_code mark_lent(clv_module *m, const clv_module_options *o, clv_err *err) {
+static clv_code mark_shared(clv_module *m, const clv_module_options *o, clv_err *err) {
   for (uint32_t i = 0; i < o->n_shared_params; i++) {
     clv_param *p = (clv_param *)clv_params_find(m->params, o->shared_params[i]);
     if (!p || !p->frozen || !o->is_frozen_for_good)
@@ -117,12 +117,12 @@ static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err
   size_t state = m->params->total_bytes + m->params->lent_bytes;
   if (state > SIZE_MAX / 8)
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
-  CLV_TRY(count(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
+  CLV_TRY(charge_memory(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
   if (o->batch) CLV_TRY(clv_module_warm_up(m, o->batch, err));
   return clv_cancel_hook_check(o->waiter, err);
 }
 
-static clv_code take_memory(clv_module *m, clv_err *err) {
+static clv_code alloc_memory(clv_module *m, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_TRY(clv_backend_take(b, m->params->total_bytes, &m->block, err));
   CLV_TRY(clv_backend_take(b, clv_module_buffer_bytes(m), &m->saved_buffers, err));
@@ -171,7 +171,7 @@ static clv_code open_records(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- what is lent ---------------------------------------------------------------------------- */
+/* ---- shared parameters ----------------------------------------------------------------------- */
 
 /* True if the module's kernels can read the tensor in its memory. */
 static bool is_copyable_without_host(const clv_module *m, const clv_tensor *t) {
@@ -220,13 +220,13 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
-  CLV_TRY(mark_lent(m, o, err));
+  CLV_TRY(mark_shared(m, o, err));
   if (o->is_frozen_for_good && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
   if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);
   CLV_TRY(clv_module_resolve_ties(m, o, err));
   CLV_TRY(find_learning(m, err));
   CLV_TRY(charge_ahead(m, o, err));
-  CLV_TRY(take_memory(m, err));
+  CLV_TRY(alloc_memory(m, err));
   CLV_TRY(init_params(m, o->waiter, err));
   CLV_TRY(make_optimizer(m, o, err));
   m->version = 1;
@@ -353,7 +353,7 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
   size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   if (m->pool) { /* charged by clv_module_call_get */
     m->bytes += bytes;
-  } else if (count(m, bytes, err) != CLV_OK) {
+  } else if (charge_memory(m, bytes, err) != CLV_OK) {
     clv_plan_free(plan);
     return clv_err_prefix(err, "a batch of %lld", (long long)batch[0]);
   }
@@ -365,7 +365,7 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
 static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
   size_t each = clv_plan_get_info(plan)->call_bytes; /* one call is charged with the plan */
-  if (count(m, (n - 1) * each, err) != CLV_OK)
+  if (charge_memory(m, (n - 1) * each, err) != CLV_OK)
     return clv_err_prefix(err, "%u call%s in flight", n, CLV_S(n));
   clv_code code = CLV_OK;
   uint32_t made = 0;
@@ -378,7 +378,7 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
 }
 
 /* Frees a plan of which no call is in use. */
-static void forget_plan(clv_module *m, clv_module_plan *p) {
+static void free_plan(clv_module *m, clv_module_plan *p) {
   clv_plan_free(p->plan);
   if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);
   m->charged -= p->charged_bytes;
@@ -388,7 +388,7 @@ static void forget_plan(clv_module *m, clv_module_plan *p) {
 
 /* Returns an unused entry. If there is none, or enough idle plans are kept, frees the least
  * recently used idle plan. */
-static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *err) {
+static clv_code find_plan_entry(clv_module *m, clv_module_plan **ret, clv_err *err) {
   clv_module_plan *oldest = NULL, *empty = NULL;
   int idle = 0;
   for (int i = 0; i < m->n_plans; i++) {
@@ -400,7 +400,7 @@ static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *er
   }
   bool full = !empty && m->n_plans == MAX_PLANS;
   if (oldest && (full || (m->graph->joins && idle >= KEPT_PLANS))) {
-    forget_plan(m, oldest);
+    free_plan(m, oldest);
     empty = oldest;
   }
   if (!empty && m->n_plans < MAX_PLANS) empty = &m->plans[m->n_plans++];
@@ -422,7 +422,7 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
     *ret = p;
     return CLV_OK;
   }
-  CLV_TRY(place_for_plan(m, &place, err));
+  CLV_TRY(find_plan_entry(m, &place, err));
   size_t bytes = m->bytes, charged = m->charged;
   clv_module_plan made = {
       .training = training, .input_grads = input_grads, .last_used = ++m->plan_uses};

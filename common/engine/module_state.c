@@ -73,7 +73,7 @@ bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index,
   return true;
 }
 
-/* ---- one by its name ------------------------------------------------------------------------- */
+/* ---- finding an item by name ----------------------------------------------------------------- */
 
 static const clv_param *param_called(const clv_module *m, const char *name, size_t len) {
   for (int i = 0; i < m->params->n; i++) {
@@ -110,7 +110,7 @@ clv_code clv_module_state_find(clv_module *m, clv_state_kind what, const char *n
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);
 }
 
-/* ---- what is not given out ------------------------------------------------------------------- */
+/* ---- withheld parameters --------------------------------------------------------------------- */
 
 clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
@@ -176,7 +176,7 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
 }
 
 /* Updates the step counter or the version after a write. */
-static void written(clv_module *m, clv_state_kind what, const char *name) {
+static void note_written(clv_module *m, clv_state_kind what, const char *name) {
   if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
     __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*clv_optim_step_count(m->optim), 0),
                      __ATOMIC_RELAXED);
@@ -184,15 +184,15 @@ static void written(clv_module *m, clv_state_kind what, const char *name) {
 }
 
 /* A complete write ends withholding, because the writer knows the numbers. */
-static void give_again(clv_module *m, const char *name) {
+static void end_withholding(clv_module *m, const char *name) {
   const clv_param *p = clv_params_find(m->params, name);
   if (p && m->withheld) m->withheld[p - m->params->list] = false;
 }
 
 void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
                                    bool whole) {
-  if (whole && what == CLV_STATE_WEIGHTS) give_again(m, name);
-  written(m, what, name);
+  if (whole && what == CLV_STATE_WEIGHTS) end_withholding(m, name);
+  note_written(m, what, name);
 }
 
 clv_code clv_module_state_set(clv_module *m, clv_state_kind what, const char *name, clv_dtype dtype,

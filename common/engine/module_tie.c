@@ -77,7 +77,7 @@ void clv_module_unpin_owners(clv_module *m) {
   m->owners = NULL;
 }
 
-/* ---- what follows from them ------------------------------------------------------------------ */
+/* ---- versions and gradients ------------------------------------------------------------------ */
 
 bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner) {
   bool any = false;

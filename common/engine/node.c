@@ -52,7 +52,7 @@ void clv_node_free(clv_session_node *n) {
   free(n);
 }
 
-/* ---- its thread ------------------------------------------------------------------------------ */
+/* ---- the compute thread ---------------------------------------------------------------------- */
 
 static uint64_t now_ns(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
 

@@ -34,7 +34,7 @@ static clv_code load_cached_rows(clv_session_node *n, clv_packet *p, clv_err *er
   return CLV_OK;
 }
 
-static clv_code act(clv_session_node *n, clv_packet *p, clv_err *err) {
+static clv_code handle_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (!n->o.caches.put)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "this worker has no caches: its worker.yaml has no state_dir");
@@ -47,7 +47,7 @@ clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_err why;
   if (!p->from || !clv_node_is_master(n, p->from))
     return clv_fail(err, CLV_DENIED, "only the master may send a VALUE of a cache");
-  bool failed = p->frame.has_failure || act(n, p, &why) != CLV_OK;
+  bool failed = p->frame.has_failure || handle_cached(n, p, &why) != CLV_OK;
   p->frame.has_cached = false;
   if (!failed || p->frame.has_failure) return CLV_OK;
   replace(p, NULL);

@@ -128,7 +128,7 @@ void clv_node_post_copies(clv_session_node *n) {
   for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;) post_work(&n->copies, w);
 }
 
-/* ---- both ------------------------------------------------------------------------------------ */
+/* ---- starting and ending both threads -------------------------------------------------------- */
 
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
   thread_init(&n->devices, n, compute);

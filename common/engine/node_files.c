@@ -63,7 +63,7 @@ static clv_code match(const whole_state *s, const clv_weights_file *file,
   return clv_weights_match(file, want, s->n, 0, *ret, err);
 }
 
-static void will_be_written(clv_session_node *n, const clv_frame *f) {
+static void note_will_be_written(clv_session_node *n, const clv_frame *f) {
   if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
 }
 
@@ -71,7 +71,7 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
                             const clv_weights_file *file, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(match(s, file, &found, err));
-  will_be_written(n, f);
+  note_will_be_written(n, f);
   for (uint32_t i = 0; i < s->n; i++)
     CLV_TRY(clv_module_state_set(n->modules[f->module], f->state.what, s->items[i].name,
                                  s->items[i].dtype, &s->items[i].shape, found[i]->data, err));
@@ -130,7 +130,7 @@ void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
 }
 
 /* Allocates host memory for the state to be saved. */
-static clv_code take_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
+static clv_code alloc_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
   CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
   for (uint32_t i = 0; i < s->n; i++) {
     const clv_state_item *item = &s->items[i];
@@ -141,13 +141,13 @@ static clv_code take_copies(clv_pool *pool, whole_state *s, void **host, clv_err
 }
 
 /* Opens the file to be loaded. */
-static clv_code take_file(clv_session_node *n, const clv_frame *f, struct clv_node_file *to,
-                          void **host, clv_err *err) {
+static clv_code open_source_file(clv_session_node *n, const clv_frame *f, struct clv_node_file *to,
+                                 void **host, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(open_file(n, f, &to->s, &to->file, &to->charged, err));
   CLV_TRY(match(&to->s, to->file, &found, err));
   for (uint32_t i = 0; i < to->s.n; i++) host[i] = (void *)(uintptr_t)found[i]->data;
-  will_be_written(n, f);
+  note_will_be_written(n, f);
   return CLV_OK;
 }
 
@@ -156,7 +156,7 @@ static void transfer_done(clv_state_transfer *t) {
   free(t->host);
 }
 
-static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
+static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
   CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .requeue_when_done = true};
   whole_state *s = &n->file->s;
   t.writes = p->frame.kind == CLV_STATE_LOAD;
@@ -165,8 +165,8 @@ static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.items, &t.items, err));
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host, &t.host, err));
   if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
-  CLV_TRY(t.writes ? take_file(n, &p->frame, n->file, t.host, err)
-                   : take_copies(n->o.pool, s, t.host, err));
+  CLV_TRY(t.writes ? open_source_file(n, &p->frame, n->file, t.host, err)
+                   : alloc_copies(n->o.pool, s, t.host, err));
   CLV_TRY(clv_contexts_transfer_state(n->contexts, &t, err));
   t = (clv_state_transfer){0};
   return CLV_OK;
@@ -176,7 +176,7 @@ static clv_code begin_file(clv_session_node *n, clv_module *m, clv_packet *p, bo
                            clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *n->file, &n->file, err));
   n->file->request = p;
-  clv_code code = ask(n, m, p, err);
+  clv_code code = start_transfer(n, m, p, err);
   *ret_kept = code == CLV_OK;
   if (code != CLV_OK) clv_node_drop_file(n, p);
   return code;

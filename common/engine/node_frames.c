@@ -205,8 +205,8 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept,
   clv_module *m;
   const clv_frame *f = &p->frame;
   CLV_TRY(local_module(n, f, &m, err));
-  /* A large item comes in chunks on other lanes and may arrive after the last one. One that is
-   * refused has come as well. */
+  /* A large item comes in chunks on other lanes and may arrive after the last one. A refused
+   * item counts as received. */
   uint32_t *got = &n->puts[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
@@ -421,7 +421,7 @@ void clv_node_handle(clv_session_node *n, clv_packet *p) {
   if (!kept) clv_packet_free(p);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- initialising ---------------------------------------------------------------------------- */
 
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,

@@ -63,7 +63,7 @@ void clv_node_remove_peers(clv_session_node *n) {
   }
 }
 
-/* ---- work that is computed elsewhere --------------------------------------------------------- */
+/* ---- executors ------------------------------------------------------------------------------- */
 
 static void start(void *user, clv_work *w) {
   clv_session_node *n = user;
@@ -90,7 +90,7 @@ void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const 
   clv_inbox_post_ended_work(&n->inbox, w);
 }
 
-/* ---- to itself ------------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 /* Posts a packet. The posting thread decides whether the packet must wake the compute thread. */
 void clv_node_post(clv_session_node *n, clv_packet *p) {

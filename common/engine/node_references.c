@@ -318,7 +318,7 @@ static void count(clv_session_node *n) {
 
 /* True for kinds that only the master starts. A worker's message of such a kind is ignored at the
  * master. */
-static bool starts(clv_frame_kind kind) {
+static bool is_started_by_master(clv_frame_kind kind) {
   return kind == CLV_REF_KEEP || kind == CLV_REF_USE || kind == CLV_REF_FORK;
 }
 
@@ -328,7 +328,7 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
   (void)ret_kept;
   if (!p->from)
     apply_program_request(n, p);
-  else if (!is_master(n) || !starts(kind))
+  else if (!is_master(n) || !is_started_by_master(kind))
     code = handle(n, p, err);
   take_reference_results(n);
   count(n);

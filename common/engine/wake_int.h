@@ -9,7 +9,7 @@
 
 #include "common/engine/context_int.h"
 
-/* The bit of a kind in a set of them. */
+/* The bit of a frame kind in a set of kinds. */
 #define CLV_KIND_BIT(kind) ((uint64_t)1 << (kind))
 
 /* True if the packet can wait for another one: no work would run for it, neither now nor with one

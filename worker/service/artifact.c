@@ -27,7 +27,7 @@ static const clv_param *param_of(const filling *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
 }
 
-static bool is_lent(const filling *f, uint32_t i) { return param_of(f, i)->lent; }
+static bool is_shared_param(const filling *f, uint32_t i) { return param_of(f, i)->lent; }
 
 static void filling_done(filling *f) {
   free(f->want);
@@ -70,7 +70,7 @@ static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err
   CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_weights_want *w = &f->want[i];
-    if (is_lent(f, i)) continue;
+    if (is_shared_param(f, i)) continue;
     if (f->found[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, from, buf, err));
     else /* keeps its initial value */
@@ -119,7 +119,7 @@ static clv_code share_tensor(const filling *f, const clv_artifact_spec *spec,
 static clv_code share_tensors(const filling *f, const clv_artifact_spec *spec,
                               clv_weights_folder *from, clv_err *err) {
   for (uint32_t i = 0; i < f->n; i++)
-    if (is_lent(f, i)) CLV_TRY(share_tensor(f, spec, from, i, err));
+    if (is_shared_param(f, i)) CLV_TRY(share_tensor(f, spec, from, i, err));
   return CLV_OK;
 }
 

@@ -33,8 +33,8 @@ bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings 
 }
 
 /* Applies the newest settings: an identity without a quota has no cache. */
-static clv_code settle(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
-                       uint64_t *ret_most, clv_err *err) {
+static clv_code apply_settings(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
+                               uint64_t *ret_most, clv_err *err) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
   *ret_most = quota_of(now, s->owner);
   *ret = (clv_cache){c->key, c->records, CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)};
@@ -49,7 +49,7 @@ static clv_code put(void *user, const clv_wire_cached *c, const int64_t *rows,
   const clv_session *s = user;
   clv_cache cache;
   uint64_t most;
-  clv_code code = settle(s, c, &cache, &most, err);
+  clv_code code = apply_settings(s, c, &cache, &most, err);
   if (code == CLV_OK)
     code = clv_caches_put(s->service->caches, s->owner, most, &cache, rows, values, err);
   if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_in, values->bytes, __ATOMIC_RELAXED);
@@ -61,7 +61,7 @@ static clv_code form(void *user, const clv_wire_cached *c, size_t n, clv_dtype *
   const clv_session *s = user;
   clv_cache cache;
   uint64_t most;
-  clv_code code = settle(s, c, &cache, &most, err);
+  clv_code code = apply_settings(s, c, &cache, &most, err);
   if (code == CLV_OK)
     code =
         clv_caches_rows_shape(s->service->caches, s->owner, &cache, n, ret_dtype, ret_shape, err);
@@ -119,7 +119,7 @@ clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_i
   return fill_reply(list, count, reply, err);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
+/* ---- eviction -------------------------------------------------------------------------------- */
 
 void clv_service_evict_caches(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;

@@ -24,7 +24,7 @@ static void *compute_main(void *user) {
 }
 
 /* Makes the node and starts its compute thread, with the first module. */
-static clv_code ready_node(clv_session *s, clv_err *err) {
+static clv_code start_node(clv_session *s, clv_err *err) {
   if (s->node) return CLV_OK;
   uint16_t origin;
   CLV_TRY(clv_random_bytes(&origin, sizeof origin, err));
@@ -48,7 +48,7 @@ static clv_code ready_node(clv_session *s, clv_err *err) {
 static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
   pthread_mutex_lock(&s->lock);
   clv_code code =
-      s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, err);
+      s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session") : start_node(s, err);
   if (code != CLV_OK)
     clv_module_free(module);
   else
@@ -81,7 +81,7 @@ static clv_session_node *node_of(clv_session *s) {
 }
 
 /* Checks the index early. clv_node_add_module checks it again when the module is made. */
-static clv_code check_place(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
+static clv_code check_slot(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
   clv_session_node *node = node_of(s);
   return node ? clv_node_check_module_slot(node, r->module, r->generation, err) : CLV_OK;
 }
@@ -102,7 +102,7 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_c
   clv_module *module;
   const clv_device *device;
   CLV_TRY(clv_cancel_hook_check(waiter, err)); /* it may have waited for another load */
-  CLV_TRY(check_place(s, r, err));
+  CLV_TRY(check_slot(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
   clv_device theirs = *device;
   theirs.account = s->on_device[device - s->service->devices];

@@ -75,8 +75,8 @@ static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
 }
 
 /* Checks threads and number formats against what Hello reported. */
-static clv_code check_place(const clv_wire_load_request *r, const clv_backend *backend,
-                            clv_err *err) {
+static clv_code check_request(const clv_wire_load_request *r, const clv_backend *backend,
+                              clv_err *err) {
   long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
   if (r->threads > (unsigned long)cores)
     return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u: this worker has %ld cores",
@@ -107,8 +107,8 @@ static int64_t batch_of(const clv_wire_load_request *r) {
 }
 
 /* Lists the frozen parameters of the artifact, which the module can share. */
-static clv_code list_lent(const clv_wire_load_request *r, const char ***ret, uint32_t *ret_n,
-                          clv_err *err) {
+static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, uint32_t *ret_n,
+                            clv_err *err) {
   CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
   for (uint32_t i = 0; i < r->n_frozen; i++)
     if (!clv_lora_is_adapter(r->frozen[i]) &&
@@ -166,10 +166,10 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
   CLV_AUTO(clv_freep) const char **lent = NULL;
   uint32_t n_lent = 0;
   clv_module_group groups[CLV_WIRE_GROUPS];
-  CLV_TRY(check_place(r, device->backend, err));
+  CLV_TRY(check_request(r, device->backend, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
-  CLV_TRY(list_lent(r, &lent, &n_lent, err));
+  CLV_TRY(list_shared(r, &lent, &n_lent, err));
   CLV_TRY(pin_owners(r, node, &ties, err));
   put_groups(r, groups);
   clv_module_options o = {.index = r->module,

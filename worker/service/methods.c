@@ -9,7 +9,7 @@
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
 /* Lists the libraries of each backend; those of the processor as "kernels". */
-static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
+static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_backend *b = v->devices[i].backend;
@@ -23,8 +23,8 @@ static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
 enum { CAPABILITIES = 9 }; /* most capabilities */
 
 /* Lists the capabilities. Files of state need a state_dir, caches a quota as well. */
-static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings *now,
-                                 const char *uri, const char **ret) {
+static uint32_t list_capabilities(const clv_service *v, const clv_worker_settings *now,
+                                  const char *uri, const char **ret) {
   uint32_t n = 0;
   ret[n++] = "chunks";
   ret[n++] = "direct";
@@ -39,11 +39,11 @@ static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings
 }
 
 /* Fills the worker's description. The caller owns the arrays. */
-static void about_us(const clv_service *v, const clv_worker_settings *now, const char *uri,
-                     clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
+static void fill_about(const clv_service *v, const clv_worker_settings *now, const char *uri,
+                       clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = capabilities_for(v, now, uri, capabilities),
-                        .n_libraries = libraries_of(v, libraries),
+                        .n_capabilities = list_capabilities(v, now, uri, capabilities),
+                        .n_libraries = list_libraries(v, libraries),
                         .capabilities = capabilities,
                         .libraries = libraries,
                         .limits = now->limits,
@@ -97,7 +97,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .kinds = kinds,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  about_us(v, now, peer->uri, &out.about, capabilities, libraries);
+  fill_about(v, now, peer->uri, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
@@ -201,7 +201,7 @@ const clv_rpc_unary clv_service_methods[] = {
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
 
-/* ---- who may call what ----------------------------------------------------------------------- */
+/* ---- authorisation --------------------------------------------------------------------------- */
 
 enum {
   MASTER = 1u << CLV_ROLE_MASTER,

@@ -130,8 +130,8 @@ static clv_code gather(clv_service *v, uint64_t shed, worker_numbers *n, clv_err
 /* ---- rows with labels ------------------------------------------------------------------------ */
 
 /* Writes a sample for each identity that may open sessions; pick: its value. */
-static void by_identity(clv_metrics_out *out, const worker_numbers *n,
-                        double (*pick)(const worker_numbers *n, size_t identity)) {
+static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
+                            double (*pick)(const worker_numbers *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_metric_label label = {"identity", n->config->allow[i].identity};
     if (n->config->allow[i].role == CLV_ROLE_MASTER) clv_metric_sample(out, pick(n, i), &label, 1);
@@ -140,7 +140,9 @@ static void by_identity(clv_metrics_out *out, const worker_numbers *n,
 
 #define BY_IDENTITY(name, value)                                                           \
   static double pick_##name(const worker_numbers *n, size_t i) { return (double)(value); } \
-  static void put_##name(clv_metrics_out *out, const void *n) { by_identity(out, n, pick_##name); }
+  static void put_##name(clv_metrics_out *out, const void *n) {                            \
+    put_by_identity(out, n, pick_##name);                                                  \
+  }
 
 BY_IDENTITY(sessions, n->held[i].sessions)
 BY_IDENTITY(contexts, n->held[i].contexts)
@@ -177,8 +179,8 @@ static void put_moved(clv_metrics_out *out, const void *numbers_of) {
 }
 
 /* Writes two samples for the links to the master and for those to each peer. */
-static void by_link(clv_metrics_out *out, const worker_numbers *n,
-                    double (*pick)(const worker_numbers *n, size_t link, bool in)) {
+static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
+                        double (*pick)(const worker_numbers *n, size_t link, bool in)) {
   for (size_t i = 0; i <= n->config->n_peers; i++) {
     const char *name = i ? n->config->peers[i - 1].name : "master";
     for (int in = 1; in >= 0; in--) {
@@ -192,7 +194,7 @@ static void by_link(clv_metrics_out *out, const worker_numbers *n,
   static double pick_##name(const worker_numbers *n, size_t i, bool in) { \
     return (double)(in ? (of_in) : (of_out));                             \
   }                                                                       \
-  static void put_##name(clv_metrics_out *out, const void *n) { by_link(out, n, pick_##name); }
+  static void put_##name(clv_metrics_out *out, const void *n) { put_by_link(out, n, pick_##name); }
 
 BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
 BY_LINK(link_messages, n->edges[i].messages_in, n->edges[i].messages_out)

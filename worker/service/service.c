@@ -141,7 +141,7 @@ clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
 }
 
 /* A session that must end, with a new reference; NULL: none. */
-static clv_session *ended_session(clv_service *s, const char **ret_why) {
+static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   clv_session *found = NULL;
   pthread_mutex_lock(&s->lock);
   /* read under the lock, so no session in the table was opened later */
@@ -162,7 +162,7 @@ static clv_session *ended_session(clv_service *s, const char **ret_why) {
 
 /* Logs callers without an identity, which rpc counts, because they never reach
  * clv_service_authorize. */
-static void audit_nameless(clv_service *s) {
+static void audit_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
   const clv_log_source source = {.who = "?", .what = "calls without an identity"};
@@ -177,7 +177,7 @@ static void audit_nameless(clv_service *s) {
  * exist any more. Also clears the cache of generated kernels, whose speed would reveal to the next
  * session the shapes of the others. Not too often, so that opening and closing sessions does not
  * slow the others. */
-static void give_back_memory(clv_service *s) {
+static void return_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
   if (now - s->memory_trimmed_ms < TRIM_EVERY_MS) return;
   if (!__atomic_exchange_n(&s->session_freed, false, __ATOMIC_RELAXED)) return;
@@ -191,15 +191,15 @@ static void give_back_memory(clv_service *s) {
 
 void clv_service_tick(clv_service *s) {
   const char *why;
-  audit_nameless(s);
+  audit_without_identity(s);
   clv_log_limited_tick();
   clv_service_evict(s);
-  for (clv_session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
+  for (clv_session *x; (x = find_ended_session(s, &why)) != NULL; clv_session_unref(x)) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
   }
   clv_service_evict_caches(s);
-  give_back_memory(s);
+  return_memory(s);
 }
 
 void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts) {

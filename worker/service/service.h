@@ -58,7 +58,7 @@ void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret);
 /* Refuses new sessions, and waits until the open ones are closed or deadline_ms is over. BLOCKS. */
 void clv_service_drain(clv_service *s, unsigned deadline_ms);
 
-/* BLOCKS. Ends all sessions and frees. NULL is allowed. */
+/* Closes all sessions and frees the service. BLOCKS. NULL is allowed. */
 void clv_service_close(clv_service *s);
 
 /* Sets the last error that status shows to `identity` (NULL: none) and to observers. The text must

@@ -223,7 +223,7 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
 }
 
 /* Closes the session of an earlier attempt, whose master has ended or lost its connection. */
-static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_request *r) {
+static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r) {
   clv_session *earlier = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
@@ -243,7 +243,7 @@ static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_op
   if (!r->single)
     CLV_TRY(clv_epochs_register(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
                                 ret_changed, err));
-  end_earlier(v, uri, r);
+  close_earlier_attempt(v, uri, r);
   return CLV_OK;
 }
 

@@ -30,7 +30,7 @@ typedef struct clv_snapshot_memory {
   clv_wire_device_status devices[MAX_DEVICES];
 } memory;
 
-/* ---- what went wrong ------------------------------------------------------------------------- */
+/* ---- last errors ----------------------------------------------------------------------------- */
 
 static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now) {
   if (!e->at_ns) return (clv_wire_last_error){.text = ""};

@@ -64,7 +64,7 @@ size_t clv_bases_bytes(clv_bases *b) {
   return bytes;
 }
 
-/* ---- its memory ------------------------------------------------------------------------------ */
+/* ---- memory of a base ------------------------------------------------------------------------ */
 
 static clv_code map_pages(base *x, clv_err *err) {
   void *at = mmap(NULL, x->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -97,7 +97,7 @@ static clv_code take_memory(base *x, clv_err *err) {
   return (x->home ? take_of_device : map_pages)(x, err);
 }
 
-/* ---- one ------------------------------------------------------------------------------------- */
+/* ---- finding and freeing a base -------------------------------------------------------------- */
 
 static void base_free(base *x) {
   if (x->at && x->home)
@@ -130,7 +130,7 @@ static clv_code base_new(clv_bases *of, const clv_base_key *key, base **ret, clv
 
 /* Drops a user. Caller holds the lock, as for the functions below. True: the caller was the last
  * user and frees the base without the lock, because a device may block. */
-static bool leave(base *x) {
+static bool drop_user(base *x) {
   clv_bases *b = x->of;
   base **at = &b->first;
   if (--x->users) return false;
@@ -232,7 +232,7 @@ static void release_base(void *owner) {
   base *x = owner;
   clv_bases *b = x->of;
   pthread_mutex_lock(&b->lock);
-  bool last = leave(x);
+  bool last = drop_user(x);
   pthread_mutex_unlock(&b->lock);
   if (last) base_free(x);
 }
@@ -250,7 +250,7 @@ clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_canc
   clv_code code = enter(b, key, &x, err);
   if (code == CLV_OK) code = make_full(x, waiter, fill, user, err);
   if (code == CLV_OK) code = wrap(x, ret, err);
-  bool last = code != CLV_OK && x && leave(x);
+  bool last = code != CLV_OK && x && drop_user(x);
   pthread_mutex_unlock(&b->lock);
   if (last) base_free(x);
   return code;

@@ -44,7 +44,7 @@ static bool has_expired(const file *f, int64_t now) {
   return unused >= f->head.keep_s;
 }
 
-/* ---- where ----------------------------------------------------------------------------------- */
+/* ---- paths ----------------------------------------------------------------------------------- */
 
 /* Path of a cache. Only the digest of the peer's key is part of it. */
 static clv_code path_of(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
@@ -114,7 +114,7 @@ static clv_code touch(const file *f, clv_err *err) {
   return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_fail_errno(f->path.data, err);
 }
 
-/* ---- what an identity has -------------------------------------------------------------------- */
+/* ---- quotas ---------------------------------------------------------------------------------- */
 
 typedef struct usage {
   uint64_t bytes;
@@ -311,7 +311,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
   return touch(&f, err);
 }
 
-/* ---- looking on, and ends -------------------------------------------------------------------- */
+/* ---- listing and eviction -------------------------------------------------------------------- */
 
 static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
   mark marks[512];

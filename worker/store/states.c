@@ -43,7 +43,7 @@ static clv_code begin(clv_states *s, const char *identity, const char *name, clv
   return clv_state_folder_begin(&s->folders, identity, o, err);
 }
 
-/* ---- what an identity has -------------------------------------------------------------------- */
+/* ---- quotas ---------------------------------------------------------------------------------- */
 
 static uint64_t on_disk(uint64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- digests that are known ------------------------------------------------------------------ */
+/* ---- known digests --------------------------------------------------------------------------- */
 
 /* Identifies a version of a file: fields that change with every write. */
 typedef struct known_file {

@@ -129,11 +129,12 @@ void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, u
   end(t);
 }
 
-/* ---- what the node does ---------------------------------------------------------------------- */
+/* ---- requests of the node -------------------------------------------------------------------- */
 
 /* Makes an entry and its handle at once, without a KEEP to this node itself, which could arrive
  * later. */
-static clv_code own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, clv_err *err) {
+static clv_code make_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
+                           clv_err *err) {
   clv_rref_fork *f = NULL;
   CLV_TRY(clv_rref_entry_own(t, b, tensor, &f, err));
   clv_code code = clv_rref_handle_own(t, b, err);
@@ -144,7 +145,7 @@ static clv_code own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
 clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) {
   begin(t, now_ns);
-  clv_code code = own(t, b, tensor, err);
+  clv_code code = make_owned(t, b, tensor, err);
   end(t);
   return code;
 }
@@ -164,8 +165,8 @@ void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_
   end(t);
 }
 
-static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
-                      const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
+static clv_code handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
+                             const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
   begin(t, now_ns);
   clv_code code = clv_rref_handle_input(t, fork, event, what, err);
   end(t);
@@ -174,15 +175,15 @@ static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
 
 clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
                         uint64_t now_ns, clv_err *err) {
-  return input(t, fork, RREF_PASS, what, now_ns, err);
+  return handle_input(t, fork, RREF_PASS, what, now_ns, err);
 }
 
 clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return input(t, fork, RREF_FETCH, NULL, now_ns, err);
+  return handle_input(t, fork, RREF_FETCH, NULL, now_ns, err);
 }
 
 clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return input(t, fork, RREF_RELEASE, NULL, now_ns, err);
+  return handle_input(t, fork, RREF_RELEASE, NULL, now_ns, err);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

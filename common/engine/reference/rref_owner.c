@@ -71,7 +71,7 @@ static clv_rref_fork *fork_of(const clv_rrefs *t, uint32_t node, uint64_t ref, u
 
 static bool is_settled(const clv_rref_entry *e) { return e->tensor || e->failed; }
 
-/* ---- what comes too early -------------------------------------------------------------------- */
+/* ---- parked messages ------------------------------------------------------------------------- */
 
 static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   for (const clv_rref_list *r = t->parked.next; r != &t->parked; r = r->next) {
@@ -109,7 +109,7 @@ static clv_rref_parked unpark(clv_rrefs *t, clv_rref_parked *k) {
   return copy;
 }
 
-static void fetch_by(clv_rrefs *t, clv_rref_fork *f) {
+static void answer_fetch(clv_rrefs *t, clv_rref_fork *f) {
   clv_rref_event_args none = {0};
   (void)step_fork(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_FETCH_PENDING, &none);
 }
@@ -123,7 +123,7 @@ static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *gi
     bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
     if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
     clv_rref_queue_ack(t, f->node, unpark(t, k).number, CLV_OK);
-    fetch_by(t, f);
+    answer_fetch(t, f);
     break;
   }
   return CLV_OK;

@@ -9,7 +9,7 @@
 
 enum { CHECKS = 6, LONGEST_WAIT = 60 /* parts of a lease */, ACK_OWED = 0x80 };
 
-/* ---- who is there ---------------------------------------------------------------------------- */
+/* ---- leases ---------------------------------------------------------------------------------- */
 
 bool clv_rref_peer_has_lease(const clv_rref_peer *p) {
   return !clv_rref_list_is_empty(&p->outbox) || !clv_rref_list_is_empty(&p->forks) ||

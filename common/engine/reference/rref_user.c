@@ -4,7 +4,7 @@
  */
 #include "common/engine/reference/rref_int.h"
 
-enum { ASKS = 6 }; /* FETCHes per lease for a value that the owner has promised */
+enum { FETCHES_PER_LEASE = 6 }; /* FETCHes per lease for a value that the owner has promised */
 
 static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
                             clv_rref_event_args *given);
@@ -67,7 +67,7 @@ static clv_code note_joined(clv_rrefs *t, void *record, clv_rref_event_args *giv
 }
 
 /* Cancels posts to an owner that does not know the handle, and records the failure. */
-static clv_code cut_owner(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code cancel_owner_posts(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   h->failed = clv_rref_refusal(given->code);
   clv_rref_post_cancel(t, &h->join_post);
@@ -83,7 +83,7 @@ static void cancel_fetch_wait(clv_rrefs *t, clv_rref_handle *h) {
   clv_rref_post_cancel(t, &h->fetch_post);
 }
 
-static clv_code cut_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code cancel_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   cancel_fetch_wait(t, h);
@@ -92,7 +92,7 @@ static clv_code cut_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given
   return CLV_OK;
 }
 
-static clv_code ask_soon(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code refetch_soon(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   h->fetch_ns = t->now + t->o.retry_ns;
@@ -100,10 +100,10 @@ static clv_code ask_soon(clv_rrefs *t, void *record, clv_rref_event_args *given)
   return CLV_OK;
 }
 
-static clv_code ask_later(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code refetch_later(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  h->fetch_ns = t->now + t->o.lease_ns / ASKS;
+  h->fetch_ns = t->now + t->o.lease_ns / FETCHES_PER_LEASE;
   clv_rref_tick_by(t, h->fetch_ns);
   return CLV_OK;
 }
@@ -156,7 +156,7 @@ static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *giv
   return CLV_OK;
 }
 
-/* ---- handles that are passed on -------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------- */
 
 static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_args *what,
                           clv_rref_child **ret, clv_err *err) {
@@ -223,10 +223,10 @@ static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
     [RREF_SEND_DELETE] = send_delete,
     [RREF_ADD_CHILD] = add_child,
     [RREF_NOTE_JOINED] = note_joined,
-    [RREF_CANCEL_OWNER_POSTS] = cut_owner,
-    [RREF_CANCEL_FETCH] = cut_fetch,
-    [RREF_REFETCH_SOON] = ask_soon,
-    [RREF_REFETCH_LATER] = ask_later,
+    [RREF_CANCEL_OWNER_POSTS] = cancel_owner_posts,
+    [RREF_CANCEL_FETCH] = cancel_fetch,
+    [RREF_REFETCH_SOON] = refetch_soon,
+    [RREF_REFETCH_LATER] = refetch_later,
     [RREF_REPORT_USED] = report_used,
     [RREF_REPORT_JOINED] = report_joined,
     [RREF_REPORT_FAILURE] = report_failure,
