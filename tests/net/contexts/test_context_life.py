@@ -94,7 +94,7 @@ def call_error_fails_its_consumers_on_every_worker():
         w1.send(call(33, 445, 9, [(1, True)]))
         w1.send(deliver(33, 445))
         f = two.recv(w1, pb.VALUE, message=445)
-        assert f.failure.code == 5 and "module 9 is not here" in f.failure.text, f
+        assert f.failure.code == 5 and "module 9 is not loaded at this node" in f.failure.text, f
         w2.send(prepare(33, 1, [(441, 1, False, [])]))
         f = two.recv(w2, pb.ABORT, context=33)
         assert "module 0 expects input 0" in f.failure.text, f
@@ -188,7 +188,7 @@ def invalid_frames_are_refused_and_the_session_continues():
         w.send(deliver(60, 802))
         assert "has 1 input, not 2" in w.recv(pb.VALUE, message=802).failure.text
         for context, phase, calls, text in (
-                (61, 1, [(900, 1, False, [])], "call 900 is not here"),
+                (61, 1, [(900, 1, False, [])], "call 900 is not known at this node"),
                 (62, 1, [(801, 1, False, [(3, 1, 0, 0)])], "input 3 of call 801"),
                 (63, 1, [(801, 0, True, [])], "12 elements; a root is a scalar"),
                 (64, 1, [(801, 1, False, []), (801, 1, False, [])], "named twice")):

@@ -124,8 +124,8 @@ def invalid_step_fails_the_context():
     group = pb.ParamGroup(optimizer=SGD["optimizer"], params=["0.bias"])
     for fields, step, code, part in (
             (dict(optimizer=pb.Optimizer()), steps_at(1, 1), 5, "has no optimiser"),
-            (SGD, steps_at(1, 1, module=5), 5, "module 5 is not here"),
-            (SGD, steps_at(1, 1, module=ALL), 5, "module 255 is not here"),
+            (SGD, steps_at(1, 1, module=5), 5, "module 5 is not loaded at this node"),
+            (SGD, steps_at(1, 1, module=ALL), 5, "module 255 is not loaded at this node"),
             (dict(SGD, groups=[group]), steps_at(1, 1), 9, "1 learning rate for 2 groups")):
         with linear(**fields) as w:
             w.send(step)

@@ -205,7 +205,7 @@ def each_resume_increments_the_attempt_number():
     with open(path, "w") as f:
         json.dump({**run, "epoch": 1}, f)  # as if an old copy of the folder went on
     done = train("--resume", "--set", "train.max_steps=9")
-    assert done.returncode != 0 and "attempt 2 of this session, whose attempt 3 has been" in done.stderr, done
+    assert done.returncode != 0 and "attempt 2 of this session is refused: attempt 3, a newer" in done.stderr, done
 
 
 liar.main(suite)
