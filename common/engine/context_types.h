@@ -59,8 +59,8 @@ struct clv_work {
   /* start of the work; time measured by the device, 0: not measured */
   uint64_t begin_ns, device_ns;
   const struct clv_contexts_env *env;
-  clv_context
-      *ctx; /* NULL for work of no context, such as a change, which may outlive its context */
+  /* NULL for work of no context, such as a change, which may outlive its context */
+  clv_context *ctx;
   uint32_t module;
   uint8_t state; /* clv_work_state */
   uint8_t kind;
@@ -108,8 +108,8 @@ typedef struct clv_planned_step {
   float scale;
   /* saves_weights: keep a copy of the old weights; is_computing: runs even if its context ends */
   bool saves_weights, is_computing;
-  clv_old_weights
-      *saved_weights; /* copy that the step fills before it changes the parameters, or NULL */
+  /* copy that the step fills before it changes the parameters, or NULL */
+  clv_old_weights *saved_weights;
 } clv_planned_step;
 
 typedef struct clv_module_queue clv_module_queue;
@@ -173,8 +173,8 @@ typedef struct clv_delivery {
   uint32_t name; /* index in clv_contexts.names */
   /* kept reference that receives the value, in place of a node; 0: deliver to `name` */
   uint64_t kept_ref;
-  clv_tensor
-      *tensor; /* the value once it is settled, or the reason why it does not exist in `failed` */
+  /* the value once it is settled, or the reason why it does not exist in `failed` */
+  clv_tensor *tensor;
   clv_shared_err *failed;
 } clv_delivery;
 
@@ -199,11 +199,11 @@ struct clv_value {
   clv_input_use *uses;
   clv_delivery *deliveries;
   clv_context_call *producer; /* call of this node that computes the value, or NULL */
-  clv_contribution
-      *received_gradients; /* gradients received for the value; they can arrive before the call */
-  bool is_dropped;         /* DROP has arrived: free the value when no consumer waits for it */
-  bool needed_by_peer;     /* SPARE has arrived: another node needs it to compute a kept value */
-  bool is_retained; /* stays after the end of its context, because a kept value depends on it */
+  /* gradients received for the value; they can arrive before the call */
+  clv_contribution *received_gradients;
+  bool is_dropped;     /* DROP has arrived: free the value when no consumer waits for it */
+  bool needed_by_peer; /* SPARE has arrived: another node needs it to compute a kept value */
+  bool is_retained;    /* stays after the end of its context, because a kept value depends on it */
   clv_value *next_retained; /* work list of clv_context_mark_retained */
 };
 
@@ -212,8 +212,8 @@ typedef struct clv_copy {
   clv_work work;
   clv_tensor *from, *to;
   clv_device_copy *device_copy;
-  const clv_backend
-      *copier; /* backend that copies: a branch of the same device; NULL: the backend of `from` */
+  /* backend that copies: a branch of the same device; NULL: the backend of `from` */
+  const clv_backend *copier;
   clv_value *value;   /* value whose host_copy is being filled, or NULL */
   clv_packet *packet; /* packet to send when the copy is complete, or NULL */
 } clv_copy;
@@ -262,7 +262,7 @@ struct clv_context_call {
   clv_order_entry places[ORDER_CALL_KINDS];
   bool uses_old_weights;
   bool has_position; /* has a position in the order of its context */
-  bool had_backward; /* has had a backward that retained its saved tensors */
+  bool had_backward; /* has had a backward in a pass that retains it; may have another */
   /* Fields for the backward pass in progress. */
   clv_context_call *next_in_pass;
   bool is_in_pass;
@@ -272,8 +272,8 @@ struct clv_context_call {
   clv_tensor *dout, *dins[CLV_MAX_INPUTS];
   /* buffer on the device that receives the next gradient to add, when the sum is made there */
   clv_tensor *addend;
-  clv_tensor
-      *gradients; /* gradients of its parameters (the block in clv_module_gradient), or NULL */
+  /* gradients of its parameters (the block in clv_module_gradient), or NULL */
+  clv_tensor *gradients;
   /* this backward adds to gradients that are present */
   bool accumulates_input_grads, accumulates_weight_grads;
   uint64_t backward_began_ns; /* start of the first part */
@@ -287,7 +287,7 @@ typedef struct clv_module_gradient {
   struct clv_module_gradient *next; /* sorted by module */
   uint32_t module;
   clv_module *mod;
-  clv_tensor *block;          /* clv_module's block of gradients */
+  clv_tensor *block;          /* gradients of all its parameters */
   uint64_t charged_on_device; /* bytes charged to the device for the block */
   /* this part of some backward has written the block: later calls accumulate into it */
   bool input_part_done, weight_part_done;
@@ -307,8 +307,8 @@ typedef struct clv_backward_queue {
 
 struct clv_context {
   clv_context *next_in_bucket;
-  clv_context *next,
-      **prev_next; /* list of open contexts; tombstones use `next` alone, oldest first */
+  /* list of open contexts; tombstones use `next` alone, oldest first */
+  clv_context *next, **prev_next;
   uint64_t id;
   uint8_t state; /* clv_context_state */
   clv_shared_err *failed;
@@ -316,8 +316,8 @@ struct clv_context {
   uint32_t n_calls;
   /* CALLs so far in frame order, including announced ones whose tensors have not arrived */
   uint64_t calls_seen;
-  clv_context_call
-      *announced_calls; /* announced calls whose tensors have not arrived, in frame order */
+  /* announced calls whose tensors have not arrived, in frame order */
+  clv_context_call *announced_calls;
   /* One bit per module. buffers_saved: this context has saved its running statistics. was_in_pass:
    * calls of it were in a backward pass. */
   uint8_t buffers_saved[(CLV_MODULE_ALL + 7) / 8], was_in_pass[(CLV_MODULE_ALL + 7) / 8];
@@ -388,8 +388,8 @@ typedef struct clv_state_transfer {
 typedef struct clv_work_list {
   clv_work *first, *last;
   bool is_running; /* work of this module runs */
-  struct clv_work_list
-      *next; /* next list with ready work, sorted by the number of the first work */
+  /* next list with ready work, sorted by the number of the first work */
+  struct clv_work_list *next;
 } clv_work_list;
 
 typedef struct clv_contexts {
@@ -411,8 +411,8 @@ typedef struct clv_contexts {
   clv_packet_list send, state_frames, refused; /* results that wait for clv_contexts_take_result */
   clv_delivery *kept_results, *last_kept_result;
   clv_context *dirty_contexts;
-  clv_module_queue *queues,
-      *dirty_queues; /* queues: [CLV_MODULE_ALL]; dirty_queues: those whose head may have changed */
+  /* queues: [CLV_MODULE_ALL]; dirty_queues: those whose head may have changed */
+  clv_module_queue *queues, *dirty_queues;
   clv_change *waiting_changes, *ready_changes, *last_ready_change;
   uint32_t n_snapshots;             /* queues whose revertible_context is not 0 */
   uint64_t n_events;                /* changes and PREPAREs so far */
