@@ -134,7 +134,7 @@ FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
 of("common/engine/module_memory.c", FIXED,
-   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->fixed) clv_params_fix_frozen(m->params);", ""))
+   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);", ""))
 of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
@@ -217,27 +217,27 @@ of("worker/store/bases.c", BASES,
    an_owner_does_not_matter=("static bool is_meant(", "&& strcmp(x->owner, key->owner) == 0", ""),
    an_artifact_does_not_matter=("static bool is_meant(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
    a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
-   a_base_stays_for_ever=("static bool leave(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
-   what_was_not_filled_is_full=("static clv_code fill_it(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
+   a_base_stays_for_ever=("static bool drop_user(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
+   what_was_not_filled_is_full=("static clv_code fill_base(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
    who_waits_cannot_leave=("static clv_code make_full(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
-   strangers_share=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
-   nobody_shares=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
+   strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
+   nobody_shares=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
    what_is_closed_may_learn=("static clv_code check_learning(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
    a_base_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
    an_open_base_is_withheld=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
-   every_session_has_a_base_of_its_own=("static clv_code list_lent(", "|| !r->fixed", "|| true"),
-   fresh_parameters_are_lent=("static clv_code list_lent(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
+   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->fixed", "|| true"),
+   fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
    pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_check_readable(m, &item, err));", ""),
-   a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.withheld", ""))
+   a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.is_withheld", ""))
 of("common/engine/node_files.c", BASES_NET,
-   files_have_the_base=("static clv_code state_of(", "if (item->lent || item->withheld) continue;", ""))
+   files_have_the_base=("static clv_code state_of(", "if (item->is_shared || item->is_withheld) continue;", ""))
 of("common/engine/module_state.c", BASES_NET,
-   a_base_is_written=("clv_code clv_state_item_check(", "if (item->lent)", "if (false)"),
+   a_base_is_written=("clv_code clv_state_item_check(", "if (item->is_shared)", "if (false)"),
    a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.withheld) m->withheld[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_part_is_exported_as_a_whole=("static clv_code check_whole(", "if (!left) return CLV_OK;", "return CLV_OK;"))
@@ -367,10 +367,10 @@ of("common/engine/reference/rref_post.c", CELLS,
 of("common/engine/reference/rref_record.c", CELLS,
    a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
 of("common/engine/reference/rref.c", PROGRAMS,
-   who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);", ""),
+   who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);", ""),
    nobody_renews=("static void renew", "if (!owes ||", "if (true ||"))
 of("common/engine/reference/rref_user.c", PROGRAMS,
-   an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->early", "m->owner == from"))
+   an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->is_before_join", "m->owner == from"))
 of("common/engine/reference/rref_owner.c", PROGRAMS,
    the_key_is_not_asked_for=("int clv_rref_on_fork", "e && e->key != m->key", "false"),
    whose_fork_it_is_does_not_matter=("static clv_rref_fork *fork_of", "f->node == node &&", ""),
@@ -401,10 +401,10 @@ of("common/net/link/recv_window.c", LINKS,
 ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in ("tables", "work", "inbox"))
 of("common/engine/context_work.c", ENGINE_WORK,
    the_last_work_runs_first=("static void link_list", "(*at)->first->number < l->first->number", "(*at)->first->number > l->first->number"),
-   two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_idle(e, l->first)) l = l->next;", ""),
-   a_module_stays_busy=("void clv_work_note_end", "occupy(e, w, false);", ""))
+   two_works_of_a_module_at_once=("clv_work *clv_work_take", "while (l && !are_modules_idle(e, l->first)) l = l->next;", ""),
+   a_module_stays_busy=("void clv_work_note_end", "set_modules_busy(e, w, false);", ""))
 of("common/engine/inbox.c", "simulate/simulate --runs 20",
-   an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->urgent = true;", ""))
+   an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->has_urgent = true;", ""))
 EXECUTOR = "tests/unit/engine/test_executor"
 of("common/engine/inbox.c", EXECUTOR,
    an_end_hides_the_one_behind_it=("void clv_inbox_post_ended_work", "b->ended_end = &w->next;", ""))
@@ -415,11 +415,11 @@ of("common/engine/node_frames.c", "simulate/simulate --runs 20",
    what_an_end_makes_ready_stays=("void clv_node_handle_work_end", "run_engine(n, &why)", "CLV_OK"))
 OVERTAKEN = "tests/unit/engine/test_overtaken"
 of("common/engine/context_queue.c", OVERTAKEN,
-   a_change_overtakes_a_backward=("static void change_is_ready", "k->next_due = NULL;", "clv_work_enqueue(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);\n  if (k) return;"))
+   a_change_overtakes_a_backward=("static void make_change_ready", "k->next_ready = NULL;", "clv_work_enqueue(e, &k->work, WORK_CHANGE, NULL, k->entries ? k->entries->module : CLV_MODULE_ALL);\n  if (k) return;"))
 of("common/engine/context_step.c", OVERTAKEN,
-   a_step_that_has_begun_is_not_counted=("static clv_code finish_step", "if (code == CLV_OK && s->taken)", "if (code == CLV_OK && s->taken && ctx->state == CONTEXT_OPEN)"))
+   a_step_that_has_begun_is_not_counted=("static clv_code finish_step", "if (code == CLV_OK && s->is_computing)", "if (code == CLV_OK && s->is_computing && ctx->state == CONTEXT_OPEN)"))
 of("common/engine/context_forward.c", OVERTAKEN,
-   statistics_are_kept_of_a_call_without_memory=("static clv_code ready(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  keep_buffers(e, c);", "keep_buffers(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
+   statistics_are_kept_of_a_call_without_memory=("static clv_code ready(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
 of("common/engine/context_wake.c", OVERTAKEN,
    an_end_rests_while_a_call_waits=("static bool end_waits", "if (e->counts.calls_waiting) return false;", ""),
    an_answer_rests=("static bool apply_waits", "c && c->gradients && steps_wait(", "c && steps_wait("))
@@ -448,20 +448,20 @@ of("common/engine/context_table.c", ENGINE_CELLS,
 of("common/engine/context_pass.c", ENGINE_WORK,
    gradients_are_summed_as_they_come=("clv_code clv_pass_add_gradient", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
 of("common/engine/context.c", ENGINE_CELLS,
-   what_cannot_be_passes=("const clv_cell *clv_contexts_on_event", "e->mistake = why;", ""))
+   what_cannot_be_passes=("const clv_cell *clv_contexts_on_event", "e->impossible_event = why;", ""))
 of("common/engine/context_run.c", ENGINE_CELLS,
-   a_context_lives_after_what_cannot_be=("static clv_code report_mistake", "clv_contexts_fail_context(e, e->mistaken, CLV_MODULE_ALL, err)", "true"),
-   what_cannot_be_of_nobody_is_not_said=("static clv_code report_mistake", "told ? CLV_OK : err->code", "told ? CLV_OK : CLV_OK"))
+   a_context_lives_after_what_cannot_be=("static clv_code report_impossible_event", "clv_contexts_fail_context(e, e->impossible_event_context, CLV_MODULE_ALL, err)", "true"),
+   what_cannot_be_of_nobody_is_not_said=("static clv_code report_impossible_event", "told ? CLV_OK : err->code", "told ? CLV_OK : CLV_OK"))
 of("common/engine/context_work.c", ENGINE_CELLS,
    work_of_a_context_that_ends_is_listed=("void clv_work_enqueue(", "if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;", ""),
    work_ends_that_has_not_begun=("void clv_work_note_end", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
-   a_call_is_named_again_while_it_sums=("static bool takes_part", "|| c->progress == CALL_WEIGHT_GRAD", ""),
+   a_call_is_named_again_while_it_sums=("static bool is_part_of_pass", "|| c->progress == CALL_WEIGHT_GRAD", ""),
    gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
 of("common/engine/context_wake.c", WAKES,
-   a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->maker || !v->maker->needed;", "return false;"),
+   a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->producer || !v->producer->is_in_pass;", "return false;"),
    facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
@@ -477,37 +477,37 @@ of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
 
 SPARED = "tests/unit/engine/test_spared"
 of("common/engine/context_retain.c", SPARED,
-   a_kept_value_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return false && (d || v->wanted);"),
-   what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->wanted;", "return d;"),
-   all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->wanted;", "return true || d;"),
-   inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_mark_retained", "spare_inputs(e, v->maker, &todo);", ""),
-   a_spared_call_waits_for_its_position=("static void let_go(", "leave_order(e, v->maker);", ""),
-   a_spared_call_waits_for_a_backward=("static void let_go(", "leave_leader(e, v->maker);", ""))
+   a_kept_value_goes_with_its_context=("static bool is_needed", "return d || v->needed_by_peer;", "return false && (d || v->needed_by_peer);"),
+   what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->needed_by_peer;", "return d;"),
+   all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->needed_by_peer;", "return true || d;"),
+   inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_mark_retained", "retain_inputs(e, v->producer, &todo);", ""),
+   a_spared_call_waits_for_its_position=("static void unlink_from_waiters(", "leave_order(e, v->producer);", ""),
+   a_spared_call_waits_for_a_backward=("static void unlink_from_waiters(", "leave_leader(e, v->producer);", ""))
 of("common/engine/context_free.c", SPARED,
    a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_context_ended", "&clv_shared_err_context_ended"),
-   what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_spared_for_a_call(v)", ""))
+   what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_retained_for_announced_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
-   statistics_of_spared_calls_stay=("static void spare(", "c->restores = end->has_commit && !end->commit.apply;", ""),
-   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) answer_again(e, c);", "(void)owes;"))
+   statistics_of_spared_calls_stay=("static void retain_needed(", "c->restores_buffers = end->has_commit && !end->commit.apply;", ""),
+   who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_second_ended(e, c);", "(void)owes;"))
 of("common/engine/context_call.c", SPARED,
-   a_leaf_behind_the_end_stays=("static clv_code value_of_arg(", "(*ret)->spared = (*ret)->dropped = true;", ""))
+   a_leaf_behind_the_end_stays=("static clv_code get_arg_value(", "(*ret)->is_retained = (*ret)->is_dropped = true;", ""))
 of("common/engine/context_frames.c", SPARED,
-   frames_behind_the_end_are_taken=("static clv_code after_end(", "!clv_context_needs_frame(e, c, &p->frame)", "false"))
+   frames_behind_the_end_are_taken=("static clv_code handle_after_end(", "!clv_context_needs_frame(e, c, &p->frame)", "false"))
 
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
 of("common/engine/node_frames.c", SIMULATED,
    a_kept_value_stays_on_its_device=("static clv_code reference(", "run_engine(n, &why)", "CLV_OK"))
 of("common/engine/context_frames.c", SIMULATED,
-   a_DROP_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"))
+   a_DROP_does_not_wait_for_its_CALLs=("static bool must_wait_for_calls", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"))
 of("common/engine/context_frames.c", SIMULATED + "0",
-   a_PREPARE_does_not_wait_for_its_CALLs=("static bool have_to_wait", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_DROP"))
+   a_PREPARE_does_not_wait_for_its_CALLs=("static bool must_wait_for_calls", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_DROP"))
 of("common/engine/context_pass.c", SIMULATED,
    many_gradients_are_summed_as_they_come=("clv_code clv_pass_add_gradient", "((*at)->phase == phase && (*at)->order < order)", "(*at)->phase == phase"))
 of("common/engine/context_backward.c", SIMULATED,
    a_gradient_leaves_without_its_order=("", "p->frame.order = t->order;", "p->frame.order = 0;"))
 of("common/engine/context_queue.c", SIMULATED,
-   running_statistics_move_in_no_order=("void clv_queue_add_call", "l->ordered = clv_module_buffer_bytes(c->mod) > 0;", "l->ordered = false;"))
+   running_statistics_move_in_no_order=("void clv_queue_add_call", "l->runs_in_id_order = clv_module_buffer_bytes(c->mod) > 0;", "l->runs_in_id_order = false;"))
 of("common/engine/context_work.c", SIMULATED,
    what_another_callers_end_frees_runs=("void clv_work_enqueue(", "if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;", ""))
 of("common/engine/context_free.c", SIMULATED,
@@ -558,22 +558,22 @@ of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
 of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
    refs_kernels_compute_in_a_devices_memory=("static clv_code prepare(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
-   nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "note(m, &why);", ";"),
+   nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "record_device_error(m, &why);", ";"),
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
 PEERS = "tests/gpu/test_backend"
 of("kernels/cuda/peer.c", PEERS,
    a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order(of, to, err));", ""),
    what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return order(to, of, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
-   values_pass_the_host=("static clv_code take_output(", "near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);", "near = false;"))
+   values_pass_the_host=("static clv_code alloc_output(", "near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);", "near = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
-   gradients_pass_the_host=("static clv_code take_din(", "to ? to : c->mod, c->mod) && (", "to ? to : c->mod, c->mod) && !to && ("))
+   gradients_pass_the_host=("static clv_code alloc_input_grad(", "to ? to : c->mod, c->mod) && (", "to ? to : c->mod, c->mod) && !to && ("))
 of("common/engine/context_backward.c", "tests/unit/engine/test_work",
    one_of_two_gradients_on_a_device_is_lost=("static clv_code sum_on_device(", "if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_work",
    copies_are_not_waited_for=("void clv_module_copy(", "if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
-   a_device_is_charged_with_nothing=("static clv_code count(", "if (m->o.pool) m->charged += bytes;", ""))
+   a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
    sums_begin_with_nothing=("static clv_code begin_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
@@ -635,14 +635,14 @@ of("master/api/core/module_unload.c", "tests/net/api/test_api_optimizers.py",
 of("common/engine/context_free.c", "tests/unit/engine/test_master",
    an_end_fails_its_context_again=("bool clv_contexts_fail_context(", "if (!c || c->state == CONTEXT_ENDING) return false;", "if (!c) return false;"))
 of("common/engine/context_unload.c", "tests/unit/engine/test_unload",
-   a_step_behind_UNLOAD_does_not_keep_a_module=("bool clv_contexts_is_module_in_use(", "if (will_change(e, module)) return true;", ""),
-   running_statistics_do_not_keep_a_module=("static bool uses(", "has_bit(c->kept, module) ||", ""),
-   calls_do_not_keep_a_module=("static bool uses(", "v->maker->module == module", "false"))
+   a_step_behind_UNLOAD_does_not_keep_a_module=("bool clv_contexts_is_module_in_use(", "if (has_pending_change(e, module)) return true;", ""),
+   running_statistics_do_not_keep_a_module=("static bool is_used_by_context(", "has_bit(c->buffers_saved, module) ||", ""),
+   calls_do_not_keep_a_module=("static bool is_used_by_context(", "v->producer->module == module", "false"))
 of("common/engine/node_modules.c", "tests/unit/engine/test_unload",
    free_tensors_of_its_sizes_stay=("clv_code clv_node_remove_module(", "clv_pool_shrink(n->o.pool);", ""),
-   what_it_did_is_forgotten=("static clv_code leave_place(", "if (!pinned) add_counts(&n->gone, &c);", ""))
+   what_it_did_is_forgotten=("static clv_code remove_from_index(", "if (!pinned) add_counts(&n->unloaded_counts, &c);", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
-   what_a_module_was_charged_stays=("void clv_module_free(", "if (payer(m)) clv_module_discharge(m, payer(m), m->charged);", ""),
+   what_a_module_was_charged_stays=("void clv_module_free(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);", ""),
    what_its_calls_were_charged_stays=("clv_code clv_module_call_get(", "m->charged += bytes;", ""))
 
 # ---- gradients that the program gives ------------------------------------------------------------
@@ -674,7 +674,7 @@ of("common/model/graph/plan_memory.c", CUDA,
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
-   a_node_waits_for_its_device=("static bool hand_over", "e->env.computing && clv_work_is_on_device(e, w)", "false"))
+   a_node_waits_for_its_device=("static bool dispatch_work", "e->env.computing && clv_work_is_on_device(e, w)", "false"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
    a_call_is_charged_by_the_hosts_clock=("clv_code clv_work_compute(", "(uint64_t)(ms * 1e6)", "0"))
 of("common/engine/node_frames.c", "tests/gpu/test_node",
@@ -685,7 +685,7 @@ RECORDING = "tests/gpu/test_recording"
 of("kernels/recorder.c", RECORDING,
    what_is_recorded_is_never_paid_back=("static void free_record(", "if (r->account.discharge)", "if (false)"))
 of("common/engine/module_memory.c", "tests/gpu/test_node",
-   records_are_nobodys_bytes=("static clv_code open_records(", "clv_recorder_charge(m->records, &account);", "(void)account;"))
+   records_are_nobodys_bytes=("static clv_code open_records(", "clv_recorder_charge(m->recorder, &account);", "(void)account;"))
 of("kernels/cuda/staging.c", "tests/gpu/test_node",
    a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",

@@ -6,22 +6,22 @@ from breaks import of
 of("common/engine/node_frames.c", "tests/gpu/test_node",
    a_node_reads_state_itself=("static clv_code on_state_get(", "if (!m->o.backend->memory)", "if (m)"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
-   steps_on_a_device_take_the_hosts_time=("static const clv_backend *timed_by(", "|| w->kind == WORK_STEP", ""))
+   steps_on_a_device_take_the_hosts_time=("static const clv_backend *timing_backend(", "|| w->kind == WORK_STEP", ""))
 of("common/engine/context_trace.c", "tests/gpu/test_node",
    a_trace_shows_the_hosts_time=("static int64_t end_of(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
 of("common/engine/context_value.c", "tests/gpu/test_node",
-   what_is_wanted_late_is_waited_for=("static clv_code on_host(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
+   what_is_wanted_late_is_waited_for=("static clv_code get_host_copy(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
       "CLV_TRY(clv_pool_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))
 CHUNKS, COMING = "tests/gpu/test_chunks", "tests/unit/link/test_device_copy"
 of("common/engine/node_frames.c", CHUNKS,
-   a_program_gets_what_is_still_coming=("clv_code clv_node_init_contexts(", ".program = n->o.on_program != NULL", ".program = false"))
+   a_program_gets_what_is_still_coming=("clv_code clv_node_init_contexts(", ".has_program = n->o.on_program != NULL", ".has_program = false"))
 of("common/engine/context_outbox.c", CHUNKS,
-   nothing_leaves_while_it_comes=("bool clv_outbox_can_stream(", "name || !e->env.program", "name > bytes"),
-   a_master_copies_before_it_sends=("bool clv_outbox_can_stream(", "name || !e->env.program", "!e->env.program"))
+   nothing_leaves_while_it_comes=("bool clv_outbox_can_stream(", "name || !e->env.has_program", "name > bytes"),
+   a_master_copies_before_it_sends=("bool clv_outbox_can_stream(", "name || !e->env.has_program", "!e->env.has_program"))
 of("common/engine/node_devices.c", CHUNKS,
-   who_computes_makes_copies=("void clv_node_post_copies(", "give(&n->copies, w)", "give(&n->devices, w)"))
+   who_computes_makes_copies=("void clv_node_post_copies(", "post_work(&n->copies, w)", "post_work(&n->devices, w)"))
 of("common/engine/context_backward.c", CHUNKS,
-   gradients_are_copied_first=("static bool streams(", "t->value && ", "false && "))
+   gradients_are_copied_first=("static bool can_stream_input_grad(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
 of("common/net/link/send_queue.c", COMING,
@@ -75,15 +75,15 @@ of("worker/store/bases.c", DEVICE_BASES,
    a_device_gets_its_memory_back_some_time=("static void give_to_device(", "(void)!clv_backend_finish(x->home, &why);", ""),
    every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
 of("worker/service/load_module.c", DEVICE_BASES_NET,
-   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_lent(", "|| !r->fixed", "|| true"))
+   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->fixed", "|| true"))
 of("worker/service/artifact.c", DEVICE_BASES_NET,
-   strangers_share_on_a_device=("static clv_code lend_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
+   strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    a_base_on_a_device_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
    what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
-   a_base_may_lie_anywhere=("static bool is_in_reach(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
-   a_base_goes_while_it_is_read=("static void return_lent(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))
+   a_base_may_lie_anywhere=("static bool is_copyable_without_host(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
+   a_base_goes_while_it_is_read=("static void release_shared_params(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py planned_adapter_memory_matches_the_charge",
    a_lent_base_is_planned_with_a_copy=("static bool lends_any(", "return true;", "continue;"))
 

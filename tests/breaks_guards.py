@@ -28,7 +28,7 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
 of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
-   connections_have_no_quota=("static clv_tls_decision room_for(", "h->held >= h->quota", "h->quota == 0"))
+   connections_have_no_quota=("static clv_tls_decision decide_by_quota(", "h->held >= h->quota", "h->quota == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
    frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
@@ -82,15 +82,15 @@ of("common/engine/context_queue.c", "tests/unit/engine/test_work",
    younger_calls_that_run_are_overtaken=("", "other->out->id > c->out->id && other->progress <= CALL_WAITING", "other->out->id > c->out->id"))
 of("common/engine/context_frames.c", "tests/unit/engine/test_work", no_frame_waits_for_work=first("", "switch (f->kind) {", "return false;"))
 of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
-   a_rest_has_no_begin=("", "if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_COALESCE_NS;", ""),
+   a_rest_has_no_begin=("", "if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;", ""),
    a_rest_has_no_end=first("", "bool early = true;", "back = UINT64_MAX;"),
-   a_rest_goes_on=("", "b->resting = false;", ""))
+   a_rest_goes_on=("", "b->is_coalescing = false;", ""))
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
-   an_end_does_not_wait_for_work=("", "while (b->n_out || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);", ""))
+   an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);", ""))
 of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
    who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->refused", "queued = 0;"),
    calls_that_wait_hold_up_no_end=first("", "if (e->counts.calls_waiting) return false;", "return c != NULL;"),
-   steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.final) return false;", ""))
+   steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.has_no_revert) return false;", ""))
 
 # ---- what leaves ---------------------------------------------------------------------------------
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",

@@ -36,7 +36,7 @@ rules("common/net/wire/frame_check.c",
 rules("common/net/wire/session.c",
    r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
 rules("common/engine/context_pass.c",
-   r6_6_a_place_that_is_not_there=("static clv_code take_gradient(", "if (announced && f->order >= v->maker->contributions)", "if (false && announced)"),
+   r6_6_a_place_that_is_not_there=("static clv_code take_gradient(", "if (announced && f->order >= v->producer->contributions)", "if (false && announced)"),
    r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->phase != next)", "if (false)"),
    r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->slot] && c->arg[t->slot] != t->value)", "if (false)"),
    r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->slot & 1)", ""))
@@ -45,7 +45,7 @@ rules("common/engine/context.c",
 rules("common/engine/context_change.c",
    r6_26_an_APPLY_of_the_module_before=("static clv_code check_generation(", "m->o.generation == f->generation", "true"))
 rules("common/engine/node_modules.c",
-   r2_11_loaded_of_an_earlier_generation=("static clv_code check_place(", "n->next_generation[index] <= generation", "true"),
+   r2_11_loaded_of_an_earlier_generation=("static clv_code check_slot(", "n->next_generation[index] <= generation", "true"),
    r6_28_a_module_that_is_in_use=("static clv_code check_unused(", "if (clv_contexts_is_module_in_use(n->contexts, index))", "if (false)"))
 rules("common/engine/reference/rref_owner.c",
    r12_3_a_wrong_key=("int clv_rref_on_fork", "e && e->key != m->key", "false && e->key"))

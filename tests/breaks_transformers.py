@@ -76,10 +76,10 @@ of("common/model/graph/pack.c", PACKED,
 of("common/model/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].places, 1)", "1"))
 of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->place[i]].places = n->places;", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
-   a_plan_at_work_is_forgotten=("static clv_code place_for_plan(", "if (!p->plan || p->calls_out) continue;", "if (!p->plan) continue;"),
-   every_plan_is_kept=("static clv_code place_for_plan(", "(full || (m->graph->joins && idle >= KEPT_PLANS))", "full"),
-   what_was_paid_for_a_plan_stays_paid=("static void forget_plan(", "if (payer(m)) clv_module_discharge(m, payer(m), p->paid);", ""),
-   the_plan_used_last_is_forgotten=("static clv_code place_for_plan(", "p->used < oldest->used", "p->used > oldest->used"))
+   a_plan_at_work_is_forgotten=("static clv_code find_plan_entry(", "if (!p->plan || p->calls_in_use) continue;", "if (!p->plan) continue;"),
+   every_plan_is_kept=("static clv_code find_plan_entry(", "(full || (m->graph->joins && idle >= KEPT_PLANS))", "full"),
+   what_was_paid_for_a_plan_stays_paid=("static void free_plan(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);", ""),
+   the_plan_used_last_is_forgotten=("static clv_code find_plan_entry(", "p->last_used < oldest->last_used", "p->last_used > oldest->last_used"))
 of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
    rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
@@ -159,10 +159,10 @@ of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    what_is_kept_needs_no_kind=("static const char *kind_of(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
    expired_caches_stay=("void clv_service_evict_caches(", "uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t gone = 0;"),
-   the_session_alone_says_for_how_long=("static clv_code settle(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
+   the_session_alone_says_for_how_long=("static clv_code apply_settings(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
    who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && quota_of(now, uri) > 0", "s->caches"))
 of("common/engine/node_caches.c", CACHE,
-   what_is_kept_is_not_the_value=("static clv_code bring(", "replace(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace(p, clv_steal(&t));"))
+   what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
    a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));", "(void)gone;"),

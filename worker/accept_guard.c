@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The accept guard of the worker daemon. gRPC 1.51 gives up a listener for good after one accept
- * that fails for want of a descriptor, so that a few hundred plain TCP connections, from anybody,
- * would end the service until a restart (CVE-2023-4785).
+ * The accept guard of the worker daemon. gRPC 1.51 closes a listener for good after one accept
+ * that fails for want of a descriptor, so a few hundred plain TCP connections from any host would
+ * end the service until a restart (CVE-2023-4785).
  *
- * This file defines accept4 in the executable, exported, so that libgrpc's calls come here. When
- * descriptors are short it sheds: every waiting connection is accepted and closed until none is
- * left (the poller is edge-triggered, one per wake-up would not do), and gRPC hears EAGAIN. Short
- * means the table is full (then a spare descriptor is lent to the shedding) or less than an eighth
- * of it is free, so that a flood cannot keep the daemon from opening its own files either. Here
- * common/net/tls learns too what is accepted: it holds limits.connections, before TLS has cost
- * anything.
+ * This file defines accept4 in the executable, exported, so that libgrpc calls it. When
+ * descriptors are short it sheds: it accepts and closes every waiting connection until none is
+ * left, and returns EAGAIN to gRPC. (The poller is edge-triggered, so one connection per wake-up
+ * would not do.) Short means that the table is full, in which case a spare descriptor is used for
+ * shedding, or that less than an eighth of it is free, so that a flood cannot keep the daemon from
+ * opening its own files. The guard also reports each accepted descriptor to common/net/tls, which
+ * enforces limits.connections before TLS costs anything.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static _Atomic uint64_t sheds;
 
 uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_sheds(); }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the spare and the shedding */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `spare` and shed */
 static int spare = -1;
 
 static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
@@ -36,18 +36,19 @@ static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, in
 
 static int open_spare(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-/* Held from before main, while descriptors are plenty. */
+/* Opened before main, while descriptors are available. */
 __attribute__((constructor)) static void hold_spare(void) { spare = open_spare(); }
 
-/* The kernel gives out the lowest free number, so a high one means that many are open. */
-static int highest_welcome(void) {
+/* Highest descriptor that is accepted. The kernel assigns the lowest free number, so a high one
+ * means that many are open. */
+static int highest_accepted_fd(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 20;
   rlim_t n = limit.rlim_cur < (1 << 20) ? limit.rlim_cur : 1 << 20;
   return (int)(n - n / 8) - 1;
 }
 
-/* Accept and close until nobody waits. */
+/* Accepts and closes connections until none waits. */
 static void shed(int listener) {
   pthread_mutex_lock(&lock);
   if (spare >= 0) close(spare);
@@ -63,17 +64,17 @@ static void shed(int listener) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Named by its label, because glibc declares accept4 with an argument type of its own. */
+/* Named by an assembler label, because glibc declares accept4 with an argument type of its own. */
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
                    int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
   int fd;
   while ((fd = system_accept(listener, addr, len, flags)) >= 0) {
-    if (fd > highest_welcome() || clv_tls_accepted_expect_fd(fd)) break;
+    if (fd > highest_accepted_fd() || clv_tls_accepted_expect_fd(fd)) break;
     close(fd);
   }
-  if (fd >= 0 && fd <= highest_welcome()) return fd;
+  if (fd >= 0 && fd <= highest_accepted_fd()) return fd;
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
   if (fd >= 0) close(fd);
   shed(listener);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Interface of accept_guard.c. Any thread.
+ * The counter of accept_guard.c. Any thread.
  */
 #ifndef CLEAVE_WORKER_ACCEPT_GUARD_INT_H
 #define CLEAVE_WORKER_ACCEPT_GUARD_INT_H
 
 #include <stdint.h>
 
-/* Times that it has turned connections away for want of descriptors or, as common/net/tls says, of
- * places, or has let one go for another. */
+/* Times that connections were closed: for want of descriptors, over limits.connections
+ * (common/net/tls), or to make room for another one. */
 uint64_t clv_accept_guard_sheds(void);
 
 #endif

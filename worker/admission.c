@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may connect. An identity has to be in `allow` and below its own quota of connections. Of all
- * places an eighth is for handshakes alone, so that there is always one to judge the next caller
- * in, and of the others an eighth is for identities that hold few: one that takes all it can leaves
- * the others enough for a session.
+ * Admission of connections. An identity must be in `allow` and below its own quota of connections.
+ * Of all connections an eighth is reserved for handshakes, so that the next caller can always be
+ * checked. Of the others an eighth is reserved for identities with few connections, so that an
+ * identity at its quota leaves the others enough for a session.
  *
- * Everything here is called under the lock of common/net/tls's table, but for what the main thread
- * does, which has `lock` for it.
+ * common/net/tls calls the callbacks here under the lock of its table. The main thread calls
+ * clv_admission_report; `lock` protects what both use.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -15,19 +15,20 @@
 
 #include "worker/admission_int.h"
 
-enum { FEW = 8 }; /* connections: those of a session, and a few more */
+/* connections that an identity always finds room for: those of a session, and a few more */
+enum { FEW = 8 };
 enum { CUT_S = 10 };
 
-/* An identity that is or was in `allow`; its index is common/net/tls's holder. */
+/* An identity that is or was in `allow`. Its index is the holder in common/net/tls. */
 typedef struct holder {
   char *identity;
   bool listed;
   uint64_t quota, held;
-  uint64_t cut_until_ns; /* after a flood; 0: never */
+  uint64_t cut_until_ns; /* after a flood: refused until then; 0: no flood */
 } holder;
 
 typedef struct refusal {
-  char identity[CLV_TLS_URI_LEN]; /* "": a stranger's */
+  char identity[CLV_TLS_URI_LEN]; /* "": unknown identity */
   char text[CLV_ERR_TEXT];
 } refusal;
 
@@ -56,8 +57,8 @@ static clv_code add(const char *identity, clv_err *err) {
   return CLV_OK;
 }
 
-/* Under the lock. */
-static void list(const clv_worker_config *c) {
+/* Copies the quotas of a configuration. Caller holds the lock. */
+static void update_quotas(const clv_worker_config *c) {
   for (size_t i = 0; i < n_holders; i++) holders[i].listed = false;
   for (size_t i = 0; i < c->n_allow; i++) {
     holder *h = &holders[find(c->allow[i].identity)];
@@ -68,13 +69,13 @@ static void list(const clv_worker_config *c) {
   places = c->limits.connections;
 }
 
-/* ---- judging --------------------------------------------------------------------------------- */
+/* ---- deciding -------------------------------------------------------------------------------- */
 
-/* Of all places those for connections whose caller is known. */
-static uint64_t for_known(void) { return places - places / 8; }
+/* Number of connections for identified callers; the others are for handshakes. */
+static uint64_t places_for_identified(void) { return places - places / 8; }
 
-static clv_tls_decision room_for(const holder *h) {
-  uint64_t most = for_known();
+static clv_tls_decision decide_by_quota(const holder *h) {
+  uint64_t most = places_for_identified();
   if (clv_now_ns() < h->cut_until_ns) return CLV_TLS_FLOODED;
   if (h->held >= h->quota) return CLV_TLS_OVER_QUOTA;
   if (h->held >= FEW) most -= most / 8;
@@ -87,8 +88,8 @@ static const char *reason_of(clv_tls_decision v) {
       [CLV_TLS_OVER_QUOTA] =
           "over its quota of connections (allow[].connections or "
           "limits.identity_connections)",
-      [CLV_TLS_FULL] = "no place for another connection (limits.connections)",
-      [CLV_TLS_FLOODED] = "for 10 s after a flood of frames that are no calls",
+      [CLV_TLS_FULL] = "all connections are in use (limits.connections)",
+      [CLV_TLS_FLOODED] = "refused for 10 s after a flood of frames that are not calls",
       [CLV_TLS_NO_CLIENT] = "its certificate does not have TLS client in an extended key usage",
   };
   return reasons[v];
@@ -108,22 +109,23 @@ static void log_refusal(const char *identity, const char *address, const char *r
   note(identity, source.who, reason);
 }
 
-/* The one judgement of a caller whose certificate is valid. Under the lock. */
-static clv_tls_decision judge_locked(const clv_tls_caller *caller, size_t *ret_holder,
-                                     clv_err *why) {
+/* Decides on a caller whose certificate is valid. Caller holds the lock. */
+static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_holder,
+                                      clv_err *why) {
   size_t i = caller->uri ? find(caller->uri) : n_holders;
   if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
   if (!caller->is_client) return CLV_TLS_NO_CLIENT;
   *ret_holder = i;
   clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
-  return v == CLV_TLS_ADMIT ? room_for(&holders[i]) : v;
+  return v == CLV_TLS_ADMIT ? decide_by_quota(&holders[i]) : v;
 }
 
-static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *ret_holder) {
+static clv_tls_decision decide_admission(void *user, const clv_tls_caller *caller,
+                                         size_t *ret_holder) {
   (void)user;
   clv_err why;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = judge_locked(caller, ret_holder, &why);
+  clv_tls_decision v = decide_locked(caller, ret_holder, &why);
   if (v != CLV_TLS_ADMIT)
     log_refusal(caller->uri, caller->address,
                 !caller->uri ? "a certificate without exactly one URI"
@@ -136,7 +138,7 @@ static clv_tls_decision judge(void *user, const clv_tls_caller *caller, size_t *
 static clv_tls_decision enter(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = room_for(&holders[i]);
+  clv_tls_decision v = decide_by_quota(&holders[i]);
   if (v == CLV_TLS_ADMIT) {
     holders[i].held++;
     held++;
@@ -189,14 +191,14 @@ clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   const clv_tls_admission a = {.places = config->limits.connections,
                                .unread = clv_service_transport_memory(config) / 2,
-                               .judge = judge,
+                               .judge = decide_admission,
                                .enter = enter,
                                .leave = leave,
                                .flood = flood,
                                .shed = shed};
   CLV_TRY(clv_admission_prepare(config, err));
   pthread_mutex_lock(&lock);
-  list(config);
+  update_quotas(config);
   pthread_mutex_unlock(&lock);
   return clv_tls_accepted_open(&a, err);
 }

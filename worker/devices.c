@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What modules can compute on: the command `devices`, and the devices that worker.yaml asks for.
+ * The devices on which modules can compute: the command `devices`, and opening the devices that
+ * worker.yaml names.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,14 +17,14 @@ static void log_notice(void *user, const char *text) {
   clv_log(CLV_LOG_WARN, "%s", text);
 }
 
-/* The library for NVIDIA's devices, looked for as the configuration says; NULL: none is given. With
- * `auto` a host without devices starts at once: what else is missing there is not asked for. */
+/* Loads the library for NVIDIA devices, searched as the configuration says; NULL: defaults.
+ * optional: report only that there is no device, so that a host without devices starts at once. */
 static clv_code load_cuda(const clv_worker_config *c, bool optional, const clv_cuda_library **ret,
                           clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folders = {0};
   for (size_t i = 0; c && i < c->cuda.folders.n; i++)
     clv_bytes_printf(&folders, "%s%s", i ? ":" : "", c->cuda.folders.items[i]);
-  if (folders.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for cuda.folders");
+  if (folders.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for cuda.folders");
   const clv_cuda_options o = {.file = c ? c->cuda.library : NULL,
                               .folders = folders.data,
                               .plans = c ? c->cuda.plans : NULL,
@@ -61,7 +62,7 @@ static void print_device(int device, const clv_device_info *info) {
          info->capability % 10, info->libraries);
 }
 
-/* Why there is no device, of all or of one. */
+/* Prints why there is no device, or why one cannot be used. */
 static void print_none(bool json, const char *device, const char *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_json(&text, why);
@@ -106,9 +107,9 @@ int clv_cmd_devices(void *args) {
   return CLV_EXIT_OK;
 }
 
-/* ---- the device of worker.yaml --------------------------------------------------------------- */
+/* ---- the devices of worker.yaml -------------------------------------------------------------- */
 
-/* What `device` asks for: devices `first` to `end`, not included. */
+/* The devices that `device` names: `first` to `end` - 1. */
 typedef struct device_range {
   const clv_cuda_library *cuda;
   int first, end;
@@ -127,12 +128,12 @@ static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err
   ret->first = atoi(c->device + 5);
   ret->end = ret->first + 1;
   if (ret->first < n) return CLV_OK;
-  return clv_fail(err, CLV_UNAVAILABLE, "this host has %d device%s of NVIDIA", n, CLV_S(n));
+  return clv_fail(err, CLV_UNAVAILABLE, "this host has only %d NVIDIA device%s", n, CLV_S(n));
 }
 
-/* Where nobody insists on a device, the processor does. */
-static clv_code settle(const clv_worker_config *c, clv_code code, const clv_err *why,
-                       clv_err *err) {
+/* With `device: auto`, falls back to the processor and logs why. */
+static clv_code fall_back_to_cpu(const clv_worker_config *c, clv_code code, const clv_err *why,
+                                 clv_err *err) {
   if (code == CLV_OK) return CLV_OK;
   if (!is_optional(c))
     return clv_fail(err, code, "%s: device %s: %.400s", c->file, c->device, why->text);
@@ -144,7 +145,7 @@ clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) {
   device_range w;
   clv_err why;
   clv_code code = find_cuda(c, &w, &why);
-  return settle(c, code, &why, err);
+  return fall_back_to_cpu(c, code, &why, err);
 }
 
 void clv_worker_devices_closep(clv_worker_devices *d) {
@@ -170,5 +171,5 @@ clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices 
   *ret = (clv_worker_devices){0};
   clv_code code = open_all(c, ret, &why);
   if (code != CLV_OK) clv_worker_devices_closep(ret);
-  return settle(c, code, &why, err);
+  return fall_back_to_cpu(c, code, &why, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cleave-worker: its commands and options. Each is a row; help, manual and completion follow.
+ * cleave-worker: its commands and options. Each is a row of a table, from which help, manual and
+ * completion are made.
  */
 #include "common/engine/engine.h"
 #include "worker/worker_int.h"
@@ -11,15 +12,15 @@ static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_WORKER, out); }
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
-    {.name = "serve", .run = clv_cmd_serve, .doc = "be the daemon, until SIGTERM",
-     .more = "SIGHUP reads the configuration and the certificate files again. SIGTERM takes no new sessions, "
-             "waits for the open ones up to drain_timeout and ends. Under systemd (Type=notify) readiness, "
-             "reloads, the end, what is open and the watchdog are told."},
+    {.name = "serve", .run = clv_cmd_serve, .doc = "run the daemon until SIGTERM",
+     .more = "SIGHUP reads the configuration and the certificate files again. SIGTERM refuses new sessions, waits "
+             "for the open ones up to drain_timeout and exits. Under systemd (Type=notify) it reports "
+             "readiness, reloads, its end, open sessions and watchdog keep-alives."},
     {.name = "check", .run = clv_cmd_check,
      .doc = "check the configuration, its certificates and artifacts"},
-    {.name = "devices", .args = "[WORKER.yaml]", .run = clv_cmd_devices, .doc = "list what modules can compute on",
-     .more = "Processor and NVIDIA devices, with memory, capability and libraries; or why there is no device. "
-             "Files are looked for as the configuration's keys under cuda say."},
+    {.name = "devices", .args = "[WORKER.yaml]", .run = clv_cmd_devices, .doc = "list the devices that modules can compute on",
+     .more = "Processor and NVIDIA devices, with memory, capability and libraries, or why there is no device. "
+             "The libraries are searched as the configuration's keys under cuda say."},
 };
 
 static const clv_cli_option options[] = {
@@ -28,7 +29,7 @@ static const clv_cli_option options[] = {
      .doc = "the worker's configuration"},
     {.name = "set", .key = 's', .kind = CLV_CLI_TEXTS, .arg = "KEY=VALUE",
      .commands = "serve, check", .offset = AT(sets), .keys = keys,
-     .doc = "override one key of it, as in log.level=debug"},
+     .doc = "override one key of the configuration, as in log.level=debug"},
     {.name = "check", .key = 'n', .kind = CLV_CLI_FLAG, .commands = "serve",
      .offset = AT(check_only), .doc = "as the command check"},
     {.name = "json", .kind = CLV_CLI_FLAG, .commands = "devices", .offset = AT(json),
@@ -49,8 +50,8 @@ int main(int argc, char **argv) {
       .name = "cleave-worker",
       .doc = "daemon that holds modules of networks for masters",
       .about =
-          "The Cleave worker daemon: it holds modules of a model for masters that prove who "
-          "they are, and computes on them. Its configuration says who may call.",
+          "The Cleave worker daemon: it holds modules of a model for authenticated masters, "
+          "and computes on them. Its configuration lists the identities that may call.",
       .worker = true,
       .commands = commands,
       .n_commands = CLV_COUNT(commands),

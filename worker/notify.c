@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sd_notify(3)'s protocol: datagrams of NAME=value lines to a socket in the file system, or to an
- * abstract one, whose name starts with '@'.
+ * The protocol of sd_notify(3): datagrams of NAME=value lines to a socket in the file system, or
+ * to an abstract socket, whose name starts with '@'.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,11 +34,11 @@ static void send_text(const char *text) {
   int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
   ssize_t sent = sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&to, len);
-  if (sent < 0) clv_log(CLV_LOG_DEBUG, "the service manager was not told: %s", text);
+  if (sent < 0) clv_log(CLV_LOG_DEBUG, "could not send to the service manager: %s", text);
   close(fd);
 }
 
-/* The status line that stands, and since when. */
+/* The last status line sent, and its time. */
 static struct {
   char text[STATUS_MAX];
   uint64_t since_ms;
@@ -51,16 +51,16 @@ static void send_with(const char *start, unsigned long long number, const char *
 }
 
 void clv_sd_notify_ready(unsigned port) {
-  status.text[0] = '\0'; /* replaced by the one sent here */
+  status.text[0] = '\0'; /* the message below replaces it */
   send_with("READY=1\nSTATUS=listening on port ", port, "");
 }
 
-/* The time is what newer managers (Type=notify-reload) ask for. */
+/* Newer managers (Type=notify-reload) need the time. */
 void clv_sd_notify_reloading(void) {
   send_with("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
 }
 
-/* The unit's TimeoutStopSec does not know drain_timeout. */
+/* Extends the unit's TimeoutStopSec, which does not include drain_timeout. */
 void clv_sd_notify_stopping(uint64_t at_most_ms) {
   send_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (at_most_ms + 10000) * 1000u, "\nSTATUS=draining");
 }
@@ -78,7 +78,7 @@ void clv_sd_notify_status(const char *fmt, ...) {
   send_text(text);
 }
 
-/* 0: there is no watchdog, or it watches another process. */
+/* Watchdog interval in ms; 0: no watchdog, or it watches another process. */
 static uint64_t watchdog_ms(void) {
   const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
   if (!usec || (pid && strtoull(pid, NULL, 10) != (unsigned long long)getpid())) return 0;

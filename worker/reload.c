@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * SIGHUP: worker.yaml, certificates and lists are read and checked as at the start. Either all of
- * it comes into force or none; what only a restart can change is named in the log.
+ * SIGHUP: reads worker.yaml, certificates and revocation lists again and checks them as at the
+ * start. Either all of them are applied or none. Changes that need a restart are logged.
  */
 #include <string.h>
 #include <unistd.h>
@@ -12,8 +12,9 @@
 
 #define DAY_NS (86400ull * 1000000000u)
 
-/* Four fifths: the rest is for the program itself and for what the kernel keeps for its sockets. */
-static void settle_memory(clv_worker_config *c) {
+/* Sets `memory_limit: auto` to four fifths of the host's memory. The rest is for the program itself
+ * and for the kernel's socket buffers. */
+static void resolve_memory_limit(clv_worker_config *c) {
   clv_host_memory host;
   if (c->memory_limit != CLV_MEMORY_AUTO) return;
   clv_host_memory_read("", &host);
@@ -26,7 +27,7 @@ clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config
   clv_config_overrides over = {
       .env = (const char *const *)environ, .sets = a->sets.items, .n_sets = a->sets.n};
   CLV_TRY(clv_worker_config_load(a->config, &over, ret, err));
-  settle_memory(*ret);
+  resolve_memory_limit(*ret);
   return CLV_OK;
 }
 
@@ -46,7 +47,7 @@ static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
   return a->n == b->n;
 }
 
-static void name_fixed(const clv_worker_config *was, const clv_worker_config *is) {
+static void log_fixed(const clv_worker_config *was, const clv_worker_config *is) {
   const struct {
     const char *key;
     bool same;
@@ -77,7 +78,7 @@ static void name_fixed(const clv_worker_config *was, const clv_worker_config *is
       clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart", fixed[i].key);
 }
 
-/* What stays as it was, as far as callers are told of it. */
+/* Keeps the old values of fixed settings that replies report to callers. */
 static void keep_fixed(const clv_worker_config *was, clv_worker_config *is) {
   is->limits.message_bytes = was->limits.message_bytes;
   is->limits.concurrent_calls = was->limits.concurrent_calls;
@@ -107,9 +108,9 @@ static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) 
   return clv_store_check(n->config, err);
 }
 
-/* What may fail comes first. */
-static clv_code use(clv_service *service, next *n, clv_err *err) {
-  const clv_worker_config *c = n->config; /* the service's, when it has taken it */
+/* Applies the new files. The steps that can fail come first. */
+static clv_code apply_next(clv_service *service, next *n, clv_err *err) {
+  const clv_worker_config *c = n->config; /* owned by the service after clv_service_reload */
   CLV_TRY(clv_admission_prepare(c, err));
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
   CLV_TRY(clv_admission_open(c, err));
@@ -128,9 +129,9 @@ void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
   clv_code code = read_next(a, &n, &err);
   if (code != CLV_OK) clv_service_reload_failed(service);
   if (code == CLV_OK) {
-    name_fixed(first, n.config);
+    log_fixed(first, n.config);
     keep_fixed(first, n.config);
-    code = use(service, &n, &err);
+    code = apply_next(service, &n, &err);
   }
   if (code == CLV_OK) {
     int days = clv_tls_identity_days_left(n.identity);
@@ -145,7 +146,7 @@ void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
                              "says why");
 }
 
-/* ---- what is about to end -------------------------------------------------------------------- */
+/* ---- expiry of the revocation list ----------------------------------------------------------- */
 
 void clv_worker_warn_crl_expiry(void) {
   static uint64_t told_ns;
@@ -159,7 +160,7 @@ void clv_worker_warn_crl_expiry(void) {
     clv_log_event(CLV_LOG_ERROR, "revocation", "%s", err.text);
   else
     clv_log_event(CLV_LOG_WARN, "revocation",
-                  "the list of tls.crl ends in %lld hours, and then nobody passes: make a new one "
-                  "(cleave-master certs revoke) and reload",
+                  "the list of tls.crl expires in %lld hours, and then every caller is refused: "
+                  "make a new one (cleave-master certs revoke) and reload",
                   (long long)left / 3600);
 }

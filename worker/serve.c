@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon. The start-up sequence is `serve`, top to bottom: what is done early can rely on
- * nothing later, and what may fail fails before the port is open.
+ * The daemon. The start-up sequence is `serve`, from top to bottom: early steps do not depend on
+ * later ones, and everything that can fail fails before the port is open.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -20,7 +20,7 @@
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Any thread may be the one that a signal interrupts; gRPC has some. */
+/* Set by a signal handler on any thread; gRPC has threads of its own. */
 static _Atomic(int) stop_requested, reload_requested;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
@@ -56,9 +56,9 @@ static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
            clv_format_size(host.bytes, all, sizeof all));
 }
 
-/* No child may gain rights, and a flood must not meet the default of 1024 descriptors. Core dumps
- * are off since main began (common/base/cli). */
-static void harden(void) {
+/* Raises the limit of descriptors from its default of 1024, and denies new privileges to children.
+ * common/base/cli turns core dumps off at the start of main. */
+static void limit_privileges(void) {
   clv_open_files_raise();
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
@@ -92,7 +92,7 @@ static void notify_status(clv_service *service) {
 static void serve_until_stopped(const clv_worker_arguments *a, clv_service *service,
                                 const clv_worker_config *c) {
   while (!stop_requested) {
-    nanosleep(&(struct timespec){0, 100 * 1000 * 1000}, NULL); /* a signal ends the nap */
+    nanosleep(&(struct timespec){0, 100 * 1000 * 1000}, NULL); /* a signal ends the sleep */
     if (reload_requested) {
       reload_requested = 0;
       clv_sd_notify_reloading();
@@ -111,9 +111,10 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
   clv_service_drain(service, (unsigned)c->drain_timeout_ms);
 }
 
-/* Otherwise the last sessions of an identity fail in the middle, and read of a limit of calls. */
+/* Warns if limits.concurrent_calls is too low for the allowed sessions. Otherwise the last sessions
+ * of an identity would fail while they run. */
 static void check_calls(const clv_worker_config *c) {
-  enum { CALLS = 6 }; /* of a session: its stream, lanes, and a request now and then */
+  enum { CALLS = 6 }; /* calls of a session: its stream, its lanes and some requests */
   uint64_t sessions = 0, calls = c->limits.concurrent_calls;
   for (size_t i = 0; i < c->n_allow; i++)
     sessions = CLV_MAX(sessions, c->allow[i].sessions ? c->allow[i].sessions : c->limits.sessions);
@@ -139,7 +140,7 @@ static int check_files(const clv_worker_config *c, clv_tls_identity **ret_id) {
   return CLV_EXIT_OK;
 }
 
-/* From the open port to the closed one. */
+/* Opens the service, runs until SIGTERM, and closes it. */
 static int run_service(const clv_worker_arguments *a, const clv_worker_config *c,
                        const clv_worker_devices *devices, const clv_tls_identity *id,
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
@@ -168,7 +169,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
     return clv_exit_report(CLV_EXIT_CONFIG, &err);
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_is_log_json(&a->line, config->log.json));
-  harden();
+  limit_privileges();
   check_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the commands of cleave-worker share.
+ * Functions shared by the commands of cleave-worker.
  */
 #ifndef CLEAVE_WORKER_INT_H
 #define CLEAVE_WORKER_INT_H
@@ -12,7 +12,7 @@
 #include "worker/service/service.h"
 
 typedef struct clv_worker_arguments {
-  clv_cli_line line; /* first */
+  clv_cli_line line; /* must be the first member */
   const char *config;
   clv_cli_list sets;
   bool check_only, json;
@@ -25,47 +25,48 @@ int clv_cmd_check(void *args);
 /* ---- devices.c ---- */
 
 int clv_cmd_devices(void *args);
-/* Whether what `device` names is there; where `auto` found nothing but the processor, the log says
- * why. */
+/* Checks that the device named by `device` exists. If `auto` finds only the processor, logs why. */
 clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) CLV_USE_RESULT;
 
 enum { MAX_CUDA_DEVICES = 16 };
 
-/* Those beside the processor. */
+/* The open devices, the processor apart. */
 typedef struct clv_worker_devices {
   const struct clv_cuda_library *cuda;
   clv_backend *list[MAX_CUDA_DEVICES];
   size_t n;
 } clv_worker_devices;
 
-/* The same, opened. A device that is started takes memory of the host: the daemon alone does it. */
+/* As clv_worker_check_device, and opens the devices. An open device uses host memory, so only the
+ * daemon opens them. */
 clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices *ret,
                                  clv_err *err) CLV_USE_RESULT;
 void clv_worker_devices_closep(clv_worker_devices *d);
 
 /* ---- reload.c ---- */
 
-/* worker.yaml with what the command line and the environment say. */
+/* Reads worker.yaml with the overrides of the command line and the environment. */
 clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config **ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Everything is read again. `first`: of the start, for what a reload cannot change. Main thread. */
+/* Reads all files again and applies them. `first`: the configuration of the start, for settings
+ * that a reload cannot change. Main thread. */
 void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
                        const clv_worker_config *first);
 
-/* Says once a day that the list of revoked certificates is about to end. Main thread, now and
- * then. */
+/* Logs once a day that the revocation list is about to expire. Main thread, periodically. */
 void clv_worker_warn_crl_expiry(void);
 
-/* ---- notify.c: what a service manager is told ------------------------------------------------ */
+/* ---- notify.c: messages to the service manager ----------------------------------------------- */
 
-/* Under systemd ($NOTIFY_SOCKET) these say how the daemon does; elsewhere they do nothing. A
- * message that cannot be sent is not tried again: the next one says more. Main thread. */
+/* Under systemd ($NOTIFY_SOCKET) these functions send the daemon's state to it; elsewhere they do
+ * nothing. A message that cannot be sent is not repeated, because a later one supersedes it. Main
+ * thread. */
 void clv_sd_notify_ready(unsigned port);
 void clv_sd_notify_reloading(void);
 void clv_sd_notify_stopping(uint64_t at_most_ms);
-/* The line that `systemctl status` shows; sent when it has changed, at most once a second. */
+/* Sends the line that `systemctl status` shows, if it has changed, at most once a second. */
 void clv_sd_notify_status(const char *fmt, ...) CLV_PRINTF(1, 2);
-/* The main loop is alive: tells the watchdog twice per $WATCHDOG_USEC. */
+/* Sends a keep-alive to the watchdog, twice per $WATCHDOG_USEC. Call it in the main loop. */
 void clv_sd_notify_alive(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The records of the engine: making and finding contexts and values, the tombstones of contexts
- * that have ended, names, and reasons of failures.
+ * The records of the engine: creating and finding contexts and values, tombstones of contexts that
+ * have ended, node names, and reasons of failures.
  */
 #include "common/engine/context_int.h"
 
@@ -26,17 +26,17 @@ clv_module *clv_contexts_module_of_frame(const clv_contexts *e, const clv_frame 
 
 /* ---- errors and names ------------------------------------------------------------------------ */
 
-/* What stands for a reason when there is no memory left for one. Never counted, never freed. */
+/* Reason used when there is no memory to record one. Static: not counted, never freed. */
 static clv_shared_err no_memory = {
     .refs = 1,
     .code = CLV_EXHAUSTED,
     .text =
-        "the quota of bytes is used up, and none is left to say of what "
+        "the quota of bytes is used up: no memory is left to name the request "
         "(limits.session_bytes, allow[].bytes or memory_limit in a "
         "worker's worker.yaml)"};
 
 clv_shared_err clv_shared_err_context_ended = {
-    .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was there"};
+    .refs = 1, .code = CLV_CANCELLED, .text = "its context ended before the value was computed"};
 
 static bool is_static(const clv_shared_err *c) {
   return c == &no_memory || c == &clv_shared_err_context_ended;
@@ -46,7 +46,7 @@ clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const ch
   clv_shared_err *c;
   clv_err ignored;
   if (clv_contexts_slab_alloc(e, &e->errors, &c, &ignored) != CLV_OK) return &no_memory;
-  clv_frame text; /* cut and cleaned as a peer would have it */
+  clv_frame text; /* frames cut and clean a text; apply the same here */
   clv_frame_set_failure(&text, why->code, why->text, hop);
   c->refs = 1;
   c->code = why->code;
@@ -130,8 +130,8 @@ clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64
   v->next_in_bucket = *bucket;
   *bucket = v;
   v->next = c->values;
-  v->at = &c->values;
-  if (v->next) v->next->at = &v->next;
+  v->prev_next = &c->values;
+  if (v->next) v->next->prev_next = &v->next;
   c->values = v;
   __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
   *ret = v;
@@ -142,8 +142,8 @@ void clv_value_unlink(clv_contexts *e, clv_value *v) {
   clv_value **in_bucket = &e->value_buckets[bucket_of(v->id, VALUE_BUCKETS)];
   while (*in_bucket != v) in_bucket = &(*in_bucket)->next_in_bucket;
   *in_bucket = v->next_in_bucket;
-  *v->at = v->next;
-  if (v->next) v->next->at = v->at;
+  *v->prev_next = v->next;
+  if (v->next) v->next->prev_next = v->prev_next;
   clv_slab_recycle(&e->values, v);
   __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
 }
@@ -162,8 +162,8 @@ clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **r
   c->next_in_bucket = *bucket;
   *bucket = c;
   c->next = e->open;
-  c->at = &e->open;
-  if (c->next) c->next->at = &c->next;
+  c->prev_next = &e->open;
+  if (c->next) c->next->prev_next = &c->next;
   e->open = c;
   __atomic_store_n(&e->counts.contexts, ++e->n_open, __ATOMIC_RELAXED);
   *ret = c;
@@ -171,18 +171,18 @@ clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **r
 }
 
 void clv_context_mark_dirty(clv_contexts *e, clv_context *c) {
-  if (c->marked) return;
-  c->marked = true;
-  c->next_marked = e->marked_contexts;
-  e->marked_contexts = c;
+  if (c->is_dirty) return;
+  c->is_dirty = true;
+  c->next_dirty = e->dirty_contexts;
+  e->dirty_contexts = c;
 }
 
 static void unmark(clv_contexts *e, clv_context *c) {
-  clv_context **at = &e->marked_contexts;
-  if (!c->marked) return;
-  while (*at != c) at = &(*at)->next_marked;
-  *at = c->next_marked;
-  c->marked = false;
+  clv_context **at = &e->dirty_contexts;
+  if (!c->is_dirty) return;
+  while (*at != c) at = &(*at)->next_dirty;
+  *at = c->next_dirty;
+  c->is_dirty = false;
 }
 
 static void unlink_context(clv_contexts *e, clv_context *c) {
@@ -191,7 +191,7 @@ static void unlink_context(clv_contexts *e, clv_context *c) {
   *in_bucket = c->next_in_bucket;
 }
 
-static void forget_oldest(clv_contexts *e) {
+static void free_oldest_tombstone(clv_contexts *e) {
   clv_context *oldest = e->tomb_first;
   e->tomb_first = oldest->next;
   e->n_tombs--;
@@ -201,8 +201,8 @@ static void forget_oldest(clv_contexts *e) {
 
 void clv_context_make_tombstone(clv_contexts *e, clv_context *c) {
   unmark(e, c);
-  *c->at = c->next;
-  if (c->next) c->next->at = c->at;
+  *c->prev_next = c->next;
+  if (c->next) c->next->prev_next = c->prev_next;
   __atomic_store_n(&e->counts.contexts, --e->n_open, __ATOMIC_RELAXED);
   c->next = NULL;
   if (e->tomb_last)
@@ -210,30 +210,31 @@ void clv_context_make_tombstone(clv_contexts *e, clv_context *c) {
   else
     e->tomb_first = c;
   e->tomb_last = c;
-  if (++e->n_tombs > MAX_TOMBSTONES) forget_oldest(e);
+  if (++e->n_tombs > MAX_TOMBSTONES) free_oldest_tombstone(e);
 }
 
 const clv_cell *clv_contexts_on_event(clv_contexts *e, uint64_t context, clv_state_machine machine,
-                                      uint8_t *state, uint32_t fact) {
+                                      uint8_t *state, uint32_t event) {
   static const clv_cell never = {.action = CELL_IMPOSSIBLE};
   const clv_cell *cell;
   clv_err why;
-  if (clv_table_step(e->env.walked, machine, state, fact, &cell, &why) == CLV_OK) return cell;
-  if (e->mistake.code == CLV_OK) {
-    e->mistake = why;
-    e->mistaken = context;
+  if (clv_table_step(e->env.transition_counts, machine, state, event, &cell, &why) == CLV_OK)
+    return cell;
+  if (e->impossible_event.code == CLV_OK) {
+    e->impossible_event = why;
+    e->impossible_event_context = context;
   }
   return &never;
 }
 
 clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
-                             clv_step_event fact) {
+                             clv_step_event event) {
   clv_module_queue *l = &e->queues[module];
-  uint64_t of = context ? context : l->snapshot_of;
-  uint8_t was = l->snapshot_of ? STEP_OPEN : STEP_FINAL, now = was;
-  const clv_cell *cell = clv_contexts_on_event(e, of, MACHINE_STEP, &now, fact);
+  uint64_t of = context ? context : l->revertible_context;
+  uint8_t was = l->revertible_context ? STEP_OPEN : STEP_FINAL, now = was;
+  const clv_cell *cell = clv_contexts_on_event(e, of, MACHINE_STEP, &now, event);
   if (cell->action == CELL_IMPOSSIBLE || cell->action == CELL_IGNORE) return cell->action;
-  l->snapshot_of = now == STEP_OPEN ? of : 0;
+  l->revertible_context = now == STEP_OPEN ? of : 0;
   e->n_snapshots += (uint32_t)now - (uint32_t)was;
   return cell->action;
 }
@@ -250,11 +251,12 @@ static void size_slabs(clv_contexts *e) {
   e->gradients =
       clv_slab_of(sizeof(clv_module_gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
   e->errors = clv_slab_of(sizeof(clv_shared_err), MAX_CONTEXT_ITEMS, "errors");
-  e->errors.block = 4; /* room to say what used the quota up, when little else is left */
-  e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting changes of parameters");
+  /* small slabs, so that a reason can still be recorded when the quota is nearly used up */
+  e->errors.block = 4;
+  e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting parameter changes");
   e->entries =
-      clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "places of changes of parameters");
-  e->strands =
+      clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "queue entries of parameter changes");
+  e->backward_queue_slab =
       clv_slab_of(sizeof(clv_backward_queue), MAX_CONTEXT_ITEMS, "modules in backward passes");
   e->steps = clv_slab_of(sizeof(clv_planned_step), MAX_CONTEXT_ITEMS,
                          "steps that wait for their position");
@@ -263,7 +265,7 @@ static void size_slabs(clv_contexts *e) {
   e->transfers = clv_slab_of(sizeof(clv_state_transfer), MAX_CONTEXT_ITEMS, "transfers of state");
 }
 
-static clv_code take_tables(clv_contexts *e, clv_err *err) {
+static clv_code alloc_tables(clv_contexts *e, clv_err *err) {
   CLV_TRY(clv_alloc(CONTEXT_BUCKETS, sizeof *e->context_buckets, &e->context_buckets, err));
   CLV_TRY(clv_alloc(VALUE_BUCKETS, sizeof *e->value_buckets, &e->value_buckets, err));
   CLV_TRY(clv_alloc(MAX_NAMES, sizeof *e->names, &e->names, err));
@@ -278,14 +280,14 @@ clv_code clv_contexts_alloc_tables(const clv_contexts_env *env, clv_contexts **r
   e->n_names = 1;
   size_slabs(e);
   *ret = e;
-  return take_tables(e, err);
+  return alloc_tables(e, err);
 }
 
 void clv_contexts_free_tables(clv_contexts *e) {
-  clv_slab *const slabs[] = {&e->contexts,      &e->values,    &e->calls,  &e->deliveries,
-                             &e->contributions, &e->gradients, &e->errors, &e->changes,
-                             &e->entries,       &e->strands,   &e->steps,  &e->weights,
-                             &e->copies,        &e->transfers};
+  clv_slab *const slabs[] = {
+      &e->contexts,  &e->values,  &e->calls,   &e->deliveries, &e->contributions,
+      &e->gradients, &e->errors,  &e->changes, &e->entries,    &e->backward_queue_slab,
+      &e->steps,     &e->weights, &e->copies,  &e->transfers};
   for (size_t i = 0; i < CLV_COUNT(slabs); i++) clv_slab_done(slabs[i]);
   free(e->context_buckets);
   free(e->value_buckets);

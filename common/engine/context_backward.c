@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work: the backward of a call, in two parts. The first adds up the gradients of its value and
- * computes those of its inputs, which leave when it ends. The second computes those of parameters;
- * it is the next work of its module, or has a position of its own.
+ * Work: the backward of a call, in two parts. The input part sums the gradients of the call's value
+ * and computes those of its inputs, which are sent when it ends. The weight part computes the
+ * gradients of parameters; it is the next work of its module, or has a position of its own.
  */
 #include "common/engine/context_int.h"
 
@@ -18,60 +18,60 @@ static clv_code check_gradient(const clv_context_call *c, const clv_tensor *t, c
                   clv_shape_format(&t->shape, g, sizeof g));
 }
 
-/* Until its first part is over. */
-static clv_code take_tensor(clv_contexts *e, clv_context_call *c, clv_dtype dtype,
-                            const clv_shape *shape, clv_tensor **ret, clv_err *err) {
-  return clv_module_tensor(c->mod, e->env.pool, dtype, shape, &c->passing, ret, err);
+/* Allocates a tensor for the input part. It stays charged until that part is over. */
+static clv_code alloc_tensor(clv_contexts *e, clv_context_call *c, clv_dtype dtype,
+                             const clv_shape *shape, clv_tensor **ret, clv_err *err) {
+  return clv_module_tensor(c->mod, e->env.pool, dtype, shape, &c->charged_for_backward, ret, err);
 }
 
-static clv_code start_of_root(clv_contexts *e, clv_context_call *c, clv_err *err) {
-  CLV_TRY(take_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err));
+static clv_code alloc_root_gradient(clv_contexts *e, clv_context_call *c, clv_err *err) {
+  CLV_TRY(alloc_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err));
   if (c->dout->n != 1)
     return clv_fail(err, CLV_INVALID, "the value of module %u has %zu elements; a root is a scalar",
                     c->module, c->dout->n);
-  *(float *)c->dout->data = c->root;
+  *(float *)c->dout->data = c->root_gradient;
   return CLV_OK;
 }
 
-/* Those of the pass, and of none before it. */
-static void take_addends(clv_context_call *c, uint32_t phase) {
-  clv_contribution **end = &c->out->got;
+/* Moves the gradients of the pass, and any older ones, from the value to the call. */
+static void take_contributions(clv_context_call *c, uint32_t phase) {
+  clv_contribution **end = &c->out->received_gradients;
   while (*end && (*end)->phase <= phase) end = &(*end)->next;
   clv_contribution *rest = *end;
   *end = NULL;
-  c->addends = c->out->got;
-  c->out->got = rest;
+  c->addends = c->out->received_gradients;
+  c->out->received_gradients = rest;
 }
 
-static bool flows(const clv_context_call *c, const clv_contribution *k) {
+static bool has_gradient_in_phase(const clv_context_call *c, const clv_contribution *k) {
   return k->phase == c->out->ctx->phase && k->tensor;
 }
 
-/* Where one of several lies on a device, all are added on that of the call. */
-static clv_code ready_device_sum(clv_context_call *c, clv_err *err) {
+/* Prepares a sum on the call's device, because at least one of several gradients is on a device. */
+static clv_code prepare_device_sum(clv_context_call *c, clv_err *err) {
   c->dout = clv_tensor_unref(c->dout);
   CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->dout, err));
   return clv_module_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->addend, err);
 }
 
-/* Memory for the sum, with its start. None when nothing flows; a single gradient is the sum: others
- * may still read it. */
-static clv_code ready_sum(clv_contexts *e, clv_context_call *c, clv_err *err) {
+/* Allocates the sum of the gradients and sets its initial value. A single gradient is used as the
+ * sum itself, without a copy. No gradient: no sum. */
+static clv_code prepare_sum(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_tensor *only = NULL;
   uint32_t n = 0;
   bool on_device = false;
-  take_addends(c, c->out->ctx->phase);
-  if (c->root != 0) CLV_TRY(start_of_root(e, c, err));
+  take_contributions(c, c->out->ctx->phase);
+  if (c->root_gradient != 0) CLV_TRY(alloc_root_gradient(e, c, err));
   for (const clv_contribution *k = c->addends; k; k = k->next) {
-    if (!flows(c, k)) continue;
+    if (!has_gradient_in_phase(c, k)) continue;
     CLV_TRY(check_gradient(c, k->tensor, err));
     only = k->tensor;
     on_device |= only->home != NULL;
     n++;
   }
-  if (on_device && (c->dout || n > 1)) return ready_device_sum(c, err);
+  if (on_device && (c->dout || n > 1)) return prepare_device_sum(c, err);
   if (c->dout || !n) return CLV_OK;
-  if (n > 1) return take_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err);
+  if (n > 1) return alloc_tensor(e, c, CLV_F32, &c->out_shape, &c->dout, err);
   c->dout = clv_tensor_ref(only);
   return CLV_OK;
 }
@@ -79,10 +79,11 @@ static clv_code ready_sum(clv_contexts *e, clv_context_call *c, clv_err *err) {
 static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
   const clv_backend *b = c->mod->o.backend;
   clv_tensor *sum = c->dout;
-  bool begun = c->root != 0;
-  if (begun) CLV_TRY(clv_backend_put(b, sum->data, &c->root, sizeof c->root, err));
+  bool begun = c->root_gradient != 0;
+  if (begun)
+    CLV_TRY(clv_backend_put(b, sum->data, &c->root_gradient, sizeof c->root_gradient, err));
   for (const clv_contribution *k = c->addends; k; k = k->next) {
-    if (!flows(c, k)) continue;
+    if (!has_gradient_in_phase(c, k)) continue;
     void *to = begun ? c->addend->data : sum->data;
     CLV_TRY(clv_backend_copy_from(b, to, k->tensor->home, k->tensor->data, sum->bytes, err));
     if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);
@@ -91,13 +92,13 @@ static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* The contributions of a pass in ascending order, added. */
-static clv_code sum_up(clv_context_call *c, clv_err *err) {
+/* Adds the gradients of a pass in ascending order. */
+static clv_code add_contributions(clv_context_call *c, clv_err *err) {
   clv_tensor *sum = c->dout;
   if (c->addend) return sum_on_device(c, err);
-  bool begun = c->root != 0;
+  bool begun = c->root_gradient != 0;
   for (const clv_contribution *k = c->addends; k; k = k->next) {
-    if (!flows(c, k) || k->tensor == sum) continue;
+    if (!has_gradient_in_phase(c, k) || k->tensor == sum) continue;
     if (begun)
       clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, sum->data, k->tensor->data, sum->n);
     else
@@ -107,14 +108,15 @@ static clv_code sum_up(clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- where gradients go ---------------------------------------------------------------------- */
+/* ---- sending gradients ----------------------------------------------------------------------- */
 
-/* One that lies on a device leaves while it comes from there, or when it has come. */
+/* Sends the gradient of one input. From a device it is streamed while it is copied to host memory,
+ * or sent after the copy is complete. */
 static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradient_target *t,
                               clv_tensor *din, clv_err *err) {
   clv_value *v = clv_context_find_value(e, ctx, t->value);
   clv_copy *copy = NULL;
-  if (v && v->maker) return clv_pass_add_gradient(e, v, ctx->phase, t->order, din, err);
+  if (v && v->producer) return clv_pass_add_gradient(e, v, ctx->phase, t->order, din, err);
   if (din && din->home) CLV_TRY(clv_copy_start(e, din, &copy, err));
   clv_packet *p;
   CLV_TRY(clv_outbox_new_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
@@ -131,7 +133,7 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   return CLV_OK;
 }
 
-/* Nothing flows where the call has none. */
+/* Sends a gradient for each target. A target without a gradient receives an empty one. */
 static clv_code send_gradients(clv_contexts *e, clv_context_call *c, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++)
     if (c->targets[i].value)
@@ -139,9 +141,11 @@ static clv_code send_gradients(clv_contexts *e, clv_context_call *c, clv_err *er
   return CLV_OK;
 }
 
-/* The block of a module's gradients in a context; NULL for a module that does not learn. */
-static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_context_call *c,
-                             clv_module_gradient **ret, clv_err *err) {
+/* Returns the gradients of a module in a context; *ret is NULL for a module without trainable
+ * parameters. */
+static clv_code get_or_create_gradients(clv_contexts *e, clv_context *ctx,
+                                        const clv_context_call *c, clv_module_gradient **ret,
+                                        clv_err *err) {
   clv_module_gradient **at = &ctx->gradients, *g;
   *ret = NULL;
   if (!c->mod->n_learning && !clv_module_has_trainable_ties(c->mod)) return CLV_OK;
@@ -152,8 +156,8 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
   }
   CLV_TRY(clv_contexts_slab_alloc(e, &e->gradients, &g, err));
   *g = (clv_module_gradient){.next = *at, .module = c->module, .mod = c->mod};
-  clv_code code =
-      clv_module_block(c->mod, c->mod->params->gradient_bytes, &g->on_device, &g->block, err);
+  clv_code code = clv_module_block(c->mod, c->mod->params->gradient_bytes, &g->charged_on_device,
+                                   &g->block, err);
   if (code != CLV_OK) {
     clv_slab_recycle(&e->gradients, g);
     return code;
@@ -163,9 +167,9 @@ static clv_code gradients_of(clv_contexts *e, clv_context *ctx, const clv_contex
   return CLV_OK;
 }
 
-/* ---- the first part -------------------------------------------------------------------------- */
+/* ---- the input part -------------------------------------------------------------------------- */
 
-static clv_code params_changed(const clv_context_call *c, clv_err *err) {
+static clv_code fail_params_changed(const clv_context_call *c, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
                   "the parameters of module %u have changed since the forward of call %llu, whose "
                   "backward needs them as they were",
@@ -173,38 +177,41 @@ static clv_code params_changed(const clv_context_call *c, clv_err *err) {
 }
 
 static clv_code check_params(const clv_context_call *c, clv_err *err) {
-  bool reads = c->again || clv_plan_get_info(c->plan->plan)->backward_reads_params;
+  bool reads = c->is_recompute || clv_plan_get_info(c->plan->plan)->backward_reads_params;
   bool changed = !c->weights && c->version != clv_module_version(c->mod);
-  return reads && changed ? params_changed(c, err) : CLV_OK;
+  return reads && changed ? fail_params_changed(c, err) : CLV_OK;
 }
 
 static void *buffers_of(const clv_module *m) { return (char *)m->block + m->params->buffer_offset; }
 
-/* After a backward the saved state is gone: the forward runs again, with the same random numbers,
- * and running statistics as they are. */
-static clv_code ready_again(clv_contexts *e, clv_context_call *c, clv_err *err) {
+/* Prepares a recompute of the forward, because its saved tensors are freed. It uses the same random
+ * numbers; running statistics are restored after it. */
+static clv_code prepare_recompute(clv_contexts *e, clv_context_call *c, clv_err *err) {
   size_t bytes = clv_module_buffer_bytes(c->mod);
-  if (bytes) CLV_TRY(clv_module_block(c->mod, bytes, &c->passing, &c->buffers_kept, err));
+  if (bytes)
+    CLV_TRY(clv_module_block(c->mod, bytes, &c->charged_for_backward, &c->saved_buffers, err));
   return clv_call_prepare_forward(e, c, err);
 }
 
-static clv_code run_again(clv_context_call *c, clv_err *err) {
-  clv_tensor *kept = c->buffers_kept;
+static clv_code recompute_forward(clv_context_call *c, clv_err *err) {
+  clv_tensor *kept = c->saved_buffers;
   if (kept) clv_module_copy(c->mod, kept->data, buffers_of(c->mod), kept->bytes);
   clv_code code = clv_call_run_forward(c, err);
   if (kept) clv_module_copy(c->mod, buffers_of(c->mod), kept->data, kept->bytes);
   return code;
 }
 
-/* What the plan keeps of the weights is of the call that ran last, before a step or behind it. */
-static clv_code own_weights(const clv_context_call *c, clv_err *err) {
+/* Refreshes the plan's copies of the weights, which may belong to another call that ran before or
+ * after a step. */
+static clv_code refresh_weights(const clv_context_call *c, clv_err *err) {
   if (!clv_plan_get_info(c->plan->plan)->backward_reads_params) return CLV_OK;
   return clv_plan_refresh(c->plan->plan, c->state, clv_call_param_block(c), c->version, err);
 }
 
-/* The calls of a module are added in their order: none before an earlier one whose position
- * is to come. */
-static clv_code weights_in_order(const clv_context_call *c, clv_module_gradient *g, clv_err *err) {
+/* Checks that gradients of parameters are added in the order of the calls: an earlier call with a
+ * pending position must not be overtaken. */
+static clv_code check_weight_order(const clv_context_call *c, clv_module_gradient *g,
+                                   clv_err *err) {
   uint32_t own = c->places[ORDER_WEIGHT].position;
   if (g && g->weight_position > (own ? own : c->out->ctx->positions_done))
     return clv_fail(
@@ -216,48 +223,49 @@ static clv_code weights_in_order(const clv_context_call *c, clv_module_gradient 
   return CLV_OK;
 }
 
-/* The module here that the gradient of input i is for, or NULL. */
-static clv_module *maker_of(clv_contexts *e, const clv_context_call *c, uint32_t i) {
+/* The module of this node that receives the gradient of input i, or NULL. */
+static clv_module *producer_module(clv_contexts *e, const clv_context_call *c, uint32_t i) {
   uint64_t id = c->targets[i].value;
   const clv_value *v = id ? clv_context_find_value(e, c->out->ctx, id) : NULL;
-  return v && v->maker ? v->maker->mod : NULL;
+  return v && v->producer ? v->producer->mod : NULL;
 }
 
-/* Whether that of input i leaves over a link, which takes it while it comes from the device. */
-static bool streams(const clv_contexts *e, const clv_context_call *c, uint32_t i) {
+/* True if the gradient of input i can be streamed over a link while it is copied from the
+ * device. */
+static bool can_stream_input_grad(const clv_contexts *e, const clv_context_call *c, uint32_t i) {
   const clv_gradient_target *t = &c->targets[i];
   return t->value && clv_outbox_can_stream(e, t->name, c->in[i]->n * sizeof(float));
 }
 
-static clv_code take_din(clv_contexts *e, clv_context_call *c, uint32_t i, clv_err *err) {
-  clv_module *to = maker_of(e, c, i);
-  if (clv_module_can_copy_from(to ? to : c->mod, c->mod) && (to || streams(e, c, i)))
+static clv_code alloc_input_grad(clv_contexts *e, clv_context_call *c, uint32_t i, clv_err *err) {
+  clv_module *to = producer_module(e, c, i);
+  if (clv_module_can_copy_from(to ? to : c->mod, c->mod) && (to || can_stream_input_grad(e, c, i)))
     CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
   else
-    CLV_TRY(take_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
+    CLV_TRY(alloc_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
   if (to) clv_module_count_transfer(to, c->mod, c->dins[i]);
   return CLV_OK;
 }
 
-static clv_code take_dins(clv_contexts *e, clv_context_call *c, clv_err *err) {
+static clv_code alloc_input_grads(clv_contexts *e, clv_context_call *c, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++)
-    if (c->input_grads >> i & 1) CLV_TRY(take_din(e, c, i, err));
+    if (c->input_grads >> i & 1) CLV_TRY(alloc_input_grad(e, c, i, err));
   return CLV_OK;
 }
 
 static clv_code ready_input(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   clv_module_gradient *g;
-  if (!c->needed) return CLV_OK;
+  if (!c->is_in_pass) return CLV_OK;
   CLV_TRY(check_params(c, err));
-  CLV_TRY(ready_sum(e, c, err));
+  CLV_TRY(prepare_sum(e, c, err));
   if (!c->dout) return CLV_OK;
-  CLV_TRY(gradients_of(e, w->ctx, c, &g, err));
-  CLV_TRY(weights_in_order(c, g, err));
-  if (c->again) CLV_TRY(ready_again(e, c, err));
-  CLV_TRY(take_dins(e, c, err));
-  c->add_input = g && g->filled;
-  if (g) g->filled = true;
+  CLV_TRY(get_or_create_gradients(e, w->ctx, c, &g, err));
+  CLV_TRY(check_weight_order(c, g, err));
+  if (c->is_recompute) CLV_TRY(prepare_recompute(e, c, err));
+  CLV_TRY(alloc_input_grads(e, c, err));
+  c->accumulates_input_grads = g && g->input_part_done;
+  if (g) g->input_part_done = true;
   c->gradients = g ? g->block : NULL;
   *ret_computes = true;
   return CLV_OK;
@@ -267,57 +275,59 @@ static clv_code compute_input(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   void *to[CLV_MAX_INPUTS] = {0};
   clv_plan_memories homes = {.dout = c->dout->home};
-  CLV_TRY(sum_up(c, err));
-  if (c->again) CLV_TRY(run_again(c, err));
-  CLV_TRY(own_weights(c, err));
+  CLV_TRY(add_contributions(c, err));
+  if (c->is_recompute) CLV_TRY(recompute_forward(c, err));
+  CLV_TRY(refresh_weights(c, err));
   for (uint32_t i = 0; i < c->n_in; i++) {
     to[i] = c->dins[i] ? c->dins[i]->data : NULL;
     homes.din[i] = c->dins[i] ? c->dins[i]->home : NULL;
   }
   clv_plan_call_set_memories(c->state, &homes);
   return clv_plan_backward_input(c->plan->plan, c->state, clv_call_param_block(c), c->dout->data,
-                                 to, c->gradients ? c->gradients->data : NULL, c->add_input, err);
+                                 to, c->gradients ? c->gradients->data : NULL,
+                                 c->accumulates_input_grads, err);
 }
 
-/* What it needed for its first part alone. */
+/* Frees what only the input part of the backward needed. */
 static void release_input(clv_contexts *e, clv_context_call *c) {
   clv_contributions_free(e, c->addends);
   c->addends = NULL;
   c->dout = clv_tensor_unref(c->dout);
   c->addend = clv_tensor_unref(c->addend);
   c->result = clv_tensor_unref(c->result);
-  c->buffers_kept = clv_tensor_unref(c->buffers_kept);
+  c->saved_buffers = clv_tensor_unref(c->saved_buffers);
   for (uint32_t i = 0; i < c->n_in; i++) c->dins[i] = clv_tensor_unref(c->dins[i]);
-  clv_module_uncharge_tensors(c->mod, &c->passing);
+  clv_module_uncharge_tensors(c->mod, &c->charged_for_backward);
 }
 
-static void after_backward(clv_contexts *e, clv_context_call *c) {
+static void end_backward(clv_contexts *e, clv_context_call *c) {
   clv_call_drop_state(c);
   c->had_backward = c->out->ctx->retain;
-  c->again = false;
+  c->is_recompute = false;
   clv_call_on_event(e, c, c->out->ctx->retain ? CALL_BACKWARD_RETAINED : CALL_BACKWARD_DONE);
   if (c->progress == CALL_SAVED_FREED) clv_call_release(e, c);
 }
 
-static void has_differentiated(clv_contexts *e, clv_context_call *c) {
+static void note_input_part(clv_contexts *e, clv_context_call *c) {
   clv_module_counts *counts = &c->mod->counts;
-  c->backward_ns = c->work.begin_ns;
+  c->backward_began_ns = c->work.begin_ns;
   clv_counter_add(&counts->compute_ns, clv_work_duration_ns(e, &c->work));
   clv_counter_add(&counts->backwards, 1);
   if (c->places[ORDER_WEIGHT].position)
-    clv_context_trace_call(e, c->out->ctx, CLV_TRACE_INPUT_GRAD, c, c->backward_ns);
+    clv_context_trace_call(e, c->out->ctx, CLV_TRACE_INPUT_GRAD, c, c->backward_began_ns);
   clv_call_on_event(e, c, CALL_INPUT_GRAD_DONE);
 }
 
-/* Its gradients leave, then the second part is next; where nothing flows there is none. */
+/* Ends the input part: sends the gradients of inputs, then makes the weight part ready. Without a
+ * gradient there is no weight part. */
 static clv_code end_input(clv_contexts *e, clv_context_call *c, clv_err *err) {
   bool nothing = !c->dout;
   if (nothing)
-    after_backward(e, c);
+    end_backward(e, c);
   else
-    has_differentiated(e, c);
-  CLV_TRY(send_gradients(e, c, err)); /* before the weights' own, so that others can start */
-  release_input(e, c);                /* which may be gone when its part is done */
+    note_input_part(e, c);
+  CLV_TRY(send_gradients(e, c, err)); /* before the weight part, so that other modules can start */
+  release_input(e, c);                /* the call may be freed by clv_pass_call_done */
   if (nothing || c->places[ORDER_WEIGHT].position)
     clv_pass_call_done(e, c);
   else
@@ -325,13 +335,13 @@ static clv_code end_input(clv_contexts *e, clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Nobody waits for it when its context has failed. */
+/* Discards the result if the context has failed meanwhile. */
 static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                              clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   clv_err sending;
   (void)err;
-  if (code == CLV_OK && c->needed) {
+  if (code == CLV_OK && c->is_in_pass) {
     code = end_input(e, c, &sending);
     why = &sending;
     if (code == CLV_OK) return CLV_OK;
@@ -341,21 +351,21 @@ static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const 
   return CLV_OK;
 }
 
-/* ---- the second part ------------------------------------------------------------------------- */
+/* ---- the weight part ------------------------------------------------------------------------- */
 
-/* One with a position may come to its time without a first part: it counts, and computes
- * nothing. */
-static bool is_wanted(const clv_work *w, const clv_context_call *c) {
+/* False for a weight part whose position is due without an input part: the position counts as done,
+ * and nothing is computed. */
+static bool can_compute_weight_part(const clv_work *w, const clv_context_call *c) {
   return c->progress == CALL_WEIGHT_GRAD && w->ctx->state == CONTEXT_OPEN;
 }
 
 static clv_code ready_weight(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   clv_module_gradient *g;
-  if (!is_wanted(w, c)) return CLV_OK;
-  CLV_TRY(gradients_of(e, w->ctx, c, &g, err));
-  c->add_weight = g && g->weights_filled;
-  if (g) g->weights_filled = true;
+  if (!can_compute_weight_part(w, c)) return CLV_OK;
+  CLV_TRY(get_or_create_gradients(e, w->ctx, c, &g, err));
+  c->accumulates_weight_grads = g && g->weight_part_done;
+  if (g) g->weight_part_done = true;
   c->gradients = g ? g->block : NULL;
   *ret_computes = true;
   return CLV_OK;
@@ -364,15 +374,16 @@ static clv_code ready_weight(clv_contexts *e, clv_work *w, bool *ret_computes, c
 static clv_code compute_weight(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   return clv_plan_backward_weight(c->plan->plan, c->state, clv_call_param_block(c),
-                                  c->gradients ? c->gradients->data : NULL, c->add_weight, err);
+                                  c->gradients ? c->gradients->data : NULL,
+                                  c->accumulates_weight_grads, err);
 }
 
-static void has_summed(clv_contexts *e, clv_context_call *c) {
+static void note_weight_part(clv_contexts *e, clv_context_call *c) {
   bool split = c->places[ORDER_WEIGHT].position;
   clv_counter_add(&c->mod->counts.compute_ns, clv_work_duration_ns(e, &c->work));
   clv_context_trace_call(e, c->out->ctx, split ? CLV_TRACE_WEIGHT_GRAD : CLV_TRACE_BACKWARD, c,
-                         split ? c->work.begin_ns : c->backward_ns);
-  after_backward(e, c);
+                         split ? c->work.begin_ns : c->backward_began_ns);
+  end_backward(e, c);
 }
 
 static clv_code finish_weight(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
@@ -382,7 +393,7 @@ static clv_code finish_weight(clv_contexts *e, clv_work *w, clv_code code, const
   (void)err;
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, c->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
-  if (c->progress == CALL_WEIGHT_GRAD) has_summed(e, c);
+  if (c->progress == CALL_WEIGHT_GRAD) note_weight_part(e, c);
   if (!c->places[ORDER_WEIGHT].position) {
     clv_pass_call_done(e, c);
     return CLV_OK;
@@ -393,7 +404,11 @@ static clv_code finish_weight(clv_contexts *e, clv_work *w, clv_code code, const
   return CLV_OK;
 }
 
-const clv_work_type clv_work_input_grad = {
-    .ready = ready_input, .compute = compute_input, .finish = finish_input, .of_call = true};
-const clv_work_type clv_work_weight_grad = {
-    .ready = ready_weight, .compute = compute_weight, .finish = finish_weight, .of_call = true};
+const clv_work_type clv_work_input_grad = {.ready = ready_input,
+                                           .compute = compute_input,
+                                           .finish = finish_input,
+                                           .needs_core_share = true};
+const clv_work_type clv_work_weight_grad = {.ready = ready_weight,
+                                            .compute = compute_weight,
+                                            .finish = finish_weight,
+                                            .needs_core_share = true};

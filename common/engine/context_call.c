@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls: a CALL is recorded with what it waits for. Its forward is ready when nothing is missing:
- * its arguments, its place in the queue of its module, its position, the backward of the call that
- * it is to run after.
+ * Calls: a CALL is recorded with the things it waits for: its arguments, its turn in the queue of
+ * its module, its position, and the backward of its leader. Its forward is ready when none is
+ * missing.
  */
 #include "common/engine/context_int.h"
 
@@ -11,21 +11,22 @@ static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why
   clv_queue_remove_call(e, c);
 }
 
-/* What comes behind the end of the context nobody drops: it goes when nothing spared needs it. */
-static clv_code value_of_arg(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_value **ret,
-                             clv_err *err) {
+/* Returns the value of an argument. After END_CONTEXT no DROP will arrive, so the value is marked
+ * dropped and is freed when no retained call needs it. */
+static clv_code get_arg_value(clv_contexts *e, clv_context *ctx, const clv_arg *arg,
+                              clv_value **ret, clv_err *err) {
   CLV_TRY(clv_context_get_or_create_value(e, ctx, arg->value, ret, err));
-  if (ctx->state == CONTEXT_ENDING) (*ret)->spared = (*ret)->dropped = true;
+  if (ctx->state == CONTEXT_ENDING) (*ret)->is_retained = (*ret)->is_dropped = true;
   return CLV_OK;
 }
 
-/* A leaf given along gets a record if it has an id, so that later calls can use it. */
-static clv_code take_here(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
-                          clv_err *err) {
+/* Records a leaf that the CALL carries, if it has an id, so that later calls can use it. */
+static clv_code record_leaf(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
+                            clv_err *err) {
   clv_value *v;
   clv_action action;
   if (!arg->value) return CLV_OK;
-  CLV_TRY(value_of_arg(e, ctx, arg, &v, err));
+  CLV_TRY(get_arg_value(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED_AS_ARG, &action, err));
   return clv_value_settle(e, v, t, NULL, err);
 }
@@ -39,9 +40,9 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
   if (arg->needs_grad) c->input_grads |= 1u << slot;
   if (here) {
     c->in[slot] = clv_tensor_ref(here);
-    return take_here(e, ctx, arg, here, err);
+    return record_leaf(e, ctx, arg, here, err);
   }
-  CLV_TRY(value_of_arg(e, ctx, arg, &v, err));
+  CLV_TRY(get_arg_value(e, ctx, arg, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_USED, &action, err));
   if (action == CELL_GIVE && clv_call_take_input(e, c, slot, v)) return CLV_OK;
   c->uses[slot] = (clv_input_use){.next = v->uses, .call = c};
@@ -50,19 +51,23 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
   return CLV_OK;
 }
 
-/* It waits for the backward of a call that is here already, if that has one to come. */
-static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, clv_err *err) {
+/* Makes the call wait for the backward of `leader`, unless that backward is over or will not
+ * come. */
+static clv_code wait_for_leader(clv_contexts *e, clv_context_call *c, uint64_t leader,
+                                clv_err *err) {
   const clv_value *v = clv_context_find_value(e, c->out->ctx, leader);
-  clv_context_call *l = v ? v->maker : NULL;
+  clv_context_call *l = v ? v->producer : NULL;
   if (!l || l == c)
-    return clv_fail(err, CLV_NOT_FOUND,
-                    "call %llu, after whose backward module %u is to run, is not here",
-                    (unsigned long long)leader, c->module);
+    return clv_fail(
+        err, CLV_NOT_FOUND,
+        "call %llu, after whose backward module %u is to run, is not known at this node",
+        (unsigned long long)leader, c->module);
   if (clv_call_on_event(e, l, CALL_GOT_FOLLOWER)->action == CELL_IGNORE || l->had_backward)
     return CLV_OK;
   if (c->out->ctx->state == CONTEXT_FAILED)
     return clv_fail(err, CLV_PRECONDITION,
-                    "the backward of call %llu, after which module %u is to run, will not come",
+                    "the backward of call %llu, after which module %u is to run, is cancelled: the "
+                    "context has failed",
                     (unsigned long long)leader, c->module);
   c->leader = l;
   c->next_follower = l->followers;
@@ -72,7 +77,8 @@ static clv_code follow(clv_contexts *e, clv_context_call *c, uint64_t leader, cl
 }
 
 static clv_code check_call(const clv_context_call *c, const clv_frame *f, clv_err *err) {
-  if (!c->mod) return clv_fail(err, CLV_NOT_FOUND, "module %u is not here", f->module);
+  if (!c->mod)
+    return clv_fail(err, CLV_NOT_FOUND, "module %u is not loaded at this node", f->module);
   if ((int)f->call.n_args != c->mod->n_inputs)
     return clv_fail(err, CLV_INVALID, "module %u has %d input%s, not %u", f->module,
                     c->mod->n_inputs, CLV_S(c->mod->n_inputs), f->call.n_args);
@@ -83,13 +89,14 @@ static clv_code check_call(const clv_context_call *c, const clv_frame *f, clv_er
   return CLV_OK;
 }
 
-/* The record of a call whose value is there to be made, and its charge. */
-static clv_code take_call(clv_contexts *e, clv_value *v, clv_context_call **ret, clv_err *err) {
+/* Allocates the record of a call that computes `v` and charges it to the quota of calls. */
+static clv_code alloc_call(clv_contexts *e, clv_value *v, clv_context_call **ret, clv_err *err) {
   clv_context_call *c;
   clv_action action;
   if (v->ctx->n_calls == MAX_CONTEXT_CALLS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d calls in one context", MAX_CONTEXT_CALLS);
-  const clv_cell *cell = clv_table_cell(e->env.walked, MACHINE_VALUE, v->state, VALUE_CALL_ADDED);
+  const clv_cell *cell =
+      clv_table_cell(e->env.transition_counts, MACHINE_VALUE, v->state, VALUE_CALL_ADDED);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "value %llu %s", (unsigned long long)v->id, cell->text);
   CLV_TRY(clv_contexts_slab_alloc(e, &e->calls, &c, err));
@@ -99,15 +106,15 @@ static clv_code take_call(clv_contexts *e, clv_value *v, clv_context_call **ret,
     clv_slab_recycle(&e->calls, c);
     return code;
   }
-  c->charged = true;
+  c->is_charged = true;
   c->out = v;
-  v->maker = c;
+  v->producer = c;
   v->ctx->n_calls++;
   *ret = c;
   return CLV_OK;
 }
 
-static void describe(clv_contexts *e, clv_context_call *c, const clv_frame *f) {
+static void fill_call(clv_contexts *e, clv_context_call *c, const clv_frame *f) {
   const clv_context *ctx = c->out->ctx;
   c->module = f->module;
   c->micro_batch = f->micro_batch;
@@ -115,19 +122,20 @@ static void describe(clv_contexts *e, clv_context_call *c, const clv_frame *f) {
   c->flags = f->flags;
   c->mod = clv_contexts_module_of_frame(e, f);
   c->number = ctx->calls_seen;
-  c->previous_weights = f->call.old_weights;
+  c->uses_old_weights = f->call.old_weights;
   for (uint32_t i = 0; i < f->call.n_args; i++) c->arg[i] = f->call.args[i].value;
 }
 
-/* It waits for its arguments, until all of them are known, and for what its places say. */
+/* Creates a call. Its n_missing starts at 1, for the arguments that are not recorded yet; its queue
+ * and its position may add to it. */
 static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
                          clv_call_state state, clv_context_call **ret, clv_err *err) {
   clv_value *v;
   clv_context_call *c = NULL;
   clv_err why;
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
-  CLV_TRY(take_call(e, v, &c, err));
-  describe(e, c, f);
+  CLV_TRY(alloc_call(e, v, &c, err));
+  fill_call(e, c, f);
   c->progress = (uint8_t)state;
   c->n_missing = 1;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
@@ -138,11 +146,11 @@ static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
   return CLV_OK;
 }
 
-/* The call whose head has come, or NULL. */
-static clv_context_call *call_on_its_way(clv_contexts *e, const clv_context *ctx,
-                                         const clv_frame *f) {
+/* The announced call that this frame completes, or NULL. */
+static clv_context_call *find_announced_call(clv_contexts *e, const clv_context *ctx,
+                                             const clv_frame *f) {
   const clv_value *v = clv_context_find_value(e, ctx, f->message);
-  clv_context_call *c = v ? v->maker : NULL;
+  clv_context_call *c = v ? v->producer : NULL;
   bool same = c && c->progress == CALL_ANNOUNCED && c->module == f->module && c->flags == f->flags;
   return same ? c : NULL;
 }
@@ -152,13 +160,13 @@ clv_code clv_on_call_announcement(clv_contexts *e, clv_context *ctx, clv_packet 
   clv_contexts_finalise_applies(e, ctx->id);
   ctx->calls_seen++;
   CLV_TRY(new_call(e, ctx, &p->frame, CALL_ANNOUNCED, &c, err));
-  clv_context_call **at = &ctx->coming;
-  while (*at) at = &(*at)->next_coming;
+  clv_context_call **at = &ctx->announced_calls;
+  while (*at) at = &(*at)->next_announced;
   *at = c;
   return CLV_OK;
 }
 
-/* Its arguments; the first that is wrong fails it. */
+/* Records the arguments of a call. The first wrong argument fails the call. */
 static clv_code take_args(clv_contexts *e, clv_context_call *c, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
@@ -168,13 +176,13 @@ static clv_code take_args(clv_contexts *e, clv_context_call *c, const clv_packet
     clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;
     CLV_TRY(take_arg(e, c, i, &f->call.args[i], here, err));
   }
-  return f->call.after ? follow(e, c, f->call.after, err) : CLV_OK;
+  return f->call.after ? wait_for_leader(e, c, f->call.after, err) : CLV_OK;
 }
 
-/* The record of a CALL that is whole now: the one that its head has made, or a new one. */
-static clv_code whole_call(clv_contexts *e, clv_context *ctx, const clv_packet *p,
-                           clv_context_call **ret, clv_err *err) {
-  *ret = p->headed ? call_on_its_way(e, ctx, &p->frame) : NULL;
+/* Returns the record of a complete CALL: the announced one, or a new one. */
+static clv_code complete_call(clv_contexts *e, clv_context *ctx, const clv_packet *p,
+                              clv_context_call **ret, clv_err *err) {
+  *ret = p->headed ? find_announced_call(e, ctx, &p->frame) : NULL;
   ctx->calls_seen += !p->headed;
   if (*ret) {
     clv_call_end_announcement(*ret);
@@ -189,7 +197,7 @@ clv_code clv_on_call(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
   clv_context_call *c;
   clv_err why;
   uint32_t to;
-  CLV_TRY(whole_call(e, ctx, p, &c, err));
+  CLV_TRY(complete_call(e, ctx, p, &c, err));
   if (p->frame.flags & CLV_FLAG_DELIVER) {
     CLV_TRY(clv_contexts_index_of_name(e, p->frame.to, &to, err));
     CLV_TRY(clv_value_add_delivery(e, c->out, to, err));

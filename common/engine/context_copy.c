@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies to the host's memory of tensors that lie on devices. A copy is work of no module and needs
- * no share of the cores: the node has it made beside what its devices compute, and learns of its
- * end as of a fact. What is sent may be sent while it comes.
+ * Copies of tensors from devices to host memory. A copy is work of no module and needs no share of
+ * the cores: the copy thread of the node makes it while devices compute. A link may send the tensor
+ * while it is being copied.
  */
 #include <stddef.h>
 
@@ -12,7 +12,7 @@ clv_copy *clv_work_copy(clv_work *w) {
   return (clv_copy *)(void *)((char *)w - offsetof(clv_copy, work));
 }
 
-/* One that nobody else has any more serves again. */
+/* Takes an idle progress record, or allocates one. */
 static clv_code take_device_copy(clv_contexts *e, clv_device_copy **ret, clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(e->device_copies); i++) {
     clv_device_copy **kept = &e->device_copies[i];
@@ -26,8 +26,8 @@ static clv_code take_device_copy(clv_contexts *e, clv_device_copy **ret, clv_err
 
 static void append(clv_contexts *e, clv_work *w) {
   w->next = NULL;
-  *(e->copies_out ? &e->last_copy->next : &e->copies_out) = w;
-  e->last_copy = w;
+  *(e->pending_copies ? &e->last_pending_copy->next : &e->pending_copies) = w;
+  e->last_pending_copy = w;
 }
 
 static void begin(clv_contexts *e, clv_copy *k) {
@@ -59,8 +59,8 @@ clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_e
 }
 
 clv_work *clv_contexts_take_copy(clv_contexts *e) {
-  clv_work *w = e->copies_out;
-  if (w) e->copies_out = w->next;
+  clv_work *w = e->pending_copies;
+  if (w) e->pending_copies = w->next;
   return w;
 }
 
@@ -81,14 +81,14 @@ void clv_copies_done(clv_contexts *e) {
     clv_device_copy_unref(e->device_copies[i]);
 }
 
-static void has_come(void *copy, size_t bytes) { clv_device_copy_advance(copy, bytes); }
+static void note_progress(void *copy, size_t bytes) { clv_device_copy_advance(copy, bytes); }
 
-/* By whoever computes. */
+/* Runs on the thread that copies. */
 clv_code clv_copy_compute(clv_work *w, clv_err *err) {
   const clv_copy *k = clv_work_copy(w);
-  const clv_copy_progress to = {.here = has_come, .user = k->device_copy};
+  const clv_copy_progress to = {.here = note_progress, .user = k->device_copy};
   clv_err why;
-  clv_code code = clv_backend_get_in_pieces(k->by ? k->by : k->from->home, k->to->data,
+  clv_code code = clv_backend_get_in_pieces(k->copier ? k->copier : k->from->home, k->to->data,
                                             k->from->data, k->from->bytes, &to, &why);
   if (code == CLV_OK) return CLV_OK;
   clv_device_copy_fail(k->device_copy, &why);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Contexts end: with END_CONTEXT, which spares what kept values need, or with ABORT, which spares
- * nothing and leaves its failure to them. Neither begins before all work has ended, and nothing
- * becomes ready until what the end does not spare is freed (the states are in context_table.c).
+ * Ends of contexts: END_CONTEXT retains what kept values depend on; ABORT retains nothing and fails
+ * these values. Both are handled only after all work has ended, and no work becomes ready until the
+ * records that are not retained are freed (the states are in context_table.c).
  */
 #include "common/engine/context_int.h"
 
@@ -19,14 +19,15 @@ clv_code clv_context_send_ended(clv_contexts *e, const clv_frame *end, uint32_t 
   return CLV_OK;
 }
 
-static void bury(clv_contexts *e, clv_context *c) {
+static void make_tombstone(clv_contexts *e, clv_context *c) {
   clv_context_forget_buffers(e, c->id, CLV_MODULE_ALL);
   clv_context_clear(e, c);
   clv_context_make_tombstone(e, c);
 }
 
-/* From here on calls of the context may be ready. */
-static void spare(clv_contexts *e, clv_context *c, const clv_frame *end) {
+/* Frees everything but what kept values depend on. The state is ENDING already, so retained calls
+ * may become ready here. */
+static void retain_needed(clv_contexts *e, clv_context *c, const clv_frame *end) {
   clv_backward_queues_free(e, c);
   c->pass = PASS_NONE;
   clv_context_free_unretained(e, c);
@@ -35,18 +36,18 @@ static void spare(clv_contexts *e, clv_context *c, const clv_frame *end) {
   clv_context_forget_frames(c);
   c->trace = clv_tensor_unref(c->trace);
   c->end_message = end->message;
-  c->restores = end->has_commit && !end->commit.apply;
+  c->restores_buffers = end->has_commit && !end->commit.apply;
 }
 
-/* Decides on the step of a context that is closing, then frees it or what it does not spare.
- * Returns the number of calls that are spared. */
+/* Decides on the step of a closing context, then frees the context or what it does not retain.
+ * Returns the number of retained calls. */
 static uint32_t close_context(clv_contexts *e, clv_context *c, const clv_frame *end) {
   if (end->has_commit && !c->failed) clv_context_apply_at_end(e, c, end);
   uint32_t left = c->failed ? 0 : clv_context_mark_retained(e, c);
   clv_action action =
       clv_context_on_event(e, c, left ? CONTEXT_END_RETAINS : CONTEXT_RETAINED_DONE)->action;
-  if (action == CELL_SETTLE) spare(e, c, end);
-  if (action == CELL_END) bury(e, c);
+  if (action == CELL_SETTLE) retain_needed(e, c, end);
+  if (action == CELL_END) make_tombstone(e, c);
   return left;
 }
 
@@ -64,18 +65,18 @@ clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end, 
   return answers ? clv_context_send_ended(e, end, left, trace, err) : CLV_OK;
 }
 
-static void answer_again(clv_contexts *e, const clv_context *c) {
+static void send_second_ended(clv_contexts *e, const clv_context *c) {
   const clv_frame end = {.context = c->id, .message = c->end_message};
-  clv_err ignored; /* its END_CONTEXT comes again */
+  clv_err ignored; /* without memory the answer is lost; the master repeats END_CONTEXT */
   (void)!clv_context_send_ended(e, &end, 0, NULL, &ignored);
 }
 
 void clv_context_end_if_complete(clv_contexts *e, clv_context *c) {
   if (c->state != CONTEXT_ENDING || !clv_context_drop_unneeded(e, c)) return;
   if (clv_context_on_event(e, c, CONTEXT_RETAINED_DONE)->action != CELL_END) return;
-  if (c->restores) clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
-  bury(e, c);
-  answer_again(e, c);
+  if (c->restores_buffers) clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
+  make_tombstone(e, c);
+  send_second_ended(e, c);
 }
 
 void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f) {
@@ -83,6 +84,6 @@ void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f) {
   if (clv_context_on_event(e, c, CONTEXT_ABORT)->action != CELL_END) return;
   if (!c->failed && f->failure.code) c->failed = clv_shared_err_from_frame(e, f);
   clv_context_restore_buffers(e, c->id, CLV_MODULE_ALL);
-  bury(e, c);
-  if (owes) answer_again(e, c);
+  make_tombstone(e, c);
+  if (owes) send_second_ended(e, c);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work: the forward of a call. What is wrong with the call becomes its value's failure.
+ * Work: the forward of a call. An error of the call becomes the failure of its value.
  */
 #include "common/engine/context_int.h"
 
-/* Of the first input that is no scalar. */
+/* The batch size: that of the first input that is not a scalar. */
 static int64_t batch_of(const clv_context_call *c) {
   for (uint32_t i = 0; i < c->n_in; i++)
     if (c->in[i]->shape.rank) return c->in[i]->shape.dim[0];
@@ -23,47 +23,48 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
                     slot, clv_dtype_name(node->dtype), clv_shape_format(&want, w, sizeof w),
                     clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
   }
-  if (c->mod->graph->joins) return CLV_OK; /* its ops say what must be alike */
+  if (c->mod->graph->joins) return CLV_OK; /* its ops check which sizes must agree */
   if (batched && t->shape.dim[0] != batch_of(c))
     return clv_fail(err, CLV_INVALID, "module %u: input %u is a batch of %lld, others are of %lld",
                     c->module, slot, (long long)t->shape.dim[0], (long long)batch_of(c));
   return CLV_OK;
 }
 
-/* Whether all that it is sent to take it while it comes from the device. */
-static bool streams(const clv_contexts *e, const clv_context_call *c, clv_dtype dtype) {
+/* True if all receivers of the output can take it while it is copied from the device. */
+static bool can_stream_output(const clv_contexts *e, const clv_context_call *c, clv_dtype dtype) {
   size_t bytes;
   if (!clv_module_can_copy_from(c->mod, c->mod)) return false;
   if (clv_shape_bytes(&c->out_shape, dtype, &bytes, NULL) != CLV_OK) return false;
   for (const clv_delivery *d = c->out->deliveries; d; d = d->next)
-    if (d->keep || !clv_outbox_can_stream(e, d->name, bytes)) return false;
+    if (d->kept_ref || !clv_outbox_can_stream(e, d->name, bytes)) return false;
   return true;
 }
 
-/* Who waits for the output at this node: another module that takes it where it is made, and
- * somebody who does not. Calls and deliveries may come later still. */
-static void look_for_users(const clv_context_call *c, bool streams, bool *ret_near,
+/* Finds the known consumers of the output: *ret_near: a module that can read it on its device;
+ * *ret_host: a consumer that needs it in host memory. More consumers may come later. */
+static void find_consumers(const clv_context_call *c, bool can_stream_output, bool *ret_near,
                            bool *ret_host) {
   *ret_near = false;
-  *ret_host = c->out->deliveries && !streams;
+  *ret_host = c->out->deliveries && !can_stream_output;
   for (const clv_input_use *u = c->out->uses; u; u = u->next) {
     bool near = u->call->mod && clv_module_can_copy_from(u->call->mod, c->mod);
     *(near ? ret_near : ret_host) = true;
   }
 }
 
-/* What nobody is known to want in the host's memory stays on the device. */
-static clv_code take_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
+/* Allocates the output of a forward on the device, in host memory or in both, depending on the
+ * consumers known so far. */
+static clv_code alloc_output(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_dtype dtype = c->mod->graph->nodes[c->mod->graph->output].dtype;
   bool near = false, host = false;
-  uint64_t *charged = c->again ? &c->passing : &c->holds;
+  uint64_t *charged = c->is_recompute ? &c->charged_for_backward : &c->charged_for_value;
   c->out_shape = *clv_plan_output(c->plan->plan);
-  if (!c->again) look_for_users(c, streams(e, c, dtype), &near, &host);
+  if (!c->is_recompute) find_consumers(c, can_stream_output(e, c, dtype), &near, &host);
   near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);
   if (near) CLV_TRY(clv_module_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
   if (near && !host) return CLV_OK;
   return clv_module_tensor(c->mod, e->env.pool, dtype, &c->out_shape, charged,
-                           near ? &c->on_host : &c->result, err);
+                           near ? &c->host_result : &c->result, err);
 }
 
 clv_code clv_call_prepare_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {
@@ -74,7 +75,7 @@ clv_code clv_call_prepare_forward(clv_contexts *e, clv_context_call *c, clv_err 
     batch[i] = m->graph->joins && c->in[i]->shape.rank ? c->in[i]->shape.dim[0] : batch_of(c);
   CLV_TRY(
       clv_module_plan_for(m, batch, c->flags & CLV_FLAG_TRAINING, c->input_grads, &c->plan, err));
-  CLV_TRY(take_output(e, c, err));
+  CLV_TRY(alloc_output(e, c, err));
   CLV_TRY(clv_module_call_get(m, c->plan, &c->state, err));
   c->version = c->weights ? c->weights->version : clv_module_version(m);
   return CLV_OK;
@@ -84,16 +85,16 @@ static void *buffers_in(const clv_module *m, void *block) {
   return (char *)block + m->params->buffer_offset;
 }
 
-/* Running statistics are those of now, whatever the age of the weights: a copy of a few KiB each
- * way. */
-static void lend_buffers(const clv_context_call *c) {
+/* Copies the present running statistics into old weights before a forward that uses these;
+ * copy_buffers_out copies them back. A few KiB each way. */
+static void copy_buffers_in(const clv_context_call *c) {
   clv_module *m = c->mod;
   if (c->weights)
     clv_module_copy(m, buffers_in(m, c->weights->block->data), buffers_in(m, m->block),
                     clv_module_buffer_bytes(m));
 }
 
-static void return_buffers(const clv_context_call *c) {
+static void copy_buffers_out(const clv_context_call *c) {
   clv_module *m = c->mod;
   if (c->weights)
     clv_module_copy(m, buffers_in(m, m->block), buffers_in(m, c->weights->block->data),
@@ -109,21 +110,23 @@ clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
   }
   clv_plan_call_set_memories(c->state, &homes);
   clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
-  lend_buffers(c);
+  copy_buffers_in(c);
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_param_block(c), c->version, in, true,
                            c->result->data, &key, err));
-  return_buffers(c);
-  if (!c->on_host) return CLV_OK;
-  return clv_backend_get(c->result->home, c->on_host->data, c->result->data, c->result->bytes, err);
+  copy_buffers_out(c);
+  if (!c->host_result) return CLV_OK;
+  return clv_backend_get(c->result->home, c->host_result->data, c->result->data, c->result->bytes,
+                         err);
 }
 
-/* A step that is not taken, or a context that fails, leaves running statistics as they were. */
-static void keep_buffers(clv_contexts *e, clv_context_call *c) {
+/* Makes the first training call of a context in a module save the running statistics, so that they
+ * can be restored if the step is discarded or the context fails. */
+static void request_buffer_save(clv_contexts *e, clv_context_call *c) {
   clv_context *ctx = c->out->ctx;
-  uint8_t *kept = &ctx->kept[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
+  uint8_t *kept = &ctx->buffers_saved[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
   if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*kept & bit)) return;
-  c->keeps_buffers = true;
-  e->queues[c->module].shadow_of = ctx->id;
+  c->saves_buffers = true;
+  e->queues[c->module].buffers_saved_for = ctx->id;
   *kept |= bit;
 }
 
@@ -141,21 +144,21 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
   CLV_TRY(check_inputs(c, err));
   clv_call_use_old_weights(c->out->ctx, c);
   CLV_TRY(clv_call_prepare_forward(e, c, err));
-  keep_buffers(e, c);
+  request_buffer_save(e, c);
   *ret_computes = true;
   return CLV_OK;
 }
 
 static clv_code compute(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
-  if (c->keeps_buffers) clv_module_save_buffers(c->mod);
-  c->keeps_buffers = false;
+  if (c->saves_buffers) clv_module_save_buffers(c->mod);
+  c->saves_buffers = false;
   return clv_call_run_forward(c, err);
 }
 
-/* ---- its end --------------------------------------------------------------------------------- */
+/* ---- the end of a forward -------------------------------------------------------------------- */
 
-static void has_run(clv_contexts *e, clv_context_call *c) {
+static void note_forward_done(clv_contexts *e, clv_context_call *c) {
   bool training = c->flags & CLV_FLAG_TRAINING;
   bool differentiable = training && (c->input_grads || c->mod->n_learning);
   clv_module_counts *counts = &c->mod->counts;
@@ -173,24 +176,25 @@ static void has_run(clv_contexts *e, clv_context_call *c) {
   }
 }
 
-static void has_failed(clv_contexts *e, clv_context_call *c) {
+static void note_forward_failed(clv_contexts *e, clv_context_call *c) {
   clv_call_release(e, c);
   c->result = clv_tensor_unref(c->result);
-  c->on_host = clv_tensor_unref(c->on_host);
+  c->host_result = clv_tensor_unref(c->host_result);
   clv_call_on_event(e, c, CALL_FORWARD_FAILED);
 }
 
-static clv_code settle(clv_contexts *e, clv_context_call *c, clv_shared_err *failed, clv_err *err) {
+static clv_code settle_value(clv_contexts *e, clv_context_call *c, clv_shared_err *failed,
+                             clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *out = clv_steal(&c->result);
   clv_value *v = c->out;
-  v->host = clv_steal(&c->on_host);
+  v->host_copy = clv_steal(&c->host_result);
   clv_context *ctx = v->ctx;
   clv_action action;
   if (c->progress == CALL_NO_BACKWARD) clv_call_let_followers_run(e, c);
   clv_call_discharge_quota(e, c);
   clv_queue_remove_call(e, c);
-  if (c->in_order) clv_order_advance(e, v->ctx);
-  if (c->needed || c->places[ORDER_WEIGHT].position) clv_context_mark_dirty(e, v->ctx);
+  if (c->has_position) clv_order_advance(e, v->ctx);
+  if (c->is_in_pass || c->places[ORDER_WEIGHT].position) clv_context_mark_dirty(e, v->ctx);
   clv_code code = clv_value_on_event(e, v, VALUE_CALL_DONE, &action, err);
   if (code == CLV_OK) code = clv_value_settle(e, v, out, failed, err);
   clv_value_free_if_dropped(e, v);
@@ -205,11 +209,11 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
   c->failed = NULL;
   if (code != CLV_OK) failed = clv_shared_err_new_in_module(e, why, c->module);
   if (failed)
-    has_failed(e, c);
+    note_forward_failed(e, c);
   else
-    has_run(e, c);
-  return settle(e, c, failed, err);
+    note_forward_done(e, c);
+  return settle_value(e, c, failed, err);
 }
 
 const clv_work_type clv_work_forward = {
-    .ready = ready, .compute = compute, .finish = finish, .of_call = true};
+    .ready = ready, .compute = compute, .finish = finish, .needs_core_share = true};

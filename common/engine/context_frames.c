@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames come in. A frame meets its context's state (context_table.c); its handler records facts.
- * DROP and PREPARE wait for the CALLs that were sent before them. A frame that steps, takes back,
- * ends or reads waits until no work is ready or runs, and all frames behind it do: what it finds
- * does not depend on when work ends.
+ * Dispatch of frames. Each frame is an event for the state of its context (context_table.c); its
+ * handler records more events. DROP and PREPARE wait for the CALLs that were sent before them. A
+ * frame that steps, reverts, ends or reads waits until no work is ready or runs, and all frames
+ * after it wait as well, so its result does not depend on when work ends.
  */
 #include "common/engine/context_int.h"
 
@@ -23,15 +23,16 @@ void clv_contexts_free(clv_contexts *e) {
   if (!e) return;
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
   for (clv_context *c = e->open; c; c = c->next) clv_context_clear(e, c);
-  for (clv_packet *p; (p = clv_packet_list_take(&e->held)) != NULL;) clv_packet_free(p);
+  for (clv_packet *p; (p = clv_packet_list_take(&e->deferred_frames)) != NULL;) clv_packet_free(p);
   clv_outbox_free(e);
   clv_copies_done(e);
   clv_contexts_free_tables(e);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
+/* ---- END_CONTEXT and ABORT ------------------------------------------------------------------- */
 
-/* One that never came here leaves a tombstone as well: its frames may still be on their way. */
+/* Handles END_CONTEXT. A context that is unknown here leaves a tombstone as well, because its
+ * frames may still be in flight. */
 static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   clv_context *c;
   clv_err ignored;
@@ -52,25 +53,25 @@ static clv_code on_abort(clv_contexts *e, clv_packet *p, clv_err *err) {
 
 /* ---- frames that wait for CALLs -------------------------------------------------------------- */
 
-/* DROP and PREPARE wait for the CALLs that were sent before them. */
+/* Queues a DROP or PREPARE until the CALLs that were sent before it have arrived. */
 static clv_code wait_for_calls(clv_context *c, clv_packet *p, bool *ret_kept, clv_err *err) {
-  if (c->n_waiting == MAX_WAITING_FRAMES)
+  if (c->n_deferred_frames == MAX_WAITING_FRAMES)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d frames of one context wait for CALLs",
                     MAX_WAITING_FRAMES);
   p->next = NULL;
-  if (c->waiting_last)
-    c->waiting_last->next = p;
+  if (c->last_deferred_frame)
+    c->last_deferred_frame->next = p;
   else
-    c->waiting = p;
-  c->waiting_last = p;
-  c->n_waiting++;
+    c->deferred_frames = p;
+  c->last_deferred_frame = p;
+  c->n_deferred_frames++;
   *ret_kept = true;
   return CLV_OK;
 }
 
 static const struct {
   clv_context_handler *handle;
-  clv_context_event fact;
+  clv_context_event event;
 } handlers[CLV_FRAME_KINDS] = {
     [CLV_CALL] = {clv_on_call, CONTEXT_CALL},
     [CLV_DELIVER] = {clv_on_deliver, CONTEXT_DELIVER},
@@ -87,8 +88,8 @@ static void count_late(clv_contexts *e) {
   __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
 }
 
-/* What an end has spared may wait for it. */
-static clv_code after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
+/* Handles a frame that arrives after END_CONTEXT, if a retained call waits for it. */
+static clv_code handle_after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   if (!clv_context_needs_frame(e, c, &p->frame)) {
     count_late(e);
     return CLV_OK;
@@ -98,14 +99,14 @@ static clv_code after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_er
   return code;
 }
 
-/* A fact meets its context. */
-static clv_code record(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
+/* Applies the event of a frame to its context, and acts on the cell. */
+static clv_code handle_event(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
-  switch (clv_context_on_event(e, c, handlers[kind].fact)->action) {
+  switch (clv_context_on_event(e, c, handlers[kind].event)->action) {
     case CELL_RECORD:
       return handlers[kind].handle(e, c, p, err);
     case CELL_GIVE:
-      return after_end(e, c, p, err);
+      return handle_after_end(e, c, p, err);
     case CELL_REPEAT:
       clv_context_resend_failure(e, c);
       return CLV_OK;
@@ -117,27 +118,29 @@ static clv_code record(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *
   }
 }
 
-/* Are the first `n` CALLs of the context here, tensors and all? */
+/* True if the first `n` CALLs of the context have arrived completely. */
 static bool have_calls(const clv_context *c, uint64_t n) {
-  return c->calls_seen >= n && (!c->coming || c->coming->number > n);
+  return c->calls_seen >= n && (!c->announced_calls || c->announced_calls->number > n);
 }
 
-/* In the order in which they came: a PREPARE behind a DROP stays behind it. */
-static clv_code release_waiting(clv_contexts *e, clv_context *c, clv_err *err) {
-  while (c->waiting && have_calls(c, c->waiting->frame.step)) {
-    clv_packet *p = c->waiting;
-    c->waiting = p->next;
-    if (!c->waiting) c->waiting_last = NULL;
-    c->n_waiting--;
-    clv_code code = record(e, c, p, err);
+/* Handles the deferred frames whose CALLs have arrived, in order of arrival, so a PREPARE never
+ * overtakes a DROP. */
+static clv_code handle_deferred(clv_contexts *e, clv_context *c, clv_err *err) {
+  while (c->deferred_frames && have_calls(c, c->deferred_frames->frame.step)) {
+    clv_packet *p = c->deferred_frames;
+    c->deferred_frames = p->next;
+    if (!c->deferred_frames) c->last_deferred_frame = NULL;
+    c->n_deferred_frames--;
+    clv_code code = handle_event(e, c, p, err);
     clv_packet_free(p);
     CLV_TRY(code);
   }
   return CLV_OK;
 }
 
-/* What is wrong with a CALL is said once, when it is whole. */
-static void on_head(clv_contexts *e, clv_packet *p) {
+/* Handles the announcement of a CALL. Ignores errors, because the handler of the complete CALL
+ * reports them. */
+static void on_announcement(clv_contexts *e, clv_packet *p) {
   clv_context *c;
   clv_err ignored;
   if (clv_context_get_or_create(e, p->frame.context, &c, &ignored) != CLV_OK) return;
@@ -145,22 +148,23 @@ static void on_head(clv_contexts *e, clv_packet *p) {
     (void)!clv_on_call_announcement(e, c, p, &ignored);
 }
 
-static bool have_to_wait(const clv_context *c, const clv_frame *f) {
+static bool must_wait_for_calls(const clv_context *c, const clv_frame *f) {
   bool counts = f->kind == CLV_DROP || f->kind == CLV_PREPARE;
-  return counts && c->state != CONTEXT_ENDED && (c->waiting || !have_calls(c, f->step));
+  return counts && c->state != CONTEXT_ENDED && (c->deferred_frames || !have_calls(c, f->step));
 }
 
 static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_context *c;
   CLV_TRY(clv_context_get_or_create(e, p->frame.context, &c, err));
-  if (have_to_wait(c, &p->frame)) return wait_for_calls(c, p, ret_kept, err);
-  CLV_TRY(record(e, c, p, err));
-  return p->frame.kind == CLV_CALL ? release_waiting(e, c, err) : CLV_OK;
+  if (must_wait_for_calls(c, &p->frame)) return wait_for_calls(c, p, ret_kept, err);
+  CLV_TRY(handle_event(e, c, p, err));
+  return p->frame.kind == CLV_CALL ? handle_deferred(e, c, err) : CLV_OK;
 }
 
 /* ---- STATE_ frames, UNLOAD ------------------------------------------------------------------- */
 
-/* A result at once, or behind what the module's queue has. */
+/* Turns a STATE_ frame into a result, at once or after the calls and changes before it in the
+ * module's queue. */
 static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   CLV_TRY(clv_change_defer_packet(e, p, ret_kept, err));
   if (!*ret_kept) clv_outbox_add_state_frame(e, p);
@@ -168,26 +172,26 @@ static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
   return CLV_OK;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- entry points ---------------------------------------------------------------------------- */
 
 static bool is_of_module(clv_frame_kind kind) {
   return kind == CLV_STATE_GET || kind == CLV_STATE_PUT || kind == CLV_UNLOAD ||
          (kind >= CLV_STATE_SAVE && kind <= CLV_STATE_REMOVE);
 }
 
-static clv_code take(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+static clv_code handle_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   if (kind == CLV_END_CONTEXT) return on_end(e, p, err);
   if (kind == CLV_ABORT) return on_abort(e, p, err);
   if (is_of_module(kind)) return on_state(e, p, ret_kept, err);
   if (!handlers[kind].handle)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
+    return clv_fail(err, CLV_UNIMPLEMENTED, "a node does not handle %s", clv_frame_kind_name(kind));
   if (!p->head) return on_frame(e, p, ret_kept, err);
-  on_head(e, p);
+  on_announcement(e, p);
   return CLV_OK;
 }
 
-/* Whether it has to find everything done that came before it. */
+/* True for frames that must not be handled before all earlier work is done. */
 static bool waits_for_work(const clv_frame *f) {
   switch (f->kind) {
     case CLV_APPLY:
@@ -208,19 +212,20 @@ static bool waits_for_work(const clv_frame *f) {
 }
 
 clv_code clv_contexts_handle_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
-  *ret_kept = e->held.first || e->due || (e->n_work && waits_for_work(&p->frame));
-  if (!*ret_kept) return take(e, p, ret_kept, err);
-  clv_packet_list_add(&e->held, p);
+  *ret_kept =
+      e->deferred_frames.first || e->ready_changes || (e->n_work && waits_for_work(&p->frame));
+  if (!*ret_kept) return handle_frame(e, p, ret_kept, err);
+  clv_packet_list_add(&e->deferred_frames, p);
   return CLV_OK;
 }
 
 bool clv_contexts_handle_held_frame(clv_contexts *e) {
-  clv_packet *p = e->held.first;
+  clv_packet *p = e->deferred_frames.first;
   clv_err err;
   bool kept = false;
-  if (!p || e->due || (e->n_work && waits_for_work(&p->frame))) return false;
-  clv_packet_list_take(&e->held);
-  if (take(e, p, &kept, &err) != CLV_OK)
+  if (!p || e->ready_changes || (e->n_work && waits_for_work(&p->frame))) return false;
+  clv_packet_list_take(&e->deferred_frames);
+  if (handle_frame(e, p, &kept, &err) != CLV_OK)
     clv_outbox_refuse(e, p, &err);
   else if (!kept)
     clv_packet_free(p);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records given back, and how a context fails. Nothing that is ready or runs is given back: frames
- * that would do so wait (context_frames.c), nothing becomes ready while a context is closing
- * (context_end.c), and a dropped value stays until its call's work ends.
+ * Freeing records, and failing a context. A record whose work is ready or runs is never freed:
+ * frames that free records wait (context_frames.c), no work becomes ready while a context is
+ * closing (context_end.c), and a dropped value stays until its call's work has ended.
  */
 #include "common/engine/context_int.h"
 
@@ -21,7 +21,8 @@ void clv_call_release(clv_contexts *e, clv_context_call *c) {
   c->weights = NULL;
 }
 
-/* Who leads and who follows ends with the same context. */
+/* Unlinks a call from its leader and its followers. All of them belong to the same context and end
+ * with it. */
 static void leave_leader(clv_context_call *c) {
   for (clv_context_call *f = c->followers; f; f = f->next_follower) f->leader = NULL;
   if (!c->leader) return;
@@ -31,15 +32,15 @@ static void leave_leader(clv_context_call *c) {
 }
 
 void clv_call_end_announcement(clv_context_call *c) {
-  clv_context_call **at = &c->out->ctx->coming;
+  clv_context_call **at = &c->out->ctx->announced_calls;
   if (c->progress != CALL_ANNOUNCED) return;
-  while (*at != c) at = &(*at)->next_coming;
-  *at = c->next_coming;
+  while (*at != c) at = &(*at)->next_announced;
+  *at = c->next_announced;
 }
 
 void clv_call_discharge_quota(clv_contexts *e, clv_context_call *c) {
-  if (c->charged) clv_account_discharge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1);
-  c->charged = false;
+  if (c->is_charged) clv_account_discharge(clv_pool_account(e->env.pool), CLV_QUOTA_CALLS, 1);
+  c->is_charged = false;
 }
 
 static void call_free(clv_contexts *e, clv_context_call *c) {
@@ -51,8 +52,8 @@ static void call_free(clv_contexts *e, clv_context_call *c) {
   clv_queue_remove_call(e, c);
   clv_order_remove_call(c);
   clv_call_release(e, c);
-  clv_module_uncharge_tensors(c->mod, &c->holds);
-  clv_module_uncharge_tensors(c->mod, &c->passing);
+  clv_module_uncharge_tensors(c->mod, &c->charged_for_value);
+  clv_module_uncharge_tensors(c->mod, &c->charged_for_backward);
   clv_shared_err_unref(e, c->failed);
   c->out->ctx->n_calls--;
   clv_slab_recycle(&e->calls, c);
@@ -61,9 +62,9 @@ static void call_free(clv_contexts *e, clv_context_call *c) {
 /* ---- values ---------------------------------------------------------------------------------- */
 
 void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase) {
-  while (v->got && v->got->phase <= phase) {
-    clv_contribution *k = v->got;
-    v->got = k->next;
+  while (v->received_gradients && v->received_gradients->phase <= phase) {
+    clv_contribution *k = v->received_gradients;
+    v->received_gradients = k->next;
     clv_tensor_unref(k->tensor);
     clv_slab_recycle(&e->contributions, k);
   }
@@ -73,48 +74,50 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
   if (!v) return;
   for (clv_delivery *d = v->deliveries, *next; d; d = next) {
     next = d->next;
-    if (d->keep)
+    if (d->kept_ref)
       clv_outbox_add_kept_value(e, d, NULL,
                                 v->ctx->failed ? v->ctx->failed : &clv_shared_err_context_ended);
     else
       clv_slab_recycle(&e->deliveries, d);
   }
-  if (v->maker) call_free(e, v->maker);
+  if (v->producer) call_free(e, v->producer);
   clv_value_forget_gradients(e, v, UINT32_MAX);
   clv_tensor_unref(v->tensor);
-  clv_tensor_unref(v->host);
+  clv_tensor_unref(v->host_copy);
   if (v->copy) v->copy->value = NULL;
   clv_shared_err_unref(e, v->failed);
   clv_value_unlink(e, v);
 }
 
-/* A call that has not run, or has work or an order to come. */
+/* True for a call that has not run, has work, or still has a position. */
 static bool is_busy(const clv_context_call *c) {
-  return c->progress <= CALL_READY || c->work.state != WORK_IDLE || c->needed || c->followers ||
-         c->progress == CALL_WEIGHT_GRAD ||
-         c->places[ORDER_WEIGHT].position; /* which is to be counted, due or not */
+  /* its position must be counted as done, so the call stays */
+  return c->progress <= CALL_READY || c->work.state != WORK_IDLE || c->is_in_pass || c->followers ||
+         c->progress == CALL_WEIGHT_GRAD || c->places[ORDER_WEIGHT].position;
 }
 
-/* A call that is to come may take it. */
-static bool is_spared_for_a_call(const clv_value *v) { return v->spared && v->ctx->coming; }
+/* True if an announced call may still use the value. */
+static bool is_retained_for_announced_call(const clv_value *v) {
+  return v->is_retained && v->ctx->announced_calls;
+}
 
-/* A dropped value stays while something here waits for it. */
+/* Frees a dropped value, unless a consumer at this node still waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
-  bool awaited = v->uses || v->deliveries || v->copy || (v->maker && is_busy(v->maker));
-  if (v->dropped && !awaited && !is_spared_for_a_call(v)) clv_value_free(e, v);
+  bool awaited = v->uses || v->deliveries || v->copy || (v->producer && is_busy(v->producer));
+  if (v->is_dropped && !awaited && !is_retained_for_announced_call(v)) clv_value_free(e, v);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 void clv_backward_queues_free(clv_contexts *e, clv_context *c) {
   if (!c) return;
-  for (clv_backward_queue *s = c->strands, *next; s; s = next) {
+  for (clv_backward_queue *s = c->backward_queues, *next; s; s = next) {
     next = s->next;
-    for (clv_context_call *k = s->first; k; k = k->next_needed) k->needed = false;
-    clv_slab_recycle(&e->strands, s);
+    for (clv_context_call *k = s->first; k; k = k->next_in_pass) k->is_in_pass = false;
+    clv_slab_recycle(&e->backward_queue_slab, s);
   }
-  c->strands = NULL;
-  c->n_needed = 0;
+  c->backward_queues = NULL;
+  c->n_calls_in_pass = 0;
 }
 
 void clv_context_forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t module) {
@@ -126,8 +129,8 @@ void clv_context_forget_gradients(clv_contexts *e, clv_context *ctx, uint32_t mo
     }
     *at = g->next;
     clv_tensor_unref(g->block);
-    clv_module_uncharge_tensors(g->mod, &g->on_device);
-    clv_old_weights_unref(e, g->previous);
+    clv_module_uncharge_tensors(g->mod, &g->charged_on_device);
+    clv_old_weights_unref(e, g->weights_before_step);
     clv_slab_recycle(&e->gradients, g);
   }
 }
@@ -146,12 +149,12 @@ void clv_context_clear(clv_contexts *e, clv_context *c) {
 }
 
 void clv_context_forget_frames(clv_context *c) {
-  for (clv_packet *p = c->waiting, *next; p; p = next) {
+  for (clv_packet *p = c->deferred_frames, *next; p; p = next) {
     next = p->next;
     clv_packet_free(p);
   }
-  c->waiting = c->waiting_last = NULL;
-  c->n_waiting = 0;
+  c->deferred_frames = c->last_deferred_frame = NULL;
+  c->n_deferred_frames = 0;
 }
 
 void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c) {
@@ -165,12 +168,12 @@ void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c) {
 
 void clv_context_fail_followers(clv_contexts *e, clv_context *ctx) {
   for (const clv_value *v = ctx->values; v; v = v->next) {
-    if (!v->maker) continue;
-    for (clv_context_call *f = v->maker->followers; f; f = f->next_follower) {
+    if (!v->producer) continue;
+    for (clv_context_call *f = v->producer->followers; f; f = f->next_follower) {
       if (!f->failed) f->failed = clv_shared_err_ref(ctx->failed);
       clv_queue_remove_call(e, f);
     }
-    clv_call_let_followers_run(e, v->maker);
+    clv_call_let_followers_run(e, v->producer);
   }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradients of parameters in a context, by name: read, and written by a program that has
- * changed them. What is written counts from the next vote on.
+ * The gradients of parameters in a context, by name: read, or written by a program that has changed
+ * them. Written gradients count from the next vote on.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,8 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, u
   const clv_context *ctx = clv_context_find(e, id);
   const clv_module_gradient *g = ctx ? ctx->gradients : NULL;
   while (g && g->module != module) g = g->next;
-  if (g && !(g->filled && g->weights_filled)) return false; /* a step in turn took them */
+  /* a planned step has used them up */
+  if (g && !(g->input_part_done && g->weight_part_done)) return false;
   for (int i = 0; g && i < g->mod->params->n; i++) {
     const clv_param *p = &g->mod->params->list[i];
     if (!p->trainable || p->frozen || index-- != 0) continue;
@@ -33,7 +34,7 @@ clv_code clv_contexts_find_gradient_item(clv_contexts *e, const clv_frame *f, cl
   const clv_context *ctx = clv_context_find(e, f->context);
   if (ctx && ctx->pass != PASS_NONE)
     return clv_fail(err, CLV_PRECONDITION,
-                    "a gradient of module %u is written while backward pass %u is in progress",
+                    "cannot write a gradient of module %u while backward pass %u is in progress",
                     f->module, ctx->phase);
   for (uint32_t i = 0; clv_contexts_gradient_item(e, f->context, f->module, i, ret); i++)
     if (strcmp(ret->name, f->state.name) == 0) return CLV_OK;

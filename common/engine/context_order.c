@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a context at this node. What the program gave a position (forwards, backwards,
- * gradients of parameters, steps) runs in ascending positions, one after the other without a gap,
- * each as soon as what it needs is here. This is how an instruction list of a schedule is executed:
- * position i is instruction i of this node. What has no position runs when it is ready, as ever.
+ * The order of a context at this node. Forwards, backwards, weight parts and steps to which the
+ * program gave a position run in ascending positions without a gap, each as soon as its inputs have
+ * arrived. This executes the instruction list of a schedule: position i is instruction i of this
+ * node. Work without a position runs when it is ready.
  *
- * Each kind has a queue; frames bring positions nearly in order, so that joining is quick, and what
- * is due is the head of one of the four.
+ * Each kind has a queue sorted by position. Frames bring positions nearly in order, so inserting is
+ * quick. The next position is the head of one of the four queues.
  */
 #include <string.h>
 
 #include "common/engine/context_int.h"
 
-static clv_code join(clv_contexts *e, clv_context *ctx, clv_order_kind kind, clv_order_entry *p,
-                     uint32_t at, clv_err *err) {
+static clv_code insert(clv_contexts *e, clv_context *ctx, clv_order_kind kind, clv_order_entry *p,
+                       uint32_t at, clv_err *err) {
   clv_order_queue *l = &ctx->order[kind];
   if (at <= ctx->positions_done)
-    return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u are done", at,
+    return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u positions are done", at,
                     ctx->positions_done);
   bool at_head = l->first && at < l->first->position;
   clv_order_entry *before = at_head ? NULL : l->last;
   while (before && before->position > at) before = before->prev;
-  bool begun = ctx->position_begun && at == ctx->positions_done + 1;
+  bool begun = ctx->position_started && at == ctx->positions_done + 1;
   if (begun || (before && before->position == at))
     return clv_fail(err, CLV_EXISTS, "position %u is taken", at);
   p->position = at;
@@ -42,13 +42,13 @@ void clv_order_remove(clv_context *ctx, clv_order_kind kind, clv_order_entry *p)
 }
 
 bool clv_order_is_due(const clv_context *ctx, const clv_order_entry *p) {
-  return !ctx->position_begun && p->position == ctx->positions_done + 1;
+  return !ctx->position_started && p->position == ctx->positions_done + 1;
 }
 
 void clv_order_advance(clv_contexts *e, clv_context *ctx) {
   if (!ctx) return;
   ctx->positions_done++;
-  ctx->position_begun = false;
+  ctx->position_started = false;
   clv_context_mark_dirty(e, ctx);
 }
 
@@ -62,10 +62,10 @@ clv_code clv_order_add_call(clv_contexts *e, clv_context_call *c, const clv_fram
   clv_context *ctx = c->out->ctx;
   clv_code code = CLV_OK;
   for (clv_order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
-    if (positions[k]) code = join(e, ctx, k, &c->places[k], positions[k], err);
+    if (positions[k]) code = insert(e, ctx, k, &c->places[k], positions[k], err);
   if (code != CLV_OK) clv_order_remove_call(c);
-  c->in_order = c->places[ORDER_FORWARD].position;
-  c->n_missing += c->in_order;
+  c->has_position = c->places[ORDER_FORWARD].position;
+  c->n_missing += c->has_position;
   return code;
 }
 
@@ -79,13 +79,13 @@ void clv_order_remove_call(clv_context_call *c) {
 static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_module *m = clv_contexts_module(e, f->module);
   if (!m || !m->optim)
-    return clv_fail(err, CLV_NOT_FOUND, "module %u is not here, or has no optimiser", f->module);
+    return clv_fail(err, CLV_NOT_FOUND, "module %u is not loaded at this node, or has no optimiser",
+                    f->module);
   if (m->pins || clv_module_has_trainable_ties(m))
-    return clv_fail(
-        err, CLV_PRECONDITION,
-        "module %u shares a parameter, whose gradient is whole at the end of a backward "
-        "pass: it does not step before",
-        f->module);
+    return clv_fail(err, CLV_PRECONDITION,
+                    "module %u has tied parameters, whose gradients are complete only at the end "
+                    "of a backward pass: its step cannot have a position",
+                    f->module);
   if (1 + f->commit.n_more_lrs < clv_optim_n_groups(m->optim))
     return clv_fail(err, CLV_PRECONDITION, "%u learning rate%s for %zu groups of module %u",
                     1 + f->commit.n_more_lrs, CLV_S(1 + f->commit.n_more_lrs),
@@ -99,30 +99,30 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   CLV_TRY(clv_contexts_slab_alloc(e, &e->steps, &s, err));
   s->module = f->module;
   s->scale = f->commit.scale;
-  s->keep = f->commit.keep;
+  s->saves_weights = f->commit.keep;
   s->n_rates = 1 + f->commit.n_more_lrs;
   s->rates[0] = f->commit.lr;
   for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.more_lrs[i - 1];
-  clv_code code = join(e, ctx, ORDER_STEP, &s->place, f->commit.position, err);
+  clv_code code = insert(e, ctx, ORDER_STEP, &s->place, f->commit.position, err);
   if (code != CLV_OK) clv_slab_recycle(&e->steps, s);
   return code;
 }
 
-/* ---- what is due ----------------------------------------------------------------------------- */
+/* ---- starting due work ----------------------------------------------------------------------- */
 
-/* Its inputs may be missing, and nothing else runs until they are here. */
+/* Starts a forward. If inputs are missing, no other positioned work runs until they arrive. */
 static void forward_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
-  ctx->position_begun = true;
+  ctx->position_started = true;
   clv_order_remove(ctx, ORDER_FORWARD, p);
   clv_call_dependency_done(e, clv_order_entry_call(p, ORDER_FORWARD));
 }
 
-/* It may wait for its gradients still (context_pass.c). */
+/* Does nothing: context_pass.c starts the backward when its gradients have arrived. */
 static void backward_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   (void)e, (void)ctx, (void)p;
 }
 
-/* Without a backward before it there is nothing to compute; it counts all the same. */
+/* Starts a weight part. Without an input part before it, it computes nothing but counts as done. */
 static void weight_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   clv_context_call *c = clv_order_entry_call(p, ORDER_WEIGHT);
   if (c->work.state != WORK_IDLE) return;
@@ -134,8 +134,9 @@ static void step_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   if (s->work.state == WORK_IDLE) clv_work_enqueue(e, &s->work, WORK_STEP, ctx, s->module);
 }
 
-static void (*const due[ORDER_KINDS])(clv_contexts *e, clv_context *ctx, clv_order_entry *p) = {
-    forward_due, backward_due, weight_due, step_due};
+static void (*const start_due[ORDER_KINDS])(clv_contexts *e, clv_context *ctx,
+                                            clv_order_entry *p) = {forward_due, backward_due,
+                                                                   weight_due, step_due};
 
 clv_code clv_order_start_due(clv_contexts *e, clv_context *ctx, clv_err *err) {
   for (clv_order_kind k = 0; k < ORDER_KINDS; k++) {
@@ -143,7 +144,7 @@ clv_code clv_order_start_due(clv_contexts *e, clv_context *ctx, clv_err *err) {
     if (p && p->position <= ctx->positions_done)
       return clv_fail(err, CLV_EXISTS, "position %u is given twice", p->position);
     if (!p || !clv_order_is_due(ctx, p)) continue;
-    due[k](e, ctx, p);
+    start_due[k](e, ctx, p);
     return CLV_OK;
   }
   return CLV_OK;
@@ -157,5 +158,5 @@ void clv_order_free(clv_contexts *e, clv_context *ctx) {
   }
   memset(ctx->order, 0, sizeof ctx->order);
   ctx->positions_done = 0;
-  ctx->position_begun = false;
+  ctx->position_started = false;
 }

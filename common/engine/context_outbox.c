@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The exit of the engine: what comes of its work waits here until the node takes it, which it does
- * after each piece of work. Nothing of the engine calls the node.
+ * The outbox of the engine: results of work wait here until the node takes them, after each piece
+ * of work. The engine never calls the node.
  */
 #include <string.h>
 
@@ -21,7 +21,7 @@ clv_packet *clv_packet_list_take(clv_packet_list *l) {
   return p;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- adding results -------------------------------------------------------------------------- */
 
 clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
                                uint64_t message, uint32_t name, clv_packet **ret, clv_err *err) {
@@ -35,7 +35,7 @@ clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_c
 void clv_outbox_send(clv_contexts *e, clv_packet *p) { clv_packet_list_add(&e->send, p); }
 
 bool clv_outbox_can_stream(const clv_contexts *e, uint32_t name, size_t bytes) {
-  return (name || !e->env.program) && bytes > CLV_WIRE_INLINE_MAX;
+  return (name || !e->env.has_program) && bytes > CLV_WIRE_INLINE_MAX;
 }
 
 void clv_outbox_add_state_frame(clv_contexts *e, clv_packet *p) {
@@ -53,11 +53,11 @@ void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *ten
   d->next = NULL;
   d->tensor = tensor ? clv_tensor_ref(tensor) : NULL;
   d->failed = failed ? clv_shared_err_ref(failed) : NULL;
-  *(e->kept_last ? &e->kept_last->next : &e->kept) = d;
-  e->kept_last = d;
+  *(e->last_kept_result ? &e->last_kept_result->next : &e->kept_results) = d;
+  e->last_kept_result = d;
 }
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- taking results -------------------------------------------------------------------------- */
 
 static bool packet_of(clv_packet_list *l, clv_result_kind kind, clv_result *ret) {
   *ret = (clv_result){.kind = kind, .packet = clv_packet_list_take(l)};
@@ -65,12 +65,12 @@ static bool packet_of(clv_packet_list *l, clv_result_kind kind, clv_result *ret)
 }
 
 static bool kept_value(clv_contexts *e, clv_result *ret) {
-  clv_delivery *d = e->kept;
+  clv_delivery *d = e->kept_results;
   if (!d) return false;
-  e->kept = d->next;
-  if (!e->kept) e->kept_last = NULL;
+  e->kept_results = d->next;
+  if (!e->kept_results) e->last_kept_result = NULL;
   *ret = (clv_result){
-      .kind = CLV_RESULT_KEPT, .ref = d->keep, .tensor = d->tensor, .failed = d->failed};
+      .kind = CLV_RESULT_KEPT, .ref = d->kept_ref, .tensor = d->tensor, .failed = d->failed};
   clv_slab_recycle(&e->deliveries, d);
   return true;
 }

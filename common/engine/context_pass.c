@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward passes: PREPARE says which calls take part and how many gradients come for each. Those
- * of one module run in the order in which it lists them, each when its gradients are here, so that
- * every sum has one order; modules do not wait for each other.
+ * Backward passes: PREPARE lists the calls that take part, with the number of gradients for each.
+ * The calls of one module run in the order of the list, each when its gradients have arrived, so
+ * every sum has a fixed order. Modules do not wait for each other.
  */
 #include "common/engine/context_int.h"
 
@@ -12,11 +12,11 @@
 
 clv_code clv_pass_add_gradient(clv_contexts *e, clv_value *v, uint32_t phase, uint32_t order,
                                clv_tensor *t, clv_err *err) {
-  clv_contribution **at = &v->got, *k;
+  clv_contribution **at = &v->received_gradients, *k;
   uint32_t before = 0;
   for (; *at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)); before++)
     at = &(*at)->next;
-  if (before >= 2 * CLV_WIRE_CONTRIBUTIONS) /* those of a pass and of the next */
+  if (before >= 2 * CLV_WIRE_CONTRIBUTIONS) /* gradients of a pass and of the next one */
     return clv_fail(err, CLV_EXHAUSTED, "more than %u gradients of call %llu wait", before,
                     (unsigned long long)v->id);
   if (*at && (*at)->phase == phase && (*at)->order == order)
@@ -26,13 +26,14 @@ clv_code clv_pass_add_gradient(clv_contexts *e, clv_value *v, uint32_t phase, ui
   *k = (clv_contribution){.next = *at, .phase = phase, .order = order};
   if (t) k->tensor = clv_tensor_ref(t);
   *at = k;
-  if (v->maker) clv_context_mark_dirty(e, v->ctx);
+  if (v->producer) clv_context_mark_dirty(e, v->ctx);
   return CLV_OK;
 }
 
 static uint32_t count_got(const clv_context_call *c, uint32_t phase) {
   uint32_t n = 0;
-  for (const clv_contribution *k = c->out->got; k; k = k->next) n += k->phase == phase;
+  for (const clv_contribution *k = c->out->received_gradients; k; k = k->next)
+    n += k->phase == phase;
   return n;
 }
 
@@ -44,22 +45,22 @@ void clv_contributions_free(clv_contexts *e, clv_contribution *first) {
   }
 }
 
-/* ---- what is ready --------------------------------------------------------------------------- */
+/* ---- starting ready calls -------------------------------------------------------------------- */
 
-/* The first of the strand has had its part. */
-static void pop_needed(clv_context *ctx, clv_context_call *c) {
-  clv_backward_queue *s = ctx->strands;
+/* Removes the first call of its module's backward queue. */
+static void pop_call(clv_context *ctx, clv_context_call *c) {
+  clv_backward_queue *s = ctx->backward_queues;
   while (s->first != c) s = s->next;
-  s->first = c->next_needed;
-  ctx->n_needed--;
-  c->needed = false;
-  c->root = 0;
+  s->first = c->next_in_pass;
+  ctx->n_calls_in_pass--;
+  c->is_in_pass = false;
+  c->root_gradient = 0;
   memset(c->targets, 0, sizeof c->targets);
 }
 
 void clv_pass_call_done(clv_contexts *e, clv_context_call *c) {
   clv_context *ctx = c->out->ctx;
-  pop_needed(ctx, c);
+  pop_call(ctx, c);
   if (c->places[ORDER_BACKWARD].position) {
     clv_order_remove(ctx, ORDER_BACKWARD, &c->places[ORDER_BACKWARD]);
     clv_order_advance(e, ctx);
@@ -70,17 +71,18 @@ void clv_pass_call_done(clv_contexts *e, clv_context_call *c) {
   clv_context_mark_dirty(e, ctx);
 }
 
-/* Whether the strand's next call can run, or be refused. */
-static bool has_come(const clv_contexts *e, const clv_context *ctx, const clv_backward_queue *s) {
+/* True if the next call of a backward queue can run, or must be refused now. */
+static bool can_run_next(const clv_contexts *e, const clv_context *ctx,
+                         const clv_backward_queue *s) {
   const clv_context_call *c = s->first;
   if (!c || c->progress <= CALL_READY || c->work.state != WORK_IDLE) return false;
   const clv_order_entry *p = &c->places[ORDER_BACKWARD];
   if (p->position && !clv_order_is_due(ctx, p)) return false;
-  if (clv_queue_has_change_before(e, c->module, ctx->prepared)) return false;
+  if (clv_queue_has_change_before(e, c->module, ctx->prepare_number)) return false;
   return c->out->failed || count_got(c, ctx->phase) >= c->contributions;
 }
 
-static clv_code refused(const clv_context_call *c, const clv_cell *cell, clv_err *err) {
+static clv_code fail_backward(const clv_context_call *c, const clv_cell *cell, clv_err *err) {
   const char *why = c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
                                                  : "it was made without TRAINING";
   bool alone = c->progress == CALL_NO_BACKWARD;
@@ -88,31 +90,32 @@ static clv_code refused(const clv_context_call *c, const clv_cell *cell, clv_err
                   c->module, cell->text, alone ? ": " : "", alone ? why : "");
 }
 
-static clv_code no_place(const clv_context_call *c, uint32_t order, clv_err *err) {
-  return clv_fail(err, CLV_INVALID, "call %llu has no place %u for a gradient: %u are announced",
-                  (unsigned long long)c->out->id, order, c->contributions);
+static clv_code fail_order(const clv_context_call *c, uint32_t order, clv_err *err) {
+  return clv_fail(err, CLV_INVALID,
+                  "gradient %u of call %llu is out of range: its PREPARE announces %u", order,
+                  (unsigned long long)c->out->id, c->contributions);
 }
 
-/* Of those that came ahead of the pass, too. */
+/* Checks the order numbers of all gradients, including those that arrived before the pass. */
 static clv_code check_orders(const clv_context_call *c, uint32_t phase, clv_err *err) {
-  for (const clv_contribution *k = c->out->got; k; k = k->next)
-    if (k->phase == phase && k->order >= c->contributions) return no_place(c, k->order, err);
+  for (const clv_contribution *k = c->out->received_gradients; k; k = k->next)
+    if (k->phase == phase && k->order >= c->contributions) return fail_order(c, k->order, err);
   return CLV_OK;
 }
 
-/* Its gradients are here: its backward is ready. */
+/* Makes the backward of a call ready, whose gradients have all arrived. */
 static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {
   CLV_TRY(check_orders(c, ctx->phase, err));
   bool again = c->progress == CALL_RETAINED;
   const clv_cell *cell = clv_call_on_event(e, c, CALL_BACKWARD_DUE);
-  if (cell->action == CELL_REFUSE) return refused(c, cell, err);
+  if (cell->action == CELL_REFUSE) return fail_backward(c, cell, err);
   if (cell->action != CELL_BEGIN) return CLV_OK;
-  c->again = again;
+  c->is_recompute = again;
   clv_work_enqueue(e, &c->work, WORK_INPUT_GRAD, ctx, c->module);
   return CLV_OK;
 }
 
-/* Returns false when the context has failed, and the strands with it. */
+/* Returns false if the context has failed, which frees its backward queues. */
 static bool make_next_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c) {
   clv_err why;
   if (c->out->failed) {
@@ -125,13 +128,13 @@ static bool make_next_ready(clv_contexts *e, clv_context *ctx, clv_context_call 
 }
 
 static bool is_done(const clv_context *ctx) {
-  return ctx->pass == PASS_ACTIVE && !ctx->n_needed && !ctx->order[ORDER_WEIGHT].first &&
+  return ctx->pass == PASS_ACTIVE && !ctx->n_calls_in_pass && !ctx->order[ORDER_WEIGHT].first &&
          !ctx->order[ORDER_STEP].first;
 }
 
 void clv_pass_start_ready(clv_contexts *e, clv_context *ctx) {
-  for (clv_backward_queue *s = ctx->strands; s; s = s->next)
-    if (has_come(e, ctx, s) && !make_next_ready(e, ctx, s->first)) return;
+  for (clv_backward_queue *s = ctx->backward_queues; s; s = s->next)
+    if (can_run_next(e, ctx, s) && !make_next_ready(e, ctx, s->first)) return;
   if (!is_done(ctx)) return;
   clv_backward_queues_free(e, ctx);
   clv_pass_on_event(e, ctx, PASS_DONE);
@@ -140,22 +143,21 @@ void clv_pass_start_ready(clv_contexts *e, clv_context *ctx) {
 
 /* ---- PREPARE and GRADIENT -------------------------------------------------------------------- */
 
-/* Behind what the pass has of the same module already. */
-static clv_code append_needed(clv_contexts *e, clv_context *ctx, clv_context_call *c,
-                              clv_err *err) {
-  clv_backward_queue **at = &ctx->strands;
+/* Appends a call to the backward queue of its module. */
+static clv_code append_call(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {
+  clv_backward_queue **at = &ctx->backward_queues;
   while (*at && (*at)->module != c->module) at = &(*at)->next;
   if (!*at) {
-    CLV_TRY(clv_contexts_slab_alloc(e, &e->strands, at, err));
+    CLV_TRY(clv_contexts_slab_alloc(e, &e->backward_queue_slab, at, err));
     (*at)->module = c->module;
   }
   clv_backward_queue *s = *at;
-  c->next_needed = NULL;
-  *(s->first ? &s->last->next_needed : &s->first) = c;
+  c->next_in_pass = NULL;
+  *(s->first ? &s->last->next_in_pass : &s->first) = c;
   s->last = c;
-  if (c->mod) ctx->took_part[c->module / 8] |= (uint8_t)(1u << (c->module % 8));
-  ctx->n_needed++;
-  c->needed = true;
+  if (c->mod) ctx->was_in_pass[c->module / 8] |= (uint8_t)(1u << (c->module % 8));
+  ctx->n_calls_in_pass++;
+  c->is_in_pass = true;
   return CLV_OK;
 }
 
@@ -164,9 +166,10 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
   for (uint32_t i = first; i < first + n; i++) {
     const clv_target *t = &f->backward.targets[i];
     if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
-      return clv_fail(err, CLV_INVALID, "input %u of call %llu was not to have a gradient", t->slot,
-                      (unsigned long long)c->out->id);
-    if (c->arg[t->slot] && c->arg[t->slot] != t->value) /* a leaf that came along may have no id */
+      return clv_fail(err, CLV_INVALID, "input %u of call %llu was called without a gradient",
+                      t->slot, (unsigned long long)c->out->id);
+    if (c->arg[t->slot] &&
+        c->arg[t->slot] != t->value) /* a leaf that the CALL carried may have no id */
       return clv_fail(err, CLV_INVALID, "input %u of call %llu was value %llu, not %llu", t->slot,
                       (unsigned long long)c->out->id, (unsigned long long)c->arg[t->slot],
                       (unsigned long long)t->value);
@@ -178,24 +181,24 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
   return CLV_OK;
 }
 
-/* A pass has a call once: also when the first part of its backward is done, and the second waits
- * for its position. */
-static bool takes_part(const clv_context_call *c) {
-  return c->needed || c->progress == CALL_WEIGHT_GRAD;
+/* True if the call is part of the pass already. A call whose input part is done still is, while its
+ * weight part waits for its position. */
+static bool is_part_of_pass(const clv_context_call *c) {
+  return c->is_in_pass || c->progress == CALL_WEIGHT_GRAD;
 }
 
-static clv_code take_needed(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
+static clv_code add_calls(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   uint32_t first = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
     clv_value *v = clv_context_find_value(e, ctx, n->call);
-    clv_context_call *c = v ? v->maker : NULL;
-    if (!c || takes_part(c))
+    clv_context_call *c = v ? v->producer : NULL;
+    if (!c || is_part_of_pass(c))
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llu is %s",
-                      (unsigned long long)n->call, c ? "named twice" : "not here");
-    c->root = n->root;
+                      (unsigned long long)n->call, c ? "named twice" : "not known at this node");
+    c->root_gradient = n->root;
     c->contributions = n->contributions;
-    CLV_TRY(append_needed(e, ctx, c, err));
+    CLV_TRY(append_call(e, ctx, c, err));
     CLV_TRY(take_targets(e, c, f, first, n->n_targets, err));
     first += n->n_targets;
   }
@@ -203,10 +206,10 @@ static clv_code take_needed(clv_contexts *e, clv_context *ctx, const clv_frame *
 }
 
 static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
-  clv_pass_event fact = f->phase > ctx->phase    ? PASS_PREPARE_LATER
-                        : f->phase == ctx->phase ? PASS_PREPARE_SAME
-                                                 : PASS_PREPARE_EARLIER;
-  const clv_cell *cell = clv_pass_on_event(e, ctx, fact);
+  clv_pass_event event = f->phase > ctx->phase    ? PASS_PREPARE_LATER
+                         : f->phase == ctx->phase ? PASS_PREPARE_SAME
+                                                  : PASS_PREPARE_EARLIER;
+  const clv_cell *cell = clv_pass_on_event(e, ctx, event);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "PREPARE of phase %u, but phase %u %s", f->phase, ctx->phase,
                     cell->text);
@@ -217,35 +220,36 @@ static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *
                     "PREPARE of phase %u; the next, with %u skipped, is %llu", f->phase,
                     f->backward.skipped, (unsigned long long)next);
   ctx->phase = f->phase;
-  ctx->prepared = ++e->n_events;
+  ctx->prepare_number = ++e->n_events;
   return CLV_OK;
 }
 
-static clv_code prepare(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
+static clv_code handle_prepare(clv_contexts *e, clv_context *ctx, const clv_frame *f,
+                               clv_err *err) {
   CLV_TRY(begin_phase(e, ctx, f, err));
   if (!f->backward.more) clv_pass_on_event(e, ctx, PASS_COLLECTED);
   ctx->retain = f->backward.retain;
   ctx->vote = f->backward.vote;
-  return take_needed(e, ctx, f, err);
+  return add_calls(e, ctx, f, err);
 }
 
 clv_code clv_on_prepare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
   (void)err;
-  if (prepare(e, ctx, &p->frame, &why) != CLV_OK)
+  if (handle_prepare(e, ctx, &p->frame, &why) != CLV_OK)
     clv_context_fail_in_module(e, ctx, &why, CLV_MODULE_ALL);
   else
     clv_context_mark_dirty(e, ctx);
   return CLV_OK;
 }
 
-/* Where a GRADIENT stands beside the pass. A call whose gradients are being added up is over. */
-static clv_pass_event fact_of(const clv_context *ctx, const clv_value *v, uint32_t phase) {
+/* Returns the pass event of a GRADIENT. A call that is summing its gradients takes no more. */
+static clv_pass_event gradient_event(const clv_context *ctx, const clv_value *v, uint32_t phase) {
   if (!phase || phase < ctx->phase) return PASS_GRADIENT_EARLIER;
   if (phase > ctx->phase) return PASS_GRADIENT_LATER;
-  const clv_context_call *c = v->maker;
+  const clv_context_call *c = v->producer;
   bool begun = c && (c->progress == CALL_BACKWARD || c->progress == CALL_WEIGHT_GRAD);
-  return c && c->needed && !begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
+  return c && c->is_in_pass && !begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
 }
 
 static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packet *p,
@@ -256,12 +260,13 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
   clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_GRADIENT, &action, err));
-  const clv_cell *cell = clv_pass_on_event(e, ctx, fact_of(ctx, v, f->phase));
+  const clv_cell *cell = clv_pass_on_event(e, ctx, gradient_event(ctx, v, f->phase));
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "a gradient of phase %u for call %llu %s", f->phase,
                     (unsigned long long)f->message, cell->text);
-  bool announced = f->phase == ctx->phase && v->maker && v->maker->needed;
-  if (announced && f->order >= v->maker->contributions) return no_place(v->maker, f->order, err);
+  bool announced = f->phase == ctx->phase && v->producer && v->producer->is_in_pass;
+  if (announced && f->order >= v->producer->contributions)
+    return fail_order(v->producer, f->order, err);
   return clv_pass_add_gradient(e, v, f->phase, f->order, f->n_tensors ? p->tensor[0] : NULL, err);
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queues of modules: what keeps results from depending on timing. Each module has a queue of
- * the calls and changes that have come and have not been done: calls wait for inputs, and changes
- * (APPLY, REVERT, STATE_PUT; reads of state) for the calls before them.
+ * The queues of modules, which make results independent of timing. Each module has a queue of the
+ * calls and changes that have arrived and are not done: calls wait for inputs; changes (APPLY,
+ * REVERT, STATE_PUT, reads of state) wait for the calls before them.
  *
- * A change is ready when it is the first of the queue of every module that it means; a call may run
- * when no change stands before it. In a module with running statistics a call must be the first:
- * these calls run in ascending id. Calls depend on smaller ids alone, and changes on what came
- * before them, so nothing waits for itself; the end of a context takes its calls out of the queue.
+ * A change is ready when it is the head of the queue of every module that it changes. A call may
+ * run when no change is before it. In a module with running statistics a call must be the head, so
+ * these calls run in ascending id. There is no deadlock, because calls depend on smaller ids alone
+ * and changes on earlier arrivals. The end of a context removes its calls from the queues.
  */
 #include <string.h>
 
@@ -15,14 +15,14 @@
 
 static clv_module_queue *queue_of(clv_contexts *e, uint32_t module) { return &e->queues[module]; }
 
-static void mark(clv_contexts *e, clv_module_queue *l) {
-  if (l->marked) return;
-  l->marked = true;
-  l->next_marked = e->marked;
-  e->marked = l;
+static void mark_dirty(clv_contexts *e, clv_module_queue *l) {
+  if (l->is_dirty) return;
+  l->is_dirty = true;
+  l->next_dirty = e->dirty_queues;
+  e->dirty_queues = l;
 }
 
-/* Behind `after`; NULL: at the head. */
+/* Links an entry after `after`; NULL: at the head. */
 static void link_entry(clv_module_queue *l, clv_queue_entry *t, clv_queue_entry *after) {
   t->queue = l;
   t->prev = after;
@@ -31,13 +31,13 @@ static void link_entry(clv_module_queue *l, clv_queue_entry *t, clv_queue_entry 
   *(after ? &after->next : &l->first) = t;
 }
 
-static void leave(clv_contexts *e, clv_queue_entry *t) {
+static void unlink_entry(clv_contexts *e, clv_queue_entry *t) {
   clv_module_queue *l = t->queue;
   *(t->prev ? &t->prev->next : &l->first) = t->next;
   *(t->next ? &t->next->prev : &l->last) = t->prev;
   t->queue = NULL;
   if (t->change) l->n_changes--;
-  if (t->change || l->n_changes || l->ordered) mark(e, l);
+  if (t->change || l->n_changes || l->runs_in_id_order) mark_dirty(e, l);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -49,7 +49,8 @@ void clv_call_dependency_done(clv_contexts *e, clv_context_call *c) {
   clv_work_enqueue(e, &c->work, WORK_FORWARD, c->out->ctx, c->mod ? c->module : CLV_MODULE_ALL);
 }
 
-/* In a module with running statistics; what is ready has run, as far as others are concerned. */
+/* True if call `c` goes before `other` in a module with running statistics. Calls that are ready
+ * already keep their place. */
 static bool may_overtake(const clv_context_call *c, const clv_context_call *other) {
   return other && other->out->id > c->out->id && other->progress <= CALL_WAITING;
 }
@@ -57,41 +58,42 @@ static bool may_overtake(const clv_context_call *c, const clv_context_call *othe
 void clv_queue_add_call(clv_contexts *e, clv_context_call *c) {
   clv_module_queue *l = queue_of(e, c->module);
   clv_queue_entry *after = l->last;
-  l->ordered = clv_module_buffer_bytes(c->mod) > 0;
-  while (l->ordered && after && may_overtake(c, after->call)) after = after->prev;
+  l->runs_in_id_order = clv_module_buffer_bytes(c->mod) > 0;
+  while (l->runs_in_id_order && after && may_overtake(c, after->call)) after = after->prev;
   c->queue_entry.call = c;
   c->n_missing++;
   link_entry(l, &c->queue_entry, after);
   clv_queue_entry *next = c->queue_entry.next;
-  if (next && next->granted) { /* it came first, but is not the first any more */
-    next->granted = false;
+  if (next && next->is_granted) { /* `next` was the head before; it must wait now */
+    next->is_granted = false;
     next->call->n_missing++;
   }
-  if (l->ordered ? l->first != &c->queue_entry : l->n_changes > 0) return;
-  c->queue_entry.granted = true;
+  if (l->runs_in_id_order ? l->first != &c->queue_entry : l->n_changes > 0) return;
+  c->queue_entry.is_granted = true;
   c->n_missing--;
 }
 
 void clv_queue_remove_call(clv_contexts *e, clv_context_call *c) {
   if (!c->queue_entry.queue) return;
-  if (!c->queue_entry.granted) c->n_missing--;
-  c->queue_entry.granted = true;
-  leave(e, &c->queue_entry);
+  if (!c->queue_entry.is_granted) c->n_missing--;
+  c->queue_entry.is_granted = true;
+  unlink_entry(e, &c->queue_entry);
 }
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* It starts when no other work is left (clv_changes_start_due). */
-static void change_is_ready(clv_contexts *e, clv_change *k) {
-  k->next_due = NULL;
-  *(e->due ? &e->due_last->next_due : &e->due) = k;
-  e->due_last = k;
+/* Queues a change whose entries are all heads. It starts when no other work is left
+ * (clv_changes_start_due). */
+static void make_change_ready(clv_contexts *e, clv_change *k) {
+  k->next_ready = NULL;
+  *(e->ready_changes ? &e->last_ready_change->next_ready : &e->ready_changes) = k;
+  e->last_ready_change = k;
 }
 
 bool clv_changes_start_due(clv_contexts *e) {
-  clv_change *k = e->due;
+  clv_change *k = e->ready_changes;
   if (!k || e->n_work) return false;
-  e->due = k->next_due;
+  e->ready_changes = k->next_ready;
   clv_work_enqueue(e, &k->work, WORK_CHANGE, NULL,
                    k->entries ? k->entries->module : CLV_MODULE_ALL);
   return true;
@@ -101,8 +103,8 @@ clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_ch
                         clv_err *err) {
   clv_change *k;
   CLV_TRY(clv_contexts_slab_alloc(e, &e->changes, &k, err));
-  k->silent = f->kind == CLV_END_CONTEXT;
-  k->kind = k->silent ? CLV_APPLY : f->kind;
+  k->has_no_answer = f->kind == CLV_END_CONTEXT;
+  k->kind = k->has_no_answer ? CLV_APPLY : f->kind;
   k->context = id;
   k->message = f->message;
   k->module = f->module;
@@ -112,8 +114,8 @@ clv_code clv_change_new(clv_contexts *e, const clv_frame *f, uint64_t id, clv_ch
   k->scale = f->commit.scale;
   k->number = ++e->n_events;
   k->next = e->waiting_changes;
-  k->at = &e->waiting_changes;
-  if (k->next) k->next->at = &k->next;
+  k->prev_next = &e->waiting_changes;
+  if (k->next) k->next->prev_next = &k->next;
   e->waiting_changes = k;
   *ret = k;
   return CLV_OK;
@@ -137,21 +139,21 @@ void clv_change_enqueue(clv_contexts *e, clv_change *k) {
     link_entry(l, t, l->last);
     l->n_changes++;
     k->n_missing++;
-    mark(e, l);
+    mark_dirty(e, l);
   }
-  if (!k->n_missing) change_is_ready(e, k);
+  if (!k->n_missing) make_change_ready(e, k);
 }
 
 void clv_change_free(clv_contexts *e, clv_change *k) {
   if (!k) return;
   for (clv_queue_entry *t = k->entries, *next; t; t = next) {
     next = t->next_of_change;
-    if (t->queue) leave(e, t);
+    if (t->queue) unlink_entry(e, t);
     clv_tensor_unref(t->gradients);
     clv_slab_recycle(&e->entries, t);
   }
-  *k->at = k->next;
-  if (k->next) k->next->at = k->at;
+  *k->prev_next = k->next;
+  if (k->next) k->next->prev_next = k->prev_next;
   clv_packet_free(k->packet);
   clv_slab_recycle(&e->changes, k);
 }
@@ -164,17 +166,17 @@ bool clv_queue_has_change_before(const clv_contexts *e, uint32_t module, uint64_
   return false;
 }
 
-/* Whether the calls of a module that is tied to m have to be done before its weights are written;
- * the change means them as well. */
-static clv_code hold_followers(clv_contexts *e, const clv_module *m, clv_change *k, bool *ret_any,
-                               clv_err *err) {
+/* Finds modules tied to m whose calls must be done before m's weights are written, and adds them to
+ * the change. k NULL: only sets *ret_any. */
+static clv_code wait_for_tied_calls(clv_contexts *e, const clv_module *m, clv_change *k,
+                                    bool *ret_any, clv_err *err) {
   for (uint32_t i = 0; m->pins && i < CLV_MODULE_ALL; i++) {
     const clv_module *other = clv_contexts_module(e, i);
     if (!other || !e->queues[i].first || !clv_module_is_tied_to(other, m)) continue;
     *ret_any = true;
     if (!k) continue;
     CLV_TRY(clv_change_add_module(e, k, i, NULL, err));
-    k->entries->follows = true;
+    k->entries->waits_for_tied_owner = true;
   }
   return CLV_OK;
 }
@@ -183,7 +185,7 @@ static clv_code wait_for_calls(clv_contexts *e, clv_change *k, clv_packet *p, cl
   bool any;
   CLV_TRY(clv_change_add_module(e, k, p->frame.module, NULL, err));
   if (p->frame.kind == CLV_STATE_PUT)
-    CLV_TRY(hold_followers(e, clv_contexts_module_of_frame(e, &p->frame), k, &any, err));
+    CLV_TRY(wait_for_tied_calls(e, clv_contexts_module_of_frame(e, &p->frame), k, &any, err));
   k->packet = p;
   clv_change_enqueue(e, k);
   return CLV_OK;
@@ -197,11 +199,11 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
   bool gradients = f->state.what == CLV_STATE_GRADIENTS;
   if (!m || (gradients && f->kind == CLV_STATE_GET)) return CLV_OK;
   const clv_module_queue *l = &e->queues[f->module];
-  /* Gradients change with nothing but a step that takes them. */
+  /* Gradients are changed only by steps. */
   bool reads = f->kind == CLV_STATE_GET || f->kind == CLV_STATE_SAVE;
   bool changes_alone = gradients || (reads && !clv_module_buffer_bytes(m));
   bool waits = changes_alone ? l->n_changes > 0 : l->first != NULL;
-  if (f->kind == CLV_STATE_PUT && !gradients) CLV_TRY(hold_followers(e, m, NULL, &waits, err));
+  if (f->kind == CLV_STATE_PUT && !gradients) CLV_TRY(wait_for_tied_calls(e, m, NULL, &waits, err));
   if (!waits) return CLV_OK;
   CLV_TRY(clv_change_new(e, f, 0, &k, err));
   clv_code code = wait_for_calls(e, k, p, err);
@@ -213,30 +215,31 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
   return CLV_OK;
 }
 
-/* ---- who is next ----------------------------------------------------------------------------- */
+/* ---- granting heads -------------------------------------------------------------------------- */
 
 static void grant_call(clv_contexts *e, clv_queue_entry *t) {
-  if (t->granted) return;
-  t->granted = true;
+  if (t->is_granted) return;
+  t->is_granted = true;
   clv_call_dependency_done(e, t->call);
 }
 
 static void grant(clv_contexts *e, clv_module_queue *l) {
   clv_queue_entry *t = l->first;
   if (t && t->change) {
-    if (!t->granted && --t->change->n_missing == 0) change_is_ready(e, t->change);
-    t->granted = true;
+    if (!t->is_granted && --t->change->n_missing == 0) make_change_ready(e, t->change);
+    t->is_granted = true;
     return;
   }
-  if (t && t->granted && !l->ordered) return; /* then so have all up to the next change */
-  for (; t && t->call; t = l->ordered ? NULL : t->next) grant_call(e, t);
+  /* then all entries up to the next change are granted */
+  if (t && t->is_granted && !l->runs_in_id_order) return;
+  for (; t && t->call; t = l->runs_in_id_order ? NULL : t->next) grant_call(e, t);
 }
 
 void clv_queues_grant_heads(clv_contexts *e) {
-  while (e->marked) {
-    clv_module_queue *l = e->marked;
-    e->marked = l->next_marked;
-    l->marked = false;
+  while (e->dirty_queues) {
+    clv_module_queue *l = e->dirty_queues;
+    e->dirty_queues = l->next_dirty;
+    l->is_dirty = false;
     grant(e, l);
   }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work: parameters change. A planned step, which has a position, steps one module inside its
- * context; an APPLY or a REVERT changes all modules that it means at once; a packet of state is
- * handed to the node.
+ * Work: changes of parameters. A planned step, which has a position, steps one module within its
+ * context; an APPLY or a REVERT changes all its modules at once; a STATE_ packet is passed to the
+ * node.
  */
 #include "common/engine/context_int.h"
 
@@ -23,21 +23,22 @@ static clv_code check_finite(const clv_module_gradient *g, clv_err *err) {
 static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_planned_step *s = clv_work_step(w);
   clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
-  if (w->ctx->state != CONTEXT_OPEN || !g || !g->filled) return CLV_OK;
-  if (!g->weights_filled)
+  if (w->ctx->state != CONTEXT_OPEN || !g || !g->input_part_done) return CLV_OK;
+  if (!g->weight_part_done)
     return clv_fail(err, CLV_PRECONDITION,
-                    "module %u is to step before the gradients of its parameters are here",
+                    "module %u cannot step before the gradients of its parameters are complete",
                     s->module);
-  CLV_TRY(clv_save_old_weights(e, w->ctx, g, s->keep, &s->kept, err));
-  s->taken = *ret_computes = true;
+  CLV_TRY(clv_save_old_weights(e, w->ctx, g, s->saves_weights, &s->saved_weights, err));
+  s->is_computing = *ret_computes = true;
   return CLV_OK;
 }
 
-/* There is no vote over all modules here, so what is not finite ends the context. */
+/* Computes a planned step. Fails the context if a gradient is not finite, because no vote over all
+ * modules checks it. */
 static clv_code compute_step(clv_work *w, clv_err *err) {
   const clv_planned_step *s = clv_work_step(w);
   const clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
-  if (s->kept) clv_copy_old_weights(s->kept);
+  if (s->saved_weights) clv_copy_old_weights(s->saved_weights);
   CLV_TRY(check_finite(g, err));
   clv_optim_step(g->mod->optim, g->mod->block, g->block->data, s->rates, s->scale);
   return clv_module_finish(g->mod, err);
@@ -49,12 +50,12 @@ static void count_step(clv_module *m) {
   clv_counter_add(&m->counts.stepped, 1);
 }
 
-/* What REVERT would take back is not there any more. */
-static void has_stepped(clv_contexts *e, const clv_context *ctx, uint32_t module) {
+/* Records a planned step. An earlier step of the module can no longer be reverted. */
+static void note_step(clv_contexts *e, const clv_context *ctx, uint32_t module) {
   clv_module_gradient *g = clv_context_module_gradient(ctx, module);
   clv_step_on_event(e, module, 0, STEP_PLANNED);
   count_step(g->mod);
-  g->filled = g->weights_filled = false;
+  g->input_part_done = g->weight_part_done = false;
 }
 
 static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
@@ -62,10 +63,10 @@ static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const c
   clv_planned_step *s = clv_work_step(w);
   clv_context *ctx = w->ctx;
   (void)err;
-  clv_old_weights_unref(e, s->kept);
-  s->kept = NULL;
+  clv_old_weights_unref(e, s->saved_weights);
+  s->saved_weights = NULL;
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, s->module);
-  if (code == CLV_OK && s->taken) has_stepped(e, ctx, s->module);
+  if (code == CLV_OK && s->is_computing) note_step(e, ctx, s->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
   clv_context_trace_step(e, ctx, s);
   clv_order_remove(ctx, ORDER_STEP, &s->place);
@@ -82,16 +83,16 @@ const clv_work_type clv_work_planned_step = {
 _Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
                "a change has a rate for each group");
 
-/* A step is taken back once. */
+/* Decides which entries of a REVERT have a step to revert; each step is reverted once. */
 static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_change *k = clv_work_change(w);
   (void)err;
-  k->keeps = !k->final;
+  k->saves_snapshot = !k->is_final;
   for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
-    if (t->follows) continue;
-    bool own = e->queues[t->module].snapshot_of == k->context;
-    clv_step_event fact = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
-    t->reverts = clv_step_on_event(e, t->module, 0, fact) == CELL_GIVE;
+    if (t->waits_for_tied_owner) continue;
+    bool own = e->queues[t->module].revertible_context == k->context;
+    clv_step_event event = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
+    t->is_revert = clv_step_on_event(e, t->module, 0, event) == CELL_GIVE;
   }
   *ret_computes = k->entries && !k->packet;
   return CLV_OK;
@@ -100,19 +101,19 @@ static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, c
 static clv_code step_module(const clv_change *k, clv_module *m, const clv_tensor *gradients,
                             clv_err *err) {
   double rates[CLV_OPTIM_MAX_GROUPS];
-  if (k->keeps && !m->o.final) clv_module_take_snapshot(m);
+  if (k->saves_snapshot && !m->o.has_no_revert) clv_module_take_snapshot(m);
   for (uint32_t i = 0; i < k->n_rates; i++) rates[i] = k->rates[i];
   clv_optim_step(m->optim, m->block, gradients->data, rates, k->scale);
   return clv_module_finish(m, err);
 }
 
-/* On the host neither can fail. Where a device has, the module is broken, and the others change all
- * the same: they are to be of one step. */
+/* Changes one module. Fails only on a device; the module is unusable then, but the other modules
+ * change all the same, so that all are at the same step. */
 static clv_code change_module(const clv_change *k, const clv_queue_entry *t, clv_module *m,
                               clv_err *err) {
-  if (t->follows) return CLV_OK;
+  if (t->waits_for_tied_owner) return CLV_OK;
   if (k->kind == CLV_APPLY) return step_module(k, m, t->gradients, err);
-  if (t->reverts) clv_module_restore_snapshot(m);
+  if (t->is_revert) clv_module_restore_snapshot(m);
   return clv_module_check(m, err);
 }
 
@@ -129,7 +130,7 @@ static clv_code compute_change(clv_work *w, clv_err *err) {
   return first;
 }
 
-/* failed: NULL where it has been done. */
+/* Sends APPLIED, or ERROR with `failed`; NULL: the change is done. */
 static void answer(clv_contexts *e, const clv_change *k, const clv_err *failed) {
   clv_packet *p;
   clv_err why;
@@ -142,32 +143,33 @@ static void answer(clv_contexts *e, const clv_change *k, const clv_err *failed) 
   clv_outbox_send(e, p);
 }
 
-/* Work of another context may have come while it ran. */
-static void has_applied(clv_contexts *e, const clv_change *k, uint32_t module) {
+/* Records an APPLY. It is not revertible if work of another context arrived while it ran. */
+static void note_apply(clv_contexts *e, const clv_change *k, uint32_t module) {
   clv_module *m = clv_contexts_module(e, module);
-  bool open = k->keeps && !k->final && !m->o.final;
+  bool open = k->saves_snapshot && !k->is_final && !m->o.has_no_revert;
   clv_step_on_event(e, module, k->context, open ? STEP_TAKEN_REVERTIBLE : STEP_TAKEN_FINAL);
   count_step(m);
 }
 
-static void has_changed(clv_contexts *e, const clv_change *k, const clv_err *failed) {
+static void note_change(clv_contexts *e, const clv_change *k, const clv_err *failed) {
   static const clv_err nothing = {
       .code = CLV_PRECONDITION,
       .text =
-          "nothing of this context can be taken back: no APPLY, or work of another context since"};
+          "this context has no step to revert: it made none, or another context has worked since"};
   bool done = k->kind == CLV_APPLY;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
-    done |= t->reverts;
-    if (t->follows) continue;
+    done |= t->is_revert;
+    if (t->waits_for_tied_owner) continue;
     if (k->kind == CLV_APPLY)
-      has_applied(e, k, t->module);
-    else if (t->reverts)
+      note_apply(e, k, t->module);
+    else if (t->is_revert)
       clv_counter_add(&clv_contexts_module(e, t->module)->steps, -(uint64_t)1);
   }
-  if (!k->silent) answer(e, k, failed ? failed : done ? NULL : &nothing);
+  if (!k->has_no_answer) answer(e, k, failed ? failed : done ? NULL : &nothing);
 }
 
-/* Passes may have waited for it. */
+/* Finishes a change, and marks contexts with a backward pass, because calls of the pass may have
+ * waited for it. */
 static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                               clv_err *err) {
   clv_change *k = clv_work_change(w);
@@ -175,7 +177,7 @@ static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const
   if (k->packet)
     clv_outbox_add_state_frame(e, clv_steal(&k->packet));
   else
-    has_changed(e, k, code == CLV_OK ? NULL : why);
+    note_change(e, k, code == CLV_OK ? NULL : why);
   clv_change_free(e, k);
   for (clv_context *c = e->open; c; c = c->next)
     if (c->pass != PASS_NONE) clv_context_mark_dirty(e, c);

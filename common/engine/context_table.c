@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machines of the engine, each in words and as a table (context_table.h).
+ * The tables of the engine's state machines (context_table.h): contexts, values, calls, backward
+ * passes, steps and work. Before each table a paragraph for each state says what holds in it, what
+ * enters it and what leaves it.
  */
 #include "common/engine/context_table.h"
 
@@ -11,26 +13,28 @@
 #define REFUSE(code, text) \
   { CELL_REFUSE, 0, (code), (text) }
 
-/* A context is opened by the first frame that names it and takes frames until it ends. After a
- * failure in a backward pass or a step it answers PREPARE and APPLY with that failure and drops
- * gradients; everything else goes on. An end that spares what kept values need takes nothing but
- * the values and CALLs on their way to it. An ended one is remembered: what comes for it is late,
- * and a second END_CONTEXT is answered again.
+/* A context. Its END_CONTEXT and ABORT are handled only when no work is ready or runs
+ * (context_frames.c), so freed records are never in the lists of ready work.
  *
- * The order of an end keeps freed records out of the lists of ready work. What each state holds,
- * what enters it and what leaves it:
- *
- *   OPEN, FAILED  Any record, and any work. END_CONTEXT and ABORT wait until no work is ready or
- *                 runs (context_frames.c). END_CONTEXT then makes it CLOSING, ABORT makes it ENDED.
- *   CLOSING       Any record, no work. CONTEXT_WORK_READY is ignored: a call that becomes ready is
- *   not
- *                 listed. So a step that is refused now may fail the followers of calls, which the
- *                 end frees. Left within the same function, before another frame or work: for
- *                 ENDING where a kept value needs a call and nothing has failed, else for ENDED.
- *   ENDING        What kept values need, alone: their calls without a leader or a position, and the
- *                 values that these wait for. These calls may be ready or run. Left for ENDED when
- *                 the last of them is done, or by an ABORT, which waits for work as above.
- *   ENDED         Its id. No record, no work: CONTEXT_WORK_READY has no cell here. */
+ *   OPEN     Holds: any record, any work. Entered: by the first frame that names the context, or
+ *            the first reference that keeps a value of it. Left: for FAILED when a backward pass or
+ *            a step fails; for CLOSING with END_CONTEXT; for ENDED with ABORT.
+ *   FAILED   Holds: any record, any work, and the first failure. PREPARE and APPLY are answered
+ *            with that failure, GRADIENT and SPARE are ignored, all other frames are handled as in
+ *            OPEN. Entered: from OPEN. Left: for CLOSING with END_CONTEXT; for ENDED with ABORT.
+ *   CLOSING  Holds: any record, no work. A call that becomes ready is not listed
+ *            (CONTEXT_WORK_READY is ignored), because a step that is refused now may fail followers
+ *            of calls, which the end frees. Entered: by clv_context_end. Left: in the same
+ *            function, before another frame or work; for ENDING if a kept value depends on a call
+ *            and the context has not failed, else for ENDED.
+ *   ENDING   Holds: only what kept values depend on: their calls, without leader and position, and
+ *            the values that these calls wait for. These calls may be ready or run. VALUE and CALL
+ *            frames for them are handled, a second END_CONTEXT is answered again, other frames
+ *            count as late. Entered: from CLOSING. Left: for ENDED when the last of these calls is
+ *            done, or with ABORT.
+ *   ENDED    Holds: the id alone, as a tombstone (MAX_TOMBSTONES are remembered). No work:
+ *            CONTEXT_WORK_READY is impossible. Frames count as late; a second END_CONTEXT is
+ *            answered again. Entered: from OPEN, FAILED, CLOSING, ENDING. Never left. */
 static const clv_cell contexts[][MACHINE_MAX_EVENTS] = {
     [CONTEXT_OPEN] = {[CONTEXT_CALL_ANNOUNCED] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_CALL] = RECORD(CONTEXT_OPEN),
@@ -92,12 +96,23 @@ static const clv_cell contexts[][MACHINE_MAX_EVENTS] = {
                        [CONTEXT_ABORT] = DO(IGNORE, CONTEXT_ENDED)},
 };
 
-static const char exists[] = "exists already", made_here[] = "is made here",
-                  here[] = "is here already", no_call[] = "is no call here";
+static const char exists[] = "exists already", made_here[] = "is computed by a call of this node",
+                  here[] = "has been received already", no_call[] = "no call of this node computes";
 
-/* A value is named before it is there, by whoever wants it or has a gradient of it. It settles
- * once, as a tensor or a failure: a leaf comes from elsewhere, the other ones are made by a call
- * here. A repeated leaf changes nothing. */
+/* A value. The first frame that uses it, asks for it or has a gradient of it creates the record,
+ * possibly before the value exists. It settles once, as a tensor or as a failure.
+ *
+ *   AWAITED   Holds: consumers, deliveries and gradients that wait, no tensor. Entered: when the
+ *             record is created. Left: for PENDING when a CALL arrives that computes the value; for
+ *             LEAF when a VALUE, or a CALL with the value as an argument, brings it.
+ *   PENDING   Holds: as AWAITED, and the call that computes it (`producer`). A second CALL of this
+ *             id, or a VALUE, is refused. Entered: from AWAITED. Left: for COMPUTED when the call
+ *             has run or failed.
+ *   LEAF      Holds: a tensor or a failure that another node sent. Consumers receive it at once. A
+ *             repeated VALUE is ignored; a gradient is refused, because no call here computes the
+ *             value. Entered: from AWAITED. Left: never, the record is freed.
+ *   COMPUTED  Holds: a tensor or a failure that a call of this node made. Consumers receive it at
+ *             once; gradients are recorded. Entered: from PENDING. Left: never. */
 static const clv_cell values[][MACHINE_MAX_EVENTS] = {
     [VALUE_AWAITED] = {[VALUE_CALL_ADDED] = DO(BEGIN, VALUE_PENDING),
                        [VALUE_RECEIVED] = DO(SETTLE, VALUE_LEAF),
@@ -130,13 +145,34 @@ static const clv_cell values[][MACHINE_MAX_EVENTS] = {
                         [VALUE_GRADIENT] = RECORD(VALUE_COMPUTED)},
 };
 
-static const char spent[] = "has had its backward; retain the first one to have a second",
+static const char spent[] = "has had its backward: retain the first pass to run a second",
                   alone[] = "has no backward";
 
-/* A call waits until nothing is missing, runs forward, and keeps what its backward needs, or its
- * inputs alone, or nothing. Its backward has two parts: the gradients of its inputs, then those of
- * parameters. After it the call is spent, unless the pass retains it. Who is to run after its
- * backward waits until that is done, and does not wait where none will come. */
+/* A call. CALL_GOT_FOLLOWER does not change the state: the follower waits for this call's backward,
+ * or runs without waiting if no backward can follow (SAVED_FREED, NO_BACKWARD).
+ *
+ *   ANNOUNCED     Holds: its position in frame order and in the queue of its module, no arguments.
+ *                 Entered: by the announcement of a chunked CALL. Left: for WAITING when the
+ *                 complete CALL arrives.
+ *   WAITING       Holds: its arguments so far and n_missing. Entered: by a CALL. Left: for READY
+ *                 when n_missing is 0.
+ *   READY         Holds: all inputs, or a failure of one. Its forward is ready or runs. Entered:
+ *                 from WAITING. Left: for FORWARD_DONE, RETAINED or NO_BACKWARD, depending on what
+ *                 the forward keeps; for NO_BACKWARD if it fails.
+ *   FORWARD_DONE  Holds: inputs and saved tensors. Entered: from READY. Left: for BACKWARD when all
+ *                 gradients of its value have arrived.
+ *   RETAINED      Holds: inputs alone; the backward recomputes the forward first. Entered: from
+ *                 READY, and after a backward of a pass that retains. Left: as FORWARD_DONE.
+ *   BACKWARD      Holds: the sum of its gradients. The input part of its backward is ready or runs.
+ *                 Entered: from FORWARD_DONE and RETAINED. Left: for WEIGHT_GRAD when the input
+ *                 part is done; for SAVED_FREED or RETAINED if no gradient arrived with a tensor.
+ *   WEIGHT_GRAD   Holds: what the weight part reads. That part is the next work of the module, or
+ *                 waits for its own position. Entered: from BACKWARD. Left: for RETAINED if the
+ *                 pass retains, else for SAVED_FREED.
+ *   SAVED_FREED   Holds: the value alone. Another backward is refused. Entered: from BACKWARD and
+ *                 WEIGHT_GRAD. Never left.
+ *   NO_BACKWARD   Holds: the value or its failure. A backward is refused. Entered: from READY.
+ *                 Never left. */
 static const clv_cell calls[][MACHINE_MAX_EVENTS] = {
     [CALL_ANNOUNCED] = {[CALL_TENSORS_RECEIVED] = RECORD(CALL_WAITING),
                         [CALL_GOT_FOLLOWER] = RECORD(CALL_ANNOUNCED)},
@@ -152,7 +188,7 @@ static const clv_cell calls[][MACHINE_MAX_EVENTS] = {
     [CALL_RETAINED] = {[CALL_BACKWARD_DUE] = DO(BEGIN, CALL_BACKWARD),
                        [CALL_GOT_FOLLOWER] = RECORD(CALL_RETAINED)},
     [CALL_BACKWARD] = {[CALL_INPUT_GRAD_DONE] = RECORD(CALL_WEIGHT_GRAD),
-                       [CALL_BACKWARD_DONE] = DO(END, CALL_SAVED_FREED), /* nothing has flowed */
+                       [CALL_BACKWARD_DONE] = DO(END, CALL_SAVED_FREED), /* no gradient */
                        [CALL_BACKWARD_RETAINED] = DO(SETTLE, CALL_RETAINED),
                        [CALL_GOT_FOLLOWER] = RECORD(CALL_BACKWARD)},
     [CALL_WEIGHT_GRAD] = {[CALL_BACKWARD_DONE] = DO(END, CALL_SAVED_FREED),
@@ -167,9 +203,20 @@ static const clv_cell calls[][MACHINE_MAX_EVENTS] = {
 static const char over[] = "is over", in_progress[] = "is in progress",
                   after[] = "after its backward";
 
-/* A pass begins with the first PREPARE of its phase and goes on while its calls run. Phases ascend;
- * a gradient may be ahead of its PREPARE but not behind its call's part. When all is done, its end
- * is work, as there may be a vote; a step waits until work has ended. */
+/* A backward pass of a context. Phases ascend from pass to pass. A GRADIENT may arrive before the
+ * PREPARE of its phase, but not after its call has summed its gradients.
+ *
+ *   NONE        Holds: gradients of later phases alone. APPLY is allowed only here. Entered: at
+ *               first, and when a pass ends. Left: for COLLECTING with the first PREPARE of a later
+ *               phase.
+ *   COLLECTING  Holds: a queue of calls for each module. Calls whose gradients have arrived run
+ *               already. Entered: from NONE. Left: for ACTIVE with the last PREPARE of the phase;
+ *               for NONE if the context fails.
+ *   ACTIVE      Holds: as COLLECTING, but complete. A gradient for a call that is not in the pass
+ *               is refused. Entered: from COLLECTING. Left: for ENDING when all its calls, weight
+ *               parts and planned steps are done; for NONE if the context fails.
+ *   ENDING      Holds: the end of the pass, which is work because it may include a vote. Entered:
+ *               from ACTIVE. Left: for NONE when FINISHED is sent, or if the context fails. */
 static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
     [PASS_NONE] = {[PASS_PREPARE_LATER] = DO(BEGIN, PASS_COLLECTING),
                    [PASS_PREPARE_SAME] = REFUSE(CLV_PRECONDITION, over),
@@ -208,8 +255,14 @@ static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
                      [PASS_ENDED] = DO(END, PASS_NONE)},
 };
 
-/* The last step of a module can be taken back, by a REVERT of its context, until work of another
- * context has come. */
+/* The last optimiser step of a module.
+ *
+ *   FINAL  Holds: no revertible step; REVERT changes nothing. Entered: at first, by a REVERT of the
+ *          context that made the step, by a step with a position, and when a CALL or an APPLY of
+ *          another context arrives. Left: for OPEN by an APPLY that takes a snapshot.
+ *   OPEN   Holds: the snapshot from before the step; revertible_context names the context that may
+ *          revert it. Another revertible APPLY replaces the snapshot. Entered: from FINAL. Left:
+ *          for FINAL, as said there. */
 static const clv_cell steps[][MACHINE_MAX_EVENTS] = {
     [STEP_FINAL] = {[STEP_TAKEN_REVERTIBLE] = RECORD(STEP_OPEN),
                     [STEP_TAKEN_FINAL] = DO(IGNORE, STEP_FINAL),
@@ -222,7 +275,14 @@ static const clv_cell steps[][MACHINE_MAX_EVENTS] = {
                    [STEP_OTHER_WORK] = DO(END, STEP_FINAL)},
 };
 
-/* Work is listed once, started once, and ends once. */
+/* A piece of work.
+ *
+ *   IDLE     Holds: nothing; the work is in no list. Entered: at first, and when the work ends.
+ *            Left: for READY when its preconditions hold (clv_work_enqueue).
+ *   READY    Holds: a place in the list of its module. Entered: from IDLE. Left: for RUNNING when
+ *            clv_work_take returns it.
+ *   RUNNING  Holds: its modules, which start no other work meanwhile. Entered: from READY. Left:
+ *            for IDLE when it has been finished (clv_work_note_end). */
 static const clv_cell work[][MACHINE_MAX_EVENTS] = {
     [WORK_IDLE] = {[WORK_IS_READY] = RECORD(WORK_READY)},
     [WORK_READY] = {[WORK_STARTS] = DO(BEGIN, WORK_RUNNING)},
@@ -240,17 +300,17 @@ static const clv_table tables[MACHINES] = {
 
 const clv_table *clv_table_of(clv_state_machine machine) { return &tables[machine]; }
 
-const clv_cell *clv_table_cell(uint32_t *walked, clv_state_machine machine, uint32_t state,
-                               uint32_t fact) {
-  if (walked) walked[clv_table_index(machine, state, fact)]++;
-  return &tables[machine].cells[state][fact];
+const clv_cell *clv_table_cell(uint32_t *transition_counts, clv_state_machine machine,
+                               uint32_t state, uint32_t event) {
+  if (transition_counts) transition_counts[clv_table_index(machine, state, event)]++;
+  return &tables[machine].cells[state][event];
 }
 
-clv_code clv_table_step(uint32_t *walked, clv_state_machine machine, uint8_t *state, uint32_t fact,
-                        const clv_cell **ret, clv_err *err) {
-  const clv_cell *cell = clv_table_cell(walked, machine, *state, fact);
+clv_code clv_table_step(uint32_t *transition_counts, clv_state_machine machine, uint8_t *state,
+                        uint32_t event, const clv_cell **ret, clv_err *err) {
+  const clv_cell *cell = clv_table_cell(transition_counts, machine, *state, event);
   if (cell->action == CELL_IMPOSSIBLE)
-    return clv_fail(err, CLV_INTERNAL, "fact %u meets a %s in state %u, which cannot be", fact,
+    return clv_fail(err, CLV_INTERNAL, "event %u is impossible for a %s in state %u", event,
                     tables[machine].name, *state);
   if (cell->action != CELL_REFUSE) *state = cell->next;
   *ret = cell;

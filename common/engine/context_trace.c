@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a context does at this node and when, as rows of numbers that go to the program with ENDED.
- * Only contexts whose program asked for it are noted; when there is no memory for rows, later ones
- * are left out.
+ * The trace of a context: what it did at this node and when, as rows of numbers that ENDED carries
+ * to the program. Only contexts with CLV_FLAG_TRACE are traced. If there is no memory for more
+ * rows, later ones are omitted.
  */
 #include <string.h>
 
@@ -10,23 +10,23 @@
 
 enum { FIRST_ROWS = 256, MOST_ROWS = 65536 };
 
-static clv_tensor *rows(clv_contexts *e, int64_t n) {
+static clv_tensor *alloc_rows(clv_contexts *e, int64_t n) {
   clv_tensor *t;
   clv_err ignored;
   clv_shape shape = CLV_SHAPE(n, CLV_TRACE_COLUMNS);
   if (clv_pool_tensor(e->env.pool, CLV_I64, &shape, &t, &ignored) != CLV_OK) return NULL;
-  memset(t->data, 0, t->bytes); /* rows of zeros are none */
+  memset(t->data, 0, t->bytes); /* rows of zeros count as absent */
   return t;
 }
 
 void clv_context_begin_trace(clv_contexts *e, clv_context *ctx) {
-  if (!ctx->trace) ctx->trace = rows(e, FIRST_ROWS);
+  if (!ctx->trace) ctx->trace = alloc_rows(e, FIRST_ROWS);
 }
 
-static bool have_room(clv_contexts *e, clv_context *ctx) {
+static bool ensure_capacity(clv_contexts *e, clv_context *ctx) {
   int64_t n = ctx->trace->shape.dim[0];
   if (ctx->n_trace < n) return true;
-  clv_tensor *more = n < MOST_ROWS ? rows(e, 4 * n) : NULL;
+  clv_tensor *more = n < MOST_ROWS ? alloc_rows(e, 4 * n) : NULL;
   if (!more) return false;
   memcpy(more->data, ctx->trace->data, ctx->trace->bytes);
   clv_tensor_unref(ctx->trace);
@@ -34,13 +34,13 @@ static bool have_room(clv_contexts *e, clv_context *ctx) {
   return true;
 }
 
-static void note(clv_contexts *e, clv_context *ctx, const int64_t *row) {
-  if (!ctx->trace || !have_room(e, ctx)) return;
+static void add_row(clv_contexts *e, clv_context *ctx, const int64_t *row) {
+  if (!ctx->trace || !ensure_capacity(e, ctx)) return;
   memcpy((int64_t *)ctx->trace->data + (size_t)ctx->n_trace++ * CLV_TRACE_COLUMNS, row,
          CLV_TRACE_COLUMNS * sizeof *row);
 }
 
-/* When work that began by the host's clock was over, by its device's. */
+/* End of work: its start by the host's clock plus the duration that its device measured. */
 static int64_t end_of(const clv_contexts *e, const clv_work *w) {
   return (int64_t)(w->begin_ns + clv_work_duration_ns(e, w));
 }
@@ -51,7 +51,7 @@ void clv_context_trace_call(clv_contexts *e, clv_context *ctx, clv_trace_kind ki
   const int64_t row[CLV_TRACE_COLUMNS] = {
       kind, c->module,           c->micro_batch,     (int64_t)begin_ns, end_of(e, &c->work),
       0,    (int64_t)c->version, (int64_t)c->out->id};
-  note(e, ctx, row);
+  add_row(e, ctx, row);
 }
 
 void clv_context_trace_step(clv_contexts *e, clv_context *ctx, const clv_planned_step *s) {
@@ -64,7 +64,7 @@ void clv_context_trace_step(clv_contexts *e, clv_context *ctx, const clv_planned
                                           0,
                                           (int64_t)clv_contexts_module(e, s->module)->version,
                                           0};
-  note(e, ctx, row);
+  add_row(e, ctx, row);
 }
 
 void clv_context_trace_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
@@ -78,7 +78,7 @@ void clv_context_trace_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind 
                                           (int64_t)p->tensor[0]->bytes,
                                           0,
                                           (int64_t)p->frame.message};
-  note(e, ctx, row);
+  add_row(e, ctx, row);
 }
 
 clv_tensor *clv_context_trace_rows(const clv_context *ctx) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work: the state of a module on a device is read or written. Nothing else of the module runs
- * meanwhile. Answers leave when all that they carry is there, and all that was sent has arrived.
+ * Work: reading or writing the state of a module on a device. No other work of the module runs
+ * meanwhile. Answers are sent when everything they carry has been read, and everything that was
+ * received has been written.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ static clv_code compute(clv_work *w, clv_err *err) {
   return t->writes ? clv_backend_finish(w->env->modules[w->module]->o.backend, err) : CLV_OK;
 }
 
-static void has_written(clv_contexts *e, const clv_state_transfer *t) {
+static void note_written(clv_contexts *e, const clv_state_transfer *t) {
   const clv_frame *f = &t->request->frame;
   clv_module *m = clv_contexts_module(e, t->work.module);
   for (uint32_t i = 0; f->state.what != CLV_STATE_GRADIENTS && i < t->n; i++)
@@ -54,10 +55,10 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
                        clv_err *err) {
   clv_state_transfer *t = transfer_of(w);
   (void)err;
-  if (code == CLV_OK && t->writes) has_written(e, t);
+  if (code == CLV_OK && t->writes) note_written(e, t);
   if (code != CLV_OK)
     clv_outbox_refuse(e, clv_steal(&t->request), why);
-  else if (t->again)
+  else if (t->requeue_when_done)
     clv_outbox_add_state_frame(e, clv_steal(&t->request));
   for (clv_packet *p; code == CLV_OK && (p = clv_packet_list_take(&t->answers)) != NULL;)
     clv_outbox_send(e, p);
@@ -66,11 +67,11 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
 }
 
 const clv_work_type clv_work_of_transfer = {
-    .ready = ready, .compute = compute, .finish = finish, .aside = true};
+    .ready = ready, .compute = compute, .finish = finish, .bypasses_scheduler = true};
 
 /* ---- running statistics ---------------------------------------------------------------------- */
 
-/* What the device says of it is the module's: it is broken then. */
+/* Restores the running statistics. An error of the device is recorded in the module. */
 static clv_code compute_restore(clv_work *w, clv_err *err) {
   (void)err;
   clv_module_restore_buffers(w->env->modules[w->module]);
@@ -83,5 +84,7 @@ static clv_code finish_restore(clv_contexts *e, clv_work *w, clv_code code, cons
   return CLV_OK;
 }
 
-const clv_work_type clv_work_of_restore = {
-    .ready = ready, .compute = compute_restore, .finish = finish_restore, .aside = true};
+const clv_work_type clv_work_of_restore = {.ready = ready,
+                                           .compute = compute_restore,
+                                           .finish = finish_restore,
+                                           .bypasses_scheduler = true};

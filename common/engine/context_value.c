@@ -1,43 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values: who waits for one gets it, or its failure; DELIVER, VALUE and DROP. One that lies on a
- * device comes to the host's memory when somebody wants it who is not on a device; a link takes it
- * while it comes, and all others wait.
+ * Values: each consumer of a value receives it, or its failure; DELIVER, VALUE and DROP. A value on
+ * a device is copied to host memory when a consumer outside the device needs it. A link can send it
+ * during the copy; all other consumers wait for the complete tensor.
  */
 #include "common/engine/context_int.h"
 
-/* ---- where it lies --------------------------------------------------------------------------- */
+/* ---- copies in host memory ------------------------------------------------------------------- */
 
-/* *ret NULL: a copy is on its way. */
-static clv_code on_host(clv_contexts *e, clv_value *v, clv_tensor **ret, clv_err *err) {
-  *ret = v->tensor->home ? v->host : v->tensor;
+/* Returns the value in host memory; starts a copy from the device if there is none. *ret NULL: the
+ * copy is in progress. */
+static clv_code get_host_copy(clv_contexts *e, clv_value *v, clv_tensor **ret, clv_err *err) {
+  *ret = v->tensor->home ? v->host_copy : v->tensor;
   if (v->copy) *ret = NULL;
-  if (!v->tensor->home || v->host) return CLV_OK;
+  if (!v->tensor->home || v->host_copy) return CLV_OK;
   CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));
   v->copy->value = v;
-  v->host = clv_tensor_ref(v->copy->to);
+  v->host_copy = clv_tensor_ref(v->copy->to);
   return CLV_OK;
 }
 
-/* Where a call of the module can take it from. */
-static clv_code for_module(clv_contexts *e, clv_value *v, const clv_module *m, clv_tensor **ret,
-                           clv_err *err) {
+/* Returns the value where the module can read it: on the device or in host memory. *ret NULL: a
+ * copy is in progress. */
+static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_module *m,
+                                      clv_tensor **ret, clv_err *err) {
   bool reads = !m || !v->tensor->home || clv_backend_reaches(m->o.backend, v->tensor->home);
-  if (!reads) return on_host(e, v, ret, err);
+  if (!reads) return get_host_copy(e, v, ret, err);
   *ret = v->tensor;
   return CLV_OK;
 }
 
-/* ---- who gets it ----------------------------------------------------------------------------- */
+/* ---- delivering ------------------------------------------------------------------------------ */
 
-/* The tensor, which is there or on its way, or why there is none. */
+/* Adds the tensor to a VALUE, complete or still being copied, or the failure. */
 static void fill_value(const clv_value *v, clv_packet *p) {
   if (v->failed) {
     p->frame.has_failure = true;
     clv_shared_err_to_frame(v->failed, &p->frame);
     return;
   }
-  clv_packet_add_copied(p, v->tensor->home ? v->host : v->tensor,
+  clv_packet_add_copied(p, v->tensor->home ? v->host_copy : v->tensor,
                         v->copy ? v->copy->device_copy : NULL);
 }
 
@@ -50,13 +52,13 @@ static clv_code send_value(clv_contexts *e, const clv_value *v, uint32_t name, c
   return CLV_OK;
 }
 
-clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event fact, clv_action *ret,
+clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event event, clv_action *ret,
                             clv_err *err) {
   const clv_cell *cell;
-  CLV_TRY(clv_table_step(e->env.walked, MACHINE_VALUE, &v->state, fact, &cell, err));
-  if (cell->action == CELL_REFUSE && fact == VALUE_GRADIENT)
-    return clv_fail(err, cell->code, "a gradient for %llu, which %s", (unsigned long long)v->id,
-                    cell->text);
+  CLV_TRY(clv_table_step(e->env.transition_counts, MACHINE_VALUE, &v->state, event, &cell, err));
+  if (cell->action == CELL_REFUSE && event == VALUE_GRADIENT)
+    return clv_fail(err, cell->code, "a gradient for value %llu, which %s",
+                    (unsigned long long)v->id, cell->text);
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "value %llu %s", (unsigned long long)v->id, cell->text);
   *ret = cell->action;
@@ -66,11 +68,12 @@ clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event fact,
 bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v) {
   clv_tensor *t = NULL;
   clv_err why;
-  clv_code code = v->tensor && !v->failed ? for_module(e, v, c->mod, &t, &why) : CLV_OK;
+  clv_code code = v->tensor && !v->failed ? get_tensor_for_module(e, v, c->mod, &t, &why) : CLV_OK;
   if (code == CLV_OK && !t && !v->failed) return false;
   if (t) {
     c->in[slot] = clv_tensor_ref(t);
-    if (v->maker && v->maker->mod && c->mod) clv_module_count_transfer(c->mod, v->maker->mod, t);
+    if (v->producer && v->producer->mod && c->mod)
+      clv_module_count_transfer(c->mod, v->producer->mod, t);
     return true;
   }
   if (!c->failed)
@@ -80,22 +83,23 @@ bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, cl
   return true;
 }
 
-/* Whoever asked for it gets it, but for those who need all of it, while it comes. Kept values are
- * the host's: they outlive modules. */
-static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
+/* Sends a settled value to its deliveries. While it is being copied from a device, deliveries that
+ * need the complete tensor wait. Kept values are stored in host memory, because they outlive
+ * modules. */
+static clv_code deliver_to_consumers(clv_contexts *e, clv_value *v, clv_err *err) {
   clv_code code = CLV_OK;
   clv_tensor *t = NULL;
   clv_err why;
-  if (v->deliveries && v->tensor && !v->failed && on_host(e, v, &t, &why) != CLV_OK)
+  if (v->deliveries && v->tensor && !v->failed && get_host_copy(e, v, &t, &why) != CLV_OK)
     v->failed = clv_shared_err_new(e, &why, "");
   for (clv_delivery **at = &v->deliveries, *d; (d = *at) != NULL;) {
     bool waits = !t && !v->failed;
-    if (waits && (d->keep || !clv_outbox_can_stream(e, d->name, v->tensor->bytes))) {
+    if (waits && (d->kept_ref || !clv_outbox_can_stream(e, d->name, v->tensor->bytes))) {
       at = &d->next;
       continue;
     }
     *at = d->next;
-    if (d->keep) {
+    if (d->kept_ref) {
       clv_outbox_add_kept_value(e, d, t, v->failed);
       continue;
     }
@@ -105,7 +109,7 @@ static clv_code hand_out(clv_contexts *e, clv_value *v, clv_err *err) {
   return code;
 }
 
-/* Calls that it is an input of go on. */
+/* Passes a settled value to the calls that use it. */
 static void serve_calls(clv_contexts *e, clv_value *v) {
   for (clv_input_use **at = &v->uses, *u; (u = *at) != NULL;) {
     clv_context_call *c = u->call;
@@ -123,14 +127,14 @@ clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv
   if (tensor) v->tensor = clv_tensor_ref(tensor);
   v->failed = failed;
   serve_calls(e, v);
-  return hand_out(e, v, err);
+  return deliver_to_consumers(e, v, err);
 }
 
-/* ---- a copy has come ------------------------------------------------------------------------- */
+/* ---- the end of a copy ----------------------------------------------------------------------- */
 
-/* Whoever waits for it hears that it will not come. */
-static void lose(clv_contexts *e, clv_value *v, const clv_err *why) {
-  v->host = clv_tensor_unref(v->host);
+/* Fails a value whose copy failed. */
+static void fail_copy(clv_contexts *e, clv_value *v, const clv_err *why) {
+  v->host_copy = clv_tensor_unref(v->host_copy);
   if (!v->failed) v->failed = clv_shared_err_new(e, why, "");
 }
 
@@ -141,16 +145,16 @@ static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const c
   if (code == CLV_OK && k->packet) clv_outbox_send(e, clv_steal(&k->packet));
   clv_copy_free(e, k);
   if (!v) return CLV_OK;
-  if (code != CLV_OK) lose(e, v, why);
+  if (code != CLV_OK) fail_copy(e, v, why);
   serve_calls(e, v);
-  code = hand_out(e, v, err);
+  code = deliver_to_consumers(e, v, err);
   clv_value_free_if_dropped(e, v);
   return code;
 }
 
 const clv_work_type clv_work_of_copy = {.compute = clv_copy_compute, .finish = finish_copy};
 
-/* ---- who wants it ---------------------------------------------------------------------------- */
+/* ---- adding consumers ------------------------------------------------------------------------ */
 
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err) {
   clv_delivery *d;
@@ -171,14 +175,14 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
   CLV_TRY(clv_context_get_or_create_value(e, ctx, p->frame.message, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_DELIVERY_ADDED, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, name, err));
-  return action == CELL_GIVE ? hand_out(e, v, err) : CLV_OK;
+  return action == CELL_GIVE ? deliver_to_consumers(e, v, err) : CLV_OK;
 }
 
-/* Of a context that has ended nothing is kept. */
-static clv_code keep_nothing(clv_contexts *e, uint64_t ref, clv_err *err) {
+/* Emits a failure for a reference to a value of a context that has ended. */
+static clv_code keep_failure(clv_contexts *e, uint64_t ref, clv_err *err) {
   clv_delivery *d;
   CLV_TRY(clv_contexts_slab_alloc(e, &e->deliveries, &d, err));
-  d->keep = ref;
+  d->kept_ref = ref;
   clv_outbox_add_kept_value(e, d, NULL, &clv_shared_err_context_ended);
   return CLV_OK;
 }
@@ -190,12 +194,12 @@ clv_code clv_contexts_keep_value(clv_contexts *e, uint64_t ref, uint64_t id, uin
   clv_action action;
   CLV_TRY(clv_context_get_or_create(e, id, &ctx, err));
   bool gone = ctx->state == CONTEXT_ENDING && !clv_context_find_value(e, ctx, value_id);
-  if (gone || ctx->state == CONTEXT_ENDED) return keep_nothing(e, ref, err);
+  if (gone || ctx->state == CONTEXT_ENDED) return keep_failure(e, ref, err);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, value_id, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));
-  v->deliveries->keep = ref;
-  return action == CELL_GIVE ? hand_out(e, v, err) : CLV_OK;
+  v->deliveries->kept_ref = ref;
+  return action == CELL_GIVE ? deliver_to_consumers(e, v, err) : CLV_OK;
 }
 
 clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
@@ -205,7 +209,7 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   clv_context_trace_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED, &action, err));
-  if (action == CELL_IGNORE) return CLV_OK; /* a repeat */
+  if (action == CELL_IGNORE) return CLV_OK; /* repeated VALUE */
   clv_code code = clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL,
                                    f->has_failure ? clv_shared_err_from_frame(e, f) : NULL, err);
   clv_value_free_if_dropped(e, v);
@@ -217,18 +221,19 @@ clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
   for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
     clv_value *v = clv_context_find_value(e, ctx, p->frame.upstream[i]);
     if (!v) continue;
-    v->dropped = true;
+    v->is_dropped = true;
     clv_value_free_if_dropped(e, v);
   }
   return CLV_OK;
 }
 
-/* One that is here already, or that nothing here makes, needs nothing. */
+/* Handles SPARE: marks values that another node's kept values depend on. A value that is settled,
+ * or that no call here computes, needs no mark. */
 clv_code clv_on_spare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   (void)err;
   for (uint32_t i = 0; i < p->frame.n_upstream; i++) {
     clv_value *v = clv_context_find_value(e, ctx, p->frame.upstream[i]);
-    if (v) v->wanted = true;
+    if (v) v->needed_by_peer = true;
   }
   return CLV_OK;
 }

@@ -1,65 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work: the end of a backward pass. Gradients of what modules have of each other are added.
- * FINISHED may carry a vote: whether the gradients of this node are finite, and their sums of
- * squares.
+ * Work: the end of a backward pass. Gradients of tied parameters are added to those of their
+ * owners. FINISHED may carry a vote: whether the gradients of this node are finite, and their sums
+ * of squares.
  */
 #include "common/engine/context_int.h"
 
 #include <math.h>
 
-static bool took_part(const clv_context *ctx, uint32_t module) {
-  return ctx->took_part[module / 8] >> (module % 8) & 1;
+static bool was_in_pass(const clv_context *ctx, uint32_t module) {
+  return ctx->was_in_pass[module / 8] >> (module % 8) & 1;
 }
 
 static int64_t count_learning(const clv_contexts *e, const clv_context *ctx) {
   int64_t n = 0;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
-    if (took_part(ctx, i)) n += clv_contexts_module(e, i)->n_learning;
+    if (was_in_pass(ctx, i)) n += clv_contexts_module(e, i)->n_learning;
   return n;
 }
 
-/* Of one module; 0 for each parameter when nothing flowed to it. */
-static clv_code sums_of(const clv_module *m, const clv_module_gradient *g, double *at,
-                        clv_err *err) {
+/* Sums of squares of the gradients of one module; 0 for a module without gradients. */
+static clv_code sum_squares_of(const clv_module *m, const clv_module_gradient *g, double *at,
+                               clv_err *err) {
   const clv_backend *b = m->o.backend;
-  if (g && g->filled) return b->sum_squares(b, g->block->data, m->learning, m->n_learning, at, err);
+  if (g && g->input_part_done)
+    return b->sum_squares(b, g->block->data, m->learning, m->n_learning, at, err);
   for (uint32_t i = 0; i < m->n_learning; i++) at[i] = 0;
   return CLV_OK;
 }
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* Whether what it has of module `owner` got a gradient in this pass, or an earlier one. */
-static bool gives(const clv_module_gradient *g, int tie) {
-  return g->filled && !g->mod->params->ties[tie].param.frozen;
+/* True if the tied parameter `tie` has a gradient, from this pass or an earlier one. */
+static bool tie_has_gradient(const clv_module_gradient *g, int tie) {
+  return g->input_part_done && !g->mod->params->ties[tie].param.frozen;
 }
 
 static clv_code check_owner(const clv_context *ctx, const clv_module_gradient *g, int tie,
                             bool *ret_any, clv_err *err) {
   const clv_module *owner = g->mod->owners[tie];
   const clv_module_gradient *to = clv_context_module_gradient(ctx, owner->o.index);
-  if (!gives(g, tie)) return CLV_OK;
+  if (!tie_has_gradient(g, tie)) return CLV_OK;
   *ret_any = true;
-  if (to && to->filled) return CLV_OK;
+  if (to && to->input_part_done) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
                   "'%s' of module %u is a parameter of module %u, which got no gradients in this "
-                  "backward pass: call both in a context",
+                  "backward pass: call both modules in every context",
                   g->mod->params->ties[tie].param.name, g->module, owner->o.index);
 }
 
-/* Nothing is taken for them: each owner has had a backward of its own. */
+/* Checks that every owner of a tied parameter has gradients of its own to add to. Allocates
+ * nothing. */
 static clv_code check_ties(const clv_context *ctx, bool *ret_any, clv_err *err) {
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
     for (int i = 0; i < g->mod->params->n_ties; i++) CLV_TRY(check_owner(ctx, g, i, ret_any, err));
   return CLV_OK;
 }
 
-/* In the order of modules and nodes. */
+/* Adds the gradients of tied parameters to those of their owners, in the order of modules and
+ * nodes. */
 static clv_code add_ties(const clv_context *ctx, clv_err *err) {
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
     for (int i = 0; i < g->mod->params->n_ties; i++) {
-      if (!gives(g, i)) continue;
+      if (!tie_has_gradient(g, i)) continue;
       clv_module_gradient *to = clv_context_module_gradient(ctx, g->mod->owners[i]->o.index);
       CLV_TRY(clv_module_add_tied_gradient(g->mod, i, g->block->data, to->block->data, err));
     }
@@ -69,8 +72,9 @@ static clv_code add_ties(const clv_context *ctx, clv_err *err) {
 /* ---- the work -------------------------------------------------------------------------------- */
 
 static clv_code ready_vote(clv_contexts *e, clv_context *ctx, bool *ret_computes, clv_err *err) {
+  /* allocates now, because APPLY must not fail */
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
-    CLV_TRY(clv_module_prepare_snapshot(g->mod, err)); /* nothing may fail at APPLY */
+    CLV_TRY(clv_module_prepare_snapshot(g->mod, err));
   clv_shape shape = CLV_SHAPE(count_learning(e, ctx));
   ctx->total = 0;
   if (!shape.dim[0]) return CLV_OK;
@@ -86,16 +90,16 @@ static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err 
   return ctx->vote ? ready_vote(e, ctx, ret_computes, err) : CLV_OK;
 }
 
-/* Sums of squares of all gradients, in the order of modules and parameters, of the modules that
- * took part. */
+/* Computes the sums of squares of all gradients of the modules in the pass, in the order of modules
+ * and parameters. */
 static clv_code compute_vote(const clv_work *w, clv_context *ctx, clv_err *err) {
   const clv_module_gradient *g = ctx->gradients;
   double *sums = ctx->sums->data, *at = sums;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     while (g && g->module < i) g = g->next;
-    if (!took_part(ctx, i)) continue;
+    if (!was_in_pass(ctx, i)) continue;
     const clv_module *m = w->env->modules[i];
-    CLV_TRY(sums_of(m, g && g->module == i ? g : NULL, at, err));
+    CLV_TRY(sum_squares_of(m, g && g->module == i ? g : NULL, at, err));
     at += m->n_learning;
   }
   for (const double *k = sums; k < at; k++) ctx->total += *k;
@@ -120,7 +124,7 @@ static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   return CLV_OK;
 }
 
-/* A context that has failed meanwhile has said so. */
+/* Sends FINISHED. A context that has failed meanwhile has sent its failure already. */
 static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                        clv_err *err) {
   clv_context *ctx = w->ctx;

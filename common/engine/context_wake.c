@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which facts can wait: a CALL whose inputs are not here, what is for a CALL that is not here, a
- * PREPARE before its gradients, DROP, and the end of a context whose step takes less time than a
- * wake-up and which nobody waits for. Whoever is not sure says no: that costs a wake-up, no more.
+ * Which frames can wait without waking the compute thread: a CALL whose inputs are missing, a
+ * frame for a CALL that has not arrived, a PREPARE before its gradients, DROP, and the end of a
+ * context whose step is shorter than a wake-up and that no peer waits for. In doubt a frame wakes
+ * the thread, which costs a wake-up and nothing else.
  */
 #include "common/engine/wake_int.h"
 
 enum {
-  LARGE_BYTES = 64 << 10,      /* tensors hold credit of their link until they are handled */
-  SMALL_STEP_BYTES = 64 << 10, /* gradients: steps of 10 us, where a wake-up takes 30 to 50 */
+  LARGE_BYTES = 64 << 10, /* tensors hold receive credit of their link until handled */
+  /* bytes of gradients: such a step takes 10 us, a wake-up 30 to 50 us */
+  SMALL_STEP_BYTES = 64 << 10,
 };
 
-/* With which kinds, queued before it, a frame may let something run that neither would alone. */
+/* For each kind, the queued kinds with which it may make work ready that neither makes ready
+ * alone. */
 static const uint64_t meets[CLV_FRAME_KINDS] = {
     [CLV_CALL] = CLV_KIND_BIT(CLV_VALUE),
     [CLV_DELIVER] = CLV_KIND_BIT(CLV_VALUE),
@@ -24,7 +27,7 @@ _Static_assert((int)CLV_FRAME_KINDS <= 64, "a bit for each kind");
 
 typedef bool waits(clv_contexts *e, const clv_context *c, const clv_packet *p);
 
-/* It stands in its place and waits for an input; nothing waits for it to come. */
+/* True for a CALL that waits for an input and that no other call waits for. */
 static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   bool missing = p->head;
@@ -33,7 +36,7 @@ static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *
     if (v && v->failed) return false;
     missing |= !f->call.args[i].here && !(v && v->tensor);
   }
-  return missing && !(c && c->waiting);
+  return missing && !(c && c->deferred_frames);
 }
 
 static bool deliver_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
@@ -51,45 +54,45 @@ static bool drop_waits(clv_contexts *e, const clv_context *c, const clv_packet *
   return true;
 }
 
-/* Each call has inputs or gradients to come. */
+/* True if each call of the PREPARE still waits for inputs or gradients. */
 static bool prepare_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
     const clv_value *v = c ? clv_context_find_value(e, c, n->call) : NULL;
-    bool begun = v && v->maker && v->maker->progress > CALL_READY;
-    if (v && (v->got || v->failed)) return false;
+    bool begun = v && v->producer && v->producer->progress > CALL_READY;
+    if (v && (v->received_gradients || v->failed)) return false;
     if (begun && !n->contributions) return false;
   }
   return f->backward.n_calls && !(c && c->failed);
 }
 
-/* Its pass has not begun here. */
+/* True if the backward pass of the call has not begun at this node. */
 static bool gradient_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
-  return !v || !v->maker || !v->maker->needed;
+  return !v || !v->producer || !v->producer->is_in_pass;
 }
 
-/* The steps that the decision means are final, so nobody waits for them, and soon taken. */
+/* True if the steps are final and short, so that no peer waits for them. */
 static bool steps_wait(const clv_context *c, const clv_frame *f, uint32_t module) {
   size_t bytes = 0;
   if (f->commit.position) return false;
   for (const clv_module_gradient *g = c->gradients; g; g = g->next) {
     if (module != CLV_MODULE_ALL && module != g->module) continue;
-    if (!g->mod->o.final) return false;
+    if (!g->mod->o.has_no_revert) return false;
     bytes += g->block->bytes;
   }
   return bytes <= SMALL_STEP_BYTES;
 }
 
-/* Where nothing is to be stepped, the answer is all that there is, and somebody waits for it. */
+/* True for an APPLY that steps modules. Without a step, the master waits for the answer at once. */
 static bool apply_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   (void)e;
   return c && c->gradients && steps_wait(c, &p->frame, p->frame.module);
 }
 
-/* Who waits for an end says it without the step, or has the context traced. A call that has not run
- * may stand in the way of others, which its end lets run. */
+/* True for END_CONTEXT with a step and without a trace: a master that waits for the end sends it in
+ * another way. False while calls wait, because the end may let other calls run. */
 static bool end_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   if (e->counts.calls_waiting) return false;
   return c && p->frame.has_commit && !c->trace && steps_wait(c, &p->frame, CLV_MODULE_ALL);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of before a step. A step inside a context (pipedream) finds calls whose forward has used
- * the weights that it changes and whose backward has not come: these keep a copy. Of as many
- * versions are copies alive as calls of different versions are between forward and backward, and
- * one more where the program asks for the version before the last (pipedream-2bw).
+ * Weights from before a step. A step inside a context (pipedream) keeps a copy for calls whose
+ * forward used the weights that it changes and whose backward has not run. There are as many copies
+ * as calls of different versions between forward and backward, and one more if the program asks for
+ * the version before the last (pipedream-2bw).
  */
 #include <stddef.h>
 #include <string.h>
@@ -24,7 +24,7 @@ void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
   if (!w || --w->refs) return;
   w->mod->n_old_weights--;
   clv_tensor_unref(w->block);
-  clv_module_uncharge_tensors(w->mod, &w->on_device);
+  clv_module_uncharge_tensors(w->mod, &w->charged_on_device);
   clv_slab_recycle(&e->weights, w);
 }
 
@@ -37,11 +37,12 @@ void *clv_call_param_block(const clv_context_call *c) {
   return c->weights ? c->weights->block->data : c->mod->block;
 }
 
-/* With one reference. The copy is of all parameters, once per step that needs it, by that step. */
-static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
+/* Allocates a copy of all parameters, with one reference. The step fills it. */
+static clv_code alloc_copy(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
   clv_old_weights *w;
   CLV_TRY(clv_contexts_slab_alloc(e, &e->weights, &w, err));
-  clv_code code = clv_module_block(m, m->params->total_bytes, &w->on_device, &w->block, err);
+  clv_code code =
+      clv_module_block(m, m->params->total_bytes, &w->charged_on_device, &w->block, err);
   if (code != CLV_OK) {
     clv_slab_recycle(&e->weights, w);
     return code;
@@ -56,21 +57,20 @@ static clv_code copy_of(clv_contexts *e, clv_module *m, clv_old_weights **ret, c
   return CLV_OK;
 }
 
-/* Whether its backward still reads the weights its forward has read, which are the module's own
- * now. */
-static bool needs_them(const clv_context_call *c, const clv_module *m) {
+/* True if the call's backward still reads the weights that the module has now. */
+static bool needs_old_weights(const clv_context_call *c, const clv_module *m) {
   bool ran = c->progress >= CALL_FORWARD_DONE && c->progress <= CALL_WEIGHT_GRAD;
   if (c->mod != m || !ran || c->weights) return false;
-  return c->progress == CALL_RETAINED || c->again ||
+  return c->progress == CALL_RETAINED || c->is_recompute ||
          clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
 
-static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind kind, clv_module *m,
-                        clv_old_weights **kept, clv_err *err) {
+static clv_code save_for_calls(clv_contexts *e, const clv_context *ctx, clv_order_kind kind,
+                               clv_module *m, clv_old_weights **kept, clv_err *err) {
   for (clv_order_entry *p = ctx->order[kind].first; p; p = p->next) {
     clv_context_call *c = clv_order_entry_call(p, kind);
-    if (!needs_them(c, m)) continue;
-    if (!*kept) CLV_TRY(copy_of(e, m, kept, err));
+    if (!needs_old_weights(c, m)) continue;
+    if (!*kept) CLV_TRY(alloc_copy(e, m, kept, err));
     c->weights = ref(*kept);
   }
   return CLV_OK;
@@ -79,12 +79,12 @@ static clv_code keep_in(clv_contexts *e, const clv_context *ctx, clv_order_kind 
 clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
                               clv_old_weights **ret, clv_err *err) {
   clv_old_weights *kept = NULL;
-  clv_old_weights_unref(e, g->previous);
-  g->previous = NULL;
-  clv_code code = keep ? copy_of(e, g->mod, &kept, err) : CLV_OK;
-  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_BACKWARD, g->mod, &kept, err);
-  if (code == CLV_OK) code = keep_in(e, ctx, ORDER_WEIGHT, g->mod, &kept, err);
-  if (code == CLV_OK && keep) g->previous = ref(kept);
+  clv_old_weights_unref(e, g->weights_before_step);
+  g->weights_before_step = NULL;
+  clv_code code = keep ? alloc_copy(e, g->mod, &kept, err) : CLV_OK;
+  if (code == CLV_OK) code = save_for_calls(e, ctx, ORDER_BACKWARD, g->mod, &kept, err);
+  if (code == CLV_OK) code = save_for_calls(e, ctx, ORDER_WEIGHT, g->mod, &kept, err);
+  if (code == CLV_OK && keep) g->weights_before_step = ref(kept);
   *ret = kept;
   return code;
 }
@@ -96,6 +96,6 @@ void clv_copy_old_weights(const clv_old_weights *w) {
 
 void clv_call_use_old_weights(const clv_context *ctx, clv_context_call *c) {
   const clv_module_gradient *g =
-      c->previous_weights ? clv_context_module_gradient(ctx, c->module) : NULL;
-  if (g && g->previous && !c->weights) c->weights = ref(g->previous);
+      c->uses_old_weights ? clv_context_module_gradient(ctx, c->module) : NULL;
+  if (g && g->weights_before_step && !c->weights) c->weights = ref(g->weights_before_step);
 }

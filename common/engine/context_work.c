@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ready work. Each module has a list, in the order in which its work became ready; what may not
- * overtake becomes ready one after the other (context_queue.c, context_order.c, context_pass.c).
- * One piece of work of a module runs at a time, and what is ready first starts first. A change may
- * need several modules: it stands in the list of one of them and starts when all are idle.
+ * Lists of ready work. Each module has a list, in the order in which its work became ready; work
+ * that must not overtake becomes ready one after the other (context_queue.c, context_order.c,
+ * context_pass.c). One piece of work of a module runs at a time, and the oldest ready work starts
+ * first. A change may need several modules: it is in the list of one of them and starts when all
+ * are idle.
  */
 #include "common/engine/context_int.h"
 
@@ -11,7 +12,7 @@
 
 static clv_work_list *list_of(clv_contexts *e, uint32_t module) { return &e->work[module]; }
 
-/* Among those that have work, by the number of their first. */
+/* Links a list among those with ready work, sorted by the number of the first work. */
 static void link_list(clv_contexts *e, clv_work_list *l) {
   clv_work_list **at = &e->ready;
   while (*at && (*at)->first->number < l->first->number) at = &(*at)->next;
@@ -25,14 +26,14 @@ static void unlink_list(clv_contexts *e, const clv_work_list *l) {
   *at = l->next;
 }
 
-/* Returns false for what cannot be. */
-static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_event fact) {
+/* Applies an event to work. False: the event is impossible. */
+static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_event event) {
   uint64_t context = ctx ? ctx->id : 0;
-  return clv_contexts_on_event(e, context, MACHINE_WORK, &w->state, fact)->action !=
+  return clv_contexts_on_event(e, context, MACHINE_WORK, &w->state, event)->action !=
          CELL_IMPOSSIBLE;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- adding work ----------------------------------------------------------------------------- */
 
 void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                       uint32_t module) {
@@ -67,7 +68,7 @@ void clv_work_enqueue_front(clv_contexts *e, clv_work *w, clv_work_kind kind) {
   link_list(e, l);
 }
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- taking work ----------------------------------------------------------------------------- */
 
 clv_context_call *clv_work_call(clv_work *w) {
   return (clv_context_call *)(void *)((char *)w - offsetof(clv_context_call, work));
@@ -79,65 +80,68 @@ clv_planned_step *clv_work_step(clv_work *w) {
 
 clv_change *clv_work_change(clv_work *w) { return (clv_change *)(void *)w; }
 
-static bool is_far(const clv_contexts *e, uint32_t module) {
+static bool is_module_on_device(const clv_contexts *e, uint32_t module) {
   const clv_module *m = module == CLV_MODULE_ALL ? NULL : clv_contexts_module(e, module);
   return m && m->o.backend->memory;
 }
 
 static bool has_bit(const uint8_t *bits, uint32_t i) { return bits[i / 8] >> (i % 8) & 1; }
 
-/* A vote uses the backends of its modules, which on devices are one thread's at a time. */
+/* True if a vote covers the module and the module is on a device. Such a backend is used by one
+ * thread at a time. */
 static bool votes_on(const clv_contexts *e, const clv_work *w, uint32_t module) {
-  return has_bit(w->ctx->took_part, module) && is_far(e, module);
+  return has_bit(w->ctx->was_in_pass, module) && is_module_on_device(e, module);
 }
 
 bool clv_work_is_on_device(const clv_contexts *e, clv_work *w) {
-  bool far = w->kind != WORK_CHANGE && w->kind != WORK_VOTE && is_far(e, w->module);
+  bool far = w->kind != WORK_CHANGE && w->kind != WORK_VOTE && is_module_on_device(e, w->module);
   for (uint32_t i = 0; w->kind == WORK_VOTE && i < CLV_MODULE_ALL; i++) far |= votes_on(e, w, i);
   if (w->kind != WORK_CHANGE) return far;
   for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
-    far |= is_far(e, t->module);
+    far |= is_module_on_device(e, t->module);
   return far;
 }
 
 static bool can_vote(clv_contexts *e, const clv_work *w) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
-    if (votes_on(e, w, i) && list_of(e, i)->running) return false;
+    if (votes_on(e, w, i) && list_of(e, i)->is_running) return false;
   return true;
 }
 
-/* Which they are is noted: others may take part before it ends. */
-static void occupy_voters(clv_contexts *e, const clv_work *w, bool running) {
+/* Marks the modules of a vote busy or idle. ctx->voting records them, because more modules may join
+ * the pass before the vote ends. */
+static void set_voters_busy(clv_contexts *e, const clv_work *w, bool running) {
   uint8_t *voting = w->ctx->voting;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
     if (running ? !votes_on(e, w, i) : !has_bit(voting, i)) continue;
     voting[i / 8] ^= (uint8_t)(1u << (i % 8));
-    list_of(e, i)->running = running;
+    list_of(e, i)->is_running = running;
   }
 }
 
-/* Of all modules that it means, or of none. */
-static bool are_idle(clv_contexts *e, clv_work *w) {
+/* True if all modules of the work are idle; also true for work of no module. */
+static bool are_modules_idle(clv_contexts *e, clv_work *w) {
   if (w->kind == WORK_VOTE) return can_vote(e, w);
-  if (w->kind != WORK_CHANGE) return w->module == CLV_MODULE_ALL || !list_of(e, w->module)->running;
+  if (w->kind != WORK_CHANGE)
+    return w->module == CLV_MODULE_ALL || !list_of(e, w->module)->is_running;
   const clv_queue_entry *t = clv_work_change(w)->entries;
-  while (t && !list_of(e, t->module)->running) t = t->next_of_change;
+  while (t && !list_of(e, t->module)->is_running) t = t->next_of_change;
   return !t;
 }
 
-static void occupy(clv_contexts *e, clv_work *w, bool running) {
-  if (w->kind == WORK_VOTE) occupy_voters(e, w, running);
+static void set_modules_busy(clv_contexts *e, clv_work *w, bool running) {
+  if (w->kind == WORK_VOTE) set_voters_busy(e, w, running);
   if (w->kind != WORK_CHANGE) {
-    list_of(e, w->module)->running = running && w->module != CLV_MODULE_ALL;
+    list_of(e, w->module)->is_running = running && w->module != CLV_MODULE_ALL;
     return;
   }
   for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
-    list_of(e, t->module)->running = running;
+    list_of(e, t->module)->is_running = running;
 }
 
 clv_work *clv_work_take(clv_contexts *e) {
   clv_work_list *l = e->ready;
-  while (l && !are_idle(e, l->first)) l = l->next;
+  while (l && !are_modules_idle(e, l->first)) l = l->next;
   if (!l) return NULL;
   clv_work *w = l->first;
   unlink_list(e, l);
@@ -147,12 +151,12 @@ clv_work *clv_work_take(clv_contexts *e) {
   else
     l->last = NULL;
   (void)step(e, w, w->ctx, WORK_STARTS);
-  occupy(e, w, true);
+  set_modules_busy(e, w, true);
   return w;
 }
 
 void clv_work_note_end(clv_contexts *e, clv_work *w) {
   if (!step(e, w, w->ctx, WORK_ENDS)) return;
-  occupy(e, w, false);
+  set_modules_busy(e, w, false);
   e->n_work--;
 }

@@ -5,7 +5,7 @@
 
 void clv_inbox_init(clv_inbox *b) {
   pthread_condattr_t monotonic;
-  *b = (clv_inbox){.ended_end = &b->ended, .back_ns = UINT64_MAX};
+  *b = (clv_inbox){.ended_end = &b->ended, .wake_at_ns = UINT64_MAX};
   pthread_mutex_init(&b->lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -23,13 +23,13 @@ void clv_inbox_done(clv_inbox *b) {
   pthread_mutex_destroy(&b->lock);
 }
 
-static bool is_halted(const clv_inbox *b) { return b->stopped || b->kicked; }
+static bool is_halted(const clv_inbox *b) { return b->is_stopped || b->is_interrupted; }
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
 bool clv_inbox_begin_post(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  return b->resting && !b->urgent && b->queued + 1 < CLV_COALESCE_PACKETS;
+  return b->is_coalescing && !b->has_urgent && b->queued + 1 < CLV_COALESCE_PACKETS;
 }
 
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
@@ -38,25 +38,25 @@ void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   b->last = p;
   b->kinds |= (uint64_t)1 << p->frame.kind;
   b->queued++;
-  b->urgent |= !wait_from;
-  if (wait_from && b->back_ns == UINT64_MAX) b->back_ns = wait_from + CLV_COALESCE_NS;
-  bool wake = b->sleeping && (b->urgent || !b->resting);
+  b->has_urgent |= !wait_from;
+  if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;
+  bool wake = b->is_sleeping && (b->has_urgent || !b->is_coalescing);
   pthread_mutex_unlock(&b->lock);
   if (wake) pthread_cond_signal(&b->arrived);
 }
 
 static uint32_t *count_of(clv_inbox *b, const clv_work *w) {
-  return w->kind == WORK_COPY ? &b->n_copies : &b->n_out;
+  return w->kind == WORK_COPY ? &b->n_copies : &b->n_running;
 }
 
-/* The signal comes before the lock is left: with the last end the inbox may go. */
+/* Signals before unlocking, because the inbox may be freed after the last end of work. */
 void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w) {
   pthread_mutex_lock(&b->lock);
   w->next = NULL;
   *b->ended_end = w;
   b->ended_end = &w->next;
   --*count_of(b, w);
-  b->urgent = true;
+  b->has_urgent = true;
   pthread_cond_signal(&b->arrived);
   pthread_mutex_unlock(&b->lock);
 }
@@ -64,22 +64,22 @@ void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w) {
 void clv_inbox_stop(clv_inbox *b) {
   if (!b) return;
   pthread_mutex_lock(&b->lock);
-  b->stopped = true;
+  b->is_stopped = true;
   pthread_cond_broadcast(&b->arrived);
   pthread_mutex_unlock(&b->lock);
 }
 
 void clv_inbox_set_interrupted(clv_inbox *b, bool kicked) {
   pthread_mutex_lock(&b->lock);
-  b->kicked = kicked;
-  bool wake = kicked && b->sleeping;
+  b->is_interrupted = kicked;
+  bool wake = kicked && b->is_sleeping;
   pthread_mutex_unlock(&b->lock);
   if (wake) pthread_cond_signal(&b->arrived);
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Under the lock, as the next two. */
+/* Caller holds the lock; also for pop_packet and pop. */
 static clv_work *pop_end(clv_inbox *b) {
   clv_work *w = b->ended;
   if (!w) return NULL;
@@ -100,9 +100,9 @@ static clv_inbox_item pop(clv_inbox *b) {
   clv_inbox_item i = {.ended = pop_end(b)};
   if (!i.ended) i.packet = pop_packet(b);
   if (b->first || b->ended) return i;
-  b->urgent = false;
+  b->has_urgent = false;
   b->kinds = b->queued = 0;
-  b->back_ns = UINT64_MAX;
+  b->wake_at_ns = UINT64_MAX;
   return i;
 }
 
@@ -117,7 +117,7 @@ bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret) {
 
 bool clv_inbox_is_interrupted(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  bool kicked = b->kicked;
+  bool kicked = b->is_interrupted;
   pthread_mutex_unlock(&b->lock);
   return kicked;
 }
@@ -129,7 +129,7 @@ const clv_packet *clv_inbox_newest(clv_inbox *b) {
   return p;
 }
 
-/* ---- work that is out ------------------------------------------------------------------------ */
+/* ---- running work ---------------------------------------------------------------------------- */
 
 void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
   pthread_mutex_lock(&b->lock);
@@ -139,14 +139,14 @@ void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
 
 bool clv_inbox_has_work_out(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  bool any = b->n_out;
+  bool any = b->n_running;
   pthread_mutex_unlock(&b->lock);
   return any;
 }
 
 void clv_inbox_wait_for_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  while (b->n_out || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);
+  while (b->n_running || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);
   pthread_mutex_unlock(&b->lock);
 }
 
@@ -157,28 +157,28 @@ clv_work *clv_inbox_take_ended_work(clv_inbox *b) {
   return w;
 }
 
-/* ---- resting and sleeping -------------------------------------------------------------------- */
+/* ---- coalescing and sleeping ----------------------------------------------------------------- */
 
 void clv_inbox_set_coalescing(clv_inbox *b, bool resting) {
   pthread_mutex_lock(&b->lock);
-  b->resting = resting;
+  b->is_coalescing = resting;
   pthread_mutex_unlock(&b->lock);
 }
 
 uint64_t clv_inbox_due_ns(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  uint64_t due = b->urgent || is_halted(b) ? 0 : b->back_ns;
+  uint64_t due = b->has_urgent || is_halted(b) ? 0 : b->wake_at_ns;
   pthread_mutex_unlock(&b->lock);
   return due;
 }
 
-/* Under the lock. False: the time has come. */
+/* Caller holds the lock. False: `until_ns` is over. */
 static bool sleep_until(clv_inbox *b, uint64_t until_ns) {
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-  b->sleeping = true;
+  b->is_sleeping = true;
   int r = until_ns == UINT64_MAX ? pthread_cond_wait(&b->arrived, &b->lock)
                                  : pthread_cond_timedwait(&b->arrived, &b->lock, &ts);
-  b->sleeping = false;
+  b->is_sleeping = false;
   __atomic_store_n(&b->wakes, b->wakes + 1, __ATOMIC_RELAXED);
   return r == 0;
 }
@@ -187,9 +187,9 @@ void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns) {
   uint64_t back = now_ns + CLV_COALESCE_NS;
   bool early = true;
   pthread_mutex_lock(&b->lock);
-  b->resting = true;
-  while (early && !b->urgent && !is_halted(b)) early = sleep_until(b, CLV_MIN(until_ns, back));
-  b->resting = false;
+  b->is_coalescing = true;
+  while (early && !b->has_urgent && !is_halted(b)) early = sleep_until(b, CLV_MIN(until_ns, back));
+  b->is_coalescing = false;
   while (until_ns > back && !b->first && !b->ended && !is_halted(b))
     if (!sleep_until(b, until_ns)) break;
   pthread_mutex_unlock(&b->lock);

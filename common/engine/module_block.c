@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that a module's kernels compute in, for what comes and goes: gradients, copies of
- * parameters. On the host it is the session's pool's. On a device the module keeps one reference to
- * each block that it has made, and one that nobody else refers to is free.
+ * Memory in which a module's kernels compute, for short-lived data: gradients, copies of
+ * parameters. On the host it comes from the session's pool. On a device the module keeps one
+ * reference to each block that it has made; a block without other references is idle and is
+ * reused.
  */
 #include "common/engine/module_int.h"
 
@@ -23,7 +24,7 @@ void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
   if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
 }
 
-/* What a backend with memory of its own computes with is charged as blocks are. */
+/* The account for tensors; NULL on a device, where blocks are charged. */
 static clv_account *account_of(const clv_module *m) {
   return m->o.backend->memory ? NULL : m->o.account;
 }
@@ -70,7 +71,7 @@ static clv_tensor *idle_block(const clv_module *m, size_t bytes) {
   return NULL;
 }
 
-static clv_code add_place(clv_module *m, clv_err *err) {
+static clv_code ensure_capacity(clv_module *m, clv_err *err) {
   if (m->n_blocks < m->cap_blocks) return CLV_OK;
   size_t cap = m->cap_blocks ? 2 * m->cap_blocks : 16;
   clv_tensor **more = realloc(m->blocks, cap * sizeof *more);
@@ -90,7 +91,7 @@ static clv_code wrap(device_block *b, size_t bytes, clv_tensor **ret, clv_err *e
 
 static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err *err) {
   device_block *b;
-  CLV_TRY(add_place(m, err));
+  CLV_TRY(ensure_capacity(m, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->backend = clv_backend_hold(m->o.backend);
   clv_code code = wrap(b, bytes, &m->blocks[m->n_blocks], err);
@@ -119,7 +120,7 @@ clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_te
   return code;
 }
 
-static void leave_block(void *block) { clv_tensor_unref(block); }
+static void release_block(void *block) { clv_tensor_unref(block); }
 
 clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
                                   clv_tensor **ret, clv_err *err) {
@@ -128,7 +129,7 @@ clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shap
   size_t bytes;
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
   CLV_TRY(clv_module_block(m, bytes, &charged, &block, err));
-  CLV_TRY(clv_tensor_wrap(dtype, shape, block->data, leave_block, block, ret, err));
+  CLV_TRY(clv_tensor_wrap(dtype, shape, block->data, release_block, block, ret, err));
   block = NULL;
   (*ret)->home = m->o.backend;
   return CLV_OK;
@@ -154,29 +155,29 @@ void clv_module_blocks_done(clv_module *m) {
   free(m->blocks);
 }
 
-/* ---- what a device says of it ---------------------------------------------------------------- */
+/* ---- errors of a device ---------------------------------------------------------------------- */
 
-static void note(clv_module *m, const clv_err *why) {
-  if (m->broken.code != CLV_OK) return;
-  m->broken = *why;
-  (void)!clv_err_prefix(&m->broken, "module %u has lost its state", m->o.index);
+static void record_device_error(clv_module *m, const clv_err *why) {
+  if (m->device_error.code != CLV_OK) return;
+  m->device_error = *why;
+  (void)!clv_err_prefix(&m->device_error, "module %u has lost its state", m->o.index);
 }
 
 void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes) {
   clv_err why;
   clv_code code = clv_backend_copy(m->o.backend, dst, src, bytes, &why);
   if (code == CLV_OK) code = clv_backend_finish(m->o.backend, &why);
-  if (code != CLV_OK) note(m, &why);
+  if (code != CLV_OK) record_device_error(m, &why);
 }
 
 clv_code clv_module_finish(clv_module *m, clv_err *err) {
   clv_err why;
-  if (clv_backend_finish(m->o.backend, &why) != CLV_OK) note(m, &why);
+  if (clv_backend_finish(m->o.backend, &why) != CLV_OK) record_device_error(m, &why);
   return clv_module_check(m, err);
 }
 
 clv_code clv_module_check(const clv_module *m, clv_err *err) {
-  if (m->broken.code == CLV_OK) return CLV_OK;
-  if (err) *err = m->broken;
-  return m->broken.code;
+  if (m->device_error.code == CLV_OK) return CLV_OK;
+  if (err) *err = m->device_error;
+  return m->device_error.code;
 }

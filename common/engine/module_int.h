@@ -1,86 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a module: its memory and plans.
+ * The inside of a module: its memory, plans, shared and tied parameters, and state.
  */
 #ifndef CLEAVE_MODULE_INT_H
 #define CLEAVE_MODULE_INT_H
 
 #include "common/engine/engine.h"
 
-/* Of graphs whose inputs have sizes of their own, of which there may be many, few idle plans are
- * kept: each has its memory. */
+/* Most plans of a module, and most idle ones of a graph whose inputs have sizes of their own. Such
+ * a graph may see many sizes, and each plan has its memory. */
 enum { MAX_PLANS = 32, KEPT_PLANS = 4 };
 
 typedef struct clv_module_plan {
-  int64_t batch[CLV_MAX_INPUTS]; /* N of each input, one for all unless the graph joins some */
+  /* N of each input; the same for all, unless the graph joins batches */
+  int64_t batch[CLV_MAX_INPUTS];
   bool training;
-  uint32_t input_grads;      /* bit i: the gradient of input i is computed */
-  clv_plan *plan;            /* NULL: the place is free */
-  uint32_t calls, calls_out; /* made, in use */
-  bool charged;
-  size_t bytes;  /* of those of the module, */
-  size_t paid;   /* and of those that it was charged */
-  uint64_t used; /* when, as counted in the module */
+  uint32_t input_grads;         /* bit i: computes the gradient of input i */
+  clv_plan *plan;               /* NULL: unused entry */
+  uint32_t calls, calls_in_use; /* calls made; calls in use */
+  bool is_charged;
+  size_t bytes;         /* bytes of the plan */
+  size_t charged_bytes; /* bytes of the plan charged to the pool */
+  uint64_t last_used;   /* value of plan_uses at its last use */
 } clv_module_plan;
 
 struct clv_module {
-  clv_module_options o; /* graph and backend are used, the lists are not kept */
+  clv_module_options o; /* options; the lists are not kept */
   char name[CLV_WIRE_NAME + 1], device[CLV_WIRE_NAME + 1];
   clv_graph *graph;
   clv_params *params;
   int n_inputs;
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
-  /* In the backend's memory, as are moments and what clv_module_block gives. */
-  void *block;          /* parameters, then buffers */
-  clv_tensor **lent;    /* [params->n] of those that are lent, each with a reference; NULL: none, */
-  const void **lent_at; /* [params->n] and where they are, for plans */
-  void *shadow;         /* buffers as they were, to be put back when a step is not taken */
-  clv_optim *optim;     /* NULL when nothing learns here */
-  clv_recorder *records; /* NULL where the backend records nothing */
-  uint64_t version;      /* of the parameters, for the plans' weight caches */
-  size_t bytes, charged; /* charged: to the pool, given back with it */
-  uint64_t on_device;    /* charged to the device alone: of the snapshot */
-  uint32_t n_learning;   /* trainable and not frozen: */
-  clv_extent *learning;  /* where they stand in the block */
-  double *sums;          /* of squares of their gradients, while a planned step looks at them */
+  /* In memory of the backend, as are moments and blocks of clv_module_block. */
+  void *block; /* parameters, then buffers */
+  /* [params->n] tensors of shared parameters, each with a reference; NULL: none */
+  clv_tensor **shared_params;
+  const void **shared_data;   /* [params->n] data of these tensors, for plans */
+  void *saved_buffers;        /* saved copy of the buffers, restored when a step is discarded */
+  clv_optim *optim;           /* NULL: no trainable parameters */
+  clv_recorder *recorder;     /* NULL: the backend does not record */
+  uint64_t version;           /* version of the parameters, for weight caches of plans */
+  size_t bytes, charged;      /* bytes of the module; bytes charged to the pool */
+  uint64_t charged_on_device; /* bytes of the snapshot charged to the device */
+  uint32_t n_learning;        /* number of trainable, not frozen parameters */
+  clv_extent *learning;       /* their extents in the block */
+  double *sums;               /* sums of squares of their gradients, for planned steps */
 
-  clv_module **owners; /* [params->n_ties] of what is tied; itself where that is in its own block */
-  uint32_t pins;       /* modules that are tied to it; atomic */
+  /* [params->n_ties] owner of each tied parameter; the module itself if it owns the parameter */
+  clv_module **owners;
+  uint32_t pins; /* modules tied to this one; atomic */
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
   uint64_t plan_uses;
-  clv_tensor *snapshot;   /* what the last APPLY of a context changed, as it was before: */
-  int64_t snapshot_steps; /* parameters and moments, and the step count */
-  clv_tensor **blocks;    /* that clv_module_block has made, each with a reference */
+  clv_tensor *snapshot;   /* parameters and moments from before the last revertible APPLY */
+  int64_t snapshot_steps; /* optimiser step count of the snapshot */
+  clv_tensor **blocks;    /* blocks made by clv_module_block, each with a reference */
   size_t n_blocks, cap_blocks;
-  /* What a device has said while the module's state was being changed: it is not known any more,
-   * and nothing is computed from it. code is CLV_OK until then. */
-  clv_err broken;
+  /* Error of a device during a change of the module's state. The state is unknown then, so no work
+   * of the module runs. code CLV_OK: none. */
+  clv_err device_error;
 
-  bool *withheld;                  /* [params->n]; NULL: none */
-  char why_withheld[CLV_ERR_TEXT]; /* of its state */
+  bool *withheld;                     /* [params->n]; NULL: none */
+  char withheld_reason[CLV_ERR_TEXT]; /* reason why its parameters are withheld */
 
-  uint32_t n_old_weights; /* copies of parameters of before a step that are alive */
-  uint64_t steps;         /* of the optimiser, taken; atomic */
+  uint32_t n_old_weights; /* copies of old parameters in memory */
+  uint64_t steps;         /* optimiser steps; atomic */
   clv_module_counts counts;
-  clv_pool *pool; /* of the session it belongs to; NULL before */
+  clv_pool *pool; /* pool of its session; NULL before it is added to a node */
 };
 
 /* ---- ties (module_tie.c) --------------------------------------------------------------------- */
 
-/* Finds the owners, each of which is pinned until clv_module_unpin_owners. */
+/* Finds the owners of tied parameters and pins them until clv_module_unpin_owners. */
 clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o,
                                  clv_err *err) CLV_USE_RESULT;
 void clv_module_unpin_owners(clv_module *m);
-/* Whether m has a parameter of `owner`, another one. */
+/* True if m has a parameter of `owner`, another module. */
 bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner);
-/* Whether what it has of others, or twice, learns. */
+/* True if one of its tied parameters is trainable. */
 bool clv_module_has_trainable_ties(const clv_module *m);
-/* Of all that its kernels read of parameters. */
+/* Version of all parameters that the module reads, tied ones included. */
 uint64_t clv_module_version(const clv_module *m);
-/* The gradient of tie `i` becomes part of the owner's, and is 0. owner: that of its module. */
+/* Adds the gradient of tie `i` to the owner's gradients (`owner`), and zeroes it. */
 clv_code clv_module_add_tied_gradient(const clv_module *m, int i, void *gradients, void *owner,
                                       clv_err *err) CLV_USE_RESULT;
 
@@ -91,69 +94,71 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
   __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 
-/* The plan for batch sizes (N of each input) and a set of input gradients, made if missing. */
+/* Returns the plan for batch sizes (N of each input) and a set of input gradients; makes it if
+ * missing. */
 clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                              uint32_t input_grads, clv_module_plan **ret,
                              clv_err *err) CLV_USE_RESULT;
-/* A tensor of the session's pool that counts on the module's device as well, where that is the
- * host's memory, until it is said to be given back: *charged grows by its bytes, and is 0 then. */
+/* Allocates a tensor from the session's pool. If the module's device is host memory, also charges
+ * the device's account and adds the bytes to *charged, until clv_module_uncharge_tensors sets that
+ * to 0. */
 clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
                            const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
                            clv_err *err) CLV_USE_RESULT;
 void clv_module_uncharge_tensors(const clv_module *m, uint64_t *charged);
 
-/* A call of it; memory it takes for the first time is charged to the session's quota. */
+/* Takes a call of a plan. Charges memory that is new to the session's quota. */
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_module_call_put(clv_module_plan *p, clv_call *call);
 
-/* `bytes` of the memory that its kernels compute in, as the data of a CLV_U8 tensor, for the caller
- * until he unrefs it: of the session's pool, or of the device, kept for the next who asks. Not
- * initialised. Charged either way; *charged as for clv_module_tensor. */
+/* Allocates `bytes` of the memory in which the module's kernels compute, as a CLV_U8 tensor. Not
+ * initialised. On a device the block is cached for reuse after the last reference is dropped.
+ * Always charged; *charged as for clv_module_tensor. */
 clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
                           clv_err *err) CLV_USE_RESULT;
 void clv_module_blocks_done(clv_module *m);
-/* A tensor in that memory, of a backend that has its own; its `home` says so. */
+/* Allocates a tensor in memory of the module's device; its `home` is the backend. */
 clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
                                   clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
-/* Whether what `from` makes need not pass the host's memory on its way to m. */
+/* True if m can read tensors of module `from` without a copy through host memory. */
 bool clv_module_can_copy_from(const clv_module *m, const clv_module *from);
-/* m gets t, which another module of its node has made. */
+/* Counts the bytes of t, made by module `from`, that m receives. */
 void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_tensor *t);
 
-/* Within that memory; it has been done, or the module is broken, when it returns. */
+/* Copies within that memory, and waits. An error is recorded in the module's device_error. */
 void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes);
 
-/* What its optimiser was asked for is done; else the module is broken. */
+/* Waits for the device. An error is recorded in the module's device_error, and returned. */
 clv_code clv_module_finish(clv_module *m, clv_err *err) CLV_USE_RESULT;
 clv_code clv_module_check(const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
-/* The session's quotas, and that of the device. */
+/* Charges or discharges the session's quotas and the device's account. */
 clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes,
                            clv_err *err) CLV_USE_RESULT;
 void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes);
 
-/* Memory for a snapshot of parameters, moments and step count; take it; go back to it. */
+/* Allocate, take and restore a snapshot of parameters, moments and step count. */
 clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) CLV_USE_RESULT;
 void clv_module_take_snapshot(clv_module *m);
 void clv_module_restore_snapshot(clv_module *m);
 
-/* Running statistics, kept and put back. */
+/* Save and restore running statistics. */
 void clv_module_save_buffers(clv_module *m);
 void clv_module_restore_buffers(clv_module *m);
 
 size_t clv_module_buffer_bytes(const clv_module *m);
 
-/* Whether all that is lent is there. */
+/* CLV_INTERNAL: a shared parameter has no tensor. */
 clv_code clv_module_check_complete(const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
-/* The session it belongs to from now on. */
+/* Sets the pool of the session that the module belongs to. */
 void clv_module_set_pool(clv_module *m, clv_pool *pool);
 
 uint32_t clv_module_index(const clv_module *m);
 
-/* Pool tensors for the most that a step can hold at once: an activation and a gradient of each
- * micro-batch on either side of the module. */
+/* Reserves pool tensors for the most that a step holds at once: an activation and a gradient of
+ * each micro-batch on either side of the module. */
 clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) CLV_USE_RESULT;
 
 #endif

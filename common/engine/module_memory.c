@@ -9,8 +9,8 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
   return m->params->total_bytes - m->params->buffer_offset;
 }
 
-/* Memory that is about to be taken, or with what a library sizes has just been. */
-static clv_code count(clv_module *m, size_t bytes, clv_err *err) {
+/* Charges memory that is about to be allocated, or that a library has just allocated. */
+static clv_code charge_memory(clv_module *m, size_t bytes, clv_err *err) {
   if (m->o.pool && clv_module_charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
   if (m->o.pool) m->charged += bytes;
@@ -27,17 +27,18 @@ static clv_code mark_frozen(clv_module *m, const clv_module_options *o, clv_err 
   return CLV_OK;
 }
 
-static clv_code mark_lent(clv_module *m, const clv_module_options *o, clv_err *err) {
-  for (uint32_t i = 0; i < o->n_lent; i++) {
-    clv_param *p = (clv_param *)clv_params_find(m->params, o->lent[i]);
-    if (!p || !p->frozen || !o->fixed)
-      return clv_fail(err, CLV_INVALID, "'%s' of module %u cannot be lent to it", o->lent[i],
-                      m->o.index);
+static clv_code mark_shared(clv_module *m, const clv_module_options *o, clv_err *err) {
+  for (uint32_t i = 0; i < o->n_shared_params; i++) {
+    clv_param *p = (clv_param *)clv_params_find(m->params, o->shared_params[i]);
+    if (!p || !p->frozen || !o->is_frozen_for_good)
+      return clv_fail(err, CLV_INVALID,
+                      "'%s' of module %u cannot be a shared parameter: it is not frozen for good",
+                      o->shared_params[i], m->o.index);
     p->lent = true;
   }
-  if (!o->n_lent) return CLV_OK;
-  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof(clv_tensor *), &m->lent, err));
-  return clv_alloc((size_t)m->params->n, sizeof(void *), &m->lent_at, err);
+  if (!o->n_shared_params) return CLV_OK;
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof(clv_tensor *), &m->shared_params, err));
+  return clv_alloc((size_t)m->params->n, sizeof(void *), &m->shared_data, err);
 }
 
 static clv_code find_learning(clv_module *m, clv_err *err) {
@@ -51,7 +52,7 @@ static clv_code find_learning(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
-/* The parameters that group `number` names. of: [params->n] the group of each, 0: not named. */
+/* Assigns the parameters of group `number`. of: [params->n] group of each parameter; 0: none. */
 static clv_code mark_group(const clv_module *m, const clv_module_group *g, uint8_t number,
                            uint8_t *of, clv_err *err) {
   for (uint32_t i = 0; i < g->n_params; i++) {
@@ -70,7 +71,7 @@ static clv_code mark_group(const clv_module *m, const clv_module_group *g, uint8
   return CLV_OK;
 }
 
-/* The spans that learn, with their groups. */
+/* Finds the spans of trainable parameters, with their groups. */
 static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv_optim_span *spans,
                            size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) uint8_t *of = NULL;
@@ -80,7 +81,7 @@ static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv
     CLV_TRY(mark_group(m, &o->groups[i], (uint8_t)(i + 1), of, err));
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (p->trainable && !p->frozen && (of[i] || !o->hold_rest))
+    if (p->trainable && !p->frozen && (of[i] || !o->group0_is_frozen))
       spans[n++] = (clv_optim_span){p->offset, p->n, of[i]};
   }
   *ret_n = n;
@@ -88,13 +89,13 @@ static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv
 }
 
 static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_err *err) {
-  if (!o->learns || !m->params->trainable_bytes) return CLV_OK;
+  if (!o->is_trainable || !m->params->trainable_bytes) return CLV_OK;
   CLV_AUTO(clv_freep) clv_optim_span *spans = NULL;
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS] = {o->optimizer};
   size_t n;
   if (o->n_groups > CLV_WIRE_GROUPS)
-    return clv_fail(err, CLV_INVALID, "%u groups beside the first; at most %d", o->n_groups,
-                    CLV_WIRE_GROUPS);
+    return clv_fail(err, CLV_INVALID, "%u parameter groups after the first; at most %d",
+                    o->n_groups, CLV_WIRE_GROUPS);
   for (uint32_t i = 0; i < o->n_groups; i++) groups[i + 1] = o->groups[i].optimizer;
   CLV_TRY(clv_alloc(m->n_learning, sizeof *spans, &spans, err));
   CLV_TRY(find_spans(m, o, spans, &n, err));
@@ -103,32 +104,32 @@ static clv_code make_optimizer(clv_module *m, const clv_module_options *o, clv_e
 }
 
 static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
-  if (!o->learns) return 0;
+  if (!o->is_trainable) return 0;
   uint32_t moments = clv_optim_moments_of(&o->optimizer);
   for (uint32_t i = 0; i < CLV_MIN(o->n_groups, (uint32_t)CLV_WIRE_GROUPS); i++)
     moments |= clv_optim_moments_of(&o->groups[i].optimizer);
   return (size_t)clv_optim_count_moments(moments) * m->params->trainable_bytes;
 }
 
-/* All that shapes tell is charged before the first byte of it is taken: what does not fit costs its
- * host nothing. */
+/* Charges everything that is known from shapes before allocating any of it, so that a module over
+ * the quota costs the host nothing. */
 static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
   size_t state = m->params->total_bytes + m->params->lent_bytes;
   if (state > SIZE_MAX / 8)
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
-  CLV_TRY(count(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
+  CLV_TRY(charge_memory(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
   if (o->batch) CLV_TRY(clv_module_warm_up(m, o->batch, err));
   return clv_cancel_hook_check(o->waiter, err);
 }
 
-static clv_code take_memory(clv_module *m, clv_err *err) {
+static clv_code alloc_memory(clv_module *m, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_TRY(clv_backend_take(b, m->params->total_bytes, &m->block, err));
-  CLV_TRY(clv_backend_take(b, clv_module_buffer_bytes(m), &m->shadow, err));
-  return clv_backend_fill(b, m->shadow, 0, clv_module_buffer_bytes(m), err);
+  CLV_TRY(clv_backend_take(b, clv_module_buffer_bytes(m), &m->saved_buffers, err));
+  return clv_backend_fill(b, m->saved_buffers, 0, clv_module_buffer_bytes(m), err);
 }
 
-/* A device gets what the host has drawn. */
+/* Initialises parameters on the host, and copies them to a device if the module is on one. */
 static clv_code init_params(clv_module *m, const clv_cancel_hook *waiter, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_AUTO(clv_freep) void *drawn = NULL;
@@ -151,29 +152,29 @@ static clv_code count_inputs(clv_module *m, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_pool *payer(const clv_module *m) { return m->o.pool ? m->o.pool : m->pool; }
+static clv_pool *pool_to_charge(const clv_module *m) { return m->o.pool ? m->o.pool : m->pool; }
 
 static clv_code charge_record(void *user, size_t bytes, clv_err *err) {
   const clv_module *m = user;
-  return payer(m) ? clv_module_charge(m, payer(m), bytes, err) : CLV_OK;
+  return pool_to_charge(m) ? clv_module_charge(m, pool_to_charge(m), bytes, err) : CLV_OK;
 }
 
 static void discharge_record(void *user, size_t bytes) {
   const clv_module *m = user;
-  if (payer(m)) clv_module_discharge(m, payer(m), bytes);
+  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), bytes);
 }
 
 static clv_code open_records(clv_module *m, clv_err *err) {
   const clv_record_account account = {m, charge_record, discharge_record};
-  CLV_TRY(clv_recorder_new(m->o.backend, &m->records, err));
-  clv_recorder_charge(m->records, &account);
+  CLV_TRY(clv_recorder_new(m->o.backend, &m->recorder, err));
+  clv_recorder_charge(m->recorder, &account);
   return CLV_OK;
 }
 
-/* ---- what is lent ---------------------------------------------------------------------------- */
+/* ---- shared parameters ----------------------------------------------------------------------- */
 
-/* Whether the module's kernels can read it where it is. */
-static bool is_in_reach(const clv_module *m, const clv_tensor *t) {
+/* True if the module's kernels can read the tensor in its memory. */
+static bool is_copyable_without_host(const clv_module *m, const clv_tensor *t) {
   const clv_backend *b = m->o.backend;
   return b->memory ? t->home && strcmp(t->home->device, b->device) == 0 : !t->home;
 }
@@ -182,31 +183,36 @@ clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tenso
                                      clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
   if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
-      !is_in_reach(m, t))
-    return clv_fail(err, CLV_INVALID, "module %u is lent another '%s'", m->o.index, param);
+      !is_copyable_without_host(m, t))
+    return clv_fail(err, CLV_INVALID,
+                    "module %u: the shared tensor for '%s' has another type, shape or device than "
+                    "the parameter",
+                    m->o.index, param);
   size_t i = (size_t)(p - m->params->list);
-  if (m->lent[i]) return clv_fail(err, CLV_EXISTS, "module %u has '%s'", m->o.index, param);
-  m->lent[i] = clv_tensor_ref(t);
-  m->lent_at[i] = t->data;
+  if (m->shared_params[i])
+    return clv_fail(err, CLV_EXISTS, "module %u has a shared tensor for '%s' already", m->o.index,
+                    param);
+  m->shared_params[i] = clv_tensor_ref(t);
+  m->shared_data[i] = t->data;
   return CLV_OK;
 }
 
 clv_code clv_module_check_complete(const clv_module *m, clv_err *err) {
   for (int i = 0; i < m->params->n; i++)
-    if (m->params->list[i].lent && !m->lent[i])
-      return clv_fail(err, CLV_INTERNAL, "module %u was lent no '%s'", m->o.index,
+    if (m->params->list[i].lent && !m->shared_params[i])
+      return clv_fail(err, CLV_INTERNAL, "module %u: no shared tensor was set for '%s'", m->o.index,
                       m->params->list[i].name);
   return CLV_OK;
 }
 
-/* What the module's backend still reads there is read before it goes. */
-static void return_lent(clv_module *m) {
+/* Drops the shared parameters, after the backend has finished reading them. */
+static void release_shared_params(clv_module *m) {
   clv_err why;
-  if (!m->lent) return;
+  if (!m->shared_params) return;
   (void)!clv_backend_finish(m->o.backend, &why);
-  for (int i = 0; i < m->params->n; i++) clv_tensor_unref(m->lent[i]);
-  free(m->lent);
-  free(m->lent_at);
+  for (int i = 0; i < m->params->n; i++) clv_tensor_unref(m->shared_params[i]);
+  free(m->shared_params);
+  free(m->shared_data);
 }
 
 static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
@@ -214,13 +220,13 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
-  CLV_TRY(mark_lent(m, o, err));
-  if (o->fixed && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
-  if (o->fixed) clv_params_fix_frozen(m->params);
+  CLV_TRY(mark_shared(m, o, err));
+  if (o->is_frozen_for_good && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
+  if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);
   CLV_TRY(clv_module_resolve_ties(m, o, err));
   CLV_TRY(find_learning(m, err));
   CLV_TRY(charge_ahead(m, o, err));
-  CLV_TRY(take_memory(m, err));
+  CLV_TRY(alloc_memory(m, err));
   CLV_TRY(init_params(m, o->waiter, err));
   CLV_TRY(make_optimizer(m, o, err));
   m->version = 1;
@@ -235,7 +241,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
     return code;
   }
   m->o = *o;
-  m->o.frozen = m->o.lent = NULL; /* the caller's lists, not kept */
+  m->o.frozen = m->o.shared_params = NULL; /* lists of the caller, not kept */
   m->o.groups = NULL;
   m->o.waiter = NULL;
   m->o.ties = NULL;
@@ -258,21 +264,21 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
 void clv_module_free(clv_module *m) {
   if (!m) return;
   for (int i = 0; i < m->n_plans; i++) clv_plan_free(m->plans[i].plan);
-  clv_recorder_free(m->records);
+  clv_recorder_free(m->recorder);
   clv_tensor_unref(m->snapshot);
-  clv_module_uncharge_tensors(m, &m->on_device);
+  clv_module_uncharge_tensors(m, &m->charged_on_device);
   clv_module_blocks_done(m);
   clv_optim_free(m->optim);
   if (m->block) clv_backend_give(m->o.backend, m->block);
-  if (m->shadow) clv_backend_give(m->o.backend, m->shadow);
-  return_lent(m);
+  if (m->saved_buffers) clv_backend_give(m->o.backend, m->saved_buffers);
+  release_shared_params(m);
   free(m->withheld);
   if (m->params) clv_module_unpin_owners(m);
   free(m->learning);
   free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
-  if (payer(m)) clv_module_discharge(m, payer(m), m->charged);
+  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);
   clv_backend_drop(m->o.backend);
   free(m);
 }
@@ -287,7 +293,7 @@ void clv_module_set_pool(clv_module *m, clv_pool *pool) { m->pool = pool; }
 void clv_module_count(const clv_module *m, clv_module_counts *ret) {
   const clv_module_counts *c = &m->counts;
   clv_record_counts r;
-  clv_recorder_count(m->records, &r);
+  clv_recorder_count(m->recorder, &r);
   *ret = (clv_module_counts){.device_bytes = __atomic_load_n(&c->device_bytes, __ATOMIC_RELAXED),
                              .peer_bytes = __atomic_load_n(&c->peer_bytes, __ATOMIC_RELAXED),
                              .host_bytes = __atomic_load_n(&c->host_bytes, __ATOMIC_RELAXED),
@@ -310,7 +316,7 @@ size_t clv_module_bytes(const clv_module *m) { return m->bytes; }
 
 static clv_code reserve_value(const clv_module *m, const clv_node *n, clv_pool *pool,
                               clv_err *err) {
-  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u); /* beyond that, growth is rare */
+  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u); /* later growth is rare */
   return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
 }
 
@@ -326,7 +332,7 @@ clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
 
 static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                           uint32_t input_grads, clv_plan **ret, clv_err *err) {
-  bool alone = m->o.in_flight <= 1; /* no other call's work to put between */
+  bool alone = m->o.in_flight <= 1; /* no work of another call can come between */
   clv_plan_options po = {.backend = m->o.backend,
                          .dtype = CLV_F32,
                          .batch = batch[0],
@@ -335,19 +341,19 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .bf16 = m->o.bf16,
                          .tf32 = m->o.tf32,
                          .split_backward = input_grads || !alone,
-                         .transient_weights = (training && alone) || m->lent,
-                         .records = m->records,
-                         .lent = m->lent_at};
+                         .transient_weights = (training && alone) || m->shared_params,
+                         .records = m->recorder,
+                         .lent = m->shared_data};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
-  m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count when it plans */
+  m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count at planning */
   CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   if (m->pool) { /* charged by clv_module_call_get */
     m->bytes += bytes;
-  } else if (count(m, bytes, err) != CLV_OK) {
+  } else if (charge_memory(m, bytes, err) != CLV_OK) {
     clv_plan_free(plan);
     return clv_err_prefix(err, "a batch of %lld", (long long)batch[0]);
   }
@@ -355,11 +361,11 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
   return CLV_OK;
 }
 
-/* As many calls as may be in flight at once, so that none is made in the middle of a step. */
+/* Allocates as many calls as can be in flight, so that no step has to allocate one. */
 static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
-  size_t each = clv_plan_get_info(plan)->call_bytes; /* one is counted with the plan */
-  if (count(m, (n - 1) * each, err) != CLV_OK)
+  size_t each = clv_plan_get_info(plan)->call_bytes; /* one call is charged with the plan */
+  if (charge_memory(m, (n - 1) * each, err) != CLV_OK)
     return clv_err_prefix(err, "%u call%s in flight", n, CLV_S(n));
   clv_code code = CLV_OK;
   uint32_t made = 0;
@@ -371,29 +377,30 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
   return code;
 }
 
-/* No call of it is under way. */
-static void forget_plan(clv_module *m, clv_module_plan *p) {
+/* Frees a plan of which no call is in use. */
+static void free_plan(clv_module *m, clv_module_plan *p) {
   clv_plan_free(p->plan);
-  if (payer(m)) clv_module_discharge(m, payer(m), p->paid);
-  m->charged -= p->paid;
+  if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);
+  m->charged -= p->charged_bytes;
   m->bytes -= p->bytes;
   *p = (clv_module_plan){0};
 }
 
-/* A free one; where there is none, or enough are kept, the idle one that was used longest ago. */
-static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *err) {
+/* Returns an unused entry. If there is none, or enough idle plans are kept, frees the least
+ * recently used idle plan. */
+static clv_code find_plan_entry(clv_module *m, clv_module_plan **ret, clv_err *err) {
   clv_module_plan *oldest = NULL, *empty = NULL;
   int idle = 0;
   for (int i = 0; i < m->n_plans; i++) {
     clv_module_plan *p = &m->plans[i];
     if (!p->plan) empty = p;
-    if (!p->plan || p->calls_out) continue;
-    if (!oldest || p->used < oldest->used) oldest = p;
+    if (!p->plan || p->calls_in_use) continue;
+    if (!oldest || p->last_used < oldest->last_used) oldest = p;
     idle++;
   }
   bool full = !empty && m->n_plans == MAX_PLANS;
   if (oldest && (full || (m->graph->joins && idle >= KEPT_PLANS))) {
-    forget_plan(m, oldest);
+    free_plan(m, oldest);
     empty = oldest;
   }
   if (!empty && m->n_plans < MAX_PLANS) empty = &m->plans[m->n_plans++];
@@ -411,17 +418,18 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
     clv_module_plan *p = &m->plans[i];
     bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
     if (!p->plan || !sizes || p->training != training || p->input_grads != input_grads) continue;
-    p->used = ++m->plan_uses;
+    p->last_used = ++m->plan_uses;
     *ret = p;
     return CLV_OK;
   }
-  CLV_TRY(place_for_plan(m, &place, err));
+  CLV_TRY(find_plan_entry(m, &place, err));
   size_t bytes = m->bytes, charged = m->charged;
-  clv_module_plan made = {.training = training, .input_grads = input_grads, .used = ++m->plan_uses};
+  clv_module_plan made = {
+      .training = training, .input_grads = input_grads, .last_used = ++m->plan_uses};
   memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
-  if (!m->pool) { /* made while the module is: whoever adds it to a session counts its bytes */
-    made.charged = true;
+  if (!m->pool) { /* made with the module: clv_node_add_module charges its bytes */
+    made.is_charged = true;
     made.calls = training ? CLV_MAX(m->o.in_flight, 1u) : 1;
     clv_code code = prepare_calls(m, made.plan, made.calls, err);
     if (code != CLV_OK) {
@@ -430,7 +438,7 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
     }
   }
   made.bytes = m->bytes - bytes;
-  made.paid = m->pool || m->o.pool ? m->charged - charged : made.bytes;
+  made.charged_bytes = m->pool || m->o.pool ? m->charged - charged : made.bytes;
   *place = made;
   *ret = place;
   return CLV_OK;
@@ -438,8 +446,8 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
 
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, clv_err *err) {
   const clv_plan_info *info = clv_plan_get_info(p->plan);
-  size_t bytes = p->charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
-  bool more = p->calls_out == p->calls;
+  size_t bytes = p->is_charged ? 0 : info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  bool more = p->calls_in_use == p->calls;
   if (more) bytes += info->call_bytes;
   if (bytes) CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
   clv_code code = clv_plan_call_get(p->plan, ret, err);
@@ -448,28 +456,29 @@ clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret, 
     return code;
   }
   m->charged += bytes;
-  p->paid += bytes;
-  p->charged = true;
+  p->charged_bytes += bytes;
+  p->is_charged = true;
   p->calls += more;
-  p->calls_out++;
+  p->calls_in_use++;
   return CLV_OK;
 }
 
 void clv_module_call_put(clv_module_plan *p, clv_call *call) {
   if (!call) return;
   clv_plan_call_put(p->plan, call);
-  p->calls_out--;
+  p->calls_in_use--;
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
 clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
-  if (m->snapshot || !m->optim || m->o.final) return CLV_OK;
+  if (m->snapshot || !m->optim || m->o.has_no_revert) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
-  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->on_device, &m->snapshot, err);
+  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->charged_on_device,
+                          &m->snapshot, err);
 }
 
-/* Parameters, then each moment, and the step counter: one copy in one direction. */
+/* Copies parameters, moments and the step count to or from the snapshot. */
 static void copy_state(clv_module *m, bool save) {
   size_t bytes = m->params->trainable_bytes;
   char *at = m->snapshot->data;
@@ -484,12 +493,12 @@ static void copy_state(clv_module *m, bool save) {
 void clv_module_take_snapshot(clv_module *m) { copy_state(m, true); }
 
 void clv_module_save_buffers(clv_module *m) {
-  clv_module_copy(m, m->shadow, (char *)m->block + m->params->buffer_offset,
+  clv_module_copy(m, m->saved_buffers, (char *)m->block + m->params->buffer_offset,
                   clv_module_buffer_bytes(m));
 }
 
 void clv_module_restore_buffers(clv_module *m) {
-  clv_module_copy(m, (char *)m->block + m->params->buffer_offset, m->shadow,
+  clv_module_copy(m, (char *)m->block + m->params->buffer_offset, m->saved_buffers,
                   clv_module_buffer_bytes(m));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A graph and an optimiser's settings as LoadModule carries them.
+ * Encodes a graph and an optimiser's settings as a LoadModule message.
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module's state by name: whole items, and pieces of them.
+ * A module's state by name: complete items, and pieces of them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,13 +25,14 @@ uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
 
 static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
   const clv_param *p = &m->params->list[index];
-  *ret = (clv_state_item){.dtype = p->dtype,
-                          .shape = p->shape,
-                          .bytes = p->bytes,
-                          .data = p->lent ? m->lent[index]->data : (char *)m->block + p->offset,
-                          .backend = m->o.backend,
-                          .lent = p->lent,
-                          .withheld = m->withheld && m->withheld[index]};
+  *ret = (clv_state_item){
+      .dtype = p->dtype,
+      .shape = p->shape,
+      .bytes = p->bytes,
+      .data = p->lent ? m->shared_params[index]->data : (char *)m->block + p->offset,
+      .backend = m->o.backend,
+      .is_shared = p->lent,
+      .is_withheld = m->withheld && m->withheld[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }
 
@@ -72,7 +73,7 @@ bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index,
   return true;
 }
 
-/* ---- one by its name ------------------------------------------------------------------------- */
+/* ---- finding an item by name ----------------------------------------------------------------- */
 
 static const clv_param *param_called(const clv_module *m, const char *name, size_t len) {
   for (int i = 0; i < m->params->n; i++) {
@@ -109,7 +110,7 @@ clv_code clv_module_state_find(clv_module *m, clv_state_kind what, const char *n
   return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, name);
 }
 
-/* ---- what is not given out ------------------------------------------------------------------- */
+/* ---- withheld parameters --------------------------------------------------------------------- */
 
 clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
@@ -117,13 +118,13 @@ clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, 
   if (!m->withheld)
     CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->withheld, &m->withheld, err));
   m->withheld[p - m->params->list] = true;
-  snprintf(m->why_withheld, sizeof m->why_withheld, "%s", why);
+  snprintf(m->withheld_reason, sizeof m->withheld_reason, "%s", why);
   return CLV_OK;
 }
 
 clv_code clv_module_check_readable(const clv_module *m, const clv_state_item *item, clv_err *err) {
-  if (!item->withheld) return CLV_OK;
-  return clv_fail(err, CLV_DENIED, "'%s' is not given out: %s", item->name, m->why_withheld);
+  if (!item->is_withheld) return CLV_OK;
+  return clv_fail(err, CLV_DENIED, "'%s' cannot be read: %s", item->name, m->withheld_reason);
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -151,11 +152,11 @@ clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err)
 clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                               clv_err *err) {
   char want[160], got[160];
-  if (item->lent)
-    return clv_fail(err, CLV_DENIED, "'%s' is only read: it may be of several sessions",
+  if (item->is_shared)
+    return clv_fail(err, CLV_DENIED, "'%s' is read-only: several sessions may share it",
                     item->name);
   if (item->dtype != dtype || !clv_shape_equal(&item->shape, shape))
-    return clv_fail(err, CLV_INVALID, "'%s' is %s %s here, the given one %s %s", item->name,
+    return clv_fail(err, CLV_INVALID, "'%s' is %s %s, but the tensor to write is %s %s", item->name,
                     clv_dtype_name(item->dtype), clv_shape_format(&item->shape, want, sizeof want),
                     clv_dtype_name(dtype), clv_shape_format(shape, got, sizeof got));
   return CLV_OK;
@@ -174,24 +175,24 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
   return item->backend ? clv_backend_finish(item->backend, err) : CLV_OK;
 }
 
-/* What was counted, or is remembered of the weights, follows. */
-static void written(clv_module *m, clv_state_kind what, const char *name) {
+/* Updates the step counter or the version after a write. */
+static void note_written(clv_module *m, clv_state_kind what, const char *name) {
   if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
     __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*clv_optim_step_count(m->optim), 0),
                      __ATOMIC_RELAXED);
   m->version += what == CLV_STATE_WEIGHTS;
 }
 
-/* What was written as a whole is the writer's. */
-static void give_again(clv_module *m, const char *name) {
+/* A complete write ends withholding, because the writer knows the numbers. */
+static void end_withholding(clv_module *m, const char *name) {
   const clv_param *p = clv_params_find(m->params, name);
   if (p && m->withheld) m->withheld[p - m->params->list] = false;
 }
 
 void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
                                    bool whole) {
-  if (whole && what == CLV_STATE_WEIGHTS) give_again(m, name);
-  written(m, what, name);
+  if (whole && what == CLV_STATE_WEIGHTS) end_withholding(m, name);
+  note_written(m, what, name);
 }
 
 clv_code clv_module_state_set(clv_module *m, clv_state_kind what, const char *name, clv_dtype dtype,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ties: a parameter of a module that is another's, or that its own graph has twice. It has one set
- * of values, one optimiser and one name. Each module that reads it adds up a gradient of its own,
- * in the order of its own calls; at the end of a backward pass these become part of the owner's, in
- * the order of modules and nodes. So the bits are the same wherever the network is cut.
+ * Ties: a parameter that a module shares with another module, or that its own graph has twice. It
+ * has one set of values, one optimiser and one name. Each module that reads it sums a gradient of
+ * its own, in the order of its calls; at the end of a backward pass these are added to the
+ * owner's, in the order of modules and nodes. So the bits do not depend on where the network is
+ * cut.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +17,14 @@ static const char *node_of(const clv_module *m, const clv_tie *t) {
   return m->graph->nodes[t->param.node].name;
 }
 
-static clv_module *given(const clv_module *m, const clv_module_options *o, const clv_tie *t) {
+static clv_module *find_given_owner(const clv_module *m, const clv_module_options *o,
+                                    const clv_tie *t) {
   for (uint32_t i = 0; i < o->n_ties; i++)
     if (strcmp(o->ties[i].node, node_of(m, t)) == 0) return o->ties[i].of;
   return NULL;
 }
 
-/* One memory, and nobody else's number format. */
+/* Checks that both modules are on one device, so in one memory and one number format. */
 static clv_code check_place(const clv_module *m, const clv_module *owner, const clv_tie *t,
                             clv_err *err) {
   if (strcmp(m->device, owner->device) == 0) return CLV_OK;
@@ -32,15 +34,17 @@ static clv_code check_place(const clv_module *m, const clv_module *owner, const 
                   m->o.index, m->device, t->param.name, owner->o.index, owner->device);
 }
 
-static clv_code take_from(clv_module *m, clv_tie *t, const clv_module *owner, clv_err *err) {
+static clv_code resolve_from_owner(clv_module *m, clv_tie *t, const clv_module *owner,
+                                   clv_err *err) {
   const char *name = m->graph->nodes[t->param.node].tied;
   const clv_param *of = clv_params_first(owner->graph, owner->params, name);
   if (!of || !clv_shape_equal(&of->shape, &t->param.shape) || of->dtype != t->param.dtype)
     return clv_fail(err, CLV_NOT_FOUND,
-                    "module %u has no parameter of '%s' that could be '%s' of %u", owner->o.index,
-                    name, t->param.name, m->o.index);
+                    "module %u has no parameter of '%s' that fits '%s' of module %u",
+                    owner->o.index, name, t->param.name, m->o.index);
   CLV_TRY(check_place(m, owner, t, err));
-  t->param.elsewhere = of->lent ? owner->lent[of->index]->data : (char *)owner->block + of->offset;
+  t->param.elsewhere =
+      of->lent ? owner->shared_params[of->index]->data : (char *)owner->block + of->offset;
   t->param.offset = of->offset;
   t->param.frozen = of->frozen;
   t->param.fixed = of->fixed;
@@ -52,11 +56,12 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
   CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof(clv_module *), &m->owners, err));
   for (int i = 0; i < p->n_ties; i++) {
     clv_tie *t = &p->ties[i];
-    clv_module *owner = t->of < 0 ? given(m, o, t) : m;
+    clv_module *owner = t->of < 0 ? find_given_owner(m, o, t) : m;
     if (!owner)
-      return clv_fail(err, CLV_INVALID, "module %u: '%s' is tied to '%s', which is not here",
+      return clv_fail(err, CLV_INVALID,
+                      "module %u: '%s' is tied to '%s', which is in no module of this node",
                       m->o.index, node_of(m, t), m->graph->nodes[t->param.node].tied);
-    if (t->of < 0) CLV_TRY(take_from(m, t, owner, err));
+    if (t->of < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
     m->owners[i] = owner;
     if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
   }
@@ -72,7 +77,7 @@ void clv_module_unpin_owners(clv_module *m) {
   m->owners = NULL;
 }
 
-/* ---- what follows from them ------------------------------------------------------------------ */
+/* ---- versions and gradients ------------------------------------------------------------------ */
 
 bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner) {
   bool any = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node, and the one thread at a time that handles its packets: everything that computes happens
- * there.
+ * A node, and the compute thread, which handles its packets: clv_node_run and clv_node_run_until
+ * wait in the inbox and handle one packet or one end of work after the other.
  */
 #include "common/engine/node_int.h"
 
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A round trip over loopback is 70 us when both ends poll and 180 us when both sleep; over a real
- * network the answer is seldom that near, and polling ends after this long. */
+/* A loopback round trip takes 70 us if both ends poll and 180 us if both sleep. Over a real network
+ * the answer seldom comes so soon, so polling ends after this time. */
 enum { SPIN_US = 200 };
 
 clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err *err) {
@@ -37,10 +37,13 @@ void clv_node_free(clv_session_node *n) {
   clv_node_end_devices(n);
   clv_node_drop_file(n, NULL);
   clv_inbox_done(&n->inbox);
-  clv_rrefs_free(clv_steal(&n->references)); /* contexts have nobody to tell any more */
-  clv_contexts_free(n->contexts);            /* its calls belong to plans of the modules */
+  /* freed first, so that contexts report nothing to it */
+  clv_rrefs_free(clv_steal(&n->references));
+  /* before the modules, because its calls belong to their plans */
+  clv_contexts_free(n->contexts);
+  /* so that they can be freed in any order */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
-    if (n->modules[i]) clv_module_unpin_owners(n->modules[i]); /* in whatever order they go */
+    if (n->modules[i]) clv_module_unpin_owners(n->modules[i]);
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);
   clv_node_remove_peers(n);
   clv_link_unref(n->master);
@@ -49,7 +52,7 @@ void clv_node_free(clv_session_node *n) {
   free(n);
 }
 
-/* ---- its thread ------------------------------------------------------------------------------ */
+/* ---- the compute thread ---------------------------------------------------------------------- */
 
 static uint64_t now_ns(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
 
@@ -62,29 +65,28 @@ static void tick_if_due(clv_session_node *n, uint64_t now) {
   if (clv_rrefs_due_ns(n->references) <= now) clv_node_tick(n);
 }
 
-static bool wait_in_world(clv_session_node *n, uint64_t until_ns) {
+static bool wait_by_callback(clv_session_node *n, uint64_t until_ns) {
   clv_inbox_set_coalescing(&n->inbox, true);
   bool more = n->o.wait(n->o.wait_user, until_ns);
   clv_inbox_set_coalescing(&n->inbox, false);
   return more;
 }
 
-/* It leaves its share of the cores before it sleeps, with nothing locked, unless a device computes
- * for it: that is its time as well. False: nothing will ever come. */
+/* Sleeps with nothing locked. Releases the share of the cores first, unless a device computes,
+ * whose time counts as well. False: no event will ever come. */
 static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
   until_ns = CLV_MIN(until_ns, clv_rrefs_due_ns(n->references));
   clv_node_flush(n);
   if (!clv_inbox_has_work_out(&n->inbox)) clv_share_release(n->o.share);
-  if (n->o.wait) return wait_in_world(n, until_ns);
+  if (n->o.wait) return wait_by_callback(n, until_ns);
   clv_inbox_wait(&n->inbox, now, until_ns);
   return true;
 }
 
 static bool is_any(const clv_inbox_item *i) { return i->packet || i->ended; }
 
-/* The next packet or end of work; false when stopped, kicked, or the deadline has passed. What
- * references wait for by the clock is done on the way. *ret_waker: what ended its sleep, if it
- * slept. */
+/* Waits for the next packet or end of work, and handles due timers of references meanwhile. False:
+ * stopped, interrupted, or past the deadline. *ret_waker: the packet that ended the sleep. */
 static bool next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns, clv_inbox_item *ret,
                       const clv_packet **ret_waker) {
   for (bool first = true, more = true;; first = false) {
@@ -97,7 +99,7 @@ static bool next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns, c
   }
 }
 
-/* While a device computes for it the node has something to do. */
+/* As next_item, and counts the wait as idle time unless a device computes for the node. */
 static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item *ret) {
   uint64_t begin = now_ns(n);
   const clv_packet *waker = NULL;
@@ -108,8 +110,9 @@ static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item 
   if (!any) clv_node_flush(n);
   if (!any) clv_share_release(n->o.share);
   uint64_t slept = now_ns(n) - begin, idle = out ? 0 : slept;
-  n->slept_ns += slept - idle;
-  __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE); /* before the sum, for who looks */
+  n->slept_while_working_ns += slept - idle;
+  /* before the sum, because clv_node_idle_ns reads both */
+  __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
   if (any && waker && waker->from) clv_link_count_wait(waker->from, idle);
   return any;

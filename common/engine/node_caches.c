@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A VALUE of a cache: its rows are kept, or it is made of those that are. The engine meets a VALUE
- * like any other, or one that has failed.
+ * VALUEs of caches: the rows of a VALUE are stored in a cache, or the VALUE is filled with stored
+ * rows. Afterwards the engine handles it as any other VALUE, or as a failed one.
  */
 #include <string.h>
 
 #include "common/engine/node_int.h"
 
-/* In place of what came. */
+/* Replaces the tensors of a packet. */
 static void replace(clv_packet *p, clv_tensor *t) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->tensor[i] = clv_tensor_unref(p->tensor[i]);
   p->frame.n_tensors = t != NULL;
@@ -21,7 +21,7 @@ static clv_code keep(const clv_row_caches *c, clv_packet *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code bring(clv_session_node *n, clv_packet *p, clv_err *err) {
+static clv_code load_cached_rows(clv_session_node *n, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   const clv_row_caches *c = &n->o.caches;
   const clv_tensor *rows = p->tensor[0];
@@ -34,20 +34,20 @@ static clv_code bring(clv_session_node *n, clv_packet *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code act(clv_session_node *n, clv_packet *p, clv_err *err) {
+static clv_code handle_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (!n->o.caches.put)
     return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "there are no caches here: the worker has no state_dir");
+                    "this worker has no caches: its worker.yaml has no state_dir");
   clv_node_flush(n);
-  clv_share_release(n->o.share); /* no core is held while the disk is waited for */
-  return p->frame.n_tensors == 2 ? keep(&n->o.caches, p, err) : bring(n, p, err);
+  clv_share_release(n->o.share); /* releases the cores while it waits for the disk */
+  return p->frame.n_tensors == 2 ? keep(&n->o.caches, p, err) : load_cached_rows(n, p, err);
 }
 
 clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_err why;
   if (!p->from || !clv_node_is_master(n, p->from))
-    return clv_fail(err, CLV_DENIED, "a VALUE of a cache is the master's alone to send");
-  bool failed = p->frame.has_failure || act(n, p, &why) != CLV_OK;
+    return clv_fail(err, CLV_DENIED, "only the master may send a VALUE of a cache");
+  bool failed = p->frame.has_failure || handle_cached(n, p, &why) != CLV_OK;
   p->frame.has_cached = false;
   if (!failed || p->frame.has_failure) return CLV_OK;
   replace(p, NULL);

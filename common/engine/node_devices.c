@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What modules on devices have to do is asked for, and waited for, on a thread of its own: the
- * node's learns of its end as of a fact, and handles packets and computes on the processor
- * meanwhile. There is one such thread: backends that copy from each other are used by one thread.
- * Another one copies to the host's memory what is to leave, by a branch of each device's backend,
- * so that the device computes what comes next meanwhile.
+ * The two threads of a node for devices. The device thread computes the work of modules on devices
+ * and waits for it, so that the compute thread handles packets and computes on the processor
+ * meanwhile. There is one device thread, because backends that copy from each other must be used
+ * by one thread. The copy thread copies tensors to host memory, with a branch of each device's
+ * backend, so that the device computes the next work meanwhile.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 static clv_work *next_work(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
-  while (!t->first && !t->over) pthread_cond_wait(&t->changed, &t->lock);
+  while (!t->first && !t->is_stopping) pthread_cond_wait(&t->changed, &t->lock);
   clv_work *w = t->first;
   if (w) t->first = w->next;
   if (!t->first) t->end = &t->first;
@@ -28,7 +28,7 @@ static void *run(void *user) {
   return NULL;
 }
 
-static void give(clv_device_thread *t, clv_work *w) {
+static void post_work(clv_device_thread *t, clv_work *w) {
   clv_inbox_begin_work(&t->node->inbox, w);
   w->next = NULL;
   pthread_mutex_lock(&t->lock);
@@ -49,18 +49,19 @@ static void thread_init(clv_device_thread *t, clv_session_node *n,
 
 static clv_code thread_start(clv_device_thread *t, clv_err *err) {
   pthread_mutex_lock(&t->lock);
-  bool began = t->began || pthread_create(&t->thread, NULL, run, t) == 0;
-  t->began = began;
+  bool began = t->is_started || pthread_create(&t->thread, NULL, run, t) == 0;
+  t->is_started = began;
   pthread_mutex_unlock(&t->lock);
-  return began ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "no thread for modules on devices");
+  return began ? CLV_OK
+               : clv_fail(err, CLV_EXHAUSTED, "cannot start a thread for modules on devices");
 }
 
 static void thread_end(clv_device_thread *t) {
   pthread_mutex_lock(&t->lock);
-  t->over = true;
+  t->is_stopping = true;
   pthread_cond_signal(&t->changed);
   pthread_mutex_unlock(&t->lock);
-  if (t->began) pthread_join(t->thread, NULL);
+  if (t->is_started) pthread_join(t->thread, NULL);
   pthread_cond_destroy(&t->changed);
   pthread_mutex_destroy(&t->lock);
 }
@@ -70,24 +71,24 @@ static void thread_end(clv_device_thread *t) {
 static void compute(clv_session_node *n, clv_work *w) {
   clv_err why;
   pthread_mutex_lock(&n->computing);
-  w->begin_ns = clv_clock_now(&n->o.clock); /* it may have stood behind another */
+  w->begin_ns = clv_clock_now(&n->o.clock); /* it may have waited for other work */
   clv_code code = clv_work_compute(w, &why);
   pthread_mutex_unlock(&n->computing);
   clv_node_work_ended(n, w, code, &why);
 }
 
-void clv_node_post_device_work(clv_session_node *n, clv_work *w) { give(&n->devices, w); }
+void clv_node_post_device_work(clv_session_node *n, clv_work *w) { post_work(&n->devices, w); }
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
-/* Under the lock of the thread that copies: the place of a device's branch, or a free one. */
+/* The entry of a device's branch, or an unused one; NULL: full. Caller holds copies.lock. */
 static const clv_backend **copier_of(clv_session_node *n, const clv_backend *device) {
   for (size_t i = 0; i < MAX_NODE_DEVICES; i++)
     if (!n->copiers[i] || strcmp(n->copiers[i]->device, device->device) == 0) return &n->copiers[i];
   return NULL;
 }
 
-/* The session pays for what such a branch keeps of the host's memory. */
+/* Makes a branch, and charges its host memory to the session. */
 static clv_code make_branch(clv_session_node *n, const clv_backend *device, const clv_backend **ret,
                             clv_err *err) {
   size_t bytes = device->branch_bytes;
@@ -98,7 +99,7 @@ static clv_code make_branch(clv_session_node *n, const clv_backend *device, cons
   return code;
 }
 
-/* Without a branch the device's own order would be two threads' at a time. */
+/* Makes a branch for a device, because two threads must not use one backend. */
 static clv_code open_copier(clv_session_node *n, const clv_backend *device, clv_err *err) {
   pthread_mutex_lock(&n->copies.lock);
   const clv_backend **at = copier_of(n, device);
@@ -116,18 +117,18 @@ static void copy(clv_session_node *n, clv_work *w) {
   clv_err why;
   pthread_mutex_lock(&n->copies.lock);
   const clv_backend **by = copier_of(n, k->from->home);
-  k->by = by ? *by : NULL;
+  k->copier = by ? *by : NULL;
   pthread_mutex_unlock(&n->copies.lock);
   clv_code code = clv_work_compute(w, &why);
   clv_node_work_ended(n, w, code, &why);
 }
 
 void clv_node_post_copies(clv_session_node *n) {
-  if (n->o.executor.start || n->o.wait) return; /* the engine makes them itself */
-  for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;) give(&n->copies, w);
+  if (n->o.executor.start || n->o.wait) return; /* the engine makes the copies itself */
+  for (clv_work *w; (w = clv_contexts_take_copy(n->contexts)) != NULL;) post_work(&n->copies, w);
 }
 
-/* ---- both ------------------------------------------------------------------------------------ */
+/* ---- starting and ending both threads -------------------------------------------------------- */
 
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
   thread_init(&n->devices, n, compute);

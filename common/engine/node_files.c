@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module's state to and from a file that its node keeps. A file is read whole and held against
- * the module before anything of it is written there. What is on a device is brought as work of the
- * module, and the frame comes again behind it: a state to be saved is here then, and one that was
- * loaded there.
+ * Saving a module's state to a file of the node, and loading it. A file is read completely and
+ * checked against the module before any item is written. State on a device is transferred as work
+ * of the module, after which the frame is handled a second time: then a state to be saved is in
+ * host memory, and a loaded one on the device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,22 +11,23 @@
 
 #include "common/engine/node_int.h"
 
-/* What is read beyond the size of the module's own file, so that one of another module is told by
- * its names. */
+/* Bytes allowed beyond the size of the module's own file, so that a file of another module is
+ * refused by its names, not by its size. */
 enum { SLACK_BYTES = 64 << 10 };
 
 typedef struct whole_state {
   clv_state_item *items;    /* [n] */
-  clv_weights_tensor *list; /* [n], views of them, or of */
-  clv_tensor **copies;      /* [n] of a device's, to be saved; NULL elsewhere */
+  clv_weights_tensor *list; /* [n] views of items, or of copies */
+  /* [n] host copies of items on a device, to be saved; NULL: not on a device */
+  clv_tensor **copies;
   uint32_t n;
 } whole_state;
 
-/* Between the two parts of a frame of a module on a device. */
+/* State between the two handlings of a frame for a module on a device. */
 struct clv_node_file {
   const clv_packet *request;
   whole_state s;
-  clv_weights_file *file; /* that is loaded, and what is charged for it */
+  clv_weights_file *file; /* file being loaded, and the bytes charged for it */
   size_t charged;
 };
 
@@ -37,7 +38,7 @@ static void whole_state_done(whole_state *s) {
   free(s->list);
 }
 
-/* A file has what is the module's own: not what is lent to it, or withheld. */
+/* Lists the items of a file: all but shared and withheld ones. */
 static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, clv_err *err) {
   uint32_t all = clv_module_state_count(m, what);
   CLV_TRY(clv_alloc(all, sizeof *ret->items, &ret->items, err));
@@ -45,13 +46,13 @@ static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, c
   for (uint32_t i = 0; i < all; i++) {
     clv_state_item *item = &ret->items[ret->n];
     (void)clv_module_state_item(m, what, i, item);
-    if (item->lent || item->withheld) continue;
+    if (item->is_shared || item->is_withheld) continue;
     ret->list[ret->n++] = (clv_weights_tensor){item->name, item->dtype, item->shape, item->data};
   }
   return CLV_OK;
 }
 
-/* The entry of each item. */
+/* Finds the entry of each item in a file. */
 static clv_code match(const whole_state *s, const clv_weights_file *file,
                       const clv_weights_entry ***ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
@@ -62,7 +63,7 @@ static clv_code match(const whole_state *s, const clv_weights_file *file,
   return clv_weights_match(file, want, s->n, 0, *ret, err);
 }
 
-static void will_be_written(clv_session_node *n, const clv_frame *f) {
+static void note_will_be_written(clv_session_node *n, const clv_frame *f) {
   if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
 }
 
@@ -70,14 +71,14 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
                             const clv_weights_file *file, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(match(s, file, &found, err));
-  will_be_written(n, f);
+  note_will_be_written(n, f);
   for (uint32_t i = 0; i < s->n; i++)
     CLV_TRY(clv_module_state_set(n->modules[f->module], f->state.what, s->items[i].name,
                                  s->items[i].dtype, &s->items[i].shape, found[i]->data, err));
   return CLV_OK;
 }
 
-/* Charged with *ret_charged; the caller closes it, and discharges that. */
+/* Opens a file. The caller closes it and discharges *ret_charged bytes. */
 static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
                           clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
@@ -128,8 +129,8 @@ void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
   n->file = NULL;
 }
 
-/* Where the state is to come. */
-static clv_code take_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
+/* Allocates host memory for the state to be saved. */
+static clv_code alloc_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
   CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
   for (uint32_t i = 0; i < s->n; i++) {
     const clv_state_item *item = &s->items[i];
@@ -139,14 +140,14 @@ static clv_code take_copies(clv_pool *pool, whole_state *s, void **host, clv_err
   return CLV_OK;
 }
 
-/* Where it comes from. */
-static clv_code take_file(clv_session_node *n, const clv_frame *f, struct clv_node_file *to,
-                          void **host, clv_err *err) {
+/* Opens the file to be loaded. */
+static clv_code open_source_file(clv_session_node *n, const clv_frame *f, struct clv_node_file *to,
+                                 void **host, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(open_file(n, f, &to->s, &to->file, &to->charged, err));
   CLV_TRY(match(&to->s, to->file, &found, err));
   for (uint32_t i = 0; i < to->s.n; i++) host[i] = (void *)(uintptr_t)found[i]->data;
-  will_be_written(n, f);
+  note_will_be_written(n, f);
   return CLV_OK;
 }
 
@@ -155,8 +156,8 @@ static void transfer_done(clv_state_transfer *t) {
   free(t->host);
 }
 
-static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
-  CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .again = true};
+static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
+  CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .requeue_when_done = true};
   whole_state *s = &n->file->s;
   t.writes = p->frame.kind == CLV_STATE_LOAD;
   CLV_TRY(state_of(m, p->frame.state.what, s, err));
@@ -164,24 +165,24 @@ static clv_code ask(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.items, &t.items, err));
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host, &t.host, err));
   if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
-  CLV_TRY(t.writes ? take_file(n, &p->frame, n->file, t.host, err)
-                   : take_copies(n->o.pool, s, t.host, err));
+  CLV_TRY(t.writes ? open_source_file(n, &p->frame, n->file, t.host, err)
+                   : alloc_copies(n->o.pool, s, t.host, err));
   CLV_TRY(clv_contexts_transfer_state(n->contexts, &t, err));
   t = (clv_state_transfer){0};
   return CLV_OK;
 }
 
-static clv_code first_part(clv_session_node *n, clv_module *m, clv_packet *p, bool *ret_kept,
+static clv_code begin_file(clv_session_node *n, clv_module *m, clv_packet *p, bool *ret_kept,
                            clv_err *err) {
   CLV_TRY(clv_alloc(1, sizeof *n->file, &n->file, err));
   n->file->request = p;
-  clv_code code = ask(n, m, p, err);
+  clv_code code = start_transfer(n, m, p, err);
   *ret_kept = code == CLV_OK;
   if (code != CLV_OK) clv_node_drop_file(n, p);
   return code;
 }
 
-static clv_code second_part(clv_session_node *n, const clv_packet *p, clv_frame *ret,
+static clv_code finish_file(clv_session_node *n, const clv_packet *p, clv_frame *ret,
                             clv_err *err) {
   clv_code code = CLV_OK;
   if (n->file->file)
@@ -207,12 +208,12 @@ clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv
   const clv_frame *f = &p->frame;
   if (!files->save)
     return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "there are no files of state here: the worker has no state_dir");
+                    "this worker has no files of state: its worker.yaml has no state_dir");
   ret->state.what = f->state.what;
   memcpy(ret->state.name, f->state.name, sizeof ret->state.name);
   clv_node_flush(n);
-  clv_share_release(n->o.share); /* no core is held while the disk is waited for */
+  clv_share_release(n->o.share); /* releases the cores while it waits for the disk */
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
-  if (n->file && n->file->request == p) return second_part(n, p, ret, err);
-  return m->o.backend->memory ? first_part(n, m, p, ret_kept, err) : on_host(n, m, f, ret, err);
+  if (n->file && n->file->request == p) return finish_file(n, p, ret, err);
+  return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err) : on_host(n, m, f, ret, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a node does with a packet: most are the engine's, some ask for state, and those that are for
- * somebody else are passed on; and with the end of work.
+ * Handling packets and ends of work at a node: most frames are for the engine, some read or write
+ * state, some are for references. Results of the engine are sent.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,8 +38,8 @@ static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module
                              clv_err *err) {
   *ret = clv_contexts_module_of_frame(n->contexts, f);
   if (*ret) return CLV_OK;
-  return clv_fail(err, CLV_NOT_FOUND, "module %u of generation %u is not here", f->module,
-                  f->generation);
+  return clv_fail(err, CLV_NOT_FOUND, "module %u (generation %u) is not loaded at this node",
+                  f->module, f->generation);
 }
 
 static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, uint32_t index,
@@ -49,7 +49,7 @@ static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, u
   return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
 }
 
-/* With a tensor for a copy: the state may change before the bytes have left. */
+/* Makes an answer with a copy of the item, because the state may change before it is sent. */
 static clv_code item_answer(clv_session_node *n, const clv_module *m, const clv_frame *to,
                             const clv_state_item *item, const clv_state_transfer *r,
                             clv_packet **ret, clv_err *err) {
@@ -65,7 +65,7 @@ static clv_code item_answer(clv_session_node *n, const clv_module *m, const clv_
   return new_answer(n, to, CLV_STATE_ITEM, t, &state, ret, err);
 }
 
-/* What its receiver cannot have room for could never leave. */
+/* Longest piece of state: a longer one could exceed the receiver's window and never be sent. */
 enum { LONGEST_PIECE = 16 << 20 };
 
 static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer *r, clv_err *err) {
@@ -80,7 +80,7 @@ static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer
   return clv_state_item_part(&item, f->state.offset, f->state.length, r->items, err);
 }
 
-/* Who asks for all gets what is given out. */
+/* Lists the items that a STATE_GET reads: a piece of one, or all that are not withheld. */
 static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *f,
                            clv_state_transfer *r, clv_err *err) {
   clv_state_item item;
@@ -89,7 +89,7 @@ static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *
   while (state_item(n, m, f, count, &item)) count++;
   CLV_TRY(clv_alloc(CLV_MAX(count, 1u), sizeof *r->items, &r->items, err));
   for (uint32_t i = 0; i < count; i++)
-    if (state_item(n, m, f, i, &item) && !item.withheld) r->items[r->n++] = item;
+    if (state_item(n, m, f, i, &item) && !item.is_withheld) r->items[r->n++] = item;
   return CLV_OK;
 }
 
@@ -121,7 +121,7 @@ static clv_code answer_done(clv_session_node *n, const clv_frame *to, uint32_t c
   return answer(n, to, CLV_STATE_DONE, &done, err);
 }
 
-/* One after the other, of a module in the host's memory. */
+/* Sends the items of a module in host memory one after the other. */
 static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_frame *f,
                            const clv_state_transfer *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n; i++) {
@@ -133,7 +133,7 @@ static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_f
   return answer_done(n, f, r->n, err);
 }
 
-/* Takes what *r holds. */
+/* Starts a transfer. Takes everything in *r. */
 static clv_code transfer(clv_session_node *n, clv_state_transfer *r, bool *ret_kept, clv_err *err) {
   CLV_TRY(clv_contexts_transfer_state(n->contexts, r, err));
   *r = (clv_state_transfer){0};
@@ -151,7 +151,7 @@ static clv_code on_state_get(clv_session_node *n, clv_packet *p, bool *ret_kept,
   return transfer(n, &r, ret_kept, err);
 }
 
-/* What a STATE_PUT writes, of a module on a device. */
+/* Finds the item that a STATE_PUT writes to a module on a device. */
 static clv_code find_put(clv_session_node *n, clv_module *m, const clv_packet *p,
                          clv_state_item *ret, clv_err *err) {
   const clv_frame *f = &p->frame;
@@ -205,8 +205,8 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept,
   clv_module *m;
   const clv_frame *f = &p->frame;
   CLV_TRY(local_module(n, f, &m, err));
-  /* A large item comes in chunks on other lanes and may arrive after the last one. One that is
-   * refused has come as well. */
+  /* A large item comes in chunks on other lanes and may arrive after the last one. A refused
+   * item counts as received. */
   uint32_t *got = &n->puts[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
@@ -249,7 +249,7 @@ static void run_state(clv_session_node *n, clv_packet *p) {
   if (!kept) clv_packet_free(p);
 }
 
-/* A frame that had waited in the engine. */
+/* Handles a STATE_ frame or UNLOAD that the engine has released. */
 static void refuse_packet(clv_session_node *n, clv_packet *p) {
   CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
   const clv_request c = clv_node_request(&mine->frame);
@@ -260,7 +260,8 @@ static void refuse_packet(clv_session_node *n, clv_packet *p) {
   clv_node_refuse(n, &err, &c);
 }
 
-/* The one way out of the engine. */
+/* Takes all results of the engine: sends packets, handles released frames, reports refusals and
+ * kept values. */
 static void take_results(clv_session_node *n) {
   clv_result r;
   for (clv_work *w; (w = clv_contexts_take_device_work(n->contexts)) != NULL;)
@@ -275,8 +276,8 @@ static void take_results(clv_session_node *n) {
   }
 }
 
-/* Work that takes longer than a message of its own: what came before it leaves first, and so while
- * it waits for the cores. */
+/* Flushes links before work that takes longer than sending a message, so that queued packets are
+ * not delayed by it. */
 enum { LONG_WORK_NS = 50000 };
 
 static bool run_one(clv_session_node *n, clv_code *ret, clv_err *err) {
@@ -287,7 +288,7 @@ static bool run_one(clv_session_node *n, clv_code *ret, clv_err *err) {
   return any;
 }
 
-/* Takes results and runs what is ready until there is none; the first error of the way. */
+/* Takes results and runs ready work until there is none. Returns the first error. */
 static clv_code run_engine(clv_session_node *n, clv_err *err) {
   clv_code code, first = CLV_OK;
   clv_err why;
@@ -302,7 +303,8 @@ static clv_code run_engine(clv_session_node *n, clv_err *err) {
 
 /* ---- handling -------------------------------------------------------------------------------- */
 
-static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+static clv_code handle_context_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
+                                     clv_err *err) {
   clv_err why;
   if (n->o.runtime) clv_rpc_busy_enter(n->o.runtime);
   clv_code code = clv_contexts_handle_packet(n->contexts, p, ret_kept, err);
@@ -312,7 +314,7 @@ static clv_code engine(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_e
   return code == CLV_OK ? ran : code;
 }
 
-/* It may ask the engine for a value. One on a device is copied by what the engine runs. */
+/* Handles a REF_ frame. It may ask the engine for a value, so the engine runs after it. */
 static clv_code reference(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_err why;
   clv_code code = clv_node_on_reference(n, p, ret_kept, err);
@@ -321,20 +323,21 @@ static clv_code reference(clv_session_node *n, clv_packet *p, bool *ret_kept, cl
   return code == CLV_OK ? ran : code;
 }
 
-/* How it ended goes with it. */
+/* Finishes work with its result, and frees the failure. */
 static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
-  clv_err *why = clv_steal(&w->why), unsaid;
+  clv_err *why = clv_steal(&w->failure), unsaid;
   if (w->code != CLV_OK && !why) (void)!clv_fail(&unsaid, w->code, "work has failed");
   clv_code code = clv_contexts_finish_work(n->contexts, w, w->code, why ? why : &unsaid, err);
   free(why);
   return code;
 }
 
-/* Its share counted as in use while the thread slept for the device: what that says is charged. */
+/* Refunds share time that the thread slept while the device computed, so that only the device's
+ * time is charged. */
 static void charge_device(clv_session_node *n, const clv_work *w) {
   if (w->kind == WORK_COPY) return;
-  uint64_t slept = n->slept_ns;
-  n->slept_ns = 0;
+  uint64_t slept = n->slept_while_working_ns;
+  n->slept_while_working_ns = 0;
   if (w->device_ns && slept > w->device_ns) clv_share_refund(n->o.share, slept - w->device_ns);
 }
 
@@ -358,39 +361,53 @@ void clv_node_drain_work(clv_session_node *n) {
 
 static clv_code value(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   if (p->frame.has_cached) CLV_TRY(clv_node_on_cached(n, p, err));
-  return engine(n, p, ret_kept, err);
+  return handle_context_frame(n, p, ret_kept, err);
 }
 
-/* What the master says. ABORT from a worker never comes here: it is for the program. */
+/* Handlers of the frames that a node receives. ABORT from a worker is for the program, so it never
+ * arrives here. */
 static const struct {
   clv_code (*handle)(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err);
-  bool peers; /* workers may say it to each other */
+  bool peers; /* workers may send it to each other */
 } handlers[CLV_FRAME_KINDS] = {
-    [CLV_CALL] = {engine, false},          [CLV_DELIVER] = {engine, false},
-    [CLV_VALUE] = {value, true},           [CLV_DROP] = {engine, false},
-    [CLV_SPARE] = {engine, false},         [CLV_PREPARE] = {engine, false},
-    [CLV_GRADIENT] = {engine, true},       [CLV_APPLY] = {engine, false},
-    [CLV_REVERT] = {engine, false},        [CLV_END_CONTEXT] = {engine, false},
-    [CLV_ABORT] = {engine, false},         [CLV_STATE_GET] = {engine, false},
-    [CLV_STATE_PUT] = {engine, false},     [CLV_UNLOAD] = {engine, false},
-    [CLV_STATE_SAVE] = {engine, false},    [CLV_STATE_LOAD] = {engine, false},
-    [CLV_STATE_REMOVE] = {engine, false},  [CLV_REF_KEEP] = {reference, false},
-    [CLV_REF_USE] = {reference, false},    [CLV_REF_FORK] = {reference, true},
-    [CLV_REF_ACCEPT] = {reference, false}, [CLV_REF_DELETE] = {reference, true},
-    [CLV_REF_FETCH] = {reference, true},   [CLV_REF_VALUE] = {reference, true},
-    [CLV_REF_RENEW] = {reference, true},   [CLV_REF_ACK] = {reference, true},
+    [CLV_CALL] = {handle_context_frame, false},
+    [CLV_DELIVER] = {handle_context_frame, false},
+    [CLV_VALUE] = {value, true},
+    [CLV_DROP] = {handle_context_frame, false},
+    [CLV_SPARE] = {handle_context_frame, false},
+    [CLV_PREPARE] = {handle_context_frame, false},
+    [CLV_GRADIENT] = {handle_context_frame, true},
+    [CLV_APPLY] = {handle_context_frame, false},
+    [CLV_REVERT] = {handle_context_frame, false},
+    [CLV_END_CONTEXT] = {handle_context_frame, false},
+    [CLV_ABORT] = {handle_context_frame, false},
+    [CLV_STATE_GET] = {handle_context_frame, false},
+    [CLV_STATE_PUT] = {handle_context_frame, false},
+    [CLV_UNLOAD] = {handle_context_frame, false},
+    [CLV_STATE_SAVE] = {handle_context_frame, false},
+    [CLV_STATE_LOAD] = {handle_context_frame, false},
+    [CLV_STATE_REMOVE] = {handle_context_frame, false},
+    [CLV_REF_KEEP] = {reference, false},
+    [CLV_REF_USE] = {reference, false},
+    [CLV_REF_FORK] = {reference, true},
+    [CLV_REF_ACCEPT] = {reference, false},
+    [CLV_REF_DELETE] = {reference, true},
+    [CLV_REF_FETCH] = {reference, true},
+    [CLV_REF_VALUE] = {reference, true},
+    [CLV_REF_RENEW] = {reference, true},
+    [CLV_REF_ACK] = {reference, true},
 };
 
-/* Another worker brings values and gradients, and uses references; what happens with them is the
- * master's to say. */
+/* Checks that the sender may send this kind: workers send each other values, gradients and messages
+ * of references; everything else only the master sends. */
 static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   if (!handlers[kind].handle)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "%s has no place here", clv_frame_kind_name(kind));
+    return clv_fail(err, CLV_UNIMPLEMENTED, "a node does not handle %s", clv_frame_kind_name(kind));
   if (n->o.on_program || !p->from || handlers[kind].peers || clv_node_is_master(n, p->from))
     return CLV_OK;
-  return clv_fail(err, CLV_DENIED, "%s is not for worker '%s' to send", clv_frame_kind_name(kind),
-                  clv_link_peer(p->from));
+  return clv_fail(err, CLV_DENIED, "%s may not be sent by worker '%s', only by the master",
+                  clv_frame_kind_name(kind), clv_link_peer(p->from));
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
@@ -404,7 +421,7 @@ void clv_node_handle(clv_session_node *n, clv_packet *p) {
   if (!kept) clv_packet_free(p);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- initialising ---------------------------------------------------------------------------- */
 
 clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
   clv_contexts_env env = {.pool = n->o.pool,
@@ -413,7 +430,7 @@ clv_code clv_node_init_contexts(clv_session_node *n, clv_err *err) {
                           .next_message = &n->next_message,
                           .modules = n->modules,
                           .executor = clv_node_executor(n),
-                          .program = n->o.on_program != NULL};
+                          .has_program = n->o.on_program != NULL};
   clv_node_init_devices(n, &env);
   return clv_contexts_new(&env, &n->contexts, err);
 }

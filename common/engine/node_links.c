@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where packets of a node, and ends of its work, go: to itself, to its program or its master, to
- * other workers over their links. Links post from rpc's queue threads.
+ * Sending packets of a node: to itself, to its program or its master, to other workers over their
+ * links; and posting ends of work. Links post packets from rpc's queue threads.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +15,8 @@ clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Under the lock: the place's link becomes `link`; returns the one it was. */
-static clv_link *exchange(clv_link **place, clv_link *link) {
+/* Replaces *place by a new reference to `link` and returns the old link. Caller holds the lock. */
+static clv_link *swap_link(clv_link **place, clv_link *link) {
   clv_link *old = *place;
   *place = link ? clv_link_ref(link) : NULL;
   return old;
@@ -24,7 +24,7 @@ static clv_link *exchange(clv_link **place, clv_link *link) {
 
 void clv_node_set_master(clv_session_node *n, clv_link *link) {
   pthread_mutex_lock(&n->lock);
-  clv_link *old = exchange(&n->master, link);
+  clv_link *old = swap_link(&n->master, link);
   pthread_mutex_unlock(&n->lock);
   clv_link_unref(old);
 }
@@ -43,11 +43,11 @@ clv_code clv_node_add_peer(clv_session_node *n, const char *name, clv_link *link
   uint32_t i = 0;
   while (i < n->n_peers && strcmp(n->peer_names[i], name) != 0) i++;
   if (i == MAX_NAMES || strlen(name) > CLV_WIRE_NAME) {
-    code = clv_fail(err, CLV_EXHAUSTED, "no place for a link to '%s': at most %d in a session",
-                    name, MAX_NAMES);
+    code = clv_fail(err, CLV_EXHAUSTED, "no link to '%s' added: a session has at most %d", name,
+                    MAX_NAMES);
   } else {
     if (i == n->n_peers) snprintf(n->peer_names[n->n_peers++], sizeof *n->peer_names, "%s", name);
-    old = exchange(&n->peers[i], link);
+    old = swap_link(&n->peers[i], link);
   }
   pthread_mutex_unlock(&n->lock);
   clv_link_unref(old);
@@ -57,13 +57,13 @@ clv_code clv_node_add_peer(clv_session_node *n, const char *name, clv_link *link
 void clv_node_remove_peers(clv_session_node *n) {
   for (uint32_t i = 0; i < n->n_peers; i++) {
     pthread_mutex_lock(&n->lock);
-    clv_link *old = exchange(&n->peers[i], NULL);
+    clv_link *old = swap_link(&n->peers[i], NULL);
     pthread_mutex_unlock(&n->lock);
     clv_link_unref(old);
   }
 }
 
-/* ---- work that is computed elsewhere --------------------------------------------------------- */
+/* ---- executors ------------------------------------------------------------------------------- */
 
 static void start(void *user, clv_work *w) {
   clv_session_node *n = user;
@@ -76,7 +76,7 @@ const clv_executor *clv_node_executor(clv_session_node *n) {
   return n->o.executor.start ? &n->executor : NULL;
 }
 
-/* A failure is rare: a record of it is not part of each work. */
+/* Copies a failure. Failures are rare, so work records have no space for one. */
 static clv_err *copy_of(const clv_err *why) {
   clv_err *copy, ignored;
   if (clv_alloc(1, sizeof *copy, &copy, &ignored) != CLV_OK) return NULL;
@@ -86,14 +86,13 @@ static clv_err *copy_of(const clv_err *why) {
 
 void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const clv_err *why) {
   w->code = code;
-  w->why = code != CLV_OK && why ? copy_of(why) : NULL;
+  w->failure = code != CLV_OK && why ? copy_of(why) : NULL;
   clv_inbox_post_ended_work(&n->inbox, w);
 }
 
-/* ---- to itself ------------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
-/* Whatever it brings is looked at where it comes in: its thread need not wake to find that nothing
- * runs for it. */
+/* Posts a packet. The posting thread decides whether the packet must wake the compute thread. */
 void clv_node_post(clv_session_node *n, clv_packet *p) {
   bool waits =
       clv_inbox_begin_post(&n->inbox) && clv_contexts_can_wait(n->contexts, n->inbox.kinds, p);
@@ -102,7 +101,7 @@ void clv_node_post(clv_session_node *n, clv_packet *p) {
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* A reference to *place's link as it is now. */
+/* A new reference to the present link in *place, or NULL. */
 static clv_link *hold(clv_session_node *n, clv_link *const *place) {
   pthread_mutex_lock(&n->lock);
   clv_link *link = *place ? clv_link_ref(*place) : NULL;
@@ -110,7 +109,7 @@ static clv_link *hold(clv_session_node *n, clv_link *const *place) {
   return link;
 }
 
-/* With a reference; NULL for nobody known. */
+/* A new reference to the link of a worker; NULL: unknown name. */
 clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
   clv_link *found = NULL;
   pthread_mutex_lock(&n->lock);
@@ -120,8 +119,8 @@ clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
   return found;
 }
 
-/* For whoever asks how this session does. A value's failure is told at every place it reaches; only
- * where it goes to the master it is one more. */
+/* Records a failure for status. Every node that a failed value reaches reports it, so only failures
+ * sent to the master are counted. */
 static void note_failure(clv_session_node *n, const clv_frame *f) {
   if (!clv_frame_is_failure(f)) return;
   pthread_mutex_lock(&n->lock);
@@ -132,7 +131,8 @@ static void note_failure(clv_session_node *n, const clv_frame *f) {
   pthread_mutex_unlock(&n->lock);
 }
 
-/* A link to the master that has ended says so itself; without one the session is at its end. */
+/* Sends to the program, or to the master. A link that has ended reports that itself; without a link
+ * the session is ending. */
 clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (n->o.on_program) {
     n->o.on_program(n->o.user, p);
@@ -153,7 +153,7 @@ clv_request clv_node_request(const clv_frame *f) {
       .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
 }
 
-/* `kind`: ERROR refuses one message, ABORT ends its context. */
+/* Sends a failure. kind: ERROR refuses one message, ABORT ends its context. */
 static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
                    const clv_request *c, const char *hop) {
   clv_packet *p;
@@ -165,7 +165,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
   memcpy(p->frame.failure.element, why->element, sizeof why->element);
-  (void)!clv_node_send_to_program(n, p, &ignored); /* a failure that cannot be told */
+  (void)!clv_node_send_to_program(n, p, &ignored); /* a failure of this packet cannot be reported */
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
@@ -182,9 +182,9 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
   report(n, CLV_ERROR, why, c, hop);
 }
 
-/* Over the link to the worker that is named; without one the master passes it on. What may not
- * leave, or cannot as the link has ended, is an error of its context, here too: who hears of it
- * from this node does not tell it back. An ABORT that cannot leave is not followed by another. */
+/* Sends to the named worker, or to the master, which forwards it. If the packet may not be sent, or
+ * the link has ended, the context fails at this node and ABORT is sent. An ABORT that cannot be
+ * sent causes no other. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
   p->with_next = true;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context, at a node: the state machine of reference.h between
- * frames, the engine of contexts and, at the master, the program. A frame, a value that was kept or
- * a tick is an input; then its results are taken, until there are none. Nodes have the numbers of
- * their names in the session, 0 is the master; a worker does not know its own name and is the one
- * after the last.
+ * References that outlive their context, at a node: connects the state machine of reference.h with
+ * frames, the engine of contexts and, at the master, the program. A frame, a kept value or a tick
+ * is an input; afterwards all results are taken. Nodes are numbered as their names in the session;
+ * 0 is the master. A worker does not know its own name, so its number is the one after the last.
  */
 #include <stdio.h>
 #include <string.h>
@@ -46,18 +45,18 @@ static clv_rref_failure failure_of(const clv_err *why) {
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Without a link of its own to a worker the master passes it on. */
+/* Sends to the named worker, or to the master, which forwards it. */
 static clv_code send_over(clv_session_node *n, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) return clv_link_send(link, p, err);
   if (!is_master(n)) return clv_node_send_to_program(n, p, err);
-  clv_packet_free(p); /* to a worker that is lost */
+  clv_packet_free(p); /* for a worker that is lost */
   return CLV_OK;
 }
 
-/* What may not leave, or cannot, is an error for who asked for it. A link that has ended reports
- * that itself. */
+/* Sends a packet. A value that cannot be sent becomes a failure for the node that asked for it. A
+ * link that has ended reports that itself. */
 static void send_packet(clv_session_node *n, clv_packet *p) {
   clv_err err;
   clv_packet *instead;
@@ -79,7 +78,7 @@ static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_messa
   f->reference.fork = m->fork;
   f->reference.key = m->key;
   f->reference.number = m->number;
-  f->reference.early = m->early;
+  f->reference.early = m->is_before_join;
   f->context = m->context;
   f->message = m->value;
   if (m->kind != CLV_RREF_USE) return;
@@ -91,7 +90,7 @@ static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_messa
 static void on_send(clv_session_node *n, const clv_rref_result *r) {
   const clv_rref_message *m = &r->message;
   clv_packet *p;
-  clv_err ignored; /* without memory it is as if the network had lost it */
+  clv_err ignored; /* without memory the message counts as lost; it is sent again later */
   if (clv_packet_new(n->o.pool, frame_kinds[m->kind], &p, &ignored) != CLV_OK) return;
   set_reference(n, r->to, m, &p->frame);
   if (m->failure) set_failure(p, m->failure);
@@ -101,16 +100,16 @@ static void on_send(clv_session_node *n, const clv_rref_result *r) {
 
 /* ---- other results --------------------------------------------------------------------------- */
 
-/* An owner that is silent has not said who it is. */
+/* Sets a failure. A lease expiry names the silent owner. */
 static void set_failure_of(clv_session_node *n, clv_packet *p, const clv_rref_use *u,
                            const clv_rref_failure *why) {
   clv_rref_failure at = *why;
-  if (why->silent && u->owner < MAX_NAMES)
+  if (why->is_lease_expiry && u->owner < MAX_NAMES)
     snprintf(at.text, sizeof at.text, "'%s': %.200s", n->contexts->names[u->owner], why->text);
   set_failure(p, &at);
 }
 
-/* To the program of this process. */
+/* Sends a report to the program of this process. */
 static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use *u,
                    clv_tensor *tensor, const clv_rref_failure *why) {
   clv_packet *p;
@@ -127,8 +126,8 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use 
   n->o.on_program(n->o.user, p);
 }
 
-/* A value of a context, which was a reference: for the engine here, or at the node that waits for
- * it. */
+/* Delivers a fetched reference as a VALUE of a context, to this node's engine or to the node that
+ * waits for it. */
 static void deliver(clv_session_node *n, const clv_rref_use *u, clv_tensor *tensor,
                     const clv_rref_failure *why) {
   clv_packet *p;
@@ -157,7 +156,7 @@ static void on_create(clv_session_node *n, const clv_rref_result *r) {
   clv_rrefs_settle(n->references, u->ref, NULL, &why, now_of(n));
 }
 
-/* Nobody here would pass it on: it is what a call waits for. */
+/* Fetches a reference that was passed to this node, because a call here waits for its value. */
 static void on_used(clv_session_node *n, const clv_rref_result *r) {
   clv_err err;
   if (clv_rrefs_fetch(n->references, r->handle.fork, now_of(n), &err) == CLV_OK) return;
@@ -188,8 +187,8 @@ static void on_freed(clv_session_node *n, const clv_rref_result *r) {
   report(n, CLV_REF_DELETE, &r->handle, NULL, NULL);
 }
 
-/* All there are, those too that come of what is done about one. A value that is kept meanwhile is a
- * result of the engine, and comes later. */
+/* Takes all results, including those that handling a result causes. A value kept meanwhile arrives
+ * later as a result of the engine. */
 static void take_reference_results(clv_session_node *n) {
   static void (*const on[CLV_RREF_RESULTS])(clv_session_node *, const clv_rref_result *) = {
       [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
@@ -248,8 +247,8 @@ static void use_failed(clv_session_node *n, const clv_frame *f, const clv_rref_f
     deliver(n, &u, NULL, why);
 }
 
-/* What cannot be done is the answer. */
-static void perform(clv_session_node *n, const clv_packet *p) {
+/* Handles a request of the program. Its failure is the answer. */
+static void apply_program_request(clv_session_node *n, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   clv_rref_use u = {.ref = f->reference.ref, .fork = f->reference.fork};
   uint64_t now = now_of(n);
@@ -268,7 +267,8 @@ static void perform(clv_session_node *n, const clv_packet *p) {
 
 /* ---- messages of other nodes ----------------------------------------------------------------- */
 
-/* The master names who sent what it passes on; other links have one end. */
+/* Returns the sender of a message. The master names the sender of messages it forwards; other links
+ * have one sender. */
 static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   bool by_master = !is_master(n) && clv_node_is_master(n, p->from);
@@ -292,7 +292,7 @@ static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {
                         .ref = f->reference.ref,
                         .fork = f->reference.fork,
                         .key = f->reference.key,
-                        .early = f->reference.early,
+                        .is_before_join = f->reference.early,
                         .context = f->context,
                         .value = f->message,
                         .tensor = f->n_tensors ? p->tensor[0] : NULL};
@@ -316,9 +316,9 @@ static void count(clv_session_node *n) {
   __atomic_store_n(&n->reference_counts.pending, c.unacknowledged, __ATOMIC_RELAXED);
 }
 
-/* The master makes references and passes them on: who else gets one of its own knows that
- * already. */
-static bool starts(clv_frame_kind kind) {
+/* True for kinds that only the master starts. A worker's message of such a kind is ignored at the
+ * master. */
+static bool is_started_by_master(clv_frame_kind kind) {
   return kind == CLV_REF_KEEP || kind == CLV_REF_USE || kind == CLV_REF_FORK;
 }
 
@@ -327,8 +327,8 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
   clv_code code = CLV_OK;
   (void)ret_kept;
   if (!p->from)
-    perform(n, p);
-  else if (!is_master(n) || !starts(kind))
+    apply_program_request(n, p);
+  else if (!is_master(n) || !is_started_by_master(kind))
     code = handle(n, p, err);
   take_reference_results(n);
   count(n);

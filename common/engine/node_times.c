@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the time of a node's thread has gone, for whoever asks while it runs.
+ * Where the time of the compute thread went. Any thread may ask while it runs.
  */
 #include "common/engine/node_int.h"
 
-/* A wait that ends while this looks counts once, or for a moment not at all. */
+/* A wait that ends during the read counts once, or for a moment not at all. */
 uint64_t clv_node_idle_ns(const clv_session_node *n) {
   uint64_t since, before, now = clv_clock_now(&n->o.clock);
   do {

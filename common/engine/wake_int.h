@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which packets have to wake the thread that handles them. Most frames only record a fact; those
- * that let something run, or are waited for, wake it, and the others ride with them.
+ * Decides which packets must wake the compute thread. Most frames only record an event. Those that
+ * make work ready, or whose answer a peer waits for, wake the thread, and the others are handled
+ * with them.
  */
 #ifndef CLEAVE_WAKE_INT_H
 #define CLEAVE_WAKE_INT_H
 
 #include "common/engine/context_int.h"
 
-/* The bit of a kind in a set of them. */
+/* The bit of a frame kind in a set of kinds. */
 #define CLV_KIND_BIT(kind) ((uint64_t)1 << (kind))
 
-/* Whether the packet may wait for another one: nothing runs for it with what is here, nor with any
- * of the kinds `queued`, and nobody waits for its answer. Only reads; to be asked while nothing
- * handles packets, by any thread. */
+/* True if the packet can wait for another one: no work would run for it, neither now nor with one
+ * of the kinds `queued`, and no peer waits for its answer. Only reads the engine. Any thread, while
+ * no packet is handled. */
 bool clv_contexts_can_wait(clv_contexts *e, uint64_t queued, const clv_packet *p);
 
 #endif

@@ -476,7 +476,7 @@ static void do_lie(void) {
                         .ref = chance(80) ? o->ref : draw(),
                         .fork = chance(80) ? h->fork : draw(),
                         .key = draw(),
-                        .early = chance(50)};
+                        .is_before_join = chance(50)};
   if (m.kind == CLV_RREF_VALUE) m.failure = &o->failure;
   send_once(w.n_nodes, chance(80) ? o->owner : living(), &m);
 }

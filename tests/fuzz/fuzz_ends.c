@@ -48,7 +48,7 @@ static const clv_context *context_of(const play *p, uint64_t id) {
 static const clv_context_call *call_of(const play *p, uint64_t context, uint64_t id) {
   const clv_context *ctx = context_of(p, context);
   const clv_value *v = ctx ? clv_context_find_value(p->c.node->contexts, ctx, id) : NULL;
-  return v ? v->maker : NULL;
+  return v ? v->producer : NULL;
 }
 
 /* Half of them are new to the context, while there are any. */
@@ -78,7 +78,7 @@ static void add_tensor(clv_frame *f) {
 /* The engine is looked at, and its node works until nothing is ready. */
 static void run_node(play *p) {
   clv_node_run_until(p->c.node, 0);
-  NEVER(p->c.node->contexts->mistake.code != CLV_OK);
+  NEVER(p->c.node->contexts->impossible_event.code != CLV_OK);
 }
 
 /* From the master, or from the other worker. Not said: what no decoder would take. */
@@ -431,10 +431,12 @@ static void check_nothing_is_left(play *p) {
   send_frame(p, &f, false);
   end_all_work(p);
   const clv_contexts *e = p->c.node->contexts;
-  const clv_slab *const empty[] = {&e->values,    &e->calls,   &e->deliveries, &e->contributions,
-                                   &e->gradients, &e->changes, &e->entries,    &e->strands,
-                                   &e->steps,     &e->weights, &e->copies,     &e->transfers};
-  NEVER(e->n_open || e->n_work || e->ready || e->due || e->waiting_changes || e->held.first);
+  const clv_slab *const empty[] = {
+      &e->values,    &e->calls,   &e->deliveries, &e->contributions,
+      &e->gradients, &e->changes, &e->entries,    &e->backward_queue_slab,
+      &e->steps,     &e->weights, &e->copies,     &e->transfers};
+  NEVER(e->n_open || e->n_work || e->ready || e->ready_changes || e->waiting_changes ||
+        e->deferred_frames.first);
   NEVER(e->counts.calls_waiting);
   for (size_t i = 0; i < CLV_COUNT(empty); i++) {
     if (empty[i]->used) fprintf(stderr, "%u %s are left\n", empty[i]->used, empty[i]->what);

@@ -93,7 +93,7 @@ static clv_code add_module(conversation *c, uint32_t index, clv_err *err) {
                           .backend = clv_backend_ref(),
                           .threads = 1,
                           .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1, .momentum = 0.5},
-                          .learns = true,
+                          .is_trainable = true,
                           .in_flight = 1};
   CLV_TRY(clv_module_new(&o, &module, err));
   return clv_node_add_module(c->node, module, err);

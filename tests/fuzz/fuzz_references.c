@@ -76,7 +76,7 @@ static void hear(node *n, input *in, uint64_t now) {
                         .key = next(in) % 2};
   uint8_t bits = next(in);
   m.owner = bits % (NODES + 1);
-  m.early = bits & 8;
+  m.is_before_join = bits & 8;
   m.context = m.value = bits >> 4;
   if (bits & 16) m.failure = &failure;
   if (bits & 32) m.tensor = n->tensor;

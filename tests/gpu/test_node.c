@@ -387,7 +387,7 @@ static void device_state_write_of_wrong_shape_is_refused(void **state) {
   clv_tensor_unref(t);
   clv_node_post(w.node, p);
   wait_for(&w, CLV_ERROR, 1);
-  assert_non_null(strstr(w.text, "'0.weight' is f32 [3, 3] here, the given one f32 [3]"));
+  assert_non_null(strstr(w.text, "'0.weight' is f32 [3, 3], but the tensor to write is f32 [3]"));
   w.text[0] = 0;
   put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
   end(&w);
@@ -654,7 +654,7 @@ static void session_is_charged_for_pinned_copy_buffers(void **state) {
 
 static uint64_t bytes_of_records(const clv_module *m) {
   clv_record_counts c;
-  clv_recorder_count(m->records, &c);
+  clv_recorder_count(m->recorder, &c);
   return c.bytes;
 }
 
@@ -670,7 +670,7 @@ static void session_is_charged_for_recorded_graphs(void **state) {
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module *m = clv_node_module(w.node, i);
     recorded += bytes_of_records(m);
-    for (int k = 0; k < m->n_plans; k++) clv_recorder_forget(m->records, m->plans[k].plan);
+    for (int k = 0; k < m->n_plans; k++) clv_recorder_forget(m->recorder, m->plans[k].plan);
     assert_int_equal(bytes_of_records(m), 0);
   }
   assert_true(recorded >= MODULES * 1024);

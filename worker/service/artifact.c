@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module begins with an artifact of the worker's: what it may change is copied into it, what
- * stays frozen is lent to it, and what its master may not read is withheld.
+ * Loads a module from an artifact of the worker: trainable parameters are copied into the module,
+ * frozen ones are shared with it, and those that its master may not read are withheld.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +9,15 @@
 
 #include "worker/service/service_int.h"
 
-/* A module and the artifact that it begins with. */
+/* A module and the artifact that it is loaded from. */
 typedef struct filling {
   clv_session *s;
   const clv_wire_load_request *r;
   const clv_cancel_hook *waiter;
-  const clv_backend *home; /* of what is lent, as in clv_base_key */
+  const clv_backend *home; /* memory of shared tensors, as in clv_base_key */
   clv_module *module;
   uint32_t n;
-  clv_weights_want *want; /* [n]: of its state */
+  clv_weights_want *want; /* [n] its parameters and buffers */
   size_t *found;          /* [n] */
 } filling;
 
@@ -27,7 +27,7 @@ static const clv_param *param_of(const filling *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
 }
 
-static bool is_lent(const filling *f, uint32_t i) { return param_of(f, i)->lent; }
+static bool is_shared_param(const filling *f, uint32_t i) { return param_of(f, i)->lent; }
 
 static void filling_done(filling *f) {
   free(f->want);
@@ -46,7 +46,7 @@ static clv_code make_wants(filling *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- what the module has of its own ---------------------------------------------------------- */
+/* ---- tensors of the module's own ---------------------------------------------------------- */
 
 static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *from, void *buf,
                             clv_err *err) {
@@ -63,17 +63,17 @@ static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *fr
   return CLV_OK;
 }
 
-/* By way of one buffer: no more of the artifact is in memory than that. */
+/* Copies tensors through one buffer, so that no more of the artifact is in memory. */
 static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err *err) {
   CLV_AUTO(clv_freep) void *buf = NULL;
   uint32_t n_counts = 0;
   CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_weights_want *w = &f->want[i];
-    if (is_lent(f, i)) continue;
+    if (is_shared_param(f, i)) continue;
     if (f->found[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, from, buf, err));
-    else /* it begins as a new one does */
+    else /* keeps its initial value */
       n_counts += clv_weights_is_count(w->dtype, &w->shape);
   }
   if (n_counts)
@@ -85,7 +85,7 @@ static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err
   return CLV_OK;
 }
 
-/* ---- what it is lent ------------------------------------------------------------------------- */
+/* ---- shared tensors ------------------------------------------------------------------------- */
 
 typedef struct lending {
   const filling *f;
@@ -99,9 +99,10 @@ static clv_code read_base(void *user, size_t first, size_t n, void *to, clv_err 
   return clv_weights_folder_read_range(l->from, f->found[l->i], &f->want[l->i], first, n, to, err);
 }
 
-/* Once on a device, for the identity, or for all where the operator says so. */
-static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
-                            clv_weights_folder *from, uint32_t i, clv_err *err) {
+/* Shares a tensor with the module. Modules of other identities share it too only if
+ * `artifacts[].shared` is set. */
+static clv_code share_tensor(const filling *f, const clv_artifact_spec *spec,
+                             clv_weights_folder *from, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   lending l = {f, from, i};
   const clv_weights_want *w = &f->want[i];
@@ -115,20 +116,21 @@ static clv_code lend_tensor(const filling *f, const clv_artifact_spec *spec,
   return clv_module_set_shared_param(f->module, w->name, t, err);
 }
 
-static clv_code lend_tensors(const filling *f, const clv_artifact_spec *spec,
-                             clv_weights_folder *from, clv_err *err) {
+static clv_code share_tensors(const filling *f, const clv_artifact_spec *spec,
+                              clv_weights_folder *from, clv_err *err) {
   for (uint32_t i = 0; i < f->n; i++)
-    if (is_lent(f, i)) CLV_TRY(lend_tensor(f, spec, from, i, err));
+    if (is_shared_param(f, i)) CLV_TRY(share_tensor(f, spec, from, i, err));
   return CLV_OK;
 }
 
-/* ---- who may read it ------------------------------------------------------------------------- */
+/* ---- read access ------------------------------------------------------------------------- */
 
 static bool is_of_artifact(const filling *f, uint32_t i) {
   return f->found[i] != CLV_WEIGHTS_NONE && param_of(f, i)->trainable;
 }
 
-/* What learns is the master's to collect; where nothing may be collected, nothing may learn. */
+/* A master can read trainable parameters. So with `readable: none` no parameter of the artifact may
+ * be trainable. */
 static clv_code check_learning(const filling *f, const clv_artifact_spec *spec, clv_err *err) {
   for (uint32_t i = 0; i < f->n && spec->readable == CLV_READ_NONE; i++)
     if (is_of_artifact(f, i) && !param_of(f, i)->frozen)
@@ -161,13 +163,14 @@ static clv_code fill(filling *f, clv_err *err) {
   clv_weights_folder *from = clv_stored_weights(a);
   clv_code code =
       clv_weights_folder_match(from, f->want, f->n, r->fresh, r->n_fresh, f->found, err);
-  if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND; /* not what was asked for */
+  /* the artifact has no such tensor */
+  if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND;
   CLV_TRY(code);
   CLV_TRY(check_learning(f, spec, err));
   CLV_TRY(withhold(f, spec, err));
   CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
   code = copy_tensors(f, from, err);
-  if (code == CLV_OK) code = lend_tensors(f, spec, from, err);
+  if (code == CLV_OK) code = share_tensors(f, spec, from, err);
   clv_pool_discharge(f->s->pool, PART_BYTES);
   return code;
 }

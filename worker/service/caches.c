@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches of a session's identity: where its node and the store meet, what the identity is told of
- * them, and the audit.
+ * Caches of a session's identity: the callbacks of its node for the store, the method Cached, and
+ * the audit log.
  */
 #include <stdio.h>
 
@@ -15,7 +15,7 @@ static void audit(const char *verb, const char *session, const char *owner, cons
                   verb, session, owner, reason);
 }
 
-/* The audit has what the disk said; the peer is not told where anything lies. */
+/* Logs an error of the disk, and replaces its text for the peer, which must not see paths. */
 static clv_code ended(const clv_session *s, const char *verb, clv_code code, clv_err *err) {
   if (code != CLV_OK) audit(verb, s->name, s->owner, err->text);
   if (code != CLV_UNAVAILABLE) return code;
@@ -32,16 +32,16 @@ bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings 
   return s->caches && quota_of(now, uri) > 0;
 }
 
-/* As the newest settings have it: whoever has no quota any more has no cache either. */
-static clv_code settle(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
-                       uint64_t *ret_most, clv_err *err) {
+/* Applies the newest settings: an identity without a quota has no cache. */
+static clv_code apply_settings(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
+                               uint64_t *ret_most, clv_err *err) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
   *ret_most = quota_of(now, s->owner);
   *ret = (clv_cache){c->key, c->records, CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)};
   if (*ret_most) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED,
-                  "this identity may keep no cache here: give it allow[].cache_bytes in "
-                  "worker.yaml");
+  return clv_fail(
+      err, CLV_EXHAUSTED,
+      "this identity has no quota for caches: set its allow[].cache_bytes in worker.yaml");
 }
 
 static clv_code put(void *user, const clv_wire_cached *c, const int64_t *rows,
@@ -49,7 +49,7 @@ static clv_code put(void *user, const clv_wire_cached *c, const int64_t *rows,
   const clv_session *s = user;
   clv_cache cache;
   uint64_t most;
-  clv_code code = settle(s, c, &cache, &most, err);
+  clv_code code = apply_settings(s, c, &cache, &most, err);
   if (code == CLV_OK)
     code = clv_caches_put(s->service->caches, s->owner, most, &cache, rows, values, err);
   if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_in, values->bytes, __ATOMIC_RELAXED);
@@ -61,7 +61,7 @@ static clv_code form(void *user, const clv_wire_cached *c, size_t n, clv_dtype *
   const clv_session *s = user;
   clv_cache cache;
   uint64_t most;
-  clv_code code = settle(s, c, &cache, &most, err);
+  clv_code code = apply_settings(s, c, &cache, &most, err);
   if (code == CLV_OK)
     code =
         clv_caches_rows_shape(s->service->caches, s->owner, &cache, n, ret_dtype, ret_shape, err);
@@ -119,12 +119,12 @@ clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_i
   return fill_reply(list, count, reply, err);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------ */
+/* ---- eviction -------------------------------------------------------------------------------- */
 
 void clv_service_evict_caches(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
-  if (!s->caches || now - s->swept_ms < SWEEP_EVERY_MS) return;
-  s->swept_ms = now;
+  if (!s->caches || now - s->caches_swept_ms < SWEEP_EVERY_MS) return;
+  s->caches_swept_ms = now;
   uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));
   if (gone) clv_log_event(CLV_LOG_INFO, "expired", "%u cache%s deleted", gone, CLV_S(gone));
 }

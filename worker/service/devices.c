@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What modules can compute on: devices beside the processor, the processor, and those that it is
- * offered as besides. Each has an account for the memory of its modules and of their calls,
- * whosever they are.
+ * The devices of a worker: devices other than the processor, the processor, and the names cpu:0,
+ * cpu:1... under which it is offered in addition. Each has an account for the memory of all modules
+ * and calls on it, of any identity.
  */
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +31,8 @@ clv_code clv_service_open_devices(clv_service *v, clv_err *err) {
   const clv_backend *cpu = clv_backend_cpu();
   unsigned n = (unsigned)CLV_MIN(v->config->cpu_devices, (uint64_t)MAX_CPU_DEVICES);
   if (v->others.n > MAX_OTHER_DEVICES)
-    return clv_fail(err, CLV_EXHAUSTED, "%zu devices beside the processor; at most %d", v->others.n,
-                    MAX_OTHER_DEVICES);
+    return clv_fail(err, CLV_EXHAUSTED, "%zu devices besides the processor; at most %d",
+                    v->others.n, MAX_OTHER_DEVICES);
   for (size_t i = 0; i < v->others.n; i++)
     CLV_TRY(add_device(v, v->others.list[i]->device, v->others.list[i], err));
   CLV_TRY(add_device(v, cpu->device, cpu, err));
@@ -76,5 +76,5 @@ clv_code clv_service_find_device(const clv_service *v, const char *name, const c
     size_t at = strlen(has);
     snprintf(has + at, sizeof has - at, "%s%s", i ? ", " : "", d->name);
   }
-  return clv_fail(err, CLV_INVALID, "no device '%s' here, only %s", name, has);
+  return clv_fail(err, CLV_INVALID, "this worker has no device '%s', only %s", name, has);
 }

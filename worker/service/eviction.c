@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions of those whom a reload has taken out of `allow`: of an identity that may not open
- * sessions any more, and with a peer that is not one any more. They end where it costs their master
- * least, behind a step, or with nothing at work; and in any case when a minute is over. Their
- * masters are told why, and have five seconds to read it: a busy host may need more than one.
+ * Eviction of sessions whose identities a reload has removed from `allow`: the owner may no longer
+ * open sessions, or a peer is no longer a peer. Sessions end when it costs their master least,
+ * after a step or while no context is open, and in any case after a minute. Their masters receive
+ * an ABORT with the reason, and have five seconds to read it, because a busy host may need more
+ * than one.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "worker/service/service_int.h"
 
-enum { PATIENCE_MS = 60000, FAREWELL_MS = 5000 };
+enum { EVICTION_TIMEOUT_MS = 60000, ABORT_GRACE_MS = 5000 };
 
 static bool has_role(const clv_worker_settings *now, const char *uri, clv_role role) {
   const clv_allow_spec *a = clv_settings_allowed(now, uri);
@@ -23,8 +24,8 @@ static const clv_remote_spec *peer_named(const clv_worker_config *c, const char 
   return NULL;
 }
 
-/* Under s->lock: the identity in the session that may not be there any more, or NULL. */
-static const char *who_must_go(const clv_worker_settings *now, const clv_session *s) {
+/* The identity of the session that is no longer allowed, or NULL. Caller holds s->lock. */
+static const char *find_disallowed(const clv_worker_settings *now, const clv_session *s) {
   const clv_worker_config *then = s->settings->config;
   if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
   for (uint32_t i = 0; i < s->n_in; i++) {
@@ -39,8 +40,8 @@ static const char *who_must_go(const clv_worker_settings *now, const clv_session
   return NULL;
 }
 
-/* Under s->lock: a peer that it dialled, whose certificate has been revoked since. */
-static const char *who_is_revoked(const clv_session *s) {
+/* A dialled peer whose certificate has been revoked, or NULL. Caller holds s->lock. */
+static const char *find_revoked_peer(const clv_session *s) {
   for (uint32_t i = 0; i < s->n_out; i++) {
     const clv_remote_spec *p = peer_named(s->settings->config, s->out[i].name);
     if (p && clv_tls_is_peer_revoked(p->identity)) return p->identity;
@@ -54,41 +55,43 @@ static uint64_t steps_of(const clv_session *s) {
   return c.stepped;
 }
 
-/* Under s->lock. */
-static bool may_end(const clv_session *s, uint64_t now_ms) {
+/* True at a step boundary, without open contexts, or after EVICTION_TIMEOUT_MS. Caller holds
+ * s->lock. */
+static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
   clv_context_counts k = {0};
   if (s->node) clv_node_context_count(s->node, &k);
-  return !k.contexts || steps_of(s) != s->leaving_steps || now_ms - s->leaving_ms > PATIENCE_MS;
+  return !k.contexts || steps_of(s) != s->eviction_steps ||
+         now_ms - s->eviction_began_ms > EVICTION_TIMEOUT_MS;
 }
 
-/* Under s->lock. True when something is to be done: its master to be told, or, when it has been,
- * the session to be closed. */
-static bool see_off(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
-  if (s->told_ms) return !s->gone && now_ms - s->told_ms > FAREWELL_MS;
-  const char *who = s->gone ? NULL : who_must_go(now, s);
-  const char *revoked = s->gone ? NULL : who_is_revoked(s);
+/* Advances the eviction of a session. True: send ABORT to its master, or, after ABORT_GRACE_MS,
+ * close the session. Caller holds s->lock. */
+static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
+  if (s->abort_sent_ms) return !s->is_closing && now_ms - s->abort_sent_ms > ABORT_GRACE_MS;
+  const char *who = s->is_closing ? NULL : find_disallowed(now, s);
+  const char *revoked = s->is_closing ? NULL : find_revoked_peer(s);
   if (revoked) {
-    snprintf(s->why, sizeof s->why, "the certificate of %.300s is revoked", revoked);
+    snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked", revoked);
     return true;
   }
-  if (who && !s->leaving) {
-    s->leaving_ms = now_ms;
-    s->leaving_steps = steps_of(s);
+  if (who && !s->eviction_pending) {
+    s->eviction_began_ms = now_ms;
+    s->eviction_steps = steps_of(s);
   }
-  s->leaving = who != NULL;
-  if (!who || !may_end(s, now_ms)) return false;
-  snprintf(s->why, sizeof s->why, "%.300s may not take part any more (allow, peers in worker.yaml)",
-           who);
+  s->eviction_pending = who != NULL;
+  if (!who || !can_evict_now(s, now_ms)) return false;
+  snprintf(s->abort_text, sizeof s->abort_text,
+           "%.300s is no longer allowed (allow, peers in worker.yaml)", who);
   return true;
 }
 
-static clv_session *next_to_go(clv_service *v, const clv_worker_settings *now) {
+static clv_session *find_evictable(clv_service *v, const clv_worker_settings *now) {
   clv_session *found = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !found; i++) {
     clv_session *s = v->sessions[i];
     pthread_mutex_lock(&s->lock);
-    if (see_off(now, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
+    if (advance_eviction(now, s, clv_now_ns() / 1000000u)) found = clv_session_ref(s);
     pthread_mutex_unlock(&s->lock);
   }
   pthread_mutex_unlock(&v->lock);
@@ -97,13 +100,13 @@ static clv_session *next_to_go(clv_service *v, const clv_worker_settings *now) {
 
 void clv_service_evict(clv_service *v) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
-  for (clv_session *s; (s = next_to_go(v, now)) != NULL; clv_session_unref(s)) {
-    if (s->told_ms) {
-      clv_session_close(s, s->why);
+  for (clv_session *s; (s = find_evictable(v, now)) != NULL; clv_session_unref(s)) {
+    if (s->abort_sent_ms) {
+      clv_session_close(s, s->abort_text);
       continue;
     }
-    s->told_ms = clv_now_ns() / 1000000u;
-    clv_session_abort(s, CLV_DENIED, s->why, "");
-    clv_service_set_last_error(v, s->owner, "session %s: %s", s->name, s->why);
+    s->abort_sent_ms = clv_now_ns() / 1000000u;
+    clv_session_abort(s, CLV_DENIED, s->abort_text, "");
+    clv_service_set_last_error(v, s->owner, "session %s: %s", s->name, s->abort_text);
   }
 }

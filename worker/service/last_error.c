@@ -7,9 +7,10 @@
 #include "worker/service/service_int.h"
 
 #define LATELY_NS \
-  10000000000u /* an error this short before the end of a session has to do with it */
+  10000000000u /* an error this short before the end of a session counts as its cause */
 
-/* Texts come from peers and libraries and end on somebody's terminal. */
+/* Stores a text. Makes it printable, because it comes from peers and libraries and is shown on
+ * terminals. */
 static void set_error(clv_last_error *t, const char *fmt, va_list ap) {
   vsnprintf(t->text, sizeof t->text, fmt, ap);
   clv_text_to_printable(t->text);
@@ -48,8 +49,8 @@ void clv_session_log_error(clv_session *s, const char *fmt, ...) {
   clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);
 }
 
-/* A master that is refused something, for a quota say, often goes at once: then why it went is what
- * stays. That a link to a peer has ended is no reason: so it does when all is well. */
+/* A master that is refused something, such as a quota, often closes the session at once. Then keeps
+ * the refusal as the last error. The end of a link to a peer is no cause: it also ends normally. */
 void clv_session_keep_last_error(clv_session *s, const char *reason) {
   clv_node_failure f = {0};
   pthread_mutex_lock(&s->lock);

@@ -7,13 +7,13 @@
 
 #include "worker/service/service_int.h"
 
-/* The threads that kernels start are made by this one and stay where it is. */
+/* Pins the compute thread to `cores`. Threads that kernels start inherit its affinity. */
 static void pin(const clv_worker_config *c) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (size_t i = 0; i < c->cores.n; i++) CPU_SET((size_t)c->cores.items[i], &set);
   if (c->cores.n && pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0)
-    clv_log(CLV_LOG_WARN, "cores: none of these can be used here; threads are not pinned");
+    clv_log(CLV_LOG_WARN, "cores: the process may use none of these cores; threads are not pinned");
 }
 
 static void *compute_main(void *user) {
@@ -23,8 +23,8 @@ static void *compute_main(void *user) {
   return NULL;
 }
 
-/* The compute thread starts with the first module. */
-static clv_code ready_node(clv_session *s, clv_err *err) {
+/* Makes the node and starts its compute thread, with the first module. */
+static clv_code start_node(clv_session *s, clv_err *err) {
   if (s->node) return CLV_OK;
   uint16_t origin;
   CLV_TRY(clv_random_bytes(&origin, sizeof origin, err));
@@ -39,15 +39,16 @@ static clv_code ready_node(clv_session *s, clv_err *err) {
   if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {
     clv_node_free(s->node);
     s->node = NULL;
-    return clv_fail(err, CLV_EXHAUSTED, "no thread for the session");
+    return clv_fail(err, CLV_EXHAUSTED, "cannot start a compute thread for the session");
   }
-  s->computing = true;
+  s->has_compute_thread = true;
   return CLV_OK;
 }
 
 static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
   pthread_mutex_lock(&s->lock);
-  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session") : ready_node(s, err);
+  clv_code code =
+      s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session") : start_node(s, err);
   if (code != CLV_OK)
     clv_module_free(module);
   else
@@ -57,7 +58,7 @@ static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
   return code;
 }
 
-/* Who waits for a module: the caller, while its session stands. */
+/* Cancellation hook of a load: the caller has left, or the session is closing. */
 typedef struct load_waiter {
   clv_session *s;
   const bool *gone;
@@ -66,12 +67,12 @@ typedef struct load_waiter {
 static bool is_gone(void *user) {
   const load_waiter *w = user;
   pthread_mutex_lock(&w->s->lock);
-  bool closed = w->s->gone;
+  bool closed = w->s->is_closing;
   pthread_mutex_unlock(&w->s->lock);
   return closed || __atomic_load_n(w->gone, __ATOMIC_RELAXED);
 }
 
-/* It starts once, with the lock of those that load, and ends with the session. */
+/* The session's node. It is made once, under `loading`, and freed with the session. */
 static clv_session_node *node_of(clv_session *s) {
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
@@ -79,8 +80,8 @@ static clv_session_node *node_of(clv_session *s) {
   return node;
 }
 
-/* The node says so as well, when everything has been made. */
-static clv_code check_place(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
+/* Checks the index early. clv_node_add_module checks it again when the module is made. */
+static clv_code check_slot(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
   clv_session_node *node = node_of(s);
   return node ? clv_node_check_module_slot(node, r->module, r->generation, err) : CLV_OK;
 }
@@ -94,13 +95,14 @@ static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r
   return clv_load_describe_module(module, waiter, reply, err);
 }
 
-/* Once the module is added its master may unload it. */
+/* Loads a module. The reply is encoded before it is added, because its master may unload it
+ * then. */
 static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_cancel_hook *waiter,
                      clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   clv_module *module;
   const clv_device *device;
-  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* it may have waited for another to be loaded */
-  CLV_TRY(check_place(s, r, err));
+  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* it may have waited for another load */
+  CLV_TRY(check_slot(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
   clv_device theirs = *device;
   theirs.account = s->on_device[device - s->service->devices];
@@ -112,7 +114,7 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_c
   return code;
 }
 
-/* One at a time: they dial, and start the compute thread, once. */
+/* Loads one module at a time, because the first load dials peers and starts the compute thread. */
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const bool *gone,
                           clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   load_waiter w = {s, gone};

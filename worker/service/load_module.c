@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module of a LoadModule's message, and what its answer says of it.
+ * Makes the module of a LoadModule message, and describes it for the reply.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,14 @@
 
 #include "worker/service/service_int.h"
 
-/* The graph as data becomes a graph again through the same checks a session file goes through. */
+/* Adds a node of the message to the graph, with the same checks as for a session file. */
 static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t index,
                          uint32_t *n_inputs, clv_err *err) {
   const clv_wire_node *w = &r->graph.nodes[index];
   int node, in[CLV_MAX_IN];
   if (w->op == CLV_OP_INPUT) {
-    if (*n_inputs == r->n_inputs) return clv_fail(err, CLV_INVALID, "more inputs than specs");
+    if (*n_inputs == r->n_inputs)
+      return clv_fail(err, CLV_INVALID, "the graph has more inputs than the message has specs");
     const clv_wire_spec *spec = &r->inputs[(*n_inputs)++];
     return clv_graph_add_input(g, w->name, spec->dtype, &spec->shape, &node, err);
   }
@@ -43,7 +44,7 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
   return CLV_OK;
 }
 
-/* Behind the last node: an owner may stand anywhere. */
+/* Adds ties after the last node, because an owner may be any node. */
 static clv_code add_ties(clv_graph *g, const clv_wire_load_request *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n_ties; i++) {
     const clv_wire_tie *t = &r->ties[i];
@@ -73,13 +74,13 @@ static clv_optim_config optimizer_of(const clv_wire_optimizer *o) {
   return c;
 }
 
-/* What a caller may ask for beside the graph, as Hello told it. */
-static clv_code check_place(const clv_wire_load_request *r, const clv_backend *backend,
-                            clv_err *err) {
+/* Checks threads and number formats against what Hello reported. */
+static clv_code check_request(const clv_wire_load_request *r, const clv_backend *backend,
+                              clv_err *err) {
   long cores = CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
   if (r->threads > (unsigned long)cores)
-    return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u, this worker has %ld", r->threads,
-                    r->module, cores);
+    return clv_fail(err, CLV_EXHAUSTED, "%u threads for module %u: this worker has %ld cores",
+                    r->threads, r->module, cores);
   if (r->bf16 && backend->check_bf16) CLV_TRY(backend->check_bf16(backend, err));
   if (r->tf32) CLV_TRY(clv_backend_check_tf32(backend, err));
   return CLV_OK;
@@ -90,24 +91,24 @@ static clv_code too_many_params(clv_err *err) {
                   CLV_WIRE_PARAMS);
 }
 
-/* The reply's list of parameters is bounded: a graph that cannot be within it is not even built. */
+/* Refuses a graph with more parameters than the reply can list, before it is built. */
 static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
-  uint32_t n = 0; /* CLV_WIRE_NODES of at most CLV_MAX_PARAMS each */
+  uint32_t n = 0; /* cannot overflow: CLV_WIRE_NODES nodes of at most CLV_MAX_PARAMS */
   for (uint32_t i = 0; i < g->n_nodes; i++)
     n += (uint32_t)clv_op_max_params((clv_op)g->nodes[i].op);
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
-/* Of the first input that is no scalar. */
+/* The batch size: that of the first input that is not a scalar. */
 static int64_t batch_of(const clv_wire_load_request *r) {
   for (uint32_t i = 0; i < r->n_inputs; i++)
     if (r->inputs[i].shape.rank) return r->inputs[i].shape.dim[0];
   return 1;
 }
 
-/* What stays as the artifact has it, and need not be the module's own. */
-static clv_code list_lent(const clv_wire_load_request *r, const char ***ret, uint32_t *ret_n,
-                          clv_err *err) {
+/* Lists the frozen parameters of the artifact, which the module can share. */
+static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, uint32_t *ret_n,
+                            clv_err *err) {
   CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
   for (uint32_t i = 0; i < r->n_frozen; i++)
     if (!clv_lora_is_adapter(r->frozen[i]) &&
@@ -119,8 +120,8 @@ static clv_code list_lent(const clv_wire_load_request *r, const char ***ret, uin
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* The owners of what the graph has of other modules; they stay while the module is made, and then
- * as long as it. */
+/* The owners of tied parameters, pinned while the module is made; the module pins them
+ * afterwards. */
 typedef struct owners {
   clv_module_tie *list;
   uint32_t n;
@@ -139,7 +140,9 @@ static clv_code pin_owners(const clv_wire_load_request *r, clv_session_node *nod
     clv_module_tie *to = &o->list[o->n];
     if (!t->module) continue;
     if (!node)
-      return clv_fail(err, CLV_NOT_FOUND, "module %u, to be tied to, is not here", t->module - 1);
+      return clv_fail(err, CLV_NOT_FOUND,
+                      "module %u, to which another is to be tied, is not loaded at this node",
+                      t->module - 1);
     CLV_TRY(clv_node_pin_module(node, t->module - 1, &to->of, err));
     to->node = r->graph.nodes[t->node].name;
     o->n++;
@@ -163,10 +166,10 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
   CLV_AUTO(clv_freep) const char **lent = NULL;
   uint32_t n_lent = 0;
   clv_module_group groups[CLV_WIRE_GROUPS];
-  CLV_TRY(check_place(r, device->backend, err));
+  CLV_TRY(check_request(r, device->backend, err));
   CLV_TRY(check_params(&r->graph, err));
   CLV_TRY(build_graph(r, &graph, err));
-  CLV_TRY(list_lent(r, &lent, &n_lent, err));
+  CLV_TRY(list_shared(r, &lent, &n_lent, err));
   CLV_TRY(pin_owners(r, node, &ties, err));
   put_groups(r, groups);
   clv_module_options o = {.index = r->module,
@@ -179,20 +182,20 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .threads = (int)CLV_MAX(r->threads, 1u),
                           .bf16 = r->bf16,
                           .tf32 = r->tf32,
-                          .fixed = r->fixed,
+                          .is_frozen_for_good = r->fixed,
                           .frozen_bf16 = r->frozen_bf16,
                           .input_needs_grad = r->input_needs_grad,
                           .optimizer = optimizer_of(&r->optimizer),
                           .groups = groups,
                           .n_groups = r->n_groups,
-                          .hold_rest = r->hold_rest,
-                          .learns = r->optimizer.kind != CLV_WIRE_OPT_NONE,
-                          .final = r->optimizer.final,
+                          .group0_is_frozen = r->hold_rest,
+                          .is_trainable = r->optimizer.kind != CLV_WIRE_OPT_NONE,
+                          .has_no_revert = r->optimizer.final,
                           .in_flight = r->in_flight,
                           .frozen = r->frozen,
                           .n_frozen = r->n_frozen,
-                          .lent = lent,
-                          .n_lent = n_lent,
+                          .shared_params = lent,
+                          .n_shared_params = n_lent,
                           .ties = ties.list,
                           .n_ties = ties.n,
                           .pool = pool,
@@ -212,7 +215,7 @@ static clv_code digest_of(const clv_state_item *item, const clv_cancel_hook *wai
   return clv_sha256_cancellable(waiter, copy, item->bytes, ret, err);
 }
 
-/* The list of what the module has, with digests. */
+/* Lists the module's parameters and buffers with digests. */
 static clv_code describe_params(clv_module *module, const clv_cancel_hook *waiter,
                                 clv_wire_load_reply *reply, clv_err *err) {
   const clv_params *params = clv_module_params(module);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who is known by name: identities that were ever allowed, and peers.
+ * Known names: identities that are or were in `allow`, and peers.
  */
 #include <string.h>
 
@@ -23,5 +23,5 @@ uint64_t clv_service_credit(clv_service *s, const char *uri) {
   const clv_member *m = clv_service_member(s, uri);
   uint64_t bytes = m ? m->credit : 0;
   pthread_mutex_unlock(&s->lock);
-  return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* it was left out */
+  return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* 0: not set */
 }

@@ -8,8 +8,8 @@
 
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
-/* Those of each backend, the processor's as "kernels". */
-static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
+/* Lists the libraries of each backend; those of the processor as "kernels". */
+static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_backend *b = v->devices[i].backend;
@@ -20,11 +20,11 @@ static uint32_t libraries_of(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 9 }; /* at most */
+enum { CAPABILITIES = 9 }; /* most capabilities */
 
-/* The last two go with a state_dir, and caches with a quota as well. */
-static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings *now,
-                                 const char *uri, const char **ret) {
+/* Lists the capabilities. Files of state need a state_dir, caches a quota as well. */
+static uint32_t list_capabilities(const clv_service *v, const clv_worker_settings *now,
+                                  const char *uri, const char **ret) {
   uint32_t n = 0;
   ret[n++] = "chunks";
   ret[n++] = "direct";
@@ -38,12 +38,12 @@ static uint32_t capabilities_for(const clv_service *v, const clv_worker_settings
   return n;
 }
 
-/* What this worker says of itself. The arrays are the caller's. */
-static void about_us(const clv_service *v, const clv_worker_settings *now, const char *uri,
-                     clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
+/* Fills the worker's description. The caller owns the arrays. */
+static void fill_about(const clv_service *v, const clv_worker_settings *now, const char *uri,
+                       clv_wire_about *a, const char **capabilities, clv_wire_library *libraries) {
   *a = (clv_wire_about){.protocol = CLV_WIRE_PROTOCOL,
-                        .n_capabilities = capabilities_for(v, now, uri, capabilities),
-                        .n_libraries = libraries_of(v, libraries),
+                        .n_capabilities = list_capabilities(v, now, uri, capabilities),
+                        .n_libraries = list_libraries(v, libraries),
                         .capabilities = capabilities,
                         .libraries = libraries,
                         .limits = now->limits,
@@ -68,7 +68,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   CLV_AUTO(clv_wire_done) clv_wire_hello_request r = {0};
   CLV_TRY(clv_wire_hello_request_decode(pieces_of(request), n, &r, err));
   if (r.about.protocol != CLV_WIRE_PROTOCOL)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "this worker speaks protocol %d, not %u",
+    return clv_fail(err, CLV_UNIMPLEMENTED, "this worker uses protocol %d, the caller %u",
                     CLV_WIRE_PROTOCOL, r.about.protocol);
   if (clv_wire_limits_check(&r.about.limits, err) != CLV_OK) {
     clv_err_prefix(err, "this caller");
@@ -97,7 +97,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
       .kinds = kinds,
       .n_artifacts = (uint32_t)CLV_MIN(now->config->n_artifacts, (size_t)CLV_WIRE_LIST),
       .artifacts = artifacts};
-  about_us(v, now, peer->uri, &out.about, capabilities, libraries);
+  fill_about(v, now, peer->uri, &out.about, capabilities, libraries);
   return clv_wire_hello_reply_encode(&out, reply, err);
 }
 
@@ -151,7 +151,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
 
 /* ---- status and health ----------------------------------------------------------------------- */
 
-/* A reply has its limits: of very many sessions those that do not fit are left out. */
+/* Encodes a status reply. Omits sessions that do not fit into a message. */
 static clv_code encode_what_fits(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
   clv_code code = clv_wire_status_reply_encode(r, reply, err);
   while (code == CLV_EXHAUSTED && r->n_sessions) {
@@ -162,7 +162,7 @@ static clv_code encode_what_fits(clv_wire_status_reply *r, clv_bytes *reply, clv
   return code;
 }
 
-/* A master sees its own sessions; an observer sees all of them. */
+/* Handles Status. A master sees its own sessions, an observer all of them. */
 static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
                           clv_bytes *reply, clv_err *err) {
   clv_service *v = user;
@@ -183,7 +183,7 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
   if (service[0] && strcmp(service, "cleave.v1.Worker") != 0)
     return clv_fail(err, CLV_NOT_FOUND, "unknown service");
   pthread_mutex_lock(&v->lock);
-  bool draining = v->draining;
+  bool draining = v->is_draining;
   pthread_mutex_unlock(&v->lock);
   return clv_wire_health_encode(draining ? CLV_HEALTH_NOT_SERVING : CLV_HEALTH_SERVING, reply, err);
 }
@@ -201,7 +201,7 @@ const clv_rpc_unary clv_service_methods[] = {
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
 
-/* ---- who may call what ----------------------------------------------------------------------- */
+/* ---- authorisation --------------------------------------------------------------------------- */
 
 enum {
   MASTER = 1u << CLV_ROLE_MASTER,
@@ -246,7 +246,8 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
   clv_err why;
   if (clv_tls_revocation_check(&why) != CLV_OK) {
     deny(s, peer->uri, method, why.text);
-    return clv_fail(err, CLV_DENIED, "this worker's list of revoked certificates has ended");
+    return clv_fail(err, CLV_DENIED,
+                    "this worker's revocation list (tls.crl) has expired: renew it and reload");
   }
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The worker's numbers for Prometheus. Labels are identities of `allow`, names of `peers`, and
- * words of fixed lists: nothing that a peer makes up becomes a series.
+ * The worker's metrics for Prometheus. Labels are identities of `allow`, names of `peers`, and
+ * words of fixed lists, so that no text of a peer becomes a series.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +10,12 @@
 #include "common/base/metrics/metrics.h"
 #include "worker/service/service_int.h"
 
-/* What the sessions of one identity hold now. */
+/* Usage of all sessions of one identity. */
 typedef struct holding {
   double sessions, contexts, values, owned, used, pending, calls_waiting, memory_bytes;
 } holding;
 
-/* What waits on links to the master, or to a peer. */
+/* Queues of all links to the master, or to one peer. */
 typedef struct load {
   double frames_in, frames_out, bytes_in, bytes_out;
 } load;
@@ -23,11 +23,11 @@ typedef struct load {
 typedef struct worker_numbers {
   const clv_service *service;
   clv_worker_settings *settings;
-  const clv_worker_config *config; /* its */
+  const clv_worker_config *config; /* configuration of these settings */
   clv_service_snapshot now;
   holding *held;          /* [n_allow] */
   clv_work_counts *work;  /* [n_allow] */
-  clv_edge_counts *edges; /* [CLV_EDGES], as the next */
+  clv_edge_counts *edges; /* [CLV_EDGES], as loads */
   load *loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
@@ -58,14 +58,13 @@ static clv_code numbers_init(worker_numbers *n, clv_service *v, clv_err *err) {
 
 static void add_open(worker_numbers *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
-  clv_work_counts gone = {0}; /* it is on its way out */
+  clv_work_counts gone = {0}; /* leaves no counts: the session is closing */
   clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &gone, n->edges);
 }
 
-/* What only grows: the totals and what the sessions in the table add, all of it under the lock. A
- * session leaves the table, and its counts join the totals, under the same lock; one that was read
- * a moment later would have lost its links by then, or have counted on, and the sum would shrink
- * again. */
+/* Gathers counters: the totals plus those of the sessions in the table, all under the lock. A
+ * session leaves the table and joins the totals under the same lock. If it were read later, its
+ * counters could be missed or counted twice, and a sum could decrease. */
 static void gather_totals(clv_service *v, worker_numbers *n) {
   const clv_worker_config *c = n->config;
   pthread_mutex_lock(&v->lock);
@@ -130,9 +129,9 @@ static clv_code gather(clv_service *v, uint64_t shed, worker_numbers *n, clv_err
 
 /* ---- rows with labels ------------------------------------------------------------------------ */
 
-/* A sample for each identity that may open sessions; pick: its number. */
-static void by_identity(clv_metrics_out *out, const worker_numbers *n,
-                        double (*pick)(const worker_numbers *n, size_t identity)) {
+/* Writes a sample for each identity that may open sessions; pick: its value. */
+static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
+                            double (*pick)(const worker_numbers *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_metric_label label = {"identity", n->config->allow[i].identity};
     if (n->config->allow[i].role == CLV_ROLE_MASTER) clv_metric_sample(out, pick(n, i), &label, 1);
@@ -141,7 +140,9 @@ static void by_identity(clv_metrics_out *out, const worker_numbers *n,
 
 #define BY_IDENTITY(name, value)                                                           \
   static double pick_##name(const worker_numbers *n, size_t i) { return (double)(value); } \
-  static void put_##name(clv_metrics_out *out, const void *n) { by_identity(out, n, pick_##name); }
+  static void put_##name(clv_metrics_out *out, const void *n) {                            \
+    put_by_identity(out, n, pick_##name);                                                  \
+  }
 
 BY_IDENTITY(sessions, n->held[i].sessions)
 BY_IDENTITY(contexts, n->held[i].contexts)
@@ -177,9 +178,9 @@ static void put_moved(clv_metrics_out *out, const void *numbers_of) {
   }
 }
 
-/* Two samples for the master's links and for those with each peer. */
-static void by_link(clv_metrics_out *out, const worker_numbers *n,
-                    double (*pick)(const worker_numbers *n, size_t link, bool in)) {
+/* Writes two samples for the links to the master and for those to each peer. */
+static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
+                        double (*pick)(const worker_numbers *n, size_t link, bool in)) {
   for (size_t i = 0; i <= n->config->n_peers; i++) {
     const char *name = i ? n->config->peers[i - 1].name : "master";
     for (int in = 1; in >= 0; in--) {
@@ -193,14 +194,14 @@ static void by_link(clv_metrics_out *out, const worker_numbers *n,
   static double pick_##name(const worker_numbers *n, size_t i, bool in) { \
     return (double)(in ? (of_in) : (of_out));                             \
   }                                                                       \
-  static void put_##name(clv_metrics_out *out, const void *n) { by_link(out, n, pick_##name); }
+  static void put_##name(clv_metrics_out *out, const void *n) { put_by_link(out, n, pick_##name); }
 
 BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
 BY_LINK(link_messages, n->edges[i].messages_in, n->edges[i].messages_out)
 BY_LINK(link_packets, n->loads[i].frames_in, n->loads[i].frames_out)
 BY_LINK(link_pending, n->loads[i].bytes_in, n->loads[i].bytes_out)
 
-/* Quotas of `allow`, of those who have one. */
+/* Writes the quotas of identities that have one in `allow`. */
 static void put_quota(clv_metrics_out *out, const worker_numbers *n, size_t at) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_allow_spec *a = &n->config->allow[i];
@@ -232,7 +233,8 @@ static void put_failed(clv_metrics_out *out, const char *side, const char *reaso
   clv_metric_sample(out, (double)count, labels, CLV_COUNT(labels));
 }
 
-/* That a certificate does not name who it is shows behind TLS, at the first call. */
+/* Writes failures of handshakes. A certificate without an identity is found only after TLS, at the
+ * first call. */
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
   put_failed(out, "caller", "wrong_identity", n->now.calls.unauthenticated);
@@ -291,7 +293,7 @@ static void put_device_peaks(clv_metrics_out *out, const void *numbers_of) {
   put_of_devices(out, numbers_of, clv_account_peak);
 }
 
-/* As each says itself, whoever has taken of it. */
+/* Writes the free memory as each device reports it, whichever process uses the rest. */
 static void put_device_free(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
   for (uint32_t i = 0; i < n->service->n_devices; i++) {
@@ -327,7 +329,7 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_values", .kind = CLV_GAUGE, .unit = "",
      .help = "Values that contexts hold or wait for.", .write = put_values},
     {.name = "cleave_worker_calls_waiting", .kind = CLV_GAUGE, .unit = "",
-     .help = "Calls that wait for their inputs or their place in a queue.", .write = put_calls_waiting},
+     .help = "Calls that wait for inputs or for their turn in a queue.", .write = put_calls_waiting},
     {.name = "cleave_worker_owned_references", .kind = CLV_GAUGE, .unit = "",
      .help = "References: values that outlive their context and are kept here.",
      .write = put_owned},
@@ -346,13 +348,13 @@ static const clv_metric table[] = {
      .help = "The most that cleave_worker_device_memory_bytes was since the worker began to serve.",
      .write = put_device_peaks},
     {.name = "cleave_worker_device_memory_free_bytes", .kind = CLV_GAUGE, .unit = "bytes",
-     .help = "What a device with memory of its own says is free there, whoever has taken the rest.",
+     .help = "Free memory of a device with memory of its own, as the device reports it.",
      .write = put_device_free},
     {.name = "cleave_worker_memory_limit_bytes", .kind = CLV_GAUGE, .unit = "bytes",
-     .help = "memory_limit of worker.yaml; left out where there is none.",
+     .help = "memory_limit of worker.yaml; absent if there is none.",
      .write = put_memory_limit},
     {.name = "cleave_worker_identity_memory_limit_bytes", .kind = CLV_GAUGE, .unit = "bytes",
-     .help = "Memory that all sessions of this identity may hold; left out where `allow` does not say.",
+     .help = "Memory that all sessions of this identity may hold; absent without a limit in `allow`.",
      .write = put_identity_memory},
     {.name = "cleave_worker_session_memory_limit_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Memory that one session may hold.", .at = AT(session_memory_limit)},
@@ -364,10 +366,10 @@ static const clv_metric table[] = {
      .help = "Messages with masters and other workers; one carries 1 to 16 frames.",
      .write = put_link_messages},
     {.name = "cleave_worker_link_packets", .kind = CLV_GAUGE, .unit = "",
-     .help = "Queue: packets that have come and are not worked on yet (in), or wait to leave (out).",
+     .help = "Queued packets: received and not handled yet (in), or waiting to be sent (out).",
      .write = put_link_packets},
     {.name = "cleave_worker_link_pending_bytes", .kind = CLV_GAUGE, .unit = "bytes",
-     .help = "Bytes of tensors on their way: still to come (in), or not known to have arrived (out).",
+     .help = "Bytes of tensors in flight: announced but not received (in), or sent but not acknowledged (out).",
      .write = put_link_pending},
     {.name = "cleave_worker_steps_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Steps that modules here have taken, each module for itself.", .write = put_steps},
@@ -381,14 +383,14 @@ static const clv_metric table[] = {
      .help = "Forwards and parts of backwards that a device was asked for as one CUDA graph.",
      .write = put_replays},
     {.name = "cleave_worker_graph_refusals_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Work that repeats on a device and could not become a CUDA graph: it is asked for launch by launch.",
+     .help = "Repeated work on a device that could not be recorded as a CUDA graph and is launched kernel by kernel.",
      .write = put_not_recorded},
     {.name = "cleave_worker_moved_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Values and gradients from a module on a device to another on one: copied within the device, "
              "to it from a peer, or by way of the host.",
      .write = put_moved},
     {.name = "cleave_worker_cached_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
-     .help = "Rows of caches: that came and are kept on the disk (in), and that were read from it (out).",
+     .help = "Bytes of cache rows: stored on disk (in), and read from it (out).",
      .write = put_cached},
     {.name = "cleave_worker_input_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions with a module had nothing to do but wait for what comes.",
@@ -406,10 +408,10 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_handshakes_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Connections from callers that got through " "TLS.", .at = AT(handshakes)},
     {.name = "cleave_worker_handshake_failures_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Handshakes that failed, by whom they were with: callers, or peers that this worker dialled.",
+     .help = "Failed handshakes: with callers, or with peers that this worker dialled.",
      .write = put_failures},
     {.name = "cleave_worker_shed_connections_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Connections that were turned away: over limits.connections, or no file descriptors left.",
+     .help = "Connections closed at once: over limits.connections, or no file descriptors left.",
      .at = AT(shed)},
     {.name = "cleave_worker_calls_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Calls and streams that have come.", .at = AT(calls)},
@@ -449,7 +451,7 @@ void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
 
 bool clv_service_is_ready(clv_service *s, clv_bytes *ret) {
   pthread_mutex_lock(&s->lock);
-  bool draining = s->draining;
+  bool draining = s->is_draining;
   uint32_t open = s->n_sessions;
   pthread_mutex_unlock(&s->lock);
   if (draining)

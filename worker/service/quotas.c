@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What identities may use: an account for each entry of `allow`, below one for the whole worker,
- * and above one for each session; and shares of the cores by the weights of the entries.
+ * Quotas: an account for each entry of `allow`, with the account of the worker above and one for
+ * each session below; and shares of the cores by the weights of the entries.
  */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "worker/service/service_int.h"
 
-enum { SLICE_NS = 1000000 }; /* a wake-up costs a twentieth of it */
+enum { SLICE_NS = 1000000 }; /* time slice, of which a wake-up costs a twentieth */
 
 uint64_t clv_settings_memory(const clv_worker_settings *at) {
   return at->config->memory_limit == CLV_MEMORY_NONE ? 0 : at->config->memory_limit;

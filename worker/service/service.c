@@ -38,8 +38,8 @@ static clv_rpc_pem pem_of(const clv_tls_identity *id) {
   return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
 }
 
-/* What gRPC may take: a read buffer of each connection, and a few messages of the largest size. At
- * most half of memory_limit, but so much that two such messages fit. */
+/* Memory for gRPC: a read buffer for each connection, and a few messages of the largest size. At
+ * most half of memory_limit, but at least enough for two such messages. */
 size_t clv_service_transport_memory(const clv_worker_config *c) {
   uint64_t most = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
   uint64_t least = 2 * c->limits.message_bytes + LEAST_TRANSPORT;
@@ -112,7 +112,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
 
 unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
 
-/* Under the lock. What may fail comes first. */
+/* Applies a reload. The steps that can fail come first. Caller holds the lock. */
 static clv_code reload(clv_service *s, const clv_worker_config *config,
                        const clv_tls_identity *identity, clv_worker_settings *next, clv_err *err) {
   CLV_AUTO(clv_service_pem_done) clv_rpc_pem copy = {0};
@@ -136,22 +136,23 @@ clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
   clv_code code = reload(s, *config, identity, next, err);
   ++*(code == CLV_OK ? &s->reloads : &s->failed_reloads);
   pthread_mutex_unlock(&s->lock);
-  if (code == CLV_OK) next->owned = clv_steal(config);
+  if (code == CLV_OK) next->owned_config = clv_steal(config);
   return code;
 }
 
-/* A session that must end, with a reference; NULL when there is none. */
-static clv_session *ended_session(clv_service *s, const char **ret_why) {
+/* A session that must end, with a new reference; NULL: none. */
+static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   clv_session *found = NULL;
   pthread_mutex_lock(&s->lock);
-  uint64_t now = clv_now_ns() / 1000000u; /* no session in the table was opened later */
+  /* read under the lock, so no session in the table was opened later */
+  uint64_t now = clv_now_ns() / 1000000u;
   for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
     clv_session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);
     bool lapsed = !x->master && now - x->opened_ms > x->settings->config->limits.lease_ms;
-    if (x->gone || lapsed) {
+    if (x->is_closing || lapsed) {
       found = clv_session_ref(x);
-      *ret_why = x->gone ? x->why : "nobody attached within the lease";
+      *ret_why = x->is_closing ? x->abort_text : "no master attached within the lease";
     }
     pthread_mutex_unlock(&x->lock);
   }
@@ -159,45 +160,46 @@ static clv_session *ended_session(clv_service *s, const char **ret_why) {
   return found;
 }
 
-/* Callers without an identity never reach clv_service_authorize; they are counted below it. */
-static void audit_nameless(clv_service *s) {
+/* Logs callers without an identity, which rpc counts, because they never reach
+ * clv_service_authorize. */
+static void audit_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
   const clv_log_source source = {.who = "?", .what = "calls without an identity"};
-  if (c.unauthenticated > s->nameless)
+  if (c.unauthenticated > s->n_refused_without_identity)
     clv_log_limited(CLV_LOG_WARN, "audit", &source,
                     "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
-                    (unsigned long long)(c.unauthenticated - s->nameless));
-  s->nameless = c.unauthenticated;
+                    (unsigned long long)(c.unauthenticated - s->n_refused_without_identity));
+  s->n_refused_without_identity = c.unauthenticated;
 }
 
-/* What ended sessions have freed lies where malloc looks for the threads that freed it, and those
- * of the next session may be others; kernels that were generated for them lie in a cache, which
- * would also tell the next by its speed what shapes the others have. Not too often: who opens and
- * closes must not slow the others. */
-static void give_back_memory(clv_service *s) {
+/* Returns memory of ended sessions to the system, because malloc keeps it for threads that may not
+ * exist any more. Also clears the cache of generated kernels, whose speed would reveal to the next
+ * session the shapes of the others. Not too often, so that opening and closing sessions does not
+ * slow the others. */
+static void return_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
-  if (now - s->trimmed_ms < TRIM_EVERY_MS) return;
-  if (!__atomic_exchange_n(&s->freed, false, __ATOMIC_RELAXED)) return;
+  if (now - s->memory_trimmed_ms < TRIM_EVERY_MS) return;
+  if (!__atomic_exchange_n(&s->session_freed, false, __ATOMIC_RELAXED)) return;
   for (uint32_t i = 0; i < s->n_devices; i++) {
     const clv_backend *b = s->devices[i].backend;
     if (b->trim && clv_service_is_first_of(s, i)) b->trim(b);
   }
   malloc_trim(0);
-  s->trimmed_ms = now;
+  s->memory_trimmed_ms = now;
 }
 
 void clv_service_tick(clv_service *s) {
   const char *why;
-  audit_nameless(s);
+  audit_without_identity(s);
   clv_log_limited_tick();
   clv_service_evict(s);
-  for (clv_session *x; (x = ended_session(s, &why)) != NULL; clv_session_unref(x)) {
+  for (clv_session *x; (x = find_ended_session(s, &why)) != NULL; clv_session_unref(x)) {
     clv_service_set_last_error(s, x->owner, "session %s: %s", x->name, why);
     clv_session_close(x, why);
   }
   clv_service_evict_caches(s);
-  give_back_memory(s);
+  return_memory(s);
 }
 
 void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts) {
@@ -224,7 +226,7 @@ static uint32_t open_sessions(clv_service *s) {
 void clv_service_drain(clv_service *s, unsigned deadline_ms) {
   uint64_t until = clv_now_ns() + (uint64_t)deadline_ms * 1000000u;
   pthread_mutex_lock(&s->lock);
-  s->draining = true;
+  s->is_draining = true;
   pthread_mutex_unlock(&s->lock);
   while (open_sessions(s) && clv_now_ns() < until) {
     clv_service_tick(s);

@@ -10,27 +10,27 @@
 
 enum { MAX_SESSIONS = 256, MAX_PEER_LINKS = 16 };
 
-/* Why a session was not opened, as far as codes tell. */
+/* Reason why a session was refused, derived from the error code. */
 typedef enum clv_refusal { REFUSED_DRAINING, REFUSED_EXISTS, REFUSED_QUOTA, REFUSALS } clv_refusal;
 
 typedef struct clv_session clv_session;
 
-/* What went wrong last. */
+/* The last error of a session, an identity or the worker. */
 typedef struct clv_last_error {
   char text[CLV_WIRE_TEXT + 1]; /* printable ASCII */
-  uint64_t at_ns;               /* monotonic; 0: nothing did */
+  uint64_t at_ns;               /* monotonic time; 0: no error */
 } clv_last_error;
 
-/* A link to or from another worker, under its name in worker.yaml. */
+/* A link to or from another worker, with its name in worker.yaml. */
 typedef struct clv_peer_link {
   char name[CLV_WIRE_NAME + 1];
   clv_link *link;
 } clv_peer_link;
 
-/* What sessions have done; numbers that only grow. */
+/* Counters of sessions; they only grow. */
 typedef struct clv_work_counts {
   uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns, wakes;
-  uint64_t replays, not_recorded;                /* of clv_module_counts */
+  uint64_t replays, not_recorded;                /* as in clv_module_counts */
   uint64_t device_bytes, peer_bytes, host_bytes; /* see clv_module_counts */
 } clv_work_counts;
 
@@ -40,108 +40,120 @@ typedef struct clv_edge_counts {
 } clv_edge_counts;
 
 typedef struct clv_edge_total {
-  char *peer; /* "": the master */
+  char *peer; /* name of the peer; "": the master */
   clv_edge_counts ended;
 } clv_edge_total;
 
-/* What a reload may change. */
+/* The settings that a reload may change. A reference-counted snapshot. */
 typedef struct clv_worker_settings {
   int refs;
   const clv_worker_config *config;
-  clv_worker_config *owned; /* the same, or NULL: somebody else's */
+  clv_worker_config *owned_config; /* config, if this snapshot owns it; NULL: owned by the caller */
   clv_wire_limits limits;
 } clv_worker_settings;
 
 enum { MAX_CPU_DEVICES = 8, MAX_OTHER_DEVICES = 16, MAX_DEVICES = 25 };
 
-/* An identity that is or was in `allow`. */
+/* An identity that is or was in `allow`. Kept until the service is closed. */
 typedef struct clv_member {
   char *identity;
   clv_account *account;
-  size_t tenant;             /* of the scheduler */
-  uint64_t credit;           /* what its last Hello grants; under the service's lock, as the next */
-  clv_last_error last_error; /* that concerned it */
-  clv_work_counts ended;     /* of its sessions that have ended */
+  size_t tenant; /* index in the scheduler */
+  /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
+   * below */
+  uint64_t credit;
+  clv_last_error last_error; /* last error of a call or session of the identity */
+  clv_work_counts ended;     /* counters of its ended sessions */
 } clv_member;
 
 struct clv_session {
   clv_service *service;
-  clv_worker_settings *settings; /* under which it was opened */
-  int refs;                      /* the table, every link, every handler at work on it */
+  clv_worker_settings *settings; /* settings when it was opened */
+  int refs;                      /* references: the table, each link, each handler at work */
   clv_wire_id id;
   uint64_t epoch, opened_ms;
-  uint64_t send_credit;                /* towards the owner, at first */
+  uint64_t send_credit;                /* initial send window towards the owner, bytes */
   clv_member *member;                  /* the owner */
-  clv_account *on_device[MAX_DEVICES]; /* its part of each device's memory */
+  clv_account *on_device[MAX_DEVICES]; /* its account below that of each device */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
-  char **peers; /* identities that may attach */
+  char **peers; /* identities of peers that may attach */
   uint32_t n_peers;
   clv_wire_limits granted;
   uint32_t reference_lease_ms;
-  unsigned threads; /* of its largest module; under the service's lock */
+  unsigned threads; /* most threads of one of its modules; under the service's lock */
 
-  pthread_mutex_t loading; /* held through a LoadModule, before `lock` */
-  pthread_mutex_t lock;    /* links, node creation */
+  pthread_mutex_t loading; /* held during a LoadModule; taken before `lock` */
+  pthread_mutex_t lock;    /* protects links and the creation of the node */
   clv_pool *pool;
   clv_share *share;
-  clv_session_node *node; /* made by the first LoadModule */
+  clv_session_node *node; /* NULL before the first LoadModule */
   pthread_t compute;
-  bool computing;
+  bool has_compute_thread;
   clv_link *master;
   clv_peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
-  clv_last_error last_error; /* beside what its node has told; under lock */
-  bool gone; /* the master's link has ended, to be closed by the next tick; or it is being closed */
-  clv_work_counts
-      counted; /* of what follows the service's totals know, as the next; under its lock */
-  clv_edge_counts *counted_edges;
-  char why[CLV_ERR_TEXT];
-  bool leaving; /* somebody in it is not allowed any more; by clv_service_tick alone, as the next */
-  uint64_t told_ms;                   /* when its master heard that it ends; 0: not yet */
-  uint64_t leaving_ms, leaving_steps; /* since when, and what it had stepped then */
+  clv_last_error last_error; /* last error, apart from the node's; under lock */
+  /* the next tick closes it because the master's link has ended, or it is being closed */
+  bool is_closing;
+  /* work already added to the service's totals; edges_in_totals likewise; under the service's
+   * lock */
+  clv_work_counts counts_in_totals;
+  clv_edge_counts *edges_in_totals;
+  char abort_text[CLV_ERR_TEXT];
+  /* an identity in it is no longer allowed; used by clv_service_tick alone, as are the eviction
+   * fields */
+  bool eviction_pending;
+  uint64_t abort_sent_ms; /* time of the ABORT to its master; 0: not sent */
+  /* start of the eviction, and the step count at that time */
+  uint64_t eviction_began_ms, eviction_steps;
 };
 
 typedef struct clv_device {
   char name[24];
   const clv_backend *backend;
-  clv_account *account; /* of its modules' memory */
-  size_t total;         /* bytes of memory of its own; 0: it has none */
+  clv_account *account; /* charged with memory of modules */
+  size_t total;         /* bytes of device memory; 0: uses host memory */
 } clv_device;
 
 struct clv_service {
-  const clv_worker_config *config; /* of the start: for what a reload does not change */
-  clv_worker_settings *settings;   /* newest; under lock */
+  /* configuration of the start, for settings that a reload cannot change */
+  const clv_worker_config *config;
+  clv_worker_settings *settings; /* newest settings; under lock */
   clv_rpc_runtime *runtime;
   clv_rpc_server *server;
-  clv_rpc_pem pem; /* for dialling peers; owned copies */
+  clv_rpc_pem pem; /* credentials for dialling peers; owned copies */
   clv_wire_id incarnation;
   clv_lane_acceptor acceptor;
   uint64_t started_ms;
-  uint64_t nameless; /* refused callers without an identity, as the audit has told */
+  /* refused callers without an identity that are logged already */
+  uint64_t n_refused_without_identity;
   clv_account *total;
-  clv_backends others;             /* beside the processor's */
-  clv_device devices[MAX_DEVICES]; /* the first is what a module gets that names none */
+  clv_backends others;             /* backends other than the processor */
+  clv_device devices[MAX_DEVICES]; /* the first is used for modules that name no device */
   uint32_t n_devices;
-  clv_member **members; /* the table under lock; a member stays until the service ends */
+  clv_member **members; /* the table is under lock; members stay until the service is closed */
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
-  clv_states *states;             /* NULL: there is no state_dir */
-  clv_caches *caches;             /* the same */
-  clv_bases *bases;               /* of all sessions */
-  uint64_t swept_ms;              /* when what had expired last went; by clv_service_tick alone */
-  uint64_t cached_in, cached_out; /* bytes of rows put there and read; atomic */
-  bool freed;                     /* a session, since memory was last given back; atomic */
-  uint64_t trimmed_ms;            /* when that was; by clv_service_tick alone */
-  bool draining;
+  clv_states *states; /* NULL: no state_dir */
+  clv_caches *caches; /* NULL: no state_dir */
+  clv_bases *bases;   /* shared tensors of all sessions */
+  /* time of the last eviction of expired caches; clv_service_tick alone */
+  uint64_t caches_swept_ms;
+  uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
+  /* a session was freed since memory was last returned to the system; atomic */
+  bool session_freed;
+  uint64_t memory_trimmed_ms; /* time of the last return; clv_service_tick alone */
+  bool is_draining;
   int64_t certificate_end;
-  clv_last_error last_error; /* of anybody */
-  pthread_mutex_t lock;      /* the tables, pem, draining, the certificate's end, last errors */
+  clv_last_error last_error; /* last error of any identity */
+  /* protects the tables, pem, is_draining, certificate_end and last errors */
+  pthread_mutex_t lock;
   clv_session *sessions[MAX_SESSIONS];
   uint32_t n_sessions;
-  /* For metrics, under lock too. */
+  /* For metrics; under lock. */
   uint64_t reloads, failed_reloads, refused[REFUSALS];
-  clv_edge_total **edges; /* of the master and all peers that are or were in worker.yaml */
+  clv_edge_total **edges; /* edges to the master and to all peers that are or were in worker.yaml */
   size_t n_edges;
 };
 
@@ -150,13 +162,13 @@ extern const size_t clv_service_n_methods;
 
 clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char *method,
                                clv_err *err);
-/* A copy of the credentials in use, for dialling: a reload may come in between. */
+/* Copies the credentials in use, for dialling, because a reload may replace them meanwhile. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
-/* What *ret held goes, unless there is no memory for the new one. */
+/* Replaces *ret by a copy, and frees the old one. Without memory *ret stays as it is. */
 clv_code clv_service_copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret,
                               clv_err *err) CLV_USE_RESULT;
 void clv_service_pem_done(clv_rpc_pem *pem);
-/* Bytes of tensors that may be on their way to `uri`, as its last Hello said. */
+/* Bytes of tensors that may be in flight to `uri`, as granted by its last Hello. */
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
 uint64_t clv_service_credit(clv_service *s, const char *uri);
 
@@ -166,20 +178,24 @@ clv_code clv_settings_new(const clv_worker_config *config, clv_worker_settings *
 clv_worker_settings *clv_settings_ref(clv_worker_settings *s);
 void clv_settings_unref(clv_worker_settings *s); /* NULL is allowed */
 void clv_settings_unrefp(clv_worker_settings **s);
-clv_worker_settings *clv_service_settings(clv_service *s); /* the newest, with a reference */
-/* Its entry of `allow`, or NULL. */
+/* newest settings, with a new reference */
+clv_worker_settings *clv_service_settings(clv_service *s);
+/* The entry of an identity in `allow`, or NULL. */
 const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const char *uri);
-/* Under the service's lock, all of these. NULL: was never there. */
+/* The member or edge of a name; NULL: none. Caller holds the service's lock, also for the functions
+ * below. */
 clv_member *clv_service_member(clv_service *s, const char *uri);
 clv_edge_total *clv_service_edge(clv_service *s, const char *peer);
-/* Members and edges for all that `c` names; what cannot fail follows, when all that can is done. */
+/* Makes members and edges for all names in `c`. clv_settings_swap then cannot fail. */
 clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
                               clv_err *err) CLV_USE_RESULT;
-void clv_settings_swap(clv_service *v, clv_worker_settings *next); /* takes the reference */
+/* takes the caller's reference */
+void clv_settings_swap(clv_service *v, clv_worker_settings *next);
 void clv_settings_done(clv_service *s);
 
 /* eviction.c */
-/* Sessions in which somebody is not allowed any more end at a step boundary, or in a minute. */
+/* Ends sessions with an identity that is no longer allowed, at a step boundary or within a
+ * minute. */
 void clv_service_evict(clv_service *s);
 
 /* devices.c */
@@ -187,89 +203,93 @@ clv_code clv_service_open_devices(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_devices(clv_service *s);
 clv_code clv_service_find_device(const clv_service *s, const char *name, const clv_device **ret,
                                  clv_err *err) CLV_USE_RESULT;
-/* Whether devices before number i have another backend than it; cpu and cpu:1 share theirs. */
+/* True if no device before number i has its backend; cpu and cpu:1 share one. */
 bool clv_service_is_first_of(const clv_service *s, uint32_t i);
 
 /* quotas.c */
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
-uint64_t clv_settings_memory(const clv_worker_settings *at); /* memory_limit; 0: none */
+uint64_t clv_settings_memory(const clv_worker_settings *at); /* memory_limit in bytes; 0: none */
 clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret,
                                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_service_new_session_account(clv_session *s, clv_account **ret,
                                          clv_err *err) CLV_USE_RESULT;
-/* Below the devices' own. */
+/* Makes the session's accounts below those of the devices. */
 clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) CLV_USE_RESULT;
-/* Under the service's lock: what identities may use, by the newest settings. */
+/* Sets the quotas of identities by the newest settings. Caller holds the service's lock. */
 void clv_service_set_quotas(clv_service *s);
 
 /* sessions.c */
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,
                           clv_wire_limits *ret_granted, clv_err *err) CLV_USE_RESULT;
-/* The session, with a reference, if `uri` owns it and the epoch is right. A stranger's session and
- * one that does not exist give the same error. */
+/* Returns a session with a new reference, if `uri` owns it and the epoch is right. A session of
+ * another identity and one that does not exist give the same error. */
 clv_code clv_session_find(clv_service *s, const clv_wire_id *id, uint64_t epoch, const char *uri,
                           clv_session **ret, clv_err *err) CLV_USE_RESULT;
 clv_session *clv_session_ref(clv_session *s);
 void clv_session_unref(clv_session *s);
 void clv_session_unrefp(clv_session **s);
 void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret);
-/* A module of so many threads has been loaded. */
+/* Records that a module with `threads` threads has been loaded. */
 void clv_session_note_threads(clv_session *s, unsigned threads);
-/* Out of the table, threads joined, links closed; one audit line. BLOCKS. */
+/* Closes a session: removes it from the table, joins its thread, closes its links, logs one audit
+ * line. BLOCKS. */
 void clv_session_close(clv_session *s, const char *reason);
 
 /* session_links.c */
-/* The master hears why its session cannot go on; `place`: who was lost, or "". */
+/* Sends ABORT to the master with the reason why the session cannot continue; place: the lost peer,
+ * or "". */
 void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place);
 clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
                                clv_err *err);
-/* The node learns of all links known so far. Under s->lock. */
+/* Gives all present links to the node. Caller holds s->lock. */
 void clv_session_set_node_links(clv_session *s);
 clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) CLV_USE_RESULT;
 
 /* snapshot.c */
 void clv_session_set_last_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
-/* One line in the log, which status shows as the last error of the session and of its owner. */
+/* Logs a line, and makes it the last error of the session and of its owner. */
 void clv_session_log_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
-/* The session is out of the table, its node still there. */
+/* Keeps the last error of a closing session. Call after it left the table, while its node
+ * exists. */
 void clv_session_keep_last_error(clv_session *s, const char *reason);
 
 /* totals.c */
-/* Where an array of edges, [CLV_EDGES], has the links with a peer: 0 for the master's (""), 1.. as
- * this worker.yaml lists them, and last those that it does not list any more. */
+/* Index in an array of edges [CLV_EDGES]: 0 for the master (""), 1.. for the peers of worker.yaml
+ * in order, and last all other peers. */
 #define CLV_EDGES(config) (2 + (config)->n_peers)
 size_t clv_edge_index(const clv_worker_config *c, const char *peer);
 clv_refusal clv_refusal_of(clv_code code);
 clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) CLV_USE_RESULT;
-/* Under the service's lock: the totals know all that the session has done so far. */
+/* Adds the session's counters to the totals, as far as not added yet. Caller holds the service's
+ * lock. */
 void clv_session_count_totals(clv_session *s);
-/* The same added to what is there: *w, and edges [CLV_EDGES(c)]. */
+/* Adds the session's counters that are not in the totals yet to *w and edges [CLV_EDGES(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_counts *edges);
 
-/* artifact.c: the module that was made of the message begins with its artifact. backend: the
- * device's, of which the module's is a branch. */
+/* artifact.c. Loads the artifact of the message into its module. backend: that of the device, of
+ * which the module's is a branch. */
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
                                    const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) CLV_USE_RESULT;
 
 /* load_module.c */
-/* The module of the message, charged to the pool; the message may go before it. node: where modules
- * are that it may be tied to; NULL: there is none yet. */
+/* Makes the module of a message and charges it to the pool; it does not keep the message. node:
+ * node of modules to which it may be tied; NULL: none yet. */
 clv_code clv_load_make_module(const clv_wire_load_request *request, const clv_device *device,
                               clv_session_node *node, clv_pool *pool, const clv_cancel_hook *waiter,
                               clv_module **ret, clv_err *err) CLV_USE_RESULT;
-/* Fills *reply, whose names are views into the module. */
+/* Fills *reply. Its names are views into the module. */
 clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *waiter,
                                   clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
-/* states.c: what the node of the session keeps files with; zeroed without a state_dir. */
+/* states.c. Callbacks for files of state; zeroed without a state_dir. */
 clv_state_files clv_session_files(clv_session *s);
 
-/* caches.c: the same for caches. */
+/* caches.c. Callbacks for caches; zeroed without a state_dir. */
 clv_row_caches clv_session_caches(clv_session *s);
-/* The method Cached; whether it has caches for this identity; and what has expired goes. */
+/* Handles the method Cached; tells if an identity may have caches; deletes expired caches. */
 clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
                                size_t n, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
 bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *now,
@@ -277,24 +297,25 @@ bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings 
 void clv_service_evict_caches(clv_service *s);
 
 /* load.c */
-/* gone: atomic, true when the caller has left. *ret: the reply as encoded; of *reply the names are
- * not to be read any more. */
+/* Loads a module. gone: atomic, true when the caller has left. *ret: the encoded reply; the names
+ * in *reply must not be read afterwards. */
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *request, const bool *gone,
                           clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* snapshot.c: looking on */
-/* Everything that is counted, at one moment: of the worker, of each session, of its modules and
- * links. Status answers with it, and whoever else wants numbers takes them from here. */
+/* snapshot.c: reading */
+/* All numbers of the worker, its sessions, their modules and links at one moment. Status and
+ * metrics are made from it. */
 typedef struct clv_service_snapshot {
-  clv_wire_status_reply status; /* what Status would say; its texts live as long as the snapshot */
+  /* the answer of Status; its texts are valid as long as the snapshot */
+  clv_wire_status_reply status;
   clv_rpc_server_counts calls;
-  clv_tls_handshakes callers, peers;  /* with those who dialled this worker; whom it dialled */
+  clv_tls_handshakes callers, peers;  /* handshakes with callers, and with dialled peers */
   struct clv_snapshot_memory *memory; /* private */
 } clv_service_snapshot;
 
-/* viewer: whose eyes it is for: an observer's see all sessions, others' their own; NULL sees all.
- * only: that session, or NULL. Any thread but rpc's queue threads. Asks links for their round trip
- * as well, for the next snapshot to show. */
+/* Takes a snapshot. viewer: identity that will see it: an observer sees all sessions, others their
+ * own; NULL: all sessions. only: one session, or NULL. Any thread except rpc's queue threads. Also
+ * starts a round-trip measurement on links, for the next snapshot. */
 clv_code clv_service_snapshot_take(clv_service *s, const char *viewer, const clv_wire_id *only,
                                    clv_service_snapshot *ret, clv_err *err) CLV_USE_RESULT;
 void clv_service_snapshot_done(clv_service_snapshot *snapshot); /* for CLV_AUTO; {0} is allowed */

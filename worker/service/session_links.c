@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The links of a session: its master's, those that other workers have dialled, those that this one
- * dials.
+ * The links of a session: that of its master, those that other workers have dialled, and those that
+ * this worker dials.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum { PEER_TIMEOUT_MS = 10000 };
 
-/* There is no compute thread before the first LoadModule: nothing can be done with this. */
+/* Refuses a frame that arrives before the first LoadModule, when there is no compute thread. */
 static void refuse_early(clv_session *s, clv_link *link, const clv_frame *request) {
   clv_packet *p;
   clv_err err;
@@ -24,7 +24,7 @@ static void refuse_early(clv_session *s, clv_link *link, const clv_frame *reques
 static void link_packet(void *user, clv_link *link, clv_packet *p) {
   clv_session *s = user;
   pthread_mutex_lock(&s->lock);
-  bool gone = s->gone;
+  bool gone = s->is_closing;
   clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
   if (node && !gone) {
@@ -39,15 +39,16 @@ static void master_closed(void *user, clv_link *link, clv_code code, const char 
   clv_session *s = user;
   (void)link;
   pthread_mutex_lock(&s->lock);
-  s->gone = true;
-  snprintf(s->why, sizeof s->why, "the master's stream ended (%s): %s", clv_code_name(code), text);
+  s->is_closing = true;
+  snprintf(s->abort_text, sizeof s->abort_text, "the master's stream ended (%s): %s",
+           clv_code_name(code), text);
   pthread_mutex_unlock(&s->lock);
   clv_session_unref(s);
 }
 
 void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place) {
   pthread_mutex_lock(&s->lock);
-  clv_link *master = s->master && !s->gone ? clv_link_ref(s->master) : NULL;
+  clv_link *master = s->master && !s->is_closing ? clv_link_ref(s->master) : NULL;
   pthread_mutex_unlock(&s->lock);
   clv_packet *p;
   clv_err err;
@@ -60,7 +61,7 @@ void clv_session_abort(clv_session *s, clv_code code, const char *why, const cha
   clv_link_unref(master);
 }
 
-/* A worker that lost a neighbour tells the master, which decides. */
+/* Reports a lost peer to the master, which decides what to do. */
 static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
   clv_session *s = user;
   char why[CLV_ERR_TEXT];
@@ -79,7 +80,7 @@ static clv_link_options link_options(clv_session *s, const char *peer, uint64_t 
                             .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
 }
 
-/* Name in worker.yaml of a peer's identity, or NULL. */
+/* The entry in `peers` of an identity, or NULL. */
 static const clv_remote_spec *peer_by_uri(const clv_session *s, const char *uri) {
   const clv_worker_config *c = s->settings->config;
   for (size_t i = 0; i < c->n_peers; i++)
@@ -93,8 +94,7 @@ static clv_link *find_peer(const clv_peer_link *list, uint32_t n, const char *na
   return NULL;
 }
 
-/* Values and gradients of contexts go over any link to the worker they name; the one that this side
- * dialled comes first. */
+/* Gives the node the links to peers by name. A link that this worker dialled is preferred. */
 static void name_peers(clv_session *s) {
   clv_err err;
   const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
@@ -132,7 +132,9 @@ static clv_code peer_in_link(clv_session *s, const char *uri, uint64_t credit, c
   if (!peer || !invited) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   clv_link *link = find_peer(s->in, s->n_in, peer->name);
   if (!link) {
-    if (s->n_in == MAX_PEER_LINKS) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
+    if (s->n_in == MAX_PEER_LINKS)
+      return clv_fail(err, CLV_EXHAUSTED,
+                      "the session has links to 16 peers, the most it can have");
     clv_link_options o = link_options(s, peer->name, credit, peer_closed);
     CLV_TRY(clv_link_new(&o, &link, err));
     clv_session_ref(s);
@@ -150,14 +152,14 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   if (memcmp(&attach->attach.incarnation, &v->incarnation, sizeof v->incarnation) != 0 &&
       attach->attach.role == CLV_ATTACH_MASTER)
     return clv_fail(err, CLV_ABORTED, "the worker has been restarted since HELLO");
-  /* A worker says for whom it speaks: else a stranger who gave a session of his own the same id
-   * there could have it speak in this one. */
+  /* A peer names the owner of its session. Otherwise another identity that opened a session of the
+   * same id at the peer could send into this session. */
   const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.owner : uri;
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_TRY(clv_session_find(v, &attach->attach.session, attach->attach.epoch, owner, &s, err));
   uint64_t credit = clv_service_credit(v, uri);
   pthread_mutex_lock(&s->lock);
-  clv_code code = s->gone ? clv_fail(err, CLV_NOT_FOUND, "no such session")
+  clv_code code = s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session")
                   : attach->attach.role == CLV_ATTACH_MASTER
                       ? master_link(s, ret, err)
                       : peer_in_link(s, uri, credit, ret, err);
@@ -165,7 +167,7 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   return code;
 }
 
-/* The peer must know how much may be on its way back before it attaches a link. */
+/* Sends Hello, which grants the peer its receive window before it attaches a link. */
 static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
                            unsigned *ret_peer_timeout_ms, clv_err *err) {
   clv_service *v = s->service;
@@ -194,7 +196,7 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
 static clv_code open_peer(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
                           clv_link **ret, clv_err *err) {
   clv_service *v = s->service;
-  clv_link_options o = link_options(s, peer->name, 0, peer_closed); /* ATTACHED says how much */
+  clv_link_options o = link_options(s, peer->name, 0, peer_closed); /* ATTACHED sets the window */
   clv_link_dial d = {.address = peer->address,
                      .identity = peer->identity,
                      .pem = *pem,
@@ -224,7 +226,8 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
   bool known = find_peer(s->out, s->n_out, name) != NULL, full = s->n_out == MAX_PEER_LINKS;
   pthread_mutex_unlock(&s->lock);
   if (known) return CLV_OK;
-  if (full) return clv_fail(err, CLV_EXHAUSTED, "too many peers");
+  if (full)
+    return clv_fail(err, CLV_EXHAUSTED, "the session has links to 16 peers, the most it can have");
   clv_link *link;
   clv_rpc_pem pem;
   CLV_TRY(clv_service_pem(v, &pem, err));

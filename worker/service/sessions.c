@@ -18,11 +18,11 @@ void clv_session_unref(clv_session *s) {
   clv_share_free(s->share);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
-  free(s->counted_edges);
+  free(s->edges_in_totals);
   clv_pool_unref(s->pool);
   for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->on_device[i]);
   clv_settings_unref(s->settings);
-  __atomic_store_n(&s->service->freed, true, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->service->session_freed, true, __ATOMIC_RELAXED);
   pthread_mutex_destroy(&s->lock);
   pthread_mutex_destroy(&s->loading);
   free(s);
@@ -74,9 +74,9 @@ static void drop_links(clv_session *s) {
   }
 }
 
-/* Under the service's lock: queue threads may poll if the threads of a session leave them a core.
- * Not the sum over sessions: rpc polls only while none of them computes, and a session that sits
- * idle must not cost the others their latency. */
+/* Lets queue threads poll if each session's threads leave them a core. The sum over sessions does
+ * not matter: rpc polls only while no session computes, and an idle session must not cost the
+ * others latency. Caller holds the service's lock. */
 static void set_spin(clv_service *v) {
   unsigned threads = 0;
   for (uint32_t i = 0; i < v->n_sessions; i++) threads = CLV_MAX(threads, v->sessions[i]->threads);
@@ -103,16 +103,17 @@ void clv_session_close(clv_session *s, const char *reason) {
   }
   set_spin(v);
   pthread_mutex_unlock(&v->lock);
-  if (!mine) return; /* somebody else is closing it */
+  if (!mine) return; /* another thread is closing it */
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
-  s->gone = true; /* a LoadModule that is at work starts no thread any more, nobody attaches */
+  /* a running LoadModule starts no thread now, and no link attaches */
+  s->is_closing = true;
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
   clv_session_get_counts(s, &c);
   clv_session_keep_last_error(s, reason);
   if (s->node) clv_node_stop(s->node);
-  if (s->computing) pthread_join(s->compute, NULL);
+  if (s->has_compute_thread) pthread_join(s->compute, NULL);
   pthread_mutex_lock(&v->lock);
   clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
@@ -134,8 +135,8 @@ static bool is_named(const clv_session *s, const clv_wire_id *id, const char *ow
   return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;
 }
 
-/* What is kept for a node that has died stays for a lease: how long that may be is the worker's to
- * say. */
+/* Checks the session's reference lease against the worker's limit, because values of a lost node
+ * are kept for one lease. */
 static clv_code check_lease(const clv_session *s, clv_err *err) {
   uint64_t most_ms = s->settings->config->limits.reference_lease_ms;
   if (s->reference_lease_ms <= most_ms) return CLV_OK;
@@ -145,10 +146,10 @@ static clv_code check_lease(const clv_session *s, clv_err *err) {
                   (double)s->reference_lease_ms / 1e3, (double)most_ms / 1e3);
 }
 
-/* Under the service's lock. A stranger's session of the same id is another one: it is not told
- * of. */
+/* Adds a session to the table. A session of another identity with the same id does not count.
+ * Caller holds the service's lock. */
 static clv_code admit(clv_service *v, clv_session *s, clv_err *err) {
-  if (v->draining)
+  if (v->is_draining)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "this worker is draining: it takes no new sessions until it "
                     "has been started again");
@@ -157,7 +158,9 @@ static clv_code admit(clv_service *v, clv_session *s, clv_err *err) {
       return clv_fail(err, CLV_EXISTS, "a session of this id is open");
   CLV_TRY(check_lease(s, err));
   if (v->n_sessions == MAX_SESSIONS)
-    return clv_fail(err, CLV_EXHAUSTED, "this worker has no place for another session");
+    return clv_fail(
+        err, CLV_EXHAUSTED,
+        "the worker has 256 sessions, the most it can hold: close one or use another worker");
   CLV_TRY(clv_account_charge(s->member->account, CLV_QUOTA_SESSIONS, 1, err));
   v->sessions[v->n_sessions++] = s;
   return CLV_OK;
@@ -170,7 +173,7 @@ static clv_code copy_peers(clv_session *s, const clv_wire_open_request *r, clv_e
   return CLV_OK;
 }
 
-/* What this session is told that it may use; the identity's other sessions may leave it less. */
+/* The limits that are reported to the session. Other sessions of the identity may leave it less. */
 static clv_wire_limits grant(const clv_worker_settings *at, const clv_allow_spec *a) {
   clv_wire_limits l = at->limits;
   if (a->sessions) l.sessions = (uint32_t)a->sessions;
@@ -219,8 +222,8 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   return CLV_OK;
 }
 
-/* What an earlier attempt has left here, its master gone or cut off, makes way. */
-static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_request *r) {
+/* Closes the session of an earlier attempt, whose master has ended or lost its connection. */
+static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r) {
   clv_session *earlier = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
@@ -232,14 +235,15 @@ static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_req
   clv_session_unref(earlier);
 }
 
-/* Epochs only rise: whoever was cut off does not come back beside the attempt that followed. */
+/* Registers the epoch. Epochs only increase, so a disconnected attempt cannot return next to a
+ * later one. */
 static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
                               bool *ret_changed, clv_err *err) {
   *ret_changed = false;
   if (!r->single)
     CLV_TRY(clv_epochs_register(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
                                 ret_changed, err));
-  end_earlier(v, uri, r);
+  close_earlier_attempt(v, uri, r);
   return CLV_OK;
 }
 
@@ -248,8 +252,8 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   bool changed;
-  if (!clv_settings_allowed(now, uri))
-    return clv_fail(err, CLV_DENIED, "not allowed"); /* reloaded */
+  /* removed by a reload */
+  if (!clv_settings_allowed(now, uri)) return clv_fail(err, CLV_DENIED, "not allowed");
   CLV_TRY(new_session(v, now, uri, r, &s, err));
   clv_code code = check_attempt(v, uri, r, &changed, err);
   pthread_mutex_lock(&v->lock);
@@ -269,7 +273,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
                   "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
                   (unsigned long long)s->epoch,
                   changed ? "ok, its configuration is not that of the attempt before" : "ok");
-  s = NULL; /* the table's now */
+  s = NULL; /* owned by the table */
   return CLV_OK;
 }
 

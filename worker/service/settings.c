@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a reload may change: who may call, peers, limits, artifacts. It is one counted snapshot that
- * calls take, and a reload swaps it whole. A session keeps the one it was opened under, but who may
- * speak in it is asked of the newest (eviction.c).
+ * Settings that a reload may change: allowed identities, peers, limits, artifacts. They are one
+ * reference-counted snapshot, which a reload replaces as a whole. A session keeps the snapshot of
+ * its opening, but its identities are checked against the newest one (eviction.c).
  *
- * What outlives a snapshot is kept by name: of each identity that was ever allowed its account, its
- * shares and its counts, and of each peer the bytes. So a reload neither loses nor mixes up what
- * sessions use.
+ * Data that outlives a snapshot is kept by name: the account, shares and counters of each identity
+ * that was ever allowed, and the bytes of each peer. So a reload neither loses nor mixes up the
+ * usage of sessions.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ clv_worker_settings *clv_settings_ref(clv_worker_settings *s) {
 
 void clv_settings_unref(clv_worker_settings *s) {
   if (!s || __atomic_fetch_sub(&s->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  clv_worker_config_free(s->owned);
+  clv_worker_config_free(s->owned_config);
   free(s);
 }
 
@@ -113,7 +113,7 @@ static clv_code add_edge(clv_service *v, const char *peer, clv_err *err) {
 /* ---- outward --------------------------------------------------------------------------------- */
 
 clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_err *err) {
-  if (!v->n_edges) CLV_TRY(add_edge(v, "", err)); /* the master's */
+  if (!v->n_edges) CLV_TRY(add_edge(v, "", err)); /* edge of the master */
   for (size_t i = 0; i < c->n_peers; i++)
     if (!clv_service_edge(v, c->peers[i].name)) CLV_TRY(add_edge(v, c->peers[i].name, err));
   for (size_t i = 0; i < c->n_allow; i++)

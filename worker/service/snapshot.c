@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a worker holds and does at one moment. The sessions of a snapshot are kept alive by it; what
- * they count is read without stopping them.
+ * A snapshot of what a worker holds and does. It references its sessions, and reads their counters
+ * without stopping them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,15 +22,15 @@ typedef struct module_texts {
 typedef struct clv_snapshot_memory {
   clv_session *held[MAX_SESSIONS];
   uint32_t n_held;
-  clv_last_error last_error, *last_errors; /* [n_held], like the rest */
+  clv_last_error last_error, *last_errors; /* [n_held], as are the arrays below */
   clv_wire_session_status *sessions;
-  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as their texts */
+  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as are texts */
   module_texts *texts;
   clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
   clv_wire_device_status devices[MAX_DEVICES];
 } memory;
 
-/* ---- what went wrong ------------------------------------------------------------------------- */
+/* ---- last errors ----------------------------------------------------------------------------- */
 
 static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now) {
   if (!e->at_ns) return (clv_wire_last_error){.text = ""};
@@ -38,7 +38,7 @@ static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now) 
                                .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
 }
 
-/* The later one of what the session and its node had to say. */
+/* The later error of the session and its node. */
 static void latest_error(clv_session *s, clv_session_node *node, clv_last_error *ret) {
   clv_node_failure f = {0};
   if (node) clv_node_last_failure(node, &f);
@@ -52,7 +52,7 @@ static void latest_error(clv_session *s, clv_session_node *node, clv_last_error 
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* A link held for the moment, under its peer's name; "" is the master. */
+/* A referenced link and its peer's name; "": the master. */
 typedef struct held_link {
   const char *name;
   clv_link *link;
@@ -68,7 +68,7 @@ static uint32_t hold_links(clv_session *s, held_link *list) {
   return n;
 }
 
-/* The row of that name: two workers may have dialled each other. */
+/* The row of a name. Two workers may have dialled each other, so both links share it. */
 static clv_wire_link_status *row_of(clv_wire_session_status *s, const char *name) {
   for (uint32_t i = 0; i < s->n_links; i++)
     if (strcmp(s->links[i].peer, name) == 0) return &s->links[i];
@@ -105,7 +105,8 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-/* They may be unloaded while the snapshot is read. */
+/* Fills the modules. Copies their texts, because modules may be unloaded while the snapshot is
+ * read. */
 static void fill_modules(clv_session_node *node, module_texts *texts,
                          clv_wire_session_status *out) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
@@ -139,7 +140,8 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->turn_ns = t.share_ns;
 }
 
-/* out->modules and out->links have room; a node lives as long as its session. */
+/* Fills a session. out->modules and out->links are allocated; a node exists as long as its
+ * session. */
 static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_last_error *t,
                          clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
@@ -152,7 +154,7 @@ static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_
   out->memory_limit = s->granted.session_bytes;
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
-  out->attached = s->master && !s->gone;
+  out->attached = s->master && !s->is_closing;
   uint32_t n = hold_links(s, links);
   if (node) fill_modules(node, texts, out);
   pthread_mutex_unlock(&s->lock);
@@ -183,8 +185,8 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 
 /* ---- the worker ------------------------------------------------------------------------------ */
 
-/* What is guarded by the service's lock: who is there, of whom the viewer sees which. Of sessions
- * that it does not see nothing is told, not even that they are there. */
+/* Collects the sessions that the viewer may see. It must not learn even the existence of others.
+ * Takes the service's lock. */
 static void collect(clv_service *v, const clv_allow_spec *viewer, const char *uri,
                     const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);
@@ -196,7 +198,7 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
     if (only && memcmp(&s->id, only, sizeof *only) != 0) continue;
     m->held[m->n_held++] = clv_session_ref(s);
   }
-  out->draining = v->draining;
+  out->draining = v->is_draining;
   out->certificate_ends = (uint64_t)CLV_MAX(v->certificate_end, (int64_t)0);
   if (out->sees_all)
     m->last_error = v->last_error;
@@ -205,7 +207,7 @@ static void collect(clv_service *v, const clv_allow_spec *viewer, const char *ur
   pthread_mutex_unlock(&v->lock);
 }
 
-/* The process as a whole, in which everybody's doings are: for who may see everybody. */
+/* Fills numbers of the complete process, only for viewers that may see all sessions. */
 static void fill_process(clv_service *v, const clv_worker_settings *at, clv_service_snapshot *now) {
   clv_wire_status_reply *out = &now->status;
   out->rss_bytes = clv_metrics_resident();
@@ -228,11 +230,11 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
                                 .isa = clv_backend_isa(clv_service_backend(v)),
                                 .unix_ms = clv_wall_ms()};
   out->worker = v->config->name ? v->config->name : "worker";
-  out->device = v->devices[0].name; /* whatever worker.yaml names, if it names one */
+  out->device = v->devices[0].name; /* the device that worker.yaml names, if any */
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
-/* What the viewer's sessions have of device i, of which it alone is told. */
+/* Memory of device i used by the viewer's sessions, reported to that viewer alone. */
 static uint64_t own_bytes(const memory *m, uint32_t i) {
   uint64_t bytes = 0;
   for (size_t k = 0; k < m->n_held; k++)
@@ -255,7 +257,7 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   }
 }
 
-/* What is its own of the limits: of an identity that has quotas, those. */
+/* Replaces limits by the identity's own quotas, if it has any. */
 static void fill_quotas(const clv_allow_spec *viewer, clv_wire_status_reply *out) {
   out->memory_limit = viewer->bytes;
   if (viewer->sessions) out->about.limits.sessions = (uint32_t)viewer->sessions;
@@ -270,7 +272,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
   out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
   collect(v, a, viewer, only, now.memory, out);
-  uint64_t at = clv_now_ns(); /* behind collect: none of its sessions was opened later */
+  uint64_t at = clv_now_ns(); /* read after collect, so no session was opened later */
   CLV_TRY(fill_sessions(now.memory, at, err));
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;
@@ -285,7 +287,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   else if (a)
     fill_quotas(a, out);
   *ret = now;
-  now = (clv_service_snapshot){0}; /* the caller's */
+  now = (clv_service_snapshot){0}; /* owned by the caller */
   return CLV_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state of a session's identity: where its node and the store meet, and the audit.
+ * Files of state of a session's identity: the callbacks of its node for the store, and the audit
+ * log.
  */
 #include "worker/service/service_int.h"
 
@@ -13,7 +14,7 @@ static void audit(const clv_session *s, const char *verb, const char *name, clv_
                   name, code == CLV_OK ? "ok" : err->text);
 }
 
-/* The audit has what the disk said; the peer is not told where anything lies. */
+/* Logs the result. Replaces the text of a disk error for the peer, which must not see paths. */
 static clv_code ended(const clv_session *s, const char *verb, const char *name, clv_code code,
                       clv_err *err) {
   audit(s, verb, name, code, err);
@@ -22,8 +23,7 @@ static clv_code ended(const clv_session *s, const char *verb, const char *name, 
                   name);
 }
 
-/* Bytes that its identity may have, by the newest settings; whoever is not in them any more has
- * none. */
+/* Quota of the identity in the newest settings; 0 if it is no longer in `allow`. */
 static uint64_t quota_of(const clv_session *s) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
   const clv_allow_spec *a = clv_settings_allowed(now, s->owner);

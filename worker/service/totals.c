@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all sessions of this worker have done together. A session's own counts go with it, and what
- * is shown as only growing must not shrink then: they are added to the service's when it leaves the
- * table, and once more, for what it has done since, when its thread has ended.
+ * Counters of all sessions together. A session's counters are freed with it, but totals must not
+ * decrease: so its counters are added to the service's when it leaves the table, and again, for
+ * what it did since, when its thread has ended.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -66,35 +66,35 @@ static void move(uint64_t *total, uint64_t now, uint64_t *known) {
 void clv_session_count_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
   size_t n = CLV_EDGES(c);
-  clv_edge_counts *edges = s->counted_edges + n; /* the array's second half */
+  clv_edge_counts *edges = s->edges_in_totals + n; /* scratch: the second half of the array */
   clv_work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
   clv_session_add_work(s, c, &w, edges);
   for (size_t i = 0; i + 1 < n; i++) {
     clv_edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
-    move(&e->ended.in, edges[i].in, &s->counted_edges[i].in);
-    move(&e->ended.out, edges[i].out, &s->counted_edges[i].out);
-    move(&e->ended.messages_in, edges[i].messages_in, &s->counted_edges[i].messages_in);
-    move(&e->ended.messages_out, edges[i].messages_out, &s->counted_edges[i].messages_out);
+    move(&e->ended.in, edges[i].in, &s->edges_in_totals[i].in);
+    move(&e->ended.out, edges[i].out, &s->edges_in_totals[i].out);
+    move(&e->ended.messages_in, edges[i].messages_in, &s->edges_in_totals[i].messages_in);
+    move(&e->ended.messages_out, edges[i].messages_out, &s->edges_in_totals[i].messages_out);
   }
   clv_work_counts *total = &s->member->ended;
-  move(&total->forwards, w.forwards, &s->counted.forwards);
-  move(&total->backwards, w.backwards, &s->counted.backwards);
-  move(&total->steps, w.steps, &s->counted.steps);
-  move(&total->compute_ns, w.compute_ns, &s->counted.compute_ns);
-  move(&total->replays, w.replays, &s->counted.replays);
-  move(&total->not_recorded, w.not_recorded, &s->counted.not_recorded);
-  move(&total->device_bytes, w.device_bytes, &s->counted.device_bytes);
-  move(&total->peer_bytes, w.peer_bytes, &s->counted.peer_bytes);
-  move(&total->host_bytes, w.host_bytes, &s->counted.host_bytes);
-  move(&total->idle_ns, w.idle_ns, &s->counted.idle_ns);
-  move(&total->share_ns, w.share_ns, &s->counted.share_ns);
-  move(&total->wakes, w.wakes, &s->counted.wakes);
+  move(&total->forwards, w.forwards, &s->counts_in_totals.forwards);
+  move(&total->backwards, w.backwards, &s->counts_in_totals.backwards);
+  move(&total->steps, w.steps, &s->counts_in_totals.steps);
+  move(&total->compute_ns, w.compute_ns, &s->counts_in_totals.compute_ns);
+  move(&total->replays, w.replays, &s->counts_in_totals.replays);
+  move(&total->not_recorded, w.not_recorded, &s->counts_in_totals.not_recorded);
+  move(&total->device_bytes, w.device_bytes, &s->counts_in_totals.device_bytes);
+  move(&total->peer_bytes, w.peer_bytes, &s->counts_in_totals.peer_bytes);
+  move(&total->host_bytes, w.host_bytes, &s->counts_in_totals.host_bytes);
+  move(&total->idle_ns, w.idle_ns, &s->counts_in_totals.idle_ns);
+  move(&total->share_ns, w.share_ns, &s->counts_in_totals.share_ns);
+  move(&total->wakes, w.wakes, &s->counts_in_totals.wakes);
 }
 
 clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) {
-  return clv_alloc(2 * CLV_EDGES(s->settings->config), sizeof *s->counted_edges, &s->counted_edges,
-                   err);
+  return clv_alloc(2 * CLV_EDGES(s->settings->config), sizeof *s->edges_in_totals,
+                   &s->edges_in_totals, err);
 }
 
 clv_refusal clv_refusal_of(clv_code code) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of artifacts in memory. One of the host's has pages of its own: they are filled, made
- * read-only, and unmapped when the last who took it lets go. So a write to them from anywhere ends
- * the process instead of changing what somebody else computes with.
+ * Tensors of artifacts in memory. A tensor in host memory has pages of its own: they are filled,
+ * made read-only, and unmapped with the last user. So a stray write ends the process, and cannot
+ * change the weights of another session.
  *
- * One of a device's lies in memory that the device's own backend has taken, and comes there by way
- * of a part at a time. Nobody has it before all of that was waited for, and who has it waits for
- * his own work before he lets go.
+ * A tensor on a device is in memory of that device's own backend, and is copied there in pieces.
+ * It is returned only after the copy is complete. Users wait for their own work before they drop
+ * it.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,17 +23,18 @@ typedef struct base {
   clv_sha256 artifact;
   clv_dtype dtype;
   clv_shape shape;
-  const clv_backend *home; /* NULL: the host's pages */
+  const clv_backend *home; /* NULL: pages of the host */
   void *at;
-  size_t bytes;   /* that it takes */
-  uint32_t users; /* tensors that are out, and who waits or fills; under lock, as the next */
+  size_t bytes; /* bytes of memory */
+  /* users: tensors in use, plus threads that wait or fill; under lock, as are the fields below */
+  uint32_t users;
   enum { EMPTY, FILLING, FULL } state;
 } base;
 
 struct clv_bases {
   pthread_mutex_t lock;
-  pthread_cond_t changed;  /* some base is full, or is not being filled any more */
-  pthread_mutex_t devices; /* around what is asked of backends; behind `lock` */
+  pthread_cond_t changed;  /* signalled when a base is filled, or its filling has failed */
+  pthread_mutex_t devices; /* held while backends are used; taken after `lock` */
   base *first;
   size_t bytes;
 };
@@ -63,7 +64,7 @@ size_t clv_bases_bytes(clv_bases *b) {
   return bytes;
 }
 
-/* ---- its memory ------------------------------------------------------------------------------ */
+/* ---- memory of a base ------------------------------------------------------------------------ */
 
 static clv_code map_pages(base *x, clv_err *err) {
   void *at = mmap(NULL, x->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -79,7 +80,8 @@ static clv_code take_of_device(base *x, clv_err *err) {
   return code;
 }
 
-/* Nobody who takes such memory next finds the weights. A device that says no has lost them. */
+/* Zeroes memory of a device before it is freed, so that the next user cannot read the weights. A
+ * device that fails has lost them. */
 static void give_to_device(base *x) {
   clv_err why;
   pthread_mutex_lock(&x->of->devices);
@@ -95,7 +97,7 @@ static clv_code take_memory(base *x, clv_err *err) {
   return (x->home ? take_of_device : map_pages)(x, err);
 }
 
-/* ---- one ------------------------------------------------------------------------------------- */
+/* ---- finding and freeing a base -------------------------------------------------------------- */
 
 static void base_free(base *x) {
   if (x->at && x->home)
@@ -126,9 +128,9 @@ static clv_code base_new(clv_bases *of, const clv_base_key *key, base **ret, clv
   return CLV_OK;
 }
 
-/* Under the lock, as all that follow. Whether he was the last: then it is his to free, without the
- * lock, as a device may keep him waiting. */
-static bool leave(base *x) {
+/* Drops a user. Caller holds the lock, as for the functions below. True: the caller was the last
+ * user and frees the base without the lock, because a device may block. */
+static bool drop_user(base *x) {
   clv_bases *b = x->of;
   base **at = &b->first;
   if (--x->users) return false;
@@ -163,7 +165,7 @@ static clv_code enter(clv_bases *b, const clv_base_key *key, base **ret, clv_err
 
 enum { WAKE_EVERY_MS = 20 };
 
-static void wait_a_while(clv_bases *b) {
+static void wait_for_fill(clv_bases *b) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_nsec += WAKE_EVERY_MS * 1000000L;
@@ -196,16 +198,17 @@ static clv_code fill_parts(const base *x, const clv_cancel_hook *waiter, clv_bas
   return CLV_OK;
 }
 
-/* Without the lock, by one at a time. */
+/* Fills a base. Called without the lock, by one thread at a time. */
 static clv_code fill_memory(const base *x, const clv_cancel_hook *waiter, clv_base_fill *fill,
                             void *user, clv_err *err) {
   CLV_TRY(fill_parts(x, waiter, fill, user, err));
   if (x->home || mprotect(x->at, x->bytes, PROT_READ) == 0) return CLV_OK;
-  return clv_fail(err, CLV_INTERNAL, "memory cannot be made read-only");
+  return clv_fail(err, CLV_INTERNAL,
+                  "mprotect cannot make the memory of a shared tensor read-only");
 }
 
-static clv_code fill_it(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,
-                        clv_err *err) {
+static clv_code fill_base(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,
+                          clv_err *err) {
   clv_bases *b = x->of;
   x->state = FILLING;
   pthread_mutex_unlock(&b->lock);
@@ -220,22 +223,22 @@ static clv_code make_full(base *x, const clv_cancel_hook *waiter, clv_base_fill 
                           clv_err *err) {
   while (x->state == FILLING) {
     CLV_TRY(clv_cancel_hook_check(waiter, err));
-    wait_a_while(x->of);
+    wait_for_fill(x->of);
   }
-  return x->state == FULL ? CLV_OK : fill_it(x, waiter, fill, user, err);
+  return x->state == FULL ? CLV_OK : fill_base(x, waiter, fill, user, err);
 }
 
-static void let_go(void *owner) {
+static void release_base(void *owner) {
   base *x = owner;
   clv_bases *b = x->of;
   pthread_mutex_lock(&b->lock);
-  bool last = leave(x);
+  bool last = drop_user(x);
   pthread_mutex_unlock(&b->lock);
   if (last) base_free(x);
 }
 
 static clv_code wrap(base *x, clv_tensor **ret, clv_err *err) {
-  CLV_TRY(clv_tensor_wrap(x->dtype, &x->shape, x->at, let_go, x, ret, err));
+  CLV_TRY(clv_tensor_wrap(x->dtype, &x->shape, x->at, release_base, x, ret, err));
   (*ret)->home = x->home;
   return CLV_OK;
 }
@@ -247,7 +250,7 @@ clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_canc
   clv_code code = enter(b, key, &x, err);
   if (code == CLV_OK) code = make_full(x, waiter, fill, user, err);
   if (code == CLV_OK) code = wrap(x, ret, err);
-  bool last = code != CLV_OK && x && leave(x);
+  bool last = code != CLV_OK && x && drop_user(x);
   pthread_mutex_unlock(&b->lock);
   if (last) base_free(x);
   return code;

@@ -5,14 +5,14 @@
 
 static const char magic[8] = "clvcache";
 
-/* As it lies in the file; zeros follow. */
+/* Layout in the file; zeros follow. */
 typedef struct head_bytes {
   char magic[8];
   uint32_t version, dtype;
   clv_sha256 key, owner;
   uint64_t records, keep_s, rank;
   int64_t dim[CLV_MAX_RANK];
-  uint32_t crc32c, zero; /* of what stands before it */
+  uint32_t crc32c, zero; /* crc32c: of the fields before it */
 } head_bytes;
 
 _Static_assert(sizeof(head_bytes) <= CLV_CACHE_HEADER_BYTES, "a head holds it");
@@ -60,10 +60,11 @@ void clv_cache_header_write(const clv_cache_header *h, uint8_t ret[CLV_CACHE_HEA
 clv_code clv_cache_header_parse(const void *data, size_t len, clv_cache_header *ret, clv_err *err) {
   head_bytes b;
   if (len < CLV_CACHE_HEADER_BYTES)
-    return clv_fail(err, CLV_DATA_LOSS, "a cache's head of %zu bytes", len);
+    return clv_fail(err, CLV_DATA_LOSS, "a cache's header has %zu bytes", len);
   memcpy(&b, data, sizeof b);
   if (memcmp(b.magic, magic, sizeof magic) != 0 || b.version != VERSION || b.crc32c != sum_of(&b))
-    return clv_fail(err, CLV_DATA_LOSS, "no head of a cache, or a damaged one");
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "the header of the cache is damaged, or the file is not a cache");
   if (b.rank >= CLV_MAX_RANK || !clv_dtype_size((clv_dtype)b.dtype))
     return clv_fail(err, CLV_DATA_LOSS, "a cache of %llu dimensions of dtype %u",
                     (unsigned long long)b.rank, b.dtype);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file of a cache: a head of HEAD bytes, a mark for each record, then its rows. A mark says
- * that the row is there, and what the CRC-32C of its number and bytes is; it is written behind the
- * row. All of it is little-endian, and has its whole length from the start.
+ * The file format of a cache: a header of CLV_CACHE_HEADER_BYTES, a mark for each record, then the
+ * rows. A mark says that the row is stored, and has the CRC-32C of its number and bytes; it is
+ * written after the row. All numbers are little-endian, and the file has its full length from the
+ * start.
  */
 #ifndef CLEAVE_STORE_CACHE_INT_H
 #define CLEAVE_STORE_CACHE_INT_H
@@ -15,15 +16,16 @@ typedef struct clv_cache_header {
   clv_sha256 key, owner; /* owner: SHA-256 of the identity */
   uint64_t records, keep_s;
   clv_dtype dtype;
-  clv_shape row;      /* of one record */
-  uint64_t row_bytes; /* follow from the others, as the next */
+  clv_shape row;      /* shape of one record's row */
+  uint64_t row_bytes; /* derived from the fields above, as are the offsets below */
   uint64_t marks_at, rows_at, file_bytes;
 } clv_cache_header;
 
-/* Fills what follows from records, dtype and row. CLV_INVALID: rows of no bytes, or too many. */
+/* Fills the derived fields from records, dtype and row. CLV_INVALID: empty rows, or too many
+ * bytes. */
 clv_code clv_cache_header_derive(clv_cache_header *h, clv_err *err) CLV_USE_RESULT;
 void clv_cache_header_write(const clv_cache_header *h, uint8_t ret[CLV_CACHE_HEADER_BYTES]);
-/* CLV_DATA_LOSS: it is none, or damaged. */
+/* CLV_DATA_LOSS: not a header, or a damaged one. */
 clv_code clv_cache_header_parse(const void *data, size_t len, clv_cache_header *ret,
                                 clv_err *err) CLV_USE_RESULT;
 

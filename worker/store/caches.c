@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches: STATE_DIR/cached/SHA-256 OF THE IDENTITY/SHA-256 OF THE KEY.rows. Nothing of a cache is
- * kept in memory: what is there counts, so quota and expiry hold after a restart as before. A file
- * was last used when it was last modified.
+ * Caches: STATE_DIR/cached/SHA-256 OF THE IDENTITY/SHA-256 OF THE KEY.rows. No cache is kept in
+ * memory: the files on disk count, so quotas and expiry hold across restarts. The modification
+ * time of a file is the time of its last use.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@ struct clv_caches {
   clv_state_folders folders;
 };
 
-/* One that is open. */
+/* An open cache. */
 typedef struct file {
   int fd;
   clv_bytes path;
@@ -37,15 +37,16 @@ static void file_done(file *f) {
 
 static int64_t now_s(void) { return (int64_t)(clv_wall_ms() / 1000); }
 
-/* A clock that was set back must not keep one for ever. */
+/* True if a cache has expired. One with a time in the future, after the clock was set back, expires
+ * too. */
 static bool has_expired(const file *f, int64_t now) {
   uint64_t unused = (uint64_t)(now > f->used_s ? now - f->used_s : f->used_s - now);
   return unused >= f->head.keep_s;
 }
 
-/* ---- where ----------------------------------------------------------------------------------- */
+/* ---- paths ----------------------------------------------------------------------------------- */
 
-/* What a peer says is no part of it but by its digest. */
+/* Path of a cache. Only the digest of the peer's key is part of it. */
 static clv_code path_of(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
                         clv_err *err) {
   clv_sha256 digest;
@@ -63,7 +64,7 @@ static clv_code read_at(const file *f, uint64_t at, void *data, size_t len, clv_
     ssize_t n = pread(f->fd, (char *)data + got, len - got, (off_t)(at + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return clv_fail_errno(f->path.data, err);
-    if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "a cache that has been cut short");
+    if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "the file of the cache has been truncated");
     got += (size_t)n;
   }
   return CLV_OK;
@@ -88,12 +89,13 @@ static clv_code open_path(file *f, clv_err *err) {
   CLV_TRY(read_at(f, 0, head, sizeof head, err));
   CLV_TRY(clv_cache_header_parse(head, sizeof head, &f->head, err));
   if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)
-    return clv_fail(err, CLV_DATA_LOSS, "a cache of another length than its head says");
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "the file of the cache has another length than its header says");
   f->used_s = at.st_mtim.tv_sec;
   return CLV_OK;
 }
 
-/* One that is damaged or has expired is deleted, and is not there. */
+/* Opens a cache. Deletes a damaged or expired one; that is CLV_NOT_FOUND. */
 static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, file *f,
                            clv_err *err) {
   CLV_TRY(path_of(o, key, &f->path, err));
@@ -105,14 +107,14 @@ static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, fil
   if (theirs && !has_expired(f, now_s())) return CLV_OK;
   unlink(f->path.data);
   return clv_fail(err, CLV_NOT_FOUND, "a cache that %s is gone",
-                  theirs ? "nobody has used for as long as it is kept" : "was damaged");
+                  theirs ? "no session has used for its keep time" : "was damaged");
 }
 
 static clv_code touch(const file *f, clv_err *err) {
   return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_fail_errno(f->path.data, err);
 }
 
-/* ---- what an identity has -------------------------------------------------------------------- */
+/* ---- quotas ---------------------------------------------------------------------------------- */
 
 typedef struct usage {
   uint64_t bytes;
@@ -147,8 +149,8 @@ static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t 
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* All of its disk is taken at once, where the file system can: a disk that is full says so before
- * a row is kept. */
+/* Allocates the disk space of a cache at once, if the file system can, so that a full disk is
+ * reported before a row is stored. */
 static clv_code reserve(const file *f, clv_err *err) {
   if (fallocate(f->fd, 0, 0, (off_t)f->head.file_bytes) == 0) return CLV_OK;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return clv_fail_errno(f->path.data, err);
@@ -176,7 +178,7 @@ static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   clv_code code = fill_new(f, path.data, err);
   if (code == CLV_OK) return CLV_OK;
   unlink(f->path.data);
-  (void)rmdir(o->dir.data); /* when there is nothing else in it */
+  (void)rmdir(o->dir.data); /* if the folder is empty */
   return code;
 }
 
@@ -196,7 +198,7 @@ static bool same_form(const clv_cache_header *a, const clv_cache_header *b) {
   return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
 }
 
-/* That of the key, made if there is none. */
+/* Opens the cache of a key, or makes it. */
 static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint64_t most,
                              const clv_tensor *values, file *f, clv_err *err) {
   clv_cache_header want;
@@ -233,7 +235,7 @@ static uint64_t row_at(const file *f, int64_t row) {
   return f->head.rows_at + f->head.row_bytes * (uint64_t)row;
 }
 
-/* Row numbers are elements of a tensor: errors name the sample, by its place in the batch. */
+/* Checks row numbers. Errors name the sample by its index in the batch. */
 static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++)
     if (rows[i] < 0 || (uint64_t)rows[i] >= c->records)
@@ -257,10 +259,10 @@ static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, 
   CLV_TRY(read_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
   if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;
   CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));
-  return clv_fail(err, CLV_DATA_LOSS,
-                  "the row of sample %lld has other bytes than were kept in the cache, and was "
-                  "dropped",
-                  (long long)sample);
+  return clv_fail(
+      err, CLV_DATA_LOSS,
+      "the row of sample %lld is damaged in the cache (its CRC does not fit) and was dropped",
+      (long long)sample);
 }
 
 /* ---- outward --------------------------------------------------------------------------------- */
@@ -270,7 +272,8 @@ clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, cons
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
   size_t n = values->shape.rank ? (size_t)values->shape.dim[0] : 0;
-  if (!n || !values->bytes) return clv_fail(err, CLV_INVALID, "no rows for a cache");
+  if (!n || !values->bytes)
+    return clv_fail(err, CLV_INVALID, "there are no rows to store in the cache");
   CLV_TRY(check_rows(cache, rows, n, err));
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_TRY(open_or_make(&o, cache, most, values, &f, err));
@@ -308,7 +311,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
   return touch(&f, err);
 }
 
-/* ---- looking on, and ends -------------------------------------------------------------------- */
+/* ---- listing and eviction -------------------------------------------------------------------- */
 
 static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
   mark marks[512];
@@ -322,7 +325,7 @@ static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
 }
 
 typedef struct listing {
-  const clv_sha256 *key; /* NULL: all */
+  const clv_sha256 *key; /* NULL: all keys */
   bool remove;
   clv_cache_status *list;
   uint32_t n;
@@ -354,12 +357,12 @@ clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_AUTO(clv_folder_files_done) clv_folder_files files = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&files)) list_one(&l, files.path.data, files.name);
-  if (remove) (void)rmdir(o.dir.data); /* when it was the last */
+  if (remove) (void)rmdir(o.dir.data); /* if the folder is empty */
   *ret_n = l.n;
   return CLV_OK;
 }
 
-/* What has expired, what is damaged, and what a process that died was making. */
+/* Deletes an expired or damaged cache, or an unfinished one of a process that was killed. */
 static bool sweep_file(const char *path, const char *name, int64_t at_s) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_err err;
@@ -376,7 +379,7 @@ static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
   if (!clv_state_folder_named(&c->folders, name, &o)) return 0;
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&f)) removed += sweep_file(f.path.data, f.name, at_s);
-  (void)rmdir(o.dir.data); /* when nothing is left */
+  (void)rmdir(o.dir.data); /* if the folder is empty */
   return removed;
 }
 

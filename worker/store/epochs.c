@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The highest epoch of each session, oldest use first. The file is written anew and whole with each
- * change, before the attempt is let in.
+ * The highest epoch of each session, least recently used first. The complete file is rewritten with
+ * each change, before the attempt is admitted.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ typedef struct epoch_entry {
 } epoch_entry;
 
 struct clv_epochs {
-  char *path; /* NULL: in memory alone */
+  char *path; /* NULL: kept in memory only */
   pthread_mutex_t lock;
   epoch_entry list[MOST];
   size_t n;
@@ -68,7 +68,7 @@ static bool read_epoch(const char *text, uint64_t *ret) {
   return digits && !text[digits] && !errno && *ret;
 }
 
-/* "EPOCH SESSION DIGEST IDENTITY", which the line is cut into. */
+/* Parses "EPOCH SESSION DIGEST IDENTITY"; splits the line in place. */
 static bool read_entry(char *line, epoch_entry *ret) {
   char *save = NULL, *epoch = strtok_r(line, " ", &save), *session = strtok_r(NULL, " ", &save),
        *digest = strtok_r(NULL, " ", &save);
@@ -106,7 +106,8 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
 static clv_code read_all(clv_epochs *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_code code = clv_file_read(e->path, MAX_FILE, &text, err);
-  if (code == CLV_NOT_FOUND) return write_all(e, err); /* now, not when the first session comes */
+  /* written now, so that an error is found at the start */
+  if (code == CLV_NOT_FOUND) return write_all(e, err);
   CLV_TRY(code);
   return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
 }
@@ -137,7 +138,8 @@ static size_t find(const clv_epochs *e, const char *identity, const uint8_t sess
   return i;
 }
 
-/* Nobody takes the room of others: of an identity that has its share, its oldest goes. */
+/* Makes room for an entry. If the identity has its share already, drops its oldest entry, so that
+ * it cannot displace entries of other identities. */
 static void make_room(clv_epochs *e, const char *identity) {
   size_t n = 0, oldest = 0;
   for (size_t i = e->n; i-- > 0;) {
@@ -151,16 +153,17 @@ static void make_room(clv_epochs *e, const char *identity) {
     forget(e, 0);
 }
 
-/* Epochs only rise, and an attempt has one configuration. last: NULL at the first. */
+/* Refuses an epoch lower than the last, or the same epoch with another configuration. last: NULL
+ * for the first attempt. */
 static clv_code check(const epoch_entry *last, const epoch_entry *x, bool changed, clv_err *err) {
   if (last && x->epoch < last->epoch)
-    return clv_fail(err, CLV_PRECONDITION,
-                    "attempt %llu of this session, whose attempt %llu has been here: a newer one "
-                    "has taken its place",
-                    (unsigned long long)x->epoch, (unsigned long long)last->epoch);
+    return clv_fail(
+        err, CLV_PRECONDITION,
+        "attempt %llu of this session is refused: attempt %llu, a newer one, has been registered",
+        (unsigned long long)x->epoch, (unsigned long long)last->epoch);
   if (last && x->epoch == last->epoch && changed)
     return clv_fail(err, CLV_PRECONDITION,
-                    "attempt %llu of this session has been here with another configuration",
+                    "attempt %llu of this session was registered with another configuration",
                     (unsigned long long)x->epoch);
   return CLV_OK;
 }

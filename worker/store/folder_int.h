@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Folders of identities: STATE_DIR/KIND/SHA-256 OF THE IDENTITY. Whoever works in one has its lock.
+ * Folders of identities: STATE_DIR/KIND/SHA-256 OF THE IDENTITY. Code that works in a folder holds
+ * its lock.
  */
 #ifndef CLEAVE_STORE_FOLDER_INT_H
 #define CLEAVE_STORE_FOLDER_INT_H
@@ -14,45 +15,45 @@ enum { CLV_STATE_FOLDER_LOCKS = 64 };
 
 typedef struct clv_state_folders {
   char *dir;
-  pthread_mutex_t locks[CLV_STATE_FOLDER_LOCKS]; /* by the first byte of a folder's name */
+  pthread_mutex_t locks[CLV_STATE_FOLDER_LOCKS]; /* chosen by the first byte of a folder's name */
 } clv_state_folders;
 
-/* One of them, locked until it is done. */
+/* A folder of an identity, locked until clv_state_folder_done. */
 typedef struct clv_state_folder {
   pthread_mutex_t *lock;
   clv_sha256 identity;
   clv_bytes dir;
 } clv_state_folder;
 
-/* Makes STATE_DIR/KIND, mode 0700. clv_state_folders_done gives back what it took, not the disk. */
+/* Makes STATE_DIR/KIND, mode 0700. clv_state_folders_done frees the memory; the folder stays. */
 clv_code clv_state_folders_open(const char *state_dir, const char *kind, clv_state_folders *ret,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_state_folders_done(clv_state_folders *f);
 
-/* Locks the identity's, which need not be there. */
+/* Locks the identity's folder, which may not exist. */
 clv_code clv_state_folder_begin(clv_state_folders *f, const char *identity, clv_state_folder *ret,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_state_folder_done(clv_state_folder *f);
 
-/* That whose name is a file name in the folder of all. false: it is no identity's. */
+/* Locks the folder of a name found in STATE_DIR/KIND. False: not a folder of an identity. */
 bool clv_state_folder_named(clv_state_folders *f, const char *name, clv_state_folder *ret);
 
-/* What lies in a folder, but for names that begin with a dot. */
+/* Iterates over the files of a folder, except names that begin with a dot. */
 typedef struct clv_folder_files {
-  DIR *dir; /* NULL: there is no such folder */
+  DIR *dir; /* NULL: the folder does not exist */
   const char *of;
-  const char *name; /* of the file that is at hand, and its path */
+  const char *name; /* name and path of the present file */
   clv_bytes path;
 } clv_folder_files;
 
-/* of: outlives it. */
+/* `of` must outlive the iterator. */
 clv_folder_files clv_folder_files_in(const char *of);
-bool clv_folder_files_next(clv_folder_files *f); /* false: that was the last */
+bool clv_folder_files_next(clv_folder_files *f); /* false: no more files */
 void clv_folder_files_done(clv_folder_files *f);
 
 bool clv_name_ends_with(const char *name, const char *end);
 
-/* errno as an error: a full disk is CLV_EXHAUSTED, all else CLV_UNAVAILABLE. */
+/* Turns errno into an error: CLV_EXHAUSTED for a full disk, else CLV_UNAVAILABLE. */
 clv_code clv_fail_errno(const char *path, clv_err *err);
 
 #endif

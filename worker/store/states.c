@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of state: STATE_DIR/states/SHA-256 OF THE IDENTITY/NAME.safetensors. What is there is what
- * counts: the quota is held against the folder as it is, so it holds after a restart as before. The
- * file `identity` beside them is for whoever looks after the disk.
+ * Files of state: STATE_DIR/states/SHA-256 OF THE IDENTITY/NAME.safetensors. The files on disk
+ * count: quotas are checked against the folder, so they hold across restarts. The file `identity`
+ * next to them is for the administrator of the disk.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,11 +22,13 @@ struct clv_states {
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Whoever asks has been told so already: what is no name of a file goes no further than this. */
+/* Refuses a name that is not a file name. Callers have checked it already; this is the last check
+ * before the disk. */
 static clv_code check_name(const char *name, clv_err *err) {
   if (clv_is_file_name(name)) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "the name of a file of state is 1..%d of [A-Za-z0-9._-], no dot first",
+                  "the name of a file of state must be 1 to %d characters of [A-Za-z0-9._-], "
+                  "without a leading dot",
                   CLV_FILE_NAME);
 }
 
@@ -41,7 +43,7 @@ static clv_code begin(clv_states *s, const char *identity, const char *name, clv
   return clv_state_folder_begin(&s->folders, identity, o, err);
 }
 
-/* ---- what an identity has -------------------------------------------------------------------- */
+/* ---- quotas ---------------------------------------------------------------------------------- */
 
 static uint64_t on_disk(uint64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
 
@@ -58,7 +60,7 @@ static uint64_t bytes_in(const char *dir) {
   return used;
 }
 
-/* One that is written again makes way. */
+/* Checks the quota. A file that is replaced does not count. */
 static clv_code check_quota(const clv_state_folder *o, const char *path, uint64_t bytes,
                             uint64_t most, clv_err *err) {
   uint64_t used = bytes_in(o->dir.data);
@@ -99,7 +101,7 @@ clv_code clv_states_save(clv_states *s, const char *identity, uint64_t most, con
 }
 
 static clv_code no_file(const char *name, clv_err *err) {
-  return clv_fail(err, CLV_NOT_FOUND, "no file of state '%s' of this identity is here", name);
+  return clv_fail(err, CLV_NOT_FOUND, "this identity has no file of state '%s'", name);
 }
 
 clv_code clv_states_open_file(clv_states *s, const char *identity, const char *name,
@@ -124,7 +126,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
   return clv_fail_errno(path.data, err);
 }
 
-/* What a process that died was writing. */
+/* Deletes an unfinished file of a process that was killed. */
 static void remove_unfinished(clv_states *s, const char *name) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   if (!clv_state_folder_named(&s->folders, name, &o)) return;

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- digests that are known ------------------------------------------------------------------ */
+/* ---- known digests --------------------------------------------------------------------------- */
 
-/* A file by what changes with every write to it. */
+/* Identifies a version of a file: fields that change with every write. */
 typedef struct known_file {
   dev_t dev;
   ino_t ino;
@@ -22,10 +22,10 @@ typedef struct known_file {
 
 enum { KNOWN = 256, SETTLED_MS = 2000 };
 
-/* Of the process: files are hashed once, whoever asks for them. */
+/* Digests known to the process, so that each file is hashed once for all sessions. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static known_file known[KNOWN];
-static size_t n_known; /* ever added: the oldest makes room */
+static size_t n_known; /* entries ever added; the oldest is replaced */
 
 static known_file identity_of(const struct stat *st) {
   known_file k;
@@ -47,7 +47,7 @@ static bool same_file(const known_file *a, const known_file *b) {
          same_time(&a->mtime, &b->mtime) && same_time(&a->ctime, &b->ctime);
 }
 
-static bool recall(known_file *k) {
+static bool lookup_known_file(known_file *k) {
   bool found = false;
   pthread_mutex_lock(&known_lock);
   for (size_t i = 0; i < CLV_MIN(n_known, (size_t)KNOWN) && !found; i++) {
@@ -58,7 +58,8 @@ static bool recall(known_file *k) {
   return found;
 }
 
-/* One that was written to a moment ago may be again, within one tick of the clock of files. */
+/* Remembers a digest, unless the file was written so recently that another write could have the
+ * same timestamp. */
 static void remember(const known_file *k) {
   uint64_t changed = (uint64_t)k->ctime.tv_sec * 1000;
   if (clv_wall_ms() < changed + SETTLED_MS) return;
@@ -73,7 +74,7 @@ static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *lab
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s: cannot be read", label);
   known_file k = identity_of(&st);
   *ret_bytes = (uint64_t)st.st_size;
-  if (!recall(&k)) {
+  if (!lookup_known_file(&k)) {
     CLV_TRY(clv_sha256_fd(fd, *ret_bytes, waiter, label, &k.sha256, err));
     clv_log(CLV_LOG_DEBUG, "hashed %s", label);
     remember(&k);
@@ -87,7 +88,7 @@ static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *lab
 struct clv_stored_artifact {
   const clv_artifact_spec *spec;
   clv_sha256 stated;
-  clv_manifest manifest; /* of a folder */
+  clv_manifest manifest; /* manifest of a folder */
   const clv_cancel_hook *waiter;
   char label[160];
   clv_weights_folder *folder;
@@ -108,8 +109,8 @@ void clv_stored_closep(clv_stored_artifact **a) {
 clv_weights_folder *clv_stored_weights(const clv_stored_artifact *a) { return a->folder; }
 const clv_artifact_spec *clv_stored_spec(const clv_stored_artifact *a) { return a->spec; }
 
-/* Each file of a folder has what its manifest says, a file that stands alone what worker.yaml
- * says. */
+/* Checks the digest of a file: against the manifest for a file of a folder, else against
+ * worker.yaml. */
 static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
   const clv_stored_artifact *a = user;
   clv_sha256 found;
@@ -125,8 +126,8 @@ static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
   return clv_fail(err, CLV_DATA_LOSS, "%s has SHA-256 %s", what, hex);
 }
 
-/* What is listed is there, as long as it should be; files of tensors are read when they are
- * wanted. */
+/* Checks that all listed files exist with their lengths. Files of tensors are hashed when they are
+ * read. */
 static clv_code check_listed(const clv_stored_artifact *a, clv_err *err) {
   for (size_t i = 0; i < a->manifest.n_files; i++) {
     const clv_manifest_file *f = &a->manifest.files[i];
@@ -135,7 +136,9 @@ static clv_code check_listed(const clv_stored_artifact *a, clv_err *err) {
     clv_bytes_printf(&path, "%s/%s", a->spec->folder, f->name);
     if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     if (lstat(path.data, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != f->bytes)
-      return clv_fail(err, CLV_DATA_LOSS, "%s is missing, a link or of another length", f->name);
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s is missing, is a symbolic link, or has another length than listed",
+                      f->name);
   }
   return CLV_OK;
 }
@@ -191,7 +194,8 @@ clv_code clv_store_open(const clv_worker_config *config, const char *name, const
     clv_code code = open_spec(config, &config->artifacts[i], waiter, &a, &why);
     if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", why.text);
     if (code != CLV_OK) {
-      clv_log(CLV_LOG_DEBUG, "%s", why.text); /* the path is not for the peer */
+      /* logged here only, because the peer must not see the path */
+      clv_log(CLV_LOG_DEBUG, "%s", why.text);
       return clv_fail(err, CLV_DATA_LOSS, "artifact '%s' is damaged on the worker's disk", name);
     }
     if (memcmp(want, &a->stated, sizeof *want) != 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inputs of a node's references: what it does itself, what other nodes send, and the time. An
- * input ends when there is no message left from this node to itself.
+ * The inputs of a node's references: requests of the node, messages of other nodes, and time. An
+ * input ends when no message of this node to itself is left.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -55,8 +55,8 @@ static void forget_values(clv_rrefs *t) {
   for (uint32_t i = 0; i < t->handles.cap; i++)
     for (clv_rref_record *r = t->handles.buckets[i]; r; r = r->next)
       clv_rref_handle_clear((clv_rref_handle *)(void *)r);
-  clv_tensor_unref(t->taken);
-  clv_rref_failure_free(t->taken_why);
+  clv_tensor_unref(t->last_tensor);
+  clv_rref_failure_free(t->last_failure);
 }
 
 void clv_rrefs_free(clv_rrefs *t) {
@@ -90,7 +90,7 @@ static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
   if (!post) return;
   if (post != &p->renew)
     clv_rref_on_ack(t, post, code);
-  else if (code != CLV_OK) /* the owner had given up on this node */
+  else if (code != CLV_OK) /* the owner has dropped this node */
     clv_rref_handles_fail_unknown(t, p, p->renewed_ns);
 }
 
@@ -114,7 +114,7 @@ static void handle(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
   }
 }
 
-/* An input begins and ends with these. */
+/* Every input calls begin first and end last. */
 static void begin(clv_rrefs *t, uint64_t now_ns) { t->now = CLV_MAX(t->now, now_ns); }
 
 static void end(clv_rrefs *t) {
@@ -129,11 +129,12 @@ void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, u
   end(t);
 }
 
-/* ---- what the node does ---------------------------------------------------------------------- */
+/* ---- requests of the node -------------------------------------------------------------------- */
 
-/* All at once instead of by a KEEP to this node itself, which may come after: the value has its
- * place. */
-static clv_code own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, clv_err *err) {
+/* Makes an entry and its handle at once, without a KEEP to this node itself, which could arrive
+ * later. */
+static clv_code make_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
+                           clv_err *err) {
   clv_rref_fork *f = NULL;
   CLV_TRY(clv_rref_entry_own(t, b, tensor, &f, err));
   clv_code code = clv_rref_handle_own(t, b, err);
@@ -144,7 +145,7 @@ static clv_code own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
 clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) {
   begin(t, now_ns);
-  clv_code code = own(t, b, tensor, err);
+  clv_code code = make_owned(t, b, tensor, err);
   end(t);
   return code;
 }
@@ -164,36 +165,37 @@ void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_
   end(t);
 }
 
-static clv_code input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event fact,
-                      const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
+static clv_code handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
+                             const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
   begin(t, now_ns);
-  clv_code code = clv_rref_handle_input(t, fork, fact, what, err);
+  clv_code code = clv_rref_handle_input(t, fork, event, what, err);
   end(t);
   return code;
 }
 
 clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
                         uint64_t now_ns, clv_err *err) {
-  return input(t, fork, RREF_PASS, what, now_ns, err);
+  return handle_input(t, fork, RREF_PASS, what, now_ns, err);
 }
 
 clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return input(t, fork, RREF_FETCH, NULL, now_ns, err);
+  return handle_input(t, fork, RREF_FETCH, NULL, now_ns, err);
 }
 
 clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return input(t, fork, RREF_RELEASE, NULL, now_ns, err);
+  return handle_input(t, fork, RREF_RELEASE, NULL, now_ns, err);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Nothing was heard of it for a lease: whatever waited for it need not, and what is its own is
- * freed. */
-static void give_up(clv_rrefs *t, clv_rref_peer *p) {
+/* Handles an expired lease: drops the peer's forks, its parked messages, our handles on its values
+ * and our outbox to it. */
+static void drop_lost_peer(clv_rrefs *t, clv_rref_peer *p) {
   clv_rref_handles_fail_lost(t, p);
   clv_rref_parked_drop(t, p->node);
   clv_rref_forks_drop_lost(t, p);
-  while (!clv_rref_list_is_empty(&p->outbox)) { /* what is left is for its sake: ACCEPT, RENEW */
+  while (!clv_rref_list_is_empty(
+      &p->outbox)) { /* what is left concerns the peer alone: ACCEPT, RENEW */
     clv_rref_post *post = RREF_OF(clv_rref_post, at, p->outbox.next);
     clv_rref_post_cancel(t, post);
     if (post != &p->renew) clv_rref_on_ack(t, post, CLV_UNAVAILABLE);
@@ -209,13 +211,13 @@ static void renew(clv_rrefs *t, clv_rref_peer *p) {
   clv_rref_post_new(t, &p->renew, CLV_RREF_RENEW, p->node);
 }
 
-/* overdue_ns: by so much the tick itself comes after it was due. */
+/* Does the periodic work for a peer. overdue_ns: delay of this tick. */
 static void tick_peer(clv_rrefs *t, clv_rref_peer *p, uint64_t overdue_ns) {
   if (!clv_rref_peer_has_lease(p)) return;
   if (p->node != t->o.self) {
-    /* What came while this node was busy may wait to be handled. */
+    /* Messages may have arrived while this node was busy, and still wait. */
     p->heard_ns = CLV_MIN(t->now, p->heard_ns + overdue_ns);
-    if (t->now - p->heard_ns > t->o.lease_ns) give_up(t, p);
+    if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);
     renew(t, p);
   }
   clv_rref_posts_resend(t, p);

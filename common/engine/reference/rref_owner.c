@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The owner's side: entries, who uses them, and what waits for either.
+ * The owner's side: entries, their forks, and parked messages.
  */
 #include "common/engine/reference/rref_int.h"
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event fact,
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
                            clv_rref_event_args *given);
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                           clv_rref_event_args *given);
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static clv_code entry_new(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_ent
   return CLV_OK;
 }
 
-/* Its first fact is the caller's to state. */
+/* Makes a fork. The caller applies its first event. */
 static clv_code fork_new(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t node,
                          clv_rref_fork **ret, clv_err *err) {
   CLV_TRY(clv_rref_record_new(t, &t->fork_slab, &t->forks, id, ret, err));
@@ -63,7 +63,7 @@ static clv_code free_fork(clv_rrefs *t, void *record, clv_rref_event_args *given
   return clv_rref_list_is_empty(&e->forks) ? step_entry(t, e, RREF_ENTRY_UNUSED, given) : CLV_OK;
 }
 
-/* The fork that a node shows, if it is its own. */
+/* The fork of that id, if it belongs to the node and the reference; else NULL. */
 static clv_rref_fork *fork_of(const clv_rrefs *t, uint32_t node, uint64_t ref, uint64_t id) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, id);
   return f && f->node == node && f->entry->record.id == ref ? f : NULL;
@@ -71,7 +71,7 @@ static clv_rref_fork *fork_of(const clv_rrefs *t, uint32_t node, uint64_t ref, u
 
 static bool is_settled(const clv_rref_entry *e) { return e->tensor || e->failed; }
 
-/* ---- what comes too early -------------------------------------------------------------------- */
+/* ---- parked messages ------------------------------------------------------------------------- */
 
 static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   for (const clv_rref_list *r = t->parked.next; r != &t->parked; r = r->next) {
@@ -81,7 +81,7 @@ static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message 
   return false;
 }
 
-/* What finds no place is sent again. */
+/* Parks a message. Without memory nothing is parked, and the sender sends it again. */
 static clv_code park(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   const clv_rref_message *m = given->message;
   clv_rref_parked *k;
@@ -109,12 +109,12 @@ static clv_rref_parked unpark(clv_rrefs *t, clv_rref_parked *k) {
   return copy;
 }
 
-static void fetch_by(clv_rrefs *t, clv_rref_fork *f) {
+static void answer_fetch(clv_rrefs *t, clv_rref_fork *f) {
   clv_rref_event_args none = {0};
   (void)step_fork(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_FETCH_PENDING, &none);
 }
 
-/* A FETCH of a fork that is known now. */
+/* Handles a parked FETCH of a fork that has just been added. */
 static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   (void)given;
@@ -123,7 +123,7 @@ static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *gi
     bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
     if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
     clv_rref_queue_ack(t, f->node, unpark(t, k).number, CLV_OK);
-    fetch_by(t, f);
+    answer_fetch(t, f);
     break;
   }
   return CLV_OK;
@@ -145,7 +145,7 @@ static clv_code unpark_forks(clv_rrefs *t, void *record, clv_rref_event_args *gi
     if (k->kind != CLV_RREF_FORK || k->ref != e->record.id || k->key != e->key) continue;
     clv_rref_parked was = unpark(t, k);
     clv_rref_queue_ack(t, was.from, was.number, fork_answer(t, e, was.from, was.fork));
-    r = t->parked.next; /* its FETCH may have gone, too */
+    r = t->parked.next; /* its parked FETCH may be removed as well */
   }
   return CLV_OK;
 }
@@ -172,7 +172,7 @@ void clv_rref_parked_drop(clv_rrefs *t, uint32_t node) {
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-/* An id that is taken is not the sender's: as if there were none. */
+/* Adds a fork. An id in use is CLV_NOT_FOUND, as if the reference did not exist. */
 static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, given->message->fork);
   clv_err why;
@@ -211,7 +211,7 @@ static clv_code report_create(clv_rrefs *t, void *record, clv_rref_event_args *g
 static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
-  clv_rref_unqueue_report(&e->create, &e->record); /* nobody wants it any more */
+  clv_rref_unqueue_report(&e->create, &e->record); /* no fork needs the value any more */
   clv_rref_queue_report(t, &e->freed, RREF_FREED, &e->record);
   return CLV_OK;
 }
@@ -228,10 +228,10 @@ static clv_rref_action_fn *const entry_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_entry,
 };
 
-static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event fact,
+static clv_code step_entry(clv_rrefs *t, clv_rref_entry *e, clv_rref_entry_event event,
                            clv_rref_event_args *given) {
   uint8_t none = RREF_ENTRY_NONE;
-  return clv_rref_on_event(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, fact,
+  return clv_rref_on_event(t, RREF_ENTRIES, entry_doers, e, e ? &e->record.state : &none, event,
                            given);
 }
 
@@ -242,12 +242,12 @@ void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
                    tensor ? RREF_ENTRY_SETTLED : RREF_ENTRY_FAILED, &given);
 }
 
-/* An entry and its first fork, by KEEP or by this node itself. */
+/* Makes an entry and its first fork, for a KEEP or for this node itself. */
 static clv_code begin_entry(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t node,
-                            clv_rref_entry_event fact, clv_rref_event_args *given,
+                            clv_rref_entry_event event, clv_rref_event_args *given,
                             clv_rref_fork **ret, clv_err *err) {
   clv_rref_entry *e = clv_rref_record_find(&t->entries, b->ref);
-  if (e && step_entry(t, e, fact, given) != CLV_OK)
+  if (e && step_entry(t, e, event, given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
   CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
   clv_code code = fork_new(t, e, b->fork, node, ret, err);
@@ -256,7 +256,7 @@ static clv_code begin_entry(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t no
     return code;
   }
   (void)step_fork(t, *ret, RREF_FORK_ADDED, given);
-  return step_entry(t, e, fact, given);
+  return step_entry(t, e, event, given);
 }
 
 clv_code clv_rref_entry_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
@@ -304,16 +304,17 @@ static clv_rref_action_fn *const fork_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_fork,
 };
 
-static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                           clv_rref_event_args *given) {
   uint8_t none = RREF_FORK_NONE;
-  return clv_rref_on_event(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, fact, given);
+  return clv_rref_on_event(t, RREF_FORKS, fork_doers, f, f ? &f->record.state : &none, event,
+                           given);
 }
 
-void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event fact,
+void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
                             clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)step_fork(t, f, fact, &given);
+  (void)step_fork(t, f, event, &given);
 }
 
 clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args *what,
@@ -363,7 +364,7 @@ int clv_rref_on_delete(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   return CLV_OK;
 }
 
-/* A node that has nothing here any more learns it. */
+/* Refuses a RENEW from a node that has no forks here, which tells that node. */
 int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   (void)m;
   return clv_rref_list_is_empty(&t->peers[from].forks) ? CLV_NOT_FOUND : CLV_OK;
@@ -372,9 +373,9 @@ int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 int clv_rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_event_args given = {.from = from, .message = m};
   clv_rref_fork *f = fork_of(t, from, m->ref, m->fork);
-  clv_rref_fork_event fact = f && !is_settled(f->entry) ? RREF_FORK_FETCH_PENDING
-                             : !f && m->early           ? RREF_FORK_FETCH_EARLY
-                                                        : RREF_FORK_FETCH;
-  clv_code code = step_fork(t, f, fact, &given);
+  clv_rref_fork_event event = f && !is_settled(f->entry) ? RREF_FORK_FETCH_PENDING
+                              : !f && m->is_before_join  ? RREF_FORK_FETCH_EARLY
+                                                         : RREF_FORK_FETCH;
+  clv_code code = step_fork(t, f, event, &given);
   return given.parked ? RREF_PARKED : (int)code;
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Numbered messages: sent until they are acknowledged, handled once. A sender has at most a window
- * of them on their way to a receiver, counted from the oldest that is not acknowledged. So a
- * receiver that remembers its answers to a window's worth of numbers knows every message that it
- * can still be sent: what is older has been acknowledged, and its sender knows that.
+ * of unacknowledged numbers per receiver, counted from the oldest. So a receiver that remembers
+ * its answers for one window knows every message that can still arrive: older ones were
+ * acknowledged, and their sender knows that.
  */
 #include "common/engine/reference/rref_int.h"
 
 enum { CHECKS = 6, LONGEST_WAIT = 60 /* parts of a lease */, ACK_OWED = 0x80 };
 
-/* ---- who is there ---------------------------------------------------------------------------- */
+/* ---- leases ---------------------------------------------------------------------------------- */
 
 bool clv_rref_peer_has_lease(const clv_rref_peer *p) {
   return !clv_rref_list_is_empty(&p->outbox) || !clv_rref_list_is_empty(&p->forks) ||
@@ -53,16 +53,17 @@ static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_event_args *giv
 static clv_rref_action_fn *const doers[RREF_ACTIONS] = {
     [RREF_TRANSMIT] = transmit, [RREF_UNLINK] = unlink_post};
 
-static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event fact) {
+static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event event) {
   clv_rref_event_args none = {0};
-  (void)clv_rref_on_event(t, RREF_POSTS, doers, post, &post->state, fact, &none);
+  (void)clv_rref_on_event(t, RREF_POSTS, doers, post, &post->state, event, &none);
 }
 
 static uint64_t oldest_of(const clv_rref_peer *p) {
   return RREF_OF(clv_rref_post, at, p->outbox.next)->number;
 }
 
-/* Within the window, what has not been sent or (due) was not acknowledged in time. */
+/* Sends the messages within the window that were not sent; with `due`, also those not acknowledged
+ * in time. */
 static void send_window(clv_rrefs *t, clv_rref_peer *p, bool due) {
   if (clv_rref_list_is_empty(&p->outbox)) return;
   uint64_t first = oldest_of(p);
@@ -94,7 +95,7 @@ void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, ui
   step(t, post, room ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
 }
 
-/* Where it was the oldest there is room for others. */
+/* Ends a post. If it was the oldest, the window advances. */
 static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event how) {
   clv_rref_peer *p = &t->peers[post->to];
   bool oldest = p->outbox.next == &post->at;
@@ -122,10 +123,12 @@ static uint8_t *answer_to(clv_rref_peer *p, uint64_t number) {
   return &p->answers[number % CLV_WIRE_REF_WINDOW];
 }
 
-static bool owed(const clv_rref_peer *p) { return p->ack_first && p->ack_first <= p->ack_last; }
+static bool has_ack_owed(const clv_rref_peer *p) {
+  return p->ack_first && p->ack_first <= p->ack_last;
+}
 
 static void acknowledge(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
-  bool first = !owed(p);
+  bool first = !has_ack_owed(p);
   *answer_to(p, number) |= ACK_OWED;
   p->ack_first = first ? number : CLV_MIN(p->ack_first, number);
   p->ack_last = first ? number : CLV_MAX(p->ack_last, number);
@@ -137,15 +140,16 @@ static bool has_left_window(const clv_rref_peer *p, uint64_t number) {
 }
 
 void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
-  if (has_left_window(&t->peers[to], number)) return; /* its sender has given it up */
+  if (has_left_window(&t->peers[to], number)) return; /* its sender no longer waits for it */
   *answer_to(&t->peers[to], number) = (uint8_t)(1 + code);
   acknowledge(t, &t->peers[to], number);
 }
 
 bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code) {
-  bool many = p->highest >= CLV_WIRE_REF_WINDOW; /* what has left the window is known there */
+  /* the sender knows the answers of numbers that left the window */
+  bool many = p->highest >= CLV_WIRE_REF_WINDOW;
   if (many) p->ack_first = CLV_MAX(p->ack_first, p->highest - CLV_WIRE_REF_WINDOW + 1);
-  while (owed(p)) {
+  while (has_ack_owed(p)) {
     uint64_t number = p->ack_first++;
     uint8_t *answer = answer_to(p, number);
     if (!(*answer & ACK_OWED)) continue;
@@ -157,7 +161,7 @@ bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_cod
   return false;
 }
 
-/* Numbers that come into the window have no answer yet. */
+/* Advances the window to a number, and clears the answers of new numbers. */
 static void advance(clv_rref_peer *p, uint64_t number) {
   uint64_t new = CLV_MIN(number - p->highest, (uint64_t)CLV_WIRE_REF_WINDOW);
   for (uint64_t i = 0; i < new; i++) *answer_to(p, number - i) = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the records of references stand in: maps by their ids, rings, and the queue of results. A
- * record from which results are still to be made outlives its place in the map.
+ * Containers of records: maps by id, circular lists, and the queue of results. A record from which
+ * results are still to be made stays allocated after its removal from the map.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -10,7 +10,7 @@
 
 enum { FEW_BUCKETS = 64 };
 
-/* ---- rings and maps -------------------------------------------------------------------------- */
+/* ---- lists and maps -------------------------------------------------------------------------- */
 
 void clv_rref_list_init(clv_rref_list *r) { r->prev = r->next = r; }
 
@@ -40,8 +40,8 @@ void *clv_rref_record_find(const clv_rref_map *map, uint64_t id) {
   return r;
 }
 
-/* Without memory for more buckets the chains grow instead. */
-static clv_code widen(clv_rref_map *map, clv_err *err) {
+/* Grows a map. Without memory for more buckets its chains become longer. */
+static clv_code grow_map(clv_rref_map *map, clv_err *err) {
   clv_rref_map wider = {.cap = map->cap ? 2 * map->cap : FEW_BUCKETS, .n = map->n};
   CLV_TRY(clv_alloc(wider.cap, sizeof *wider.buckets, &wider.buckets, err));
   for (uint32_t i = 0; i < map->cap; i++) {
@@ -63,9 +63,9 @@ clv_code clv_rref_record_new(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint6
   clv_err ignored;
   if (!id || clv_rref_record_find(map, id))
     return clv_fail(err, CLV_EXISTS, "id %llu is 0 or taken", (unsigned long long)id);
-  if (!map->cap) CLV_TRY(widen(map, err));
+  if (!map->cap) CLV_TRY(grow_map(map, err));
   CLV_TRY(clv_slab_alloc(t->o.pool, s, &r, err));
-  if (map->n >= map->cap) (void)!widen(map, &ignored);
+  if (map->n >= map->cap) (void)!grow_map(map, &ignored);
   clv_rref_record **bucket = bucket_of(map, id);
   r->id = id;
   r->next = *bucket;
@@ -80,7 +80,7 @@ void clv_rref_record_drop(clv_slab *s, clv_rref_map *map, void *record) {
   while (*at != r) at = &(*at)->next;
   *at = r->next;
   map->n--;
-  r->gone = true;
+  r->is_dropped = true;
   if (!r->results) clv_slab_recycle(s, r);
 }
 
@@ -111,7 +111,7 @@ void clv_rref_unqueue_report(clv_rref_queue_entry *out, clv_rref_record *of) {
 
 void clv_rref_record_result_taken(clv_slab *s, void *record) {
   clv_rref_record *r = record;
-  if (!--r->results && r->gone) clv_slab_recycle(s, r);
+  if (!--r->results && r->is_dropped) clv_slab_recycle(s, r);
 }
 
 /* ---- time and failures ----------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ const clv_rref_failure *clv_rref_refusal(clv_code code) {
       {.code = CLV_EXHAUSTED, .text = "too many references, or no memory left in the session"},
       {.code = CLV_UNAVAILABLE,
        .text = "the reference's owner has not been heard of for a lease",
-       .silent = true},
+       .is_lease_expiry = true},
   };
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
     if (refusals[i].code == code) return &refusals[i];

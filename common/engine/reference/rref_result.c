@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages and results, made from records at the moment that they are taken.
+ * Makes messages and results from records, at the moment they are taken.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -17,7 +17,7 @@ static void fill_handle(const clv_rref_handle *h, clv_rref_message *ret) {
 static void fill_fetch(const clv_rref_handle *h, clv_rref_message *ret) {
   ret->ref = h->ref;
   ret->fork = h->record.id;
-  ret->early = h->record.state == RREF_JOINING;
+  ret->is_before_join = h->record.state == RREF_JOINING;
 }
 
 static void fill_offer(const clv_rref_fork *f, uint32_t self, clv_rref_message *ret) {
@@ -30,7 +30,7 @@ static void fill_offer(const clv_rref_fork *f, uint32_t self, clv_rref_message *
 }
 
 static void fill_child(const clv_rref_child *c, clv_rref_message *ret) {
-  ret->early = true;
+  ret->is_before_join = true;
   ret->ref = c->ref;
   ret->fork = c->record.id;
   ret->key = c->parent->key;
@@ -47,13 +47,13 @@ static void fill_post(const clv_rrefs *t, const clv_rref_post *post, clv_rref_me
   else if (post->kind == CLV_RREF_USE)
     fill_child(RREF_OF(const clv_rref_child, use, post), ret);
   else if (post->kind == CLV_RREF_KEEP || post->kind == CLV_RREF_FORK)
-    fill_handle(RREF_OF(const clv_rref_handle, join, post), ret);
+    fill_handle(RREF_OF(const clv_rref_handle, join_post, post), ret);
   else if (post->kind == CLV_RREF_FETCH)
-    fill_fetch(RREF_OF(const clv_rref_handle, fetch, post), ret);
+    fill_fetch(RREF_OF(const clv_rref_handle, fetch_post, post), ret);
   else if (post->kind == CLV_RREF_ACCEPT)
-    fill_handle(RREF_OF(const clv_rref_handle, accept, post), ret);
+    fill_handle(RREF_OF(const clv_rref_handle, accept_post, post), ret);
   else if (post->kind == CLV_RREF_DELETE)
-    fill_handle(RREF_OF(const clv_rref_handle, leave, post), ret);
+    fill_handle(RREF_OF(const clv_rref_handle, delete_post, post), ret);
 }
 
 static void fill_value(const clv_rref_fork *f, clv_rref_message *ret) {
@@ -64,7 +64,7 @@ static void fill_value(const clv_rref_fork *f, clv_rref_message *ret) {
   ret->failure = f->entry->failed;
 }
 
-/* False: the answer was to a number that nobody needs any more. */
+/* False: no answer is owed any more. */
 static bool fill_ack(clv_rrefs *t, clv_rref_peer *p, clv_rref_message *ret) {
   clv_code code;
   ret->kind = CLV_RREF_ACK;
@@ -110,10 +110,11 @@ bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret) {
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* A handle that was made here is for nothing in particular: context and value are its KEEP's. */
+/* Describes a handle. One that was created here has no use yet: its context and value are those of
+ * its KEEP. */
 static clv_rref_use use_of(const clv_rrefs *t, const clv_rref_handle *h) {
   clv_rref_use u = {.ref = h->ref, .fork = h->record.id, .owner = h->owner, .node = t->o.self};
-  if (h->made_here) return u;
+  if (h->is_created_here) return u;
   u.context = h->context;
   u.value = h->value;
   return u;
@@ -148,15 +149,15 @@ static void report_joined(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_resu
   clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
-/* What was fetched is kept here, as long as it is lent. */
+/* Reports a fetched value, which the table holds until the next call. */
 static void report_fetched(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, fetched, out);
   ret->kind = CLV_RREF_RESULT_FETCHED;
   ret->handle = use_of(t, h);
-  ret->tensor = t->taken = h->tensor;
-  ret->failure = t->taken_why = h->why;
+  ret->tensor = t->last_tensor = h->tensor;
+  ret->failure = t->last_failure = h->fetch_failure;
   h->tensor = NULL;
-  h->why = NULL;
+  h->fetch_failure = NULL;
   clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
@@ -195,10 +196,11 @@ static bool make_result(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result
   return true;
 }
 
-/* What the last result lent goes; the record of a message's tensor keeps it until an input. */
+/* Takes the next result, and frees the tensor and failure of the last one. The tensor of a message
+ * stays in its record until the next input. */
 bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret) {
-  clv_tensor_unref(clv_steal(&t->taken));
-  clv_rref_failure_free(clv_steal(&t->taken_why));
+  clv_tensor_unref(clv_steal(&t->last_tensor));
+  clv_rref_failure_free(clv_steal(&t->last_failure));
   for (clv_rref_queue_entry *out; (out = take(&t->results)) != NULL;)
     if (make_result(t, out, ret)) return true;
   return false;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state machines of references, to be read beside PROTOCOL.md 12: of an entry and a fork at the
+ * The state machines of references, to be read with PROTOCOL.md 12: of an entry and a fork at the
  * owner, of a handle and a child at a user, of a numbered message at its sender. A row is a state
- * and a fact: the next state, and what is done, in this order. What has no row cannot happen: the
- * message or input that would bring it about has been refused before.
+ * and an event: the next state, and the actions in their order. An event without a row is
+ * impossible, because the message or input that would cause it has been refused before.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -12,6 +12,13 @@
 #define STAY(state) {.rule = RREF_DO, .next = RREF_##state}
 #define REFUSE(code_) {.rule = RREF_REFUSE, .code = CLV_##code_}
 #define REFUSE_AS_FAILED {.rule = RREF_REFUSE_AS_FAILED}
+/* Rows that several states share. */
+#define REFUSE_NEW_ENTRY [RREF_ENTRY_KEPT] = REFUSE(EXISTS), [RREF_ENTRY_OWNED] = REFUSE(EXISTS)
+#define REFUSE_NEW_FORK [RREF_FORK_ADDED] = REFUSE(EXISTS), [RREF_FORK_PASSED] = REFUSE(EXISTS)
+#define REFUSE_NEW_HANDLE [RREF_KEPT] = REFUSE(EXISTS), [RREF_OWNED] = REFUSE(EXISTS), \
+    [RREF_RECEIVED] = REFUSE(EXISTS), [RREF_RECEIVED_FROM_OWNER] = REFUSE(EXISTS)
+#define REFUSE_INPUTS [RREF_PASS] = REFUSE(NOT_FOUND), [RREF_FETCH] = REFUSE(NOT_FOUND), \
+    [RREF_RELEASE] = REFUSE(NOT_FOUND)
 
 /* ---- the owner's side ------------------------------------------------------------------------ */
 
@@ -24,8 +31,7 @@ static const clv_rref_cell entries[RREF_ENTRY_STATES][RREF_ENTRY_EVENTS] = {
     [RREF_ENTRY_FORKED]  = DO(ENTRY_NONE, RREF_PARK),
   },
   [RREF_ENTRY_EXPECTED] = {
-    [RREF_ENTRY_KEPT]    = REFUSE(EXISTS),
-    [RREF_ENTRY_OWNED]   = REFUSE(EXISTS),
+    REFUSE_NEW_ENTRY,
     [RREF_ENTRY_SETTLED] = DO(ENTRY_VALUE, RREF_STORE_VALUE, RREF_SERVE_FORKS),
     [RREF_ENTRY_FAILED]  = DO(ENTRY_FAILURE, RREF_STORE_FAILURE, RREF_SERVE_FORKS),
     [RREF_ENTRY_FORKED]  = DO(ENTRY_EXPECTED, RREF_ADD_FORK),
@@ -33,8 +39,7 @@ static const clv_rref_cell entries[RREF_ENTRY_STATES][RREF_ENTRY_EVENTS] = {
     [RREF_ENTRY_UNUSED]    = DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE),
   },
   [RREF_ENTRY_VALUE] = {
-    [RREF_ENTRY_KEPT]    = REFUSE(EXISTS),
-    [RREF_ENTRY_OWNED]   = REFUSE(EXISTS),
+    REFUSE_NEW_ENTRY,
     [RREF_ENTRY_SETTLED] = STAY(ENTRY_VALUE),
     [RREF_ENTRY_FAILED]  = STAY(ENTRY_VALUE),
     [RREF_ENTRY_FORKED]  = DO(ENTRY_VALUE, RREF_ADD_FORK),
@@ -42,8 +47,7 @@ static const clv_rref_cell entries[RREF_ENTRY_STATES][RREF_ENTRY_EVENTS] = {
     [RREF_ENTRY_UNUSED]    = DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE),
   },
   [RREF_ENTRY_FAILURE] = {
-    [RREF_ENTRY_KEPT]    = REFUSE(EXISTS),
-    [RREF_ENTRY_OWNED]   = REFUSE(EXISTS),
+    REFUSE_NEW_ENTRY,
     [RREF_ENTRY_SETTLED] = STAY(ENTRY_FAILURE),
     [RREF_ENTRY_FAILED]  = STAY(ENTRY_FAILURE),
     [RREF_ENTRY_FORKED]  = DO(ENTRY_FAILURE, RREF_ADD_FORK),
@@ -61,8 +65,7 @@ static const clv_rref_cell forks[RREF_FORK_STATES][RREF_FORK_EVENTS] = {
     [RREF_FORK_DELETED]  = STAY(FORK_NONE),
   },
   [RREF_FORK_OFFERED] = {
-    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
-    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    REFUSE_NEW_FORK,
     [RREF_FORK_FETCH]    = DO(FORK_OFFERED, RREF_SEND_VALUE),
     [RREF_FORK_FETCH_PENDING]      = STAY(FORK_OFFERED_ASKED),
     [RREF_FORK_SETTLED]  = STAY(FORK_OFFERED),
@@ -72,8 +75,7 @@ static const clv_rref_cell forks[RREF_FORK_STATES][RREF_FORK_EVENTS] = {
     [RREF_FORK_LOST]     = DO(FORK_NONE, RREF_FREE),
   },
   [RREF_FORK_OFFERED_ASKED] = {
-    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
-    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    REFUSE_NEW_FORK,
     [RREF_FORK_FETCH_PENDING]      = STAY(FORK_OFFERED_ASKED),
     [RREF_FORK_SETTLED]  = DO(FORK_OFFERED, RREF_SEND_VALUE),
     [RREF_FORK_USE_ACKED]    = STAY(FORK_ASKED),
@@ -82,8 +84,7 @@ static const clv_rref_cell forks[RREF_FORK_STATES][RREF_FORK_EVENTS] = {
     [RREF_FORK_LOST]     = DO(FORK_NONE, RREF_FREE),
   },
   [RREF_FORK_KNOWN] = {
-    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
-    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    REFUSE_NEW_FORK,
     [RREF_FORK_FETCH]    = DO(FORK_KNOWN, RREF_SEND_VALUE),
     [RREF_FORK_FETCH_PENDING]      = STAY(FORK_ASKED),
     [RREF_FORK_SETTLED]  = STAY(FORK_KNOWN),
@@ -91,8 +92,7 @@ static const clv_rref_cell forks[RREF_FORK_STATES][RREF_FORK_EVENTS] = {
     [RREF_FORK_LOST]     = DO(FORK_NONE, RREF_FREE),
   },
   [RREF_FORK_ASKED] = {
-    [RREF_FORK_ADDED]    = REFUSE(EXISTS),
-    [RREF_FORK_PASSED]   = REFUSE(EXISTS),
+    REFUSE_NEW_FORK,
     [RREF_FORK_FETCH_PENDING]      = STAY(FORK_ASKED),
     [RREF_FORK_SETTLED]  = DO(FORK_KNOWN, RREF_SEND_VALUE),
     [RREF_FORK_DELETED]  = DO(FORK_NONE, RREF_FREE),
@@ -108,15 +108,10 @@ static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_EVENTS] = {
     [RREF_OWNED]        = DO(JOINED, RREF_NOTE_JOINED, RREF_REPORT_JOINED),
     [RREF_RECEIVED]        = DO(JOINING, RREF_SEND_FORK, RREF_REPORT_USED),
     [RREF_RECEIVED_FROM_OWNER]  = DO(JOINED, RREF_NOTE_JOINED, RREF_REPORT_USED),
-    [RREF_PASS]         = REFUSE(NOT_FOUND),
-    [RREF_FETCH]        = REFUSE(NOT_FOUND),
-    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    REFUSE_INPUTS,
   },
   [RREF_JOINING] = {
-    [RREF_KEPT]         = REFUSE(EXISTS),
-    [RREF_OWNED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED_FROM_OWNER]  = REFUSE(EXISTS),
+    REFUSE_NEW_HANDLE,
     [RREF_PASS]         = DO(JOINING, RREF_ADD_CHILD),
     [RREF_FETCH]        = DO(JOINING, RREF_SEND_FETCH),
     [RREF_RELEASE]      = DO(JOINING_RELEASED, RREF_CANCEL_FETCH),
@@ -130,10 +125,7 @@ static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_EVENTS] = {
     [RREF_OWNER_LOST]   = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_REPORT_FAILURE),
   },
   [RREF_JOINED] = {
-    [RREF_KEPT]         = REFUSE(EXISTS),
-    [RREF_OWNED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED_FROM_OWNER]  = REFUSE(EXISTS),
+    REFUSE_NEW_HANDLE,
     [RREF_PASS]         = DO(JOINED, RREF_ADD_CHILD),
     [RREF_FETCH]        = DO(JOINED, RREF_SEND_FETCH),
     [RREF_RELEASE]      = DO(JOINED_RELEASED, RREF_CANCEL_FETCH, RREF_CHECK),
@@ -146,10 +138,7 @@ static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_EVENTS] = {
     [RREF_OWNER_LOST]   = DO(FAILED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_FAILURE),
   },
   [RREF_FAILED] = {
-    [RREF_KEPT]         = REFUSE(EXISTS),
-    [RREF_OWNED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED_FROM_OWNER]  = REFUSE(EXISTS),
+    REFUSE_NEW_HANDLE,
     [RREF_PASS]         = REFUSE_AS_FAILED,
     [RREF_FETCH]        = REFUSE_AS_FAILED,
     [RREF_RELEASE]      = DO(ENDED, RREF_CANCEL_FETCH, RREF_CHECK),
@@ -157,13 +146,8 @@ static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_EVENTS] = {
     [RREF_NO_WAITERS]        = STAY(FAILED),
   },
   [RREF_JOINING_RELEASED] = {
-    [RREF_KEPT]         = REFUSE(EXISTS),
-    [RREF_OWNED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED_FROM_OWNER]  = REFUSE(EXISTS),
-    [RREF_PASS]         = REFUSE(NOT_FOUND),
-    [RREF_FETCH]        = REFUSE(NOT_FOUND),
-    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    REFUSE_NEW_HANDLE,
+    REFUSE_INPUTS,
     [RREF_JOIN_ACKED]     = DO(JOINED_RELEASED, RREF_NOTE_JOINED, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK),
     [RREF_JOIN_REFUSED]      = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK),
     [RREF_NO_WAITERS]        = STAY(JOINING_RELEASED),
@@ -171,39 +155,24 @@ static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_EVENTS] = {
     [RREF_OWNER_LOST]   = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_REPORT_JOINED, RREF_CHECK),
   },
   [RREF_JOINED_RELEASED] = {
-    [RREF_KEPT]         = REFUSE(EXISTS),
-    [RREF_OWNED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED_FROM_OWNER]  = REFUSE(EXISTS),
-    [RREF_PASS]         = REFUSE(NOT_FOUND),
-    [RREF_FETCH]        = REFUSE(NOT_FOUND),
-    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    REFUSE_NEW_HANDLE,
+    REFUSE_INPUTS,
     [RREF_CHILDLESS]    = DO(LEAVING, RREF_SEND_DELETE),
     [RREF_NO_WAITERS]        = DO(LEAVING, RREF_SEND_DELETE),
     [RREF_OWNER_FORGOT] = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_CHECK),
     [RREF_OWNER_LOST]   = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_CHECK),
   },
   [RREF_LEAVING] = {
-    [RREF_KEPT]         = REFUSE(EXISTS),
-    [RREF_OWNED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED_FROM_OWNER]  = REFUSE(EXISTS),
-    [RREF_PASS]         = REFUSE(NOT_FOUND),
-    [RREF_FETCH]        = REFUSE(NOT_FOUND),
-    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    REFUSE_NEW_HANDLE,
+    REFUSE_INPUTS,
     [RREF_DELETE_ACKED]         = DO(ENDED, RREF_CHECK),
     [RREF_NO_WAITERS]        = STAY(LEAVING),
     [RREF_OWNER_FORGOT] = STAY(LEAVING),
     [RREF_OWNER_LOST]   = DO(ENDED, RREF_CANCEL_OWNER_POSTS, RREF_SEND_ACCEPT, RREF_CHECK),
   },
   [RREF_ENDED] = {
-    [RREF_KEPT]         = REFUSE(EXISTS),
-    [RREF_OWNED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED]        = REFUSE(EXISTS),
-    [RREF_RECEIVED_FROM_OWNER]  = REFUSE(EXISTS),
-    [RREF_PASS]         = REFUSE(NOT_FOUND),
-    [RREF_FETCH]        = REFUSE(NOT_FOUND),
-    [RREF_RELEASE]      = REFUSE(NOT_FOUND),
+    REFUSE_NEW_HANDLE,
+    REFUSE_INPUTS,
     [RREF_CHILDLESS]    = STAY(ENDED),
     [RREF_NO_WAITERS]        = DO(NONE, RREF_FREE),
     [RREF_OWNER_FORGOT] = STAY(ENDED),
@@ -240,7 +209,7 @@ static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
   },
   [RREF_POST_BEHIND] = {
     [RREF_POST_IN_WINDOW]      = DO(POST_SENT, RREF_TRANSMIT),
-    [RREF_POST_ACKED]     = DO(POST_NONE, RREF_UNLINK), /* by who guesses numbers */
+    [RREF_POST_ACKED]     = DO(POST_NONE, RREF_UNLINK), /* from a peer that guesses numbers */
     [RREF_POST_CANCELLED] = DO(POST_NONE, RREF_UNLINK),
   },
   [RREF_POST_SENT] = {
@@ -254,8 +223,8 @@ static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static const struct {
-  const clv_rref_cell *cells; /* [states][facts] */
-  uint8_t states, facts;
+  const clv_rref_cell *cells; /* [states][events] */
+  uint8_t states, events;
 } machines[RREF_MACHINES] = {
     [RREF_ENTRIES] = {&entries[0][0], RREF_ENTRY_STATES, RREF_ENTRY_EVENTS},
     [RREF_FORKS] = {&forks[0][0], RREF_FORK_STATES, RREF_FORK_EVENTS},
@@ -264,13 +233,13 @@ static const struct {
     [RREF_POSTS] = {&posts[0][0], RREF_POST_STATES, RREF_POST_EVENTS},
 };
 
-const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t fact) {
-  return &machines[m].cells[state * machines[m].facts + fact];
+const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t event) {
+  return &machines[m].cells[state * machines[m].events + event];
 }
 
 uint8_t clv_rref_n_states(clv_rref_machine m) { return machines[m].states; }
 
-uint8_t clv_rref_n_events(clv_rref_machine m) { return machines[m].facts; }
+uint8_t clv_rref_n_events(clv_rref_machine m) { return machines[m].events; }
 
 static clv_code refuse(const clv_rref_cell *cell, clv_rref_event_args *given) {
   given->refused = true;
@@ -278,10 +247,11 @@ static clv_code refuse(const clv_rref_cell *cell, clv_rref_event_args *given) {
 }
 
 clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *doers,
-                           void *record, uint8_t *state, uint8_t fact, clv_rref_event_args *given) {
-  const clv_rref_cell *cell = clv_rref_cell_of(m, *state, fact);
+                           void *record, uint8_t *state, uint8_t event,
+                           clv_rref_event_args *given) {
+  const clv_rref_cell *cell = clv_rref_cell_of(m, *state, event);
   clv_code code = CLV_OK;
-  if (t->visits) t->visits->n[m][*state][fact]++;
+  if (t->visits) t->visits->n[m][*state][event]++;
   if (cell->rule != RREF_DO) return refuse(cell, given);
   *state = cell->next;
   for (size_t i = 0; i < CLV_COUNT(cell->actions) && cell->actions[i] && code == CLV_OK; i++)

@@ -1,53 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The user's side: handles, and those that were passed on.
+ * The user's side: handles, and their children, which are handles that were passed on.
  */
 #include "common/engine/reference/rref_int.h"
 
-enum { ASKS = 6 }; /* in a lease, for a value that the owner has promised */
+enum { FETCHES_PER_LEASE = 6 }; /* FETCHes per lease for a value that the owner has promised */
 
-static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event fact,
+static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
                             clv_rref_event_args *given);
-static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event fact,
+static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
                            clv_rref_event_args *given);
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
 void clv_rref_handle_clear(clv_rref_handle *h) {
   clv_tensor_unref(h->tensor);
-  clv_rref_failure_free(h->why);
+  clv_rref_failure_free(h->fetch_failure);
   h->tensor = NULL;
-  h->why = NULL;
+  h->fetch_failure = NULL;
 }
 
 static clv_code send_keep(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  clv_rref_post_new(t, &h->join, CLV_RREF_KEEP, h->owner);
+  clv_rref_post_new(t, &h->join_post, CLV_RREF_KEEP, h->owner);
   return CLV_OK;
 }
 
 static clv_code send_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  clv_rref_post_new(t, &h->join, CLV_RREF_FORK, h->owner);
+  clv_rref_post_new(t, &h->join_post, CLV_RREF_FORK, h->owner);
   return CLV_OK;
 }
 
 static clv_code send_delete(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  clv_rref_post_new(t, &h->leave, CLV_RREF_DELETE, h->owner);
+  clv_rref_post_new(t, &h->delete_post, CLV_RREF_DELETE, h->owner);
   return CLV_OK;
 }
 
 static clv_code send_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  if (h->wants) return CLV_OK;
-  h->wants = true;
+  if (h->wants_value) return CLV_OK;
+  h->wants_value = true;
   clv_rref_list_add(&t->fetching, &h->fetching);
-  clv_rref_post_new(t, &h->fetch, CLV_RREF_FETCH, h->owner);
+  clv_rref_post_new(t, &h->fetch_post, CLV_RREF_FETCH, h->owner);
   return CLV_OK;
 }
 
@@ -55,7 +55,7 @@ static clv_code send_accept(clv_rrefs *t, void *record, clv_rref_event_args *giv
   clv_rref_handle *h = record;
   (void)given;
   if (h->parent == RREF_NO_NODE) return CLV_OK;
-  clv_rref_post_new(t, &h->accept, CLV_RREF_ACCEPT, h->parent);
+  clv_rref_post_new(t, &h->accept_post, CLV_RREF_ACCEPT, h->parent);
   h->parent = RREF_NO_NODE;
   return CLV_OK;
 }
@@ -66,33 +66,33 @@ static clv_code note_joined(clv_rrefs *t, void *record, clv_rref_event_args *giv
   return CLV_OK;
 }
 
-/* Its owner does not know it, or not any more, and why. */
-static clv_code cut_owner(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+/* Cancels posts to an owner that does not know the handle, and records the failure. */
+static clv_code cancel_owner_posts(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   h->failed = clv_rref_refusal(given->code);
-  clv_rref_post_cancel(t, &h->join);
-  clv_rref_post_cancel(t, &h->fetch);
-  clv_rref_post_cancel(t, &h->leave);
+  clv_rref_post_cancel(t, &h->join_post);
+  clv_rref_post_cancel(t, &h->fetch_post);
+  clv_rref_post_cancel(t, &h->delete_post);
   clv_rref_list_remove(&h->of_peer);
   return CLV_OK;
 }
 
-static void want_no_more(clv_rrefs *t, clv_rref_handle *h) {
-  h->wants = false;
+static void cancel_fetch_wait(clv_rrefs *t, clv_rref_handle *h) {
+  h->wants_value = false;
   clv_rref_list_remove(&h->fetching);
-  clv_rref_post_cancel(t, &h->fetch);
+  clv_rref_post_cancel(t, &h->fetch_post);
 }
 
-static clv_code cut_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code cancel_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  want_no_more(t, h);
+  cancel_fetch_wait(t, h);
   clv_rref_unqueue_report(&h->fetched, &h->record);
   clv_rref_handle_clear(h);
   return CLV_OK;
 }
 
-static clv_code ask_soon(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code refetch_soon(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
   h->fetch_ns = t->now + t->o.retry_ns;
@@ -100,10 +100,10 @@ static clv_code ask_soon(clv_rrefs *t, void *record, clv_rref_event_args *given)
   return CLV_OK;
 }
 
-static clv_code ask_later(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code refetch_later(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   (void)given;
-  h->fetch_ns = t->now + t->o.lease_ns / ASKS;
+  h->fetch_ns = t->now + t->o.lease_ns / FETCHES_PER_LEASE;
   clv_rref_tick_by(t, h->fetch_ns);
   return CLV_OK;
 }
@@ -117,35 +117,35 @@ static clv_code report_used(clv_rrefs *t, void *record, clv_rref_event_args *giv
 
 static clv_code report_joined(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
-  if (!h->made_here) return CLV_OK;
+  if (!h->is_created_here) return CLV_OK;
   h->report.code = given->code;
   clv_rref_queue_report(t, &h->report, RREF_JOIN_RESULT, &h->record);
   return CLV_OK;
 }
 
-/* What was fetched and not taken yet makes room for it: it was the same. */
+/* Reports a fetched value. Replaces one that was not taken yet, which was the same value. */
 static clv_code report_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
-  want_no_more(t, h);
+  cancel_fetch_wait(t, h);
   clv_rref_handle_clear(h);
   if (given->tensor)
     h->tensor = clv_tensor_ref(given->tensor);
   else
-    h->why = clv_rref_failure_copy(given->failure);
+    h->fetch_failure = clv_rref_failure_copy(given->failure);
   clv_rref_queue_report(t, &h->fetched, RREF_FETCHED, &h->record);
   return CLV_OK;
 }
 
 static clv_code report_failure(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_event_args why = {.failure = clv_rref_refusal(given->code)};
-  return ((clv_rref_handle *)record)->wants ? report_value(t, record, &why) : CLV_OK;
+  return ((clv_rref_handle *)record)->wants_value ? report_value(t, record, &why) : CLV_OK;
 }
 
 static clv_code check_handle(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   if (!clv_rref_list_is_empty(&h->children)) return CLV_OK;
-  return step_handle(t, h, clv_rref_post_is_active(&h->accept) ? RREF_CHILDLESS : RREF_NO_WAITERS,
-                     given);
+  return step_handle(
+      t, h, clv_rref_post_is_active(&h->accept_post) ? RREF_CHILDLESS : RREF_NO_WAITERS, given);
 }
 
 static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *given) {
@@ -156,7 +156,7 @@ static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *giv
   return CLV_OK;
 }
 
-/* ---- handles that are passed on -------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------- */
 
 static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_args *what,
                           clv_rref_child **ret, clv_err *err) {
@@ -175,7 +175,7 @@ static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_
   return CLV_OK;
 }
 
-/* The owner itself adds the fork at once: nobody need ask it. */
+/* Makes a child; if this node is the owner, adds the fork at once instead. */
 static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   const clv_rref_pass_args *what = given->passing;
   const clv_rref_handle *h = record;
@@ -223,10 +223,10 @@ static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
     [RREF_SEND_DELETE] = send_delete,
     [RREF_ADD_CHILD] = add_child,
     [RREF_NOTE_JOINED] = note_joined,
-    [RREF_CANCEL_OWNER_POSTS] = cut_owner,
-    [RREF_CANCEL_FETCH] = cut_fetch,
-    [RREF_REFETCH_SOON] = ask_soon,
-    [RREF_REFETCH_LATER] = ask_later,
+    [RREF_CANCEL_OWNER_POSTS] = cancel_owner_posts,
+    [RREF_CANCEL_FETCH] = cancel_fetch,
+    [RREF_REFETCH_SOON] = refetch_soon,
+    [RREF_REFETCH_LATER] = refetch_later,
     [RREF_REPORT_USED] = report_used,
     [RREF_REPORT_JOINED] = report_joined,
     [RREF_REPORT_FAILURE] = report_failure,
@@ -235,42 +235,43 @@ static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
     [RREF_FREE] = free_handle,
 };
 
-static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event fact,
+static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
                             clv_rref_event_args *given) {
   uint8_t none = RREF_NONE;
-  return clv_rref_on_event(t, RREF_HANDLES, handle_doers, h, h ? &h->record.state : &none, fact,
+  return clv_rref_on_event(t, RREF_HANDLES, handle_doers, h, h ? &h->record.state : &none, event,
                            given);
 }
 
 static clv_rref_action_fn *const child_doers[RREF_ACTIONS] = {
     [RREF_SEND_USE] = send_use, [RREF_REPORT_UNUSED] = report_unused, [RREF_FREE] = free_child};
 
-static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event fact,
+static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
                            clv_rref_event_args *given) {
   uint8_t none = RREF_CHILD_NONE;
-  return clv_rref_on_event(t, RREF_CHILDREN, child_doers, c, c ? &c->record.state : &none, fact,
+  return clv_rref_on_event(t, RREF_CHILDREN, child_doers, c, c ? &c->record.state : &none, event,
                            given);
 }
 
-static void handle_fact(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event fact,
-                        clv_code code) {
+static void handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
+                         clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)step_handle(t, h, fact, &given);
+  (void)step_handle(t, h, event, &given);
 }
 
-static void child_fact(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event fact, clv_code code) {
+static void child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
+                        clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)step_child(t, c, fact, &given);
+  (void)step_child(t, c, event, &given);
 }
 
 /* ---- new handles ----------------------------------------------------------------------------- */
 
-/* What the message says of it, and the fact that it begins with. */
+/* Makes a handle from a message, and applies its first event. */
 static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t parent,
-                           clv_rref_handle_event fact, clv_err *err) {
+                           clv_rref_handle_event event, clv_err *err) {
   clv_rref_event_args given = {0};
   clv_rref_handle *h = clv_rref_record_find(&t->handles, m->fork);
-  if (h && step_handle(t, h, fact, &given) != CLV_OK)
+  if (h && step_handle(t, h, event, &given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)m->fork);
   CLV_TRY(clv_rref_record_new(t, &t->handle_slab, &t->handles, m->fork, &h, err));
   h->ref = m->ref;
@@ -279,11 +280,11 @@ static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t par
   h->parent = parent;
   h->context = m->context;
   h->value = m->value;
-  h->made_here = fact == RREF_KEPT || fact == RREF_OWNED;
+  h->is_created_here = event == RREF_KEPT || event == RREF_OWNED;
   clv_rref_list_init(&h->children);
   clv_rref_peer_start_lease(t, &t->peers[h->owner]);
   clv_rref_list_add(&t->peers[h->owner].handles, &h->of_peer);
-  return step_handle(t, h, fact, &given);
+  return step_handle(t, h, event, &given);
 }
 
 clv_code clv_rref_handle_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_err *err) {
@@ -305,22 +306,22 @@ clv_code clv_rref_handle_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t 
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void join_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  handle_fact(t, RREF_OF(clv_rref_handle, join, post),
-              code == CLV_OK ? RREF_JOIN_ACKED : RREF_JOIN_REFUSED, code);
+  handle_event(t, RREF_OF(clv_rref_handle, join_post, post),
+               code == CLV_OK ? RREF_JOIN_ACKED : RREF_JOIN_REFUSED, code);
 }
 
 static void accept_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)check_handle(t, RREF_OF(clv_rref_handle, accept, post), &given);
+  (void)check_handle(t, RREF_OF(clv_rref_handle, accept_post, post), &given);
 }
 
 static void leave_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  handle_fact(t, RREF_OF(clv_rref_handle, leave, post), RREF_DELETE_ACKED, code);
+  handle_event(t, RREF_OF(clv_rref_handle, delete_post, post), RREF_DELETE_ACKED, code);
 }
 
 static void fetch_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  handle_fact(t, RREF_OF(clv_rref_handle, fetch, post),
-              code == CLV_OK ? RREF_FETCH_ACKED : RREF_FETCH_REFUSED, code);
+  handle_event(t, RREF_OF(clv_rref_handle, fetch_post, post),
+               code == CLV_OK ? RREF_FETCH_ACKED : RREF_FETCH_REFUSED, code);
 }
 
 static void use_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
@@ -328,8 +329,8 @@ static void use_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
     clv_rref_fork_on_event(t, RREF_OF(clv_rref_fork, use, post),
                            code == CLV_OK ? RREF_FORK_USE_ACKED : RREF_FORK_USE_REFUSED, code);
   else
-    child_fact(t, RREF_OF(clv_rref_child, use, post),
-               code == CLV_OK ? RREF_CHILD_USE_ACKED : RREF_CHILD_USE_REFUSED, code);
+    child_event(t, RREF_OF(clv_rref_child, use, post),
+                code == CLV_OK ? RREF_CHILD_USE_ACKED : RREF_CHILD_USE_REFUSED, code);
 }
 
 void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code) {
@@ -346,7 +347,7 @@ void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code) {
 int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_err why;
   if (m->owner >= t->o.n_nodes) return CLV_NOT_FOUND;
-  bool of_owner = m->owner == from && !m->early;
+  bool of_owner = m->owner == from && !m->is_before_join;
   return handle_new(t, m, of_owner ? RREF_NO_NODE : from,
                     of_owner ? RREF_RECEIVED_FROM_OWNER : RREF_RECEIVED, &why);
 }
@@ -354,14 +355,15 @@ int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 int clv_rref_on_accept(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_child *c = clv_rref_record_find(&t->children, m->fork);
   bool theirs = c && c->use.to == from && c->ref == m->ref;
-  child_fact(t, theirs ? c : NULL, RREF_CHILD_ACCEPTED, CLV_OK);
+  child_event(t, theirs ? c : NULL, RREF_CHILD_ACCEPTED, CLV_OK);
   return CLV_OK;
 }
 
 void clv_rref_on_value(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_handle *h = clv_rref_record_find(&t->handles, m->fork);
   clv_rref_event_args given = {.tensor = m->tensor, .failure = m->failure};
-  if (!h || h->owner != from || h->ref != m->ref || !h->wants || !m->tensor == !m->failure) return;
+  if (!h || h->owner != from || h->ref != m->ref || !h->wants_value || !m->tensor == !m->failure)
+    return;
   (void)step_handle(t, h, RREF_VALUE_CAME, &given);
 }
 
@@ -370,9 +372,9 @@ void clv_rref_on_value(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 void clv_rref_fetches_resend(clv_rrefs *t) {
   for (clv_rref_list *r = t->fetching.next; r != &t->fetching; r = r->next) {
     clv_rref_handle *h = RREF_OF(clv_rref_handle, fetching, r);
-    if (clv_rref_post_is_active(&h->fetch)) continue;
+    if (clv_rref_post_is_active(&h->fetch_post)) continue;
     if (h->fetch_ns <= t->now)
-      clv_rref_post_new(t, &h->fetch, CLV_RREF_FETCH, h->owner);
+      clv_rref_post_new(t, &h->fetch_post, CLV_RREF_FETCH, h->owner);
     else
       clv_rref_tick_by(t, h->fetch_ns);
   }
@@ -382,28 +384,28 @@ void clv_rref_handles_fail_unknown(clv_rrefs *t, clv_rref_peer *p, uint64_t befo
   for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
     clv_rref_handle *h = RREF_OF(clv_rref_handle, of_peer, r);
-    if (h->joined_ns < before_ns) handle_fact(t, h, RREF_OWNER_FORGOT, CLV_NOT_FOUND);
+    if (h->joined_ns < before_ns) handle_event(t, h, RREF_OWNER_FORGOT, CLV_NOT_FOUND);
   }
 }
 
 void clv_rref_handles_fail_lost(clv_rrefs *t, clv_rref_peer *p) {
   for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
-    handle_fact(t, RREF_OF(clv_rref_handle, of_peer, r), RREF_OWNER_LOST, CLV_UNAVAILABLE);
+    handle_event(t, RREF_OF(clv_rref_handle, of_peer, r), RREF_OWNER_LOST, CLV_UNAVAILABLE);
   }
   while (!clv_rref_list_is_empty(&p->children))
-    child_fact(t, RREF_OF(clv_rref_child, of_peer, p->children.next), RREF_CHILD_LOST,
-               CLV_UNAVAILABLE);
+    child_event(t, RREF_OF(clv_rref_child, of_peer, p->children.next), RREF_CHILD_LOST,
+                CLV_UNAVAILABLE);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event fact,
+clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
                                const clv_rref_pass_args *what, clv_err *err) {
   clv_rref_event_args given = {.passing = what, .err = err};
   clv_rref_handle *h = clv_rref_record_find(&t->handles, fork);
   bool failed = h && h->record.state == RREF_FAILED;
-  clv_code code = step_handle(t, h, fact, &given);
+  clv_code code = step_handle(t, h, event, &given);
   if (!given.refused) return code;
   return failed ? clv_fail(err, h->failed->code, "%s", h->failed->text)
                 : clv_fail(err, CLV_NOT_FOUND, "handle %llu is not here, or was released",

@@ -418,10 +418,10 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
 static void stage_groups(const cleave_module *m, const char **names, clv_module_group *groups,
                          clv_module_options *o) {
   if (!m->optimizer) return;
-  o->learns = true;
-  o->final = m->optimizer->final;
+  o->is_trainable = true;
+  o->has_no_revert = m->optimizer->final;
   o->optimizer = m->groups[0]->optim;
-  o->hold_rest = m->hold_rest;
+  o->group0_is_frozen = m->hold_rest;
   o->groups = groups;
   o->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
@@ -476,7 +476,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .tf32 = m->tf32,
-                          .fixed = m->fixed,
+                          .is_frozen_for_good = m->fixed,
                           .frozen_bf16 = m->frozen_bf16,
                           .input_needs_grad = m->input_grads,
                           .in_flight = m->in_flight,

@@ -89,7 +89,7 @@ def devices_are_listed():
         assert cpu["device"] == "cpu" and cpu["cores"] >= 1, cpu
         assert cuda == {"device": "cuda:0", "name": 'Test "card"', "memory_bytes": 141 << 30, "capability": "9.0",
                         "libraries": "/a b:/c"}, cuda
-        for device, code, why in (("cuda:1", 3, "device cuda:1: this host has 1 device of NVIDIA"),
+        for device, code, why in (("cuda:1", 3, "device cuda:1: this host has only 1 NVIDIA device"),
                                   ("cuda", 0, ""), ("cuda:0", 0, ""), ("auto", 0, "")):
             devices(config + f"device: {device}\n")
             done = run(WORKER, "check", "--config", FILE)

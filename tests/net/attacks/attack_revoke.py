@@ -53,7 +53,7 @@ def identity_removed_during_a_run_is_stopped():
         at = time.monotonic()
         reload(ALLOW.replace("spiffe://test/other", "spiffe://test/nobody"))
         said = r.process.stdout.read()
-        assert r.process.wait(60 * SLOW) != 0 and "may not take part any more" in said, said
+        assert r.process.wait(60 * SLOW) != 0 and "is no longer allowed" in said, said
         gone = time.monotonic() - at
     flood = [sys.executable, os.path.join(HERE, "attack_connections.py"), "flood", str(cluster.ports[0]), cluster.certs,
              "other", "300", ""]

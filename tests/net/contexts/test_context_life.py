@@ -94,7 +94,7 @@ def call_error_fails_its_consumers_on_every_worker():
         w1.send(call(33, 445, 9, [(1, True)]))
         w1.send(deliver(33, 445))
         f = two.recv(w1, pb.VALUE, message=445)
-        assert f.failure.code == 5 and "module 9 is not here" in f.failure.text, f
+        assert f.failure.code == 5 and "module 9 is not loaded at this node" in f.failure.text, f
         w2.send(prepare(33, 1, [(441, 1, False, [])]))
         f = two.recv(w2, pb.ABORT, context=33)
         assert "module 0 expects input 0" in f.failure.text, f
@@ -180,7 +180,7 @@ def invalid_frames_are_refused_and_the_session_continues():
         w.send(call(60, 800, 0, [(1, True)]))  # the same id again
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 6
         w.send(pb.Frame(kind=pb.ENDED, context=60, message=5))  # for a master to hear
-        assert "has no place here" in w.recv(pb.ERROR, reply_to=5).failure.text
+        assert "does not handle" in w.recv(pb.ERROR, reply_to=5).failure.text
         w.send(frame(pb.VALUE, raw(x), [N, D], context=60, message=800))
         assert w.recv(pb.ERROR, reply_to=800).failure.code == 9
         w.send(call(60, 801, 0, [(801, True)]))  # waits for itself until the context ends
@@ -188,7 +188,7 @@ def invalid_frames_are_refused_and_the_session_continues():
         w.send(deliver(60, 802))
         assert "has 1 input, not 2" in w.recv(pb.VALUE, message=802).failure.text
         for context, phase, calls, text in (
-                (61, 1, [(900, 1, False, [])], "call 900 is not here"),
+                (61, 1, [(900, 1, False, [])], "call 900 is not known at this node"),
                 (62, 1, [(801, 1, False, [(3, 1, 0, 0)])], "input 3 of call 801"),
                 (63, 1, [(801, 0, True, [])], "12 elements; a root is a scalar"),
                 (64, 1, [(801, 1, False, []), (801, 1, False, [])], "named twice")):
@@ -204,7 +204,7 @@ def invalid_frames_are_refused_and_the_session_continues():
         assert "its gradient f32 [3]" in w.recv(pb.ABORT, context=65).failure.text
         w.send(call(66, 801, 0, [(1, True, raw(x), [N, D])]))
         w.send(gradient(66, 1, 1, raw(x), [N, D]))
-        assert "1, which is no call here" in w.recv(pb.ABORT, context=66).failure.text
+        assert "1, which no call of this node computes" in w.recv(pb.ABORT, context=66).failure.text
         w.send(call(67, 801, 0, [(1, True, raw(x), [N, D])], training=False))
         w.send(prepare(67, 1, [(801, 0, True, [])]))
         assert "without TRAINING" in w.recv(pb.ABORT, context=67).failure.text

@@ -70,7 +70,7 @@ def failed_call_counts_as_a_completed_position():
         at_position(w, 1, 12, 2, module=9)
         at_position(w, 1, 11, 1)
         values(w, 11)
-        assert "module 9 is not here" in failure_of(w, 12).text
+        assert "module 9 is not loaded at this node" in failure_of(w, 12).text
         values(w, 13)
         at_position(w, 1, 14, 4, sent=False)
         at_position(w, 1, 15, 5)
@@ -90,7 +90,7 @@ def call_at_a_completed_position_fails():
         values(w, 11, 12)
         at_position(w, 1, 13, 1, module=1)
         f = failure_of(w, 13)
-        assert f.code == 9 and f.text == "position 1 is over: 2 are done" and f.hop == "module 1", f
+        assert f.code == 9 and f.text == "position 1 is over: 2 positions are done" and f.hop == "module 1", f
         at_position(w, 1, 14, 3)  # the context goes on
         values(w, 14)
         w.send(steps_at(1, 2))
@@ -447,10 +447,10 @@ def failed_context_runs_no_more_positions():
         at_position(w, 1, 12, 3)
         values(w, 11)
         w.send(prepare(1, 1, [needed(99)]))
-        aborted(w, 5, "call 99 is not here")
+        aborted(w, 5, "call 99 is not known at this node")
         row_of_gradient(w, 1, 1, 11, ROW)
         w.send(steps_at(1, 4))
-        aborted(w, 5, "call 99 is not here")  # said again
+        aborted(w, 5, "call 99 is not known at this node")  # said again
         nothing_else(w)
         end(w, 1)
         settled(w, contexts=0, values=0, calls_waiting=0)

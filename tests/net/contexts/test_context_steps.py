@@ -124,8 +124,8 @@ def invalid_step_fails_the_context():
     group = pb.ParamGroup(optimizer=SGD["optimizer"], params=["0.bias"])
     for fields, step, code, part in (
             (dict(optimizer=pb.Optimizer()), steps_at(1, 1), 5, "has no optimiser"),
-            (SGD, steps_at(1, 1, module=5), 5, "module 5 is not here"),
-            (SGD, steps_at(1, 1, module=ALL), 5, "module 255 is not here"),
+            (SGD, steps_at(1, 1, module=5), 5, "module 5 is not loaded at this node"),
+            (SGD, steps_at(1, 1, module=ALL), 5, "module 255 is not loaded at this node"),
             (dict(SGD, groups=[group]), steps_at(1, 1), 9, "1 learning rate for 2 groups")):
         with linear(**fields) as w:
             w.send(step)
@@ -144,7 +144,7 @@ def step_before_its_weight_gradients_fails_the_context():
         values(w, 11)
         w.send(prepare(1, 1, [needed(11)]))
         gradients_come(w, 1, 1, {11: [1.0] * D})
-        aborted(w, 9, "module 0 is to step before the gradients of its parameters")
+        aborted(w, 9, "module 0 cannot step before the gradients of its parameters")
         assert weights(w) == before and gradients(w, 0, 1) == {}
 
 

@@ -130,7 +130,7 @@ def write_to_a_shared_base_is_refused():
         before = answer(s)
         for f in (put("base.bias", [WIDE]), put("base.weight", [WIDE], 0)):
             code, text = refused(s, f)
-            assert code == DENIED and "is only read" in text, (code, text)
+            assert code == DENIED and "is read-only" in text, (code, text)
         assert answer(s, 2) == answer(other) == before
         s.send(put("head.bias", [D]))
         s.recv(pb.STATE_DONE)

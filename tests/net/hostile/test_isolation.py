@@ -134,7 +134,7 @@ def status_shows_a_tenant_only_its_own_sessions():
         assert SECRET.encode() in raw and sid in raw and all_.last_error.text, all_
         ours, raw = told_to("heavy")
         assert "quota" in ours.last_error.text and SECRET.encode() in raw and b"light" not in raw, ours
-        assert "module 7 is not here" in ours.sessions[0].last_error.text, ours
+        assert "module 7 is not loaded at this node" in ours.sessions[0].last_error.text, ours
 
 
 @suite.test

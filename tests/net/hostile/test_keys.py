@@ -174,7 +174,7 @@ def earlier_attempt_is_refused_after_a_newer_one():
     session = os.urandom(16)
     with Caller(liar.cluster.ports[0], liar.cluster.certs) as c:
         old, new = c.open(session, epoch=5), c.open(session, epoch=6)
-        refused("attempt 5 of this session, whose attempt 6 has been here", epoch=5)
+        refused("attempt 5 of this session is refused: attempt 6, a newer one", epoch=5)
         refused("another configuration", epoch=6, config_digest=bytes(31) + b"x")
         try:
             old.close()
@@ -185,7 +185,7 @@ def earlier_attempt_is_refused_after_a_newer_one():
         new.close()
     liar.cluster.workers[0].stop()
     liar.cluster.restart(0)
-    refused("attempt 5 of this session, whose attempt 6 has been here", epoch=5)
+    refused("attempt 5 of this session is refused: attempt 6, a newer one", epoch=5)
 
 
 @suite.test
@@ -205,7 +205,7 @@ def each_resume_increments_the_attempt_number():
     with open(path, "w") as f:
         json.dump({**run, "epoch": 1}, f)  # as if an old copy of the folder went on
     done = train("--resume", "--set", "train.max_steps=9")
-    assert done.returncode != 0 and "attempt 2 of this session, whose attempt 3 has been" in done.stderr, done
+    assert done.returncode != 0 and "attempt 2 of this session is refused: attempt 3, a newer" in done.stderr, done
 
 
 liar.main(suite)

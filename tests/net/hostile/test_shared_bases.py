@@ -144,7 +144,7 @@ def r6_36_write_to_a_shared_base_is_refused():
         all_of_it, part = lambda: put("base.bias", [WIDE]), lambda: put("base.weight", [WIDE], 0)
         for f in (all_of_it(), part()):
             code, text = refused(s, f)
-            assert code == DENIED and "is only read" in text, (code, text)
+            assert code == DENIED and "is read-only" in text, (code, text)
         assert answer(s, 2) == before
         assert refused(private, part())[0] == 0
         assert refused(private, pieces("base.weight"))[0] == DENIED

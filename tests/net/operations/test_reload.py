@@ -62,7 +62,7 @@ def removed_identity_is_cut_off_until_restored():
         except grpc.RpcError as e:
             assert e.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED), e
         said = r.process.stdout.read()
-        assert r.process.wait(60 * SLOW) != 0 and "spiffe://test/guest may not take part any more" in said, said
+        assert r.process.wait(60 * SLOW) != 0 and "spiffe://test/guest is no longer allowed" in said, said
     until(lambda: "close session=guest" in cluster.workers[0].text())
     reload()
     assert answers("guest")

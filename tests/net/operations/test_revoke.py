@@ -123,7 +123,7 @@ def doctor_reports_the_crl_expiry():
     master("certs", "revoke", "--dir", cluster.certs, "--days", "3")
     done = run(MASTER, "doctor", path, cwd=cluster.dir)
     assert re.search("FAIL  revoked certificates.*[23] more days", done.stdout), done.stdout
-    hup(0, "the list of tls.crl ends in 7[12] hours")
+    hup(0, "the list of tls.crl expires in 7[12] hours")
 
 
 if pyclient.MISSING:

@@ -201,7 +201,7 @@ def errors_are_shown_only_to_their_owner_and_observers():
                                           call=pyclient.pb.Call(args=[pyclient.pb.Arg(value=1)])))
     other.lanes[0].send(pyclient.pb.Frame(kind=pyclient.pb.DELIVER, context=9, message=99))
     told = until(lambda: sessions(look(*EYE, code=4), "w1")["idle"]["last_error"])
-    assert "module 77 is not here" in told["text"] and told["age_s"] < 20 * SLOW, told
+    assert "module 77 is not loaded at this node" in told["text"] and told["age_s"] < 20 * SLOW, told
     assert "module 77" not in status("--json", code=4)
 
 

@@ -260,7 +260,7 @@ def damaged_cache_row_ends_the_run_and_is_resent():
         f.seek(8192 + 5)
         f.write(b"\xff" * (OUT * 4 * RECORDS - 10))
     code, out, err = r.rest()
-    assert code == 1 and "has other bytes than were kept" in err, (code, err)
+    assert code == 1 and "is damaged in the cache" in err, (code, err)
     assert not cluster.files()
     again = run(MASTER, "train", r.session, "--resume", "--max-steps", "120", cwd=cluster.dir)
     assert again.returncode == 0, again.stderr

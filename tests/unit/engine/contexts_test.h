@@ -67,7 +67,7 @@ static inline void engine_begin(engine *w, uint64_t seed) {
                           .next_message = &w->next_message,
                           .modules = w->modules,
                           .executor = seed ? &w->executor : NULL,
-                          .walked = w->walked};
+                          .transition_counts = w->walked};
   assert_ok(clv_contexts_new(&env, &w->contexts, &err));
 }
 

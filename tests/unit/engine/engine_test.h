@@ -44,7 +44,7 @@ static inline clv_module_options stage_of(clv_graph *graph, uint32_t index) {
                               .backend = clv_backend_ref(),
                               .threads = 1,
                               .optimizer = {.kind = CLV_OPTIM_SGD, .lr = 0.1},
-                              .learns = true,
+                              .is_trainable = true,
                               .in_flight = 1};
 }
 

@@ -157,7 +157,7 @@ static void oldest_idle_packed_plans_are_evicted(void **state) {
   assert_ptr_equal(at_work->plan, its);
   int64_t kept[KEPT_PLANS + 1], want[] = {1, 2, 57, 58, 59};
   uint64_t bytes = 0, used = clv_account_used(f.account, CLV_QUOTA_BYTES);
-  for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].paid;
+  for (int i = 0; i < m->n_plans; i++) bytes += m->plans[i].charged_bytes;
   for (int i = 0; i < m->n_plans; i++) kept[i] = m->plans[i].batch[0];
   for (int i = 0; i <= KEPT_PLANS; i++) {
     bool found = false;

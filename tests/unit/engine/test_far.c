@@ -335,9 +335,9 @@ static void shared_weight_of_another_device_is_refused(void **state) {
   const clv_backend *device = far_device(clv_backend_ref(), 0);
   clv_module_options o = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), 0);
   o.backend = device;
-  o.fixed = true;
-  o.frozen = o.lent = names;
-  o.n_frozen = o.n_lent = 1;
+  o.is_frozen_for_good = true;
+  o.frozen = o.shared_params = names;
+  o.n_frozen = o.n_shared_params = 1;
   assert_ok(clv_module_new(&o, &m, &err));
   const clv_backend *homes[] = {NULL, far_device(clv_backend_ref(), 1), device};
   gone = 0;

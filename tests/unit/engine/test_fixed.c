@@ -44,7 +44,7 @@ static void start(fixture *f, bool fixed) {
       .kind = CLV_OPTIM_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
   so.frozen = weight;
   so.n_frozen = 1;
-  so.fixed = fixed;
+  so.is_frozen_for_good = fixed;
   assert_ok(clv_module_new(&so, &m, &err));
   assert_ok(clv_node_add_module(f->node, m, &err));
 }

@@ -41,7 +41,7 @@ static void invalid_parameter_groups_are_refused(void **state) {
   (void)state;
   refused(groups, 2, NULL, CLV_EXISTS, "'0.bias' is in groups 1 and 2");
   refused(groups, 1, "0.bias", CLV_INVALID, "'0.bias' of group 1 does not learn");
-  refused(groups, CLV_WIRE_GROUPS + 1, NULL, CLV_INVALID, "16 groups beside the first");
+  refused(groups, CLV_WIRE_GROUPS + 1, NULL, CLV_INVALID, "16 parameter groups after the first");
   groups[0] = group_of(twice, 2);
   refused(groups, 1, NULL, CLV_EXISTS, "'0.weight' is in groups 1 and 1");
   groups[0] = group_of(wrong, 2);
@@ -95,7 +95,7 @@ static void add_stage(fixture *f, uint32_t i, const clv_module_group *group) {
   clv_module_options so = options_of(i);
   so.groups = group;
   so.n_groups = i > 0;
-  so.hold_rest = i == 2;
+  so.group0_is_frozen = i == 2;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(f->node, module, &err));
 }

@@ -33,7 +33,7 @@ static void add_module(world *w, uint32_t index, bool final) {
   clv_err err = {0};
   clv_module_options so = stage_of(graph_of(CLV_OP_LINEAR, ROWS, COLUMNS), index);
   clv_module *module;
-  so.final = final;
+  so.has_no_revert = final;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(w->node, module, &err));
 }

@@ -161,7 +161,7 @@ static void unsendable_retained_value_is_reported(void **state) {
   clv_module_options so = stage_of(graph_of(CLV_OP_TANH, 1, columns), 0);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   (void)state;
-  so.learns = false;
+  so.is_trainable = false;
   assert_ok(clv_module_new(&so, &module, &err));
   assert_ok(clv_node_add_module(w.node, module, &err));
   assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(1, columns), &x, &err));
@@ -179,7 +179,7 @@ static void unsendable_retained_value_is_reported(void **state) {
   assert_ok(clv_packet_value(w.pool, CONTEXT, VALUE, "", x, &p, &err));
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
-  assert_int_equal(w.node->contexts->mistake.code, CLV_OK);
+  assert_int_equal(w.node->contexts->impossible_event.code, CLV_OK);
   assert_int_equal(w.n_sent, 2);
   assert_int_equal(w.sent[0].kind, CLV_ENDED);
   assert_int_equal(w.sent[0].step, 2);

@@ -65,11 +65,11 @@ static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) 
           (unsigned long long)context, (unsigned long long)id, c ? contexts[c->state] : "none",
           c ? passes[c->pass] : "", late);
   for (const clv_value *v = c ? c->values : NULL; v; v = v->next)
-    fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state], v->maker ? " " : "",
-            v->maker ? calls[v->maker->progress] : "");
+    fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state],
+            v->producer ? " " : "", v->producer ? calls[v->producer->progress] : "");
   fprintf(log, "; steps");
   for (uint32_t i = 0; i < TEST_MODULES; i++)
-    fprintf(log, " %llu", (unsigned long long)w->contexts->queues[i].snapshot_of);
+    fprintf(log, " %llu", (unsigned long long)w->contexts->queues[i].revertible_context);
   fprintf(log, "\n");
 }
 
@@ -539,7 +539,7 @@ static void check_step(clv_state_machine machine, uint32_t state, uint32_t fact)
 static uint32_t count_wrong(const walk *all, clv_state_machine m) {
   uint32_t wrong = 0;
   for (uint32_t s = 0; s < clv_table_of(m)->n_states; s++)
-    for (uint32_t f = 0; f < clv_table_of(m)->n_facts; f++) {
+    for (uint32_t f = 0; f < clv_table_of(m)->n_events; f++) {
       check_step(m, s, f);
       wrong += !is_right(all, m, s, f);
     }
@@ -602,14 +602,14 @@ static void on_mistake(engine *w, clv_result *r) {
   const clv_frame *f = &r->packet->frame;
   assert_int_equal(f->kind, CLV_ABORT);
   assert_int_equal(f->failure.code, CLV_INTERNAL);
-  assert_non_null(strstr(f->failure.text, "which cannot be"));
+  assert_non_null(strstr(f->failure.text, "is impossible for a"));
   assert_non_null(strstr(f->failure.text, clv_table_of(*(clv_state_machine *)w->user)->name));
   clv_packet_free(r->packet);
 }
 
 /* A fact that has no cell, about a context with a call that has run. */
 static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) {
-  clv_context_call *k = c->values->maker;
+  clv_context_call *k = c->values->producer;
   if (machine == MACHINE_CALL) (void)clv_call_on_event(e, k, CALL_BACKWARD_DONE);
   if (machine == MACHINE_PASS) (void)clv_pass_on_event(e, c, PASS_DONE);
   if (machine == MACHINE_STEP) (void)clv_step_on_event(e, MODULE, c->id, STEP_REVERTED);
@@ -618,7 +618,7 @@ static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) 
   assert_int_equal(k->work.state, WORK_IDLE);
   assert_int_equal(e->n_work, 0);
   assert_int_equal(c->pass, PASS_NONE);
-  assert_int_equal(e->queues[MODULE].snapshot_of, 0);
+  assert_int_equal(e->queues[MODULE].revertible_context, 0);
 }
 
 static void impossible_event_fails_context(void **state) {

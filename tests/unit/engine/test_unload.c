@@ -28,7 +28,7 @@ static clv_code add_wide(fixture *f, clv_op op, uint32_t index, uint32_t generat
   clv_module_options o = stage_of(graph_of(op, BATCH, width), index);
   o.generation = generation;
   o.optimizer.momentum = 0.9;
-  o.learns = op == CLV_OP_LINEAR;
+  o.is_trainable = op == CLV_OP_LINEAR;
   assert_ok(clv_module_new(&o, &module, &err));
   return clv_node_add_module(f->node, module, &err);
 }

@@ -128,7 +128,8 @@ static void do_settle(node *n) { clv_rrefs_settle(n->t, REF, n->v, NULL, n->now)
 static void do_fail(node *n) { clv_rrefs_settle(n->t, REF, NULL, &failure, n->now); }
 
 static void do_use(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER, .early = true});
+  receive(n, OTHER,
+          (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER, .is_before_join = true});
 }
 static void do_use_known(node *n) {
   receive(n, OWNER, (clv_rref_message){.kind = CLV_RREF_USE, .owner = OWNER});
@@ -151,7 +152,8 @@ static void do_fetched(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD});
 }
 static void do_fetched_early(node *n) {
-  receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD, .early = true});
+  receive(n, OTHER,
+          (clv_rref_message){.kind = CLV_RREF_FETCH, .fork = CHILD, .is_before_join = true});
 }
 static void do_deleted(node *n) {
   receive(n, OTHER, (clv_rref_message){.kind = CLV_RREF_DELETE, .fork = CHILD});

@@ -44,7 +44,7 @@ static void host_without_devices_resolves_auto_to_cpu(void **state) {
   assert_ptr_equal(backend_of(&v, ""), cpu);
   assert_ptr_equal(backend_of(&v, "auto"), cpu);
   assert_ptr_equal(backend_of(&v, "cpu"), cpu);
-  refused(&v, "far:0", "no device 'far:0' here, only cpu");
+  refused(&v, "far:0", "this worker has no device 'far:0', only cpu");
   clv_service_close_devices(&v);
 }
 

@@ -39,7 +39,7 @@ static void older_epoch_is_refused_after_a_restart(void **state) {
   clv_epochs_free(e);
   e = opened(folder); /* the worker was started again */
   assert_int_equal(enter(e, "spiffe://a/m", 1, 2, 1, &changed), CLV_PRECONDITION);
-  assert_non_null(strstr(err.text, "attempt 2 of this session, whose attempt 3 has been here"));
+  assert_non_null(strstr(err.text, "attempt 2 of this session is refused: attempt 3, a newer one"));
   assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 1, &changed), CLV_OK);
   assert_false(changed);
   assert_int_equal(enter(e, "spiffe://a/m", 1, 3, 2, &changed), CLV_PRECONDITION);
