@@ -33,7 +33,7 @@ static clv_code mark_lent(clv_module *m, const clv_module_options *o, clv_err *e
     if (!p || !p->frozen || !o->fixed)
       return clv_fail(err, CLV_INVALID, "'%s' of module %u cannot be lent to it", o->lent[i],
                       m->o.index);
-    p->lent = true;
+    p->is_shared = true;
   }
   if (!o->n_lent) return CLV_OK;
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof(clv_tensor *), &m->lent, err));
@@ -113,7 +113,7 @@ static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
 /* All that shapes tell is charged before the first byte of it is taken: what does not fit costs its
  * host nothing. */
 static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
-  size_t state = m->params->total_bytes + m->params->lent_bytes;
+  size_t state = m->params->total_bytes + m->params->shared_bytes;
   if (state > SIZE_MAX / 8)
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
   CLV_TRY(count(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
@@ -181,7 +181,7 @@ static bool is_in_reach(const clv_module *m, const clv_tensor *t) {
 clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tensor *t,
                                      clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
-  if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
+  if (!p || !p->is_shared || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
       !is_in_reach(m, t))
     return clv_fail(err, CLV_INVALID, "module %u is lent another '%s'", m->o.index, param);
   size_t i = (size_t)(p - m->params->list);
@@ -193,7 +193,7 @@ clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tenso
 
 clv_code clv_module_check_complete(const clv_module *m, clv_err *err) {
   for (int i = 0; i < m->params->n; i++)
-    if (m->params->list[i].lent && !m->lent[i])
+    if (m->params->list[i].is_shared && !m->lent[i])
       return clv_fail(err, CLV_INTERNAL, "module %u was lent no '%s'", m->o.index,
                       m->params->list[i].name);
   return CLV_OK;
@@ -337,7 +337,7 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .split_backward = input_grads || !alone,
                          .transient_weights = (training && alone) || m->lent,
                          .records = m->records,
-                         .lent = m->lent_at};
+                         .shared_params = m->lent_at};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
@@ -392,7 +392,7 @@ static clv_code place_for_plan(clv_module *m, clv_module_plan **ret, clv_err *er
     idle++;
   }
   bool full = !empty && m->n_plans == MAX_PLANS;
-  if (oldest && (full || (m->graph->joins && idle >= KEPT_PLANS))) {
+  if (oldest && (full || (m->graph->has_per_input_batches && idle >= KEPT_PLANS))) {
     forget_plan(m, oldest);
     empty = oldest;
   }
@@ -503,6 +503,6 @@ clv_code clv_module_warm_up(clv_module *m, int64_t batch, clv_err *err) {
   int64_t n[CLV_MAX_INPUTS] = {0};
   for (int i = 0, input = 0; i < m->graph->n_nodes; i++)
     if (m->graph->nodes[i].op == CLV_OP_INPUT)
-      n[input++] = m->graph->joins ? m->graph->nodes[i].shape.dim[0] : batch;
+      n[input++] = m->graph->has_per_input_batches ? m->graph->nodes[i].shape.dim[0] : batch;
   return clv_module_plan_for(m, n, true, m->o.input_needs_grad, &p, err);
 }

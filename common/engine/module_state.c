@@ -25,13 +25,14 @@ uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
 
 static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
   const clv_param *p = &m->params->list[index];
-  *ret = (clv_state_item){.dtype = p->dtype,
-                          .shape = p->shape,
-                          .bytes = p->bytes,
-                          .data = p->lent ? m->lent[index]->data : (char *)m->block + p->offset,
-                          .backend = m->o.backend,
-                          .lent = p->lent,
-                          .withheld = m->withheld && m->withheld[index]};
+  *ret =
+      (clv_state_item){.dtype = p->dtype,
+                       .shape = p->shape,
+                       .bytes = p->bytes,
+                       .data = p->is_shared ? m->lent[index]->data : (char *)m->block + p->offset,
+                       .backend = m->o.backend,
+                       .lent = p->is_shared,
+                       .withheld = m->withheld && m->withheld[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }
 

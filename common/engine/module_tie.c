@@ -40,7 +40,8 @@ static clv_code take_from(clv_module *m, clv_tie *t, const clv_module *owner, cl
                     "module %u has no parameter of '%s' that could be '%s' of %u", owner->o.index,
                     name, t->param.name, m->o.index);
   CLV_TRY(check_place(m, owner, t, err));
-  t->param.elsewhere = of->lent ? owner->lent[of->index]->data : (char *)owner->block + of->offset;
+  t->param.owner_data =
+      of->is_shared ? owner->lent[of->index]->data : (char *)owner->block + of->offset;
   t->param.offset = of->offset;
   t->param.frozen = of->frozen;
   t->param.fixed = of->fixed;
@@ -52,11 +53,11 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
   CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof(clv_module *), &m->owners, err));
   for (int i = 0; i < p->n_ties; i++) {
     clv_tie *t = &p->ties[i];
-    clv_module *owner = t->of < 0 ? given(m, o, t) : m;
+    clv_module *owner = t->owner_index < 0 ? given(m, o, t) : m;
     if (!owner)
       return clv_fail(err, CLV_INVALID, "module %u: '%s' is tied to '%s', which is not here",
                       m->o.index, node_of(m, t), m->graph->nodes[t->param.node].tied);
-    if (t->of < 0) CLV_TRY(take_from(m, t, owner, err));
+    if (t->owner_index < 0) CLV_TRY(take_from(m, t, owner, err));
     m->owners[i] = owner;
     if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
   }

@@ -227,7 +227,8 @@ static void phases_out_of_order_are_refused(void **state) {
   forward(&r, c);
   assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_PRECONDITION,
                "backward_weight after backward_input");
-  assert_fails(BACK(r, c, nowhere), CLV_INVALID, "gradient of input 'input' has nowhere to go");
+  assert_fails(BACK(r, c, nowhere), CLV_INVALID,
+               "no buffer is given for the gradient of input 'input'");
   assert_ok(BACK(r, c, r.din));
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "is after backward_input");
   assert_ok(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err));
