@@ -214,8 +214,8 @@ of("worker/service/artifact.c", PRETRAINED_NET,
 # ---- bases that several sessions share -----------------------------------------------------------
 BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared_bases.py"
 of("worker/store/bases.c", BASES,
-   an_owner_does_not_matter=("static bool matches_layer(", "&& strcmp(x->owner, key->owner) == 0", ""),
-   an_artifact_does_not_matter=("static bool matches_layer(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
+   an_owner_does_not_matter=("static bool is_meant(", "&& strcmp(x->owner, key->owner) == 0", ""),
+   an_artifact_does_not_matter=("static bool is_meant(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
    a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
    a_base_stays_for_ever=("static bool leave(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
    what_was_not_filled_is_full=("static clv_code fill_it(", "code == CLV_OK ? FULL : EMPTY", "FULL"),

@@ -262,7 +262,8 @@ static void write_section(writer *w, const clv_row *row, const char *base) {
   w->out->data[after] = '\0';
 }
 
-/* Writes a layer on one line, and any other entry with a line for each key. */
+/* True for a list of layers. write_layer writes each of its entries on one line, because this reads
+ * best; other entries have a line for each key. */
 static bool is_layers(const clv_row *row) {
   const char *tail = strrchr(row->path, '.');
   return tail && strcmp(tail, ".layers") == 0;

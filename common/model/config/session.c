@@ -292,7 +292,7 @@ static clv_code check_optimizer(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Checks train.accumulate, which runs micro-batches one after another. */
+/* Applies train.accumulate: as many micro-batches, of which only one is in flight at a time. */
 static clv_code set_accumulation(clv_session_config *c, clv_err *err) {
   uint64_t parts = c->train.accumulate;
   if (parts == 1) return CLV_OK;
@@ -343,8 +343,9 @@ static const clv_format_row *format_of(const clv_session_config *c) {
   return clv_format_row_of(c->data.format);
 }
 
-/* Checks data.inputs for formats that have fixed names of inputs. */
-static clv_code settle_input_names(clv_session_config *c, clv_err *err) {
+/* Checks data.inputs for formats with fixed names of inputs, and sets the names if none are given.
+ */
+static clv_code set_input_names(clv_session_config *c, clv_err *err) {
   const clv_format_row *f = format_of(c);
   clv_data_config *d = &c->data;
   char names[80];
@@ -387,7 +388,7 @@ static clv_code check_as_they_are(const clv_session_config *c, clv_err *err) {
 
 static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  CLV_TRY(settle_input_names(c, err));
+  CLV_TRY(set_input_names(c, err));
   if (d->inputs.n && !(format_of(c)->takes & CLV_KEY_INPUTS))
     return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
                    format_of(c)->name);
@@ -445,7 +446,8 @@ static clv_code check_images(const clv_session_config *c, clv_err *err) {
   return what ? fail_at(c, d->images.pos, err, "data.images: %s", what) : CLV_OK;
 }
 
-/* ": documents are grouped by their files, images by ..." */
+/* Fails for a format without data.validation.group, and says how its records are grouped:
+ * ": documents are grouped by their files, images by ...". */
 static clv_code refuse_group(const clv_session_config *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes others = {0};
   char formats[80];
@@ -461,7 +463,8 @@ static clv_code refuse_group(const clv_session_config *c, clv_err *err) {
                  others.len ? others.data : "");
 }
 
-/* Checks data.validation.group, which is needed if the records do not name their groups. */
+/* Checks data.validation.group, which is needed if the records do not name their groups. Of arrays
+ * it is a file, whose path is completed by data.root. */
 static clv_code check_groups(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
   const clv_format_row *f = format_of(c);

@@ -146,7 +146,8 @@ static void invalid_ties_are_refused(void **state) {
   assert_fails(clv_graph_tie(g, square, "3", false, err), CLV_INVALID, "which is tied to 0");
   assert_fails(clv_graph_tie(g, square, "far", false, err), CLV_INVALID, "no layer has that name");
   assert_fails(clv_graph_tie(g, head, "", true, err), CLV_INVALID, "a name has 1 to 63 characters");
-  assert_fails(clv_graph_tie(g, 1, "4", true, err), CLV_INVALID, "layer 0 is tied, and layer 3");
+  assert_fails(clv_graph_tie(g, 1, "4", true, err), CLV_INVALID,
+               "layer 0 is to be tied, but layer 3");
 }
 
 int main(void) {
