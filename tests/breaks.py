@@ -39,12 +39,12 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
    a_layer_may_be_read_by_nobody=("static bool is_read", "return node == g->output;", "return node <= g->output;"),
-   inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = node_called(", "in[n - 1 - i] = node_called("),
-   a_layer_may_read_itself=("static bool comes_later", "return true;", "return false;"),
-   records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->joins", "g->n_nodes"))
+   inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
+   a_layer_may_read_itself=("static bool is_layer_name", "return true;", "return false;"),
+   records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->has_per_input_batches", "g->n_nodes"))
 of("common/model/graph/slice.c", "tests/net/training/test_graphs.py",
-   values_of_a_cut_are_one_value=("static clv_code take_apart", "part.start = part.stop;", ";"),
-   what_only_passes_is_lost=("static bool crosses", "n->layer < layers", "n->layer + 1 == layers"))
+   values_of_a_cut_are_one_value=("static clv_code split_crossing", "part.start = part.stop;", ";"),
+   what_only_passes_is_lost=("static bool is_crossing", "n->layer < layers", "n->layer + 1 == layers"))
 of("master/train/stage_inputs.c", "tests/net/training/test_inputs.py",
    every_input_is_the_first=("clv_tensor *clv_batch_input", "batch->inputs[k]", "batch->inputs[k - k]"))
 of("master/train/steps.c", "tests/net/training/test_inputs.py",
@@ -120,10 +120,10 @@ of("common/net/fair/account.c", "tests/unit/fair/test_account",
 # ---- adapters ------------------------------------------------------------------------------------
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
    any_end_of_a_name_is_a_target=("static bool is_target(", "n == len || name[n - len - 1] == '.'", "true"),
-   rslora_scales_as_lora=("static clv_code low_rank(", "l->rslora ? sqrt((double)l->r) : (double)l->r", "(double)l->r"),
-   readers_read_the_bare_layer=("static clv_code copy_node(", "adapt(w, n, in[0], at, err)", "adapt(w, n, in[0], &(int){*at}, err)"),
-   other_stages_get_adapters=("static bool is_meant(", "&& n->layer >= w->first", ""),
-   b_is_drawn=("static clv_code low_rank(", "whole(CLV_ATTR_INIT_ZERO, 1)", "whole(CLV_ATTR_INIT_ZERO, 0)"))
+   rslora_scales_as_lora=("static clv_code add_adapter(", "l->rslora ? sqrt((double)l->r) : (double)l->r", "(double)l->r"),
+   readers_read_the_bare_layer=("static clv_code copy_node(", "add_adapter_sum(w, n, in[0], at, err)", "add_adapter_sum(w, n, in[0], &(int){*at}, err)"),
+   other_stages_get_adapters=("static bool is_in_range(", "&& n->layer >= w->first", ""),
+   b_is_drawn=("static clv_code add_adapter(", "whole(CLV_ATTR_INIT_ZERO, 1)", "whole(CLV_ATTR_INIT_ZERO, 0)"))
 of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!trains_any(", "if (false && !trains_any("))
@@ -132,7 +132,7 @@ of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
    zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
 FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
-   what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; put(p, true, true, &at);", "put(p, true, true, &at); p->trainable_bytes = at;"))
+   what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; reassign_offsets(p, true, true, &at);", "reassign_offsets(p, true, true, &at); p->trainable_bytes = at;"))
 of("common/engine/module_memory.c", FIXED,
    fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);", ""))
 of("common/engine/module_state.c", FIXED,
@@ -140,7 +140,7 @@ of("common/engine/module_state.c", FIXED,
 of("master/train/state.c", "tests/net/training/test_lora.py",
    moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
 of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
-   a_pattern_is_any_end_of_a_name=("static bool is_meant(", "n == len || layer[n - len - 1] == '.'", "true"),
+   a_pattern_is_any_end_of_a_name=("static bool matches_layer(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code must_be_off(", "if (off) return CLV_OK;", "if (off || key) return CLV_OK;"),
    keys_of_others_are_skipped=("static clv_code read_pair(", "if (off) return CLV_OK;", "return CLV_OK;"),
    a_start_changes_the_base_in_silence=("static clv_code take_start(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
@@ -230,7 +230,7 @@ of("worker/service/load_module.c", BASES_NET,
    every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->fixed", "|| true"),
    fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
-   what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
+   what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/node_frames.c", BASES_NET,
    pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_check_readable(m, &item, err));", ""),
    a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.is_withheld", ""))
@@ -515,14 +515,14 @@ of("common/engine/context_free.c", SIMULATED,
 of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
    any_layer_is_divided=("clv_code clv_divide_check_node", "n->op != CLV_OP_LINEAR", "false"),
    a_remainder_is_lost=("clv_code clv_divide_check_node", "extent % n_parts", "false"),
-   glue_has_a_layers_key=("static clv_code glue", "name, CLV_GLUE_LAYER,", "name, 0,"),
-   the_last_part_is_added_first=("static clv_code sum", "(int)k;", "(int)(v->d->n_parts - k);"),
+   glue_has_a_layers_key=("static clv_code add_glue_node", "name, CLV_GLUE_LAYER,", "name, 0,"),
+   the_last_part_is_added_first=("static clv_code join_sum", "(int)k;", "(int)(v->d->n_parts - k);"),
    each_part_adds_the_bias=("static clv_code add_rows", "attrs.bias = false;", ""))
 of("master/api/extra/parallel_state.c", "tests/unit/api/test_parallel",
    a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
    only_the_first_part_is_read=("static cleave_status take_module", "part_of(p, i)", "0"))
 of("master/api/extra/parallel.c", "tests/unit/api/test_parallel",
-   a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->spread ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->spread ? NULL : p->name", "p->name")],
+   a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->is_sharded ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->is_sharded ? NULL : p->name", "p->name")],
    parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
    a_glob_that_means_nothing_passes=("static cleave_status check_frozen", "if (!any)", "if (false)"))
 of("common/engine/node_links.c", SIMULATED + "0",
@@ -548,15 +548,15 @@ of("master/api/core/module_load.c", SIMULATED,
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
 of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
-   a_device_is_lent_the_callers_memory=("static char *place_of(", "p->backend->memory && callers", "false"),
-   what_fails_late_is_not_heard=("static clv_code settle(", "if (err) *err = late;", "return CLV_OK;"),
-   what_was_refused_has_no_place=("static clv_code settle(", "return locate(p, s, err);", "break;"),
-   inputs_stay_with_the_caller=("static clv_code take_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
+   a_device_is_lent_the_callers_memory=("static char *kernel_address(", "p->backend->memory && callers", "false"),
+   what_fails_late_is_not_heard=("static clv_code finish_phase(", "if (err) *err = late;", "return CLV_OK;"),
+   what_was_refused_has_no_place=("static clv_code finish_phase(", "return locate(p, s, err);", "break;"),
+   inputs_stay_with_the_caller=("static clv_code stage_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
 of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
-   copies_have_no_room=("static void place_copies(", "p->info.scratch_bytes = p->occasion +", "(void)"),
+   copies_have_no_room=("static void place_copies(", "p->info.scratch_bytes = p->rng_position_offset +", "(void)"),
    copies_stand_on_the_same_place=("static void place_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
 of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
-   refs_kernels_compute_in_a_devices_memory=("static clv_code prepare(", "&& !p->backend->memory", ""))
+   refs_kernels_compute_in_a_devices_memory=("static clv_code prepare_kernel(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
    nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "record_device_error(m, &why);", ";"),
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
@@ -575,7 +575,7 @@ of("common/engine/module_block.c", "tests/unit/engine/test_work",
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
-   sums_begin_with_nothing=("static clv_code begin_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
+   sums_begin_with_nothing=("static clv_code init_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
 of("master/api/core/module.c", "tests/unit/api/test_far",
@@ -647,15 +647,15 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
 
 # ---- gradients that the program gives ------------------------------------------------------------
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
-   an_input_that_wants_a_gradient_reads_nothing=("static bool reads", "any |= nodes[n->in[k]].needs_grad;", ";"),
-   what_no_output_needs_is_read=("static bool reads", "return any && nodes[i].live && nodes[i].has_params;", "return any && nodes[i].has_params;"),
+   an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
+   what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
 of("worker/store/states.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
-   a_mean_over_none_is_left_as_it_was=("static clv_code not_a_number(", "i < k->n_out", "i < k->n_out && !k"),
-   what_nothing_flows_to_keeps_its_gradient=("static clv_code zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
+   a_mean_over_none_is_left_as_it_was=("static clv_code forward_nan(", "i < k->n_out", "i < k->n_out && !k"),
+   what_nothing_flows_to_keeps_its_gradient=("static clv_code weight_zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
@@ -670,7 +670,7 @@ CUDA = "tests/net/training/test_cuda.py"
 of("worker/service/snapshot.c", "tests/net/hostile/test_isolation.py",
    a_tenant_is_told_what_all_have_on_a_device=("static void fill_devices", "out->sees_all ? ", "true ? "))
 of("common/model/graph/plan_memory.c", CUDA,
-   buffers_on_a_device_stand_anywhere=("static size_t room_of", "DEVICE_ALIGN)", "64)"))
+   buffers_on_a_device_stand_anywhere=("static size_t padded_size", "DEVICE_ALIGN)", "64)"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
@@ -693,7 +693,7 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
-   an_occasion_is_baked_into_a_graph=("static clv_code put_occasion(", "if (!p->draws || !p->options.records) return CLV_OK;", "return CLV_OK;"),
+   an_occasion_is_baked_into_a_graph=("static clv_code put_rng_position(", "if (!p->uses_rng_position || !p->options.records) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
    a_graph_writes_the_gradients_of_another_context=("static clv_record_key key_of_phase(", "key.places[SPACE_COUNT + 1] = f->grads;", ""))
 of("kernels/recorder.c", RECORDING,
@@ -721,9 +721,9 @@ of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
    the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.of[i][j] + value", "0 * p.of[i][j] + value"))
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
-   a_relu_hides_what_others_read=("static void try_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
+   a_relu_hides_what_others_read=("static void try_fuse_relu_forward(", "!clv_plan_has_one_reader(p, x) ||", ""))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
-   a_chain_hands_gradients_on_before_others=("static bool extend(", "!keeps_order(p, &more, next) ||", ""))
+   a_chain_hands_gradients_on_before_others=("static bool extend_chain(", "!keeps_gradient_order(p, &more, next) ||", ""))
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
    a_chain_draws_what_its_last_op_would=("static clv_kernel_args args_of(", "q->key_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
@@ -794,7 +794,7 @@ of("common/model/hf/encoder.c", HF_GRAPH,
 of("master/run/run_export.c", HF_SPLIT,
    a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/model/models/hf.c", HF_SPLIT,
-   lengths_are_not_read=("clv_code clv_hf_model_layers(", 'input_called(g, "lengths", -1)', "-1"))
+   lengths_are_not_read=("clv_code clv_hf_model_layers(", 'find_input(g, "lengths", -1)', "-1"))
 
 import breaks_gpu  # as the next ones
 import breaks_guards

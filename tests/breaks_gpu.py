@@ -80,7 +80,7 @@ of("worker/service/artifact.c", DEVICE_BASES_NET,
    strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    a_base_on_a_device_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
-   what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->lent_bytes", "m->params->total_bytes"))
+   what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_base_may_lie_anywhere=("static bool is_copyable_without_host(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
    a_base_goes_while_it_is_read=("static void release_shared_params(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))

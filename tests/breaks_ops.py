@@ -25,9 +25,9 @@ of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
    a_block_adds_its_first_thread_alone=("static __global__ void fold_blocks", "sum = gpu_block_sum(sum);", ";"))
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
-   values_that_stand_for_several_are_links=("static bool can_be", "clv_plan_has_one_shape(p, node) &&", ""))
+   values_that_stand_for_several_are_links=("static bool can_join_chain", "clv_plan_has_one_shape(p, node) &&", ""))
 of("common/model/graph/plan_fuse.c", "tests/unit/graph/test_plan_fuse",
-   sums_of_other_shapes_are_tails=("static void try_relu", "|| !clv_plan_has_one_shape(p, x)", ""))
+   sums_of_other_shapes_are_tails=("static void try_fuse_norm_relu", "|| !clv_plan_has_one_shape(p, x)", ""))
 of("kernels/ops/conv_int.h", "tests/ops/test_golden conv2d",
    taps_are_beside_each_other=("static inline double conv_channel(", "v * s->dilation[1]", "v"))
 of("kernels/ops/conv_int.h", "tests/ops/test_golden conv_transpose1d",

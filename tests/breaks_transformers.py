@@ -28,14 +28,14 @@ of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=(
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
 of("common/model/graph/plan_recompute.c", RECOMPUTE,
-   what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "wanted[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
-   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "want_inputs(p, i, saves, wanted[i], wanted);", "want_inputs(p, i, saves, false, wanted);"))
-of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(spare_statistics(p, node, &s, err));", ""))
+   what_backward_reads_is_not_made_again=("void clv_plan_find_recomputed(", "needed[i] |= saves & CLV_SAVE_OUT ||", "wanted[i] |="),
+   only_the_last_op_of_a_block_is_made_again=("void clv_plan_find_recomputed(", "mark_inputs(p, i, saves, needed[i], needed);", "mark_inputs(p, i, saves, false, wanted);"))
+of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
 of("common/model/graph/plan_backward.c", RECOMPUTE,
-   backward_reads_what_was_not_kept=("static clv_code write_one_again(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
+   backward_reads_what_was_not_kept=("static clv_code write_recomputed_node(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
    what_is_made_again_stays_for_the_last_phase=("static bool has_late_dw(", "!clv_plan_is_recomputed(p, node) && ", ""))
-of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= repeats(g, nodes);", ""))
-of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void count(", "(run == clv_plan_run_forward && !forward)", "false"))
+of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= reads_params_in_recompute(g, nodes);", ""))
+of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void fill_info(", "(run == clv_plan_run_forward && !forward)", "false"))
 of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
 of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
@@ -43,7 +43,7 @@ of("common/model/graph/blocks.c", BLOCKS,
 API_MODULES = "tests/net/api/test_api_modules.py"
 of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_mark_recompute_blocks(m, o, error));", ""))
 of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
-of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code beside(", "w->to->nodes[*at].recompute = n->recompute;", ""))
+of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code add_adapter_node(", "w->to->nodes[*at].recompute = n->recompute;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
@@ -69,15 +69,15 @@ of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("sta
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (all <= rows) continue;", "if (all <= rows || i) continue;"))
 of("common/model/graph/pack.c", PACKED,
-   any_op_is_packed=("static clv_code pack_node(", 'return refuse(n, "it does not tell one sequence from the next", err);', "return CLV_OK;"),
+   any_op_is_packed=("static clv_code pack_node(", 'return refuse(n, "it cannot separate one sequence from the next", err);', "return CLV_OK;"),
    places_are_a_dimension_like_others=("static clv_code move_dims(", "if (axis < 2)", "if (axis < 1)"),
    any_slice_of_places_is_the_first=("static bool takes_first(", "clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 &&", ""),
    attention_without_lengths_is_packed=("static clv_code give_lengths(", "if (clv_op_def_of(n->op)->n_in > 1 &&", "if (!n &&"))
-of("common/model/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].places, 1)", "1"))
-of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->place[i]].places = n->places;", ""))
+of("common/model/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].max_positions, 1)", "1"))
+of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->place[i]].max_positions = n->max_positions;", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    a_plan_at_work_is_forgotten=("static clv_code find_plan_entry(", "if (!p->plan || p->calls_in_use) continue;", "if (!p->plan) continue;"),
-   every_plan_is_kept=("static clv_code find_plan_entry(", "(full || (m->graph->joins && idle >= KEPT_PLANS))", "full"),
+   every_plan_is_kept=("static clv_code find_plan_entry(", "(full || (m->graph->has_per_input_batches && idle >= KEPT_PLANS))", "full"),
    what_was_paid_for_a_plan_stays_paid=("static void free_plan(", "if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);", ""),
    the_plan_used_last_is_forgotten=("static clv_code find_plan_entry(", "p->last_used < oldest->last_used", "p->last_used > oldest->last_used"))
 of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
@@ -95,11 +95,11 @@ of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_sa
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
-   what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->occasion = CLV_MAX(end[0], end[1]);", "p->occasion = end[0];"))
+   what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->rng_position_offset = CLV_MAX(end[0], end[1]);", "p->rng_position_offset = end[0];"))
 of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code first_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
-of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void set_second(", "rope->theta > 0", "false"), labels_have_one_place=("static void set_second(", "if (r->num_labels)", "if (false)"))
+of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void apply_overriding_keys(", "rope->theta > 0", "false"), labels_have_one_place=("static void apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
 of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
    texts_of_pads_alone_are_scored=("static bool scores_last_real(", "return place + 1 == length;", "return place + 1 == length || !length;"),
@@ -205,7 +205,7 @@ of("master/plan/ties.c", TIED,
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void take_layers(", "take_tie(v, k, i);", ";"))
-of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);", ""))
+of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && make_head_bias_name(want, old, sizeof old)) try_prefixes(&s, old);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
 of("master/api/core/module_load.c", "simulate/simulate --seed 2040",

@@ -23,7 +23,8 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
                     slot, clv_dtype_name(node->dtype), clv_shape_format(&want, w, sizeof w),
                     clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
   }
-  if (c->mod->graph->joins) return CLV_OK; /* its ops check which sizes must agree */
+  if (c->mod->graph->has_per_input_batches)
+    return CLV_OK; /* its ops check which sizes must agree */
   if (batched && t->shape.dim[0] != batch_of(c))
     return clv_fail(err, CLV_INVALID, "module %u: input %u is a batch of %lld, others are of %lld",
                     c->module, slot, (long long)t->shape.dim[0], (long long)batch_of(c));
@@ -72,7 +73,8 @@ clv_code clv_call_prepare_forward(clv_contexts *e, clv_context_call *c, clv_err 
   int64_t batch[CLV_MAX_INPUTS] = {0};
   CLV_TRY(clv_module_check(m, err));
   for (uint32_t i = 0; i < c->n_in; i++)
-    batch[i] = m->graph->joins && c->in[i]->shape.rank ? c->in[i]->shape.dim[0] : batch_of(c);
+    batch[i] = m->graph->has_per_input_batches && c->in[i]->shape.rank ? c->in[i]->shape.dim[0]
+                                                                       : batch_of(c);
   CLV_TRY(
       clv_module_plan_for(m, batch, c->flags & CLV_FLAG_TRAINING, c->input_grads, &c->plan, err));
   CLV_TRY(alloc_output(e, c, err));

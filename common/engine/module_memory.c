@@ -34,7 +34,7 @@ static clv_code mark_shared(clv_module *m, const clv_module_options *o, clv_err 
       return clv_fail(err, CLV_INVALID,
                       "'%s' of module %u cannot be a shared parameter: it is not frozen for good",
                       o->shared_params[i], m->o.index);
-    p->lent = true;
+    p->is_shared = true;
   }
   if (!o->n_shared_params) return CLV_OK;
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof(clv_tensor *), &m->shared_params, err));
@@ -114,7 +114,7 @@ static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
 /* Charges everything that is known from shapes before allocating any of it, so that a module over
  * the quota costs the host nothing. */
 static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
-  size_t state = m->params->total_bytes + m->params->lent_bytes;
+  size_t state = m->params->total_bytes + m->params->shared_bytes;
   if (state > SIZE_MAX / 8)
     return clv_fail(err, CLV_EXHAUSTED, "module %u: %zu bytes of parameters", m->o.index, state);
   CLV_TRY(charge_memory(m, state + clv_module_buffer_bytes(m) + moment_bytes(m, o), err));
@@ -182,7 +182,7 @@ static bool is_copyable_without_host(const clv_module *m, const clv_tensor *t) {
 clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tensor *t,
                                      clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
-  if (!p || !p->lent || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
+  if (!p || !p->is_shared || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
       !is_copyable_without_host(m, t))
     return clv_fail(err, CLV_INVALID,
                     "module %u: the shared tensor for '%s' has another type, shape or device than "
@@ -199,7 +199,7 @@ clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tenso
 
 clv_code clv_module_check_complete(const clv_module *m, clv_err *err) {
   for (int i = 0; i < m->params->n; i++)
-    if (m->params->list[i].lent && !m->shared_params[i])
+    if (m->params->list[i].is_shared && !m->shared_params[i])
       return clv_fail(err, CLV_INTERNAL, "module %u: no shared tensor was set for '%s'", m->o.index,
                       m->params->list[i].name);
   return CLV_OK;
@@ -343,7 +343,7 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
                          .split_backward = input_grads || !alone,
                          .transient_weights = (training && alone) || m->shared_params,
                          .records = m->recorder,
-                         .lent = m->shared_data};
+                         .shared_params = m->shared_data};
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
@@ -399,7 +399,7 @@ static clv_code find_plan_entry(clv_module *m, clv_module_plan **ret, clv_err *e
     idle++;
   }
   bool full = !empty && m->n_plans == MAX_PLANS;
-  if (oldest && (full || (m->graph->joins && idle >= KEPT_PLANS))) {
+  if (oldest && (full || (m->graph->has_per_input_batches && idle >= KEPT_PLANS))) {
     free_plan(m, oldest);
     empty = oldest;
   }
@@ -512,6 +512,6 @@ clv_code clv_module_warm_up(clv_module *m, int64_t batch, clv_err *err) {
   int64_t n[CLV_MAX_INPUTS] = {0};
   for (int i = 0, input = 0; i < m->graph->n_nodes; i++)
     if (m->graph->nodes[i].op == CLV_OP_INPUT)
-      n[input++] = m->graph->joins ? m->graph->nodes[i].shape.dim[0] : batch;
+      n[input++] = m->graph->has_per_input_batches ? m->graph->nodes[i].shape.dim[0] : batch;
   return clv_module_plan_for(m, n, true, m->o.input_needs_grad, &p, err);
 }

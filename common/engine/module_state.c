@@ -29,9 +29,9 @@ static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
       .dtype = p->dtype,
       .shape = p->shape,
       .bytes = p->bytes,
-      .data = p->lent ? m->shared_params[index]->data : (char *)m->block + p->offset,
+      .data = p->is_shared ? m->shared_params[index]->data : (char *)m->block + p->offset,
       .backend = m->o.backend,
-      .is_shared = p->lent,
+      .is_shared = p->is_shared,
       .is_withheld = m->withheld && m->withheld[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }

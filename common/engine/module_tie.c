@@ -43,8 +43,8 @@ static clv_code resolve_from_owner(clv_module *m, clv_tie *t, const clv_module *
                     "module %u has no parameter of '%s' that fits '%s' of module %u",
                     owner->o.index, name, t->param.name, m->o.index);
   CLV_TRY(check_place(m, owner, t, err));
-  t->param.elsewhere =
-      of->lent ? owner->shared_params[of->index]->data : (char *)owner->block + of->offset;
+  t->param.owner_data =
+      of->is_shared ? owner->shared_params[of->index]->data : (char *)owner->block + of->offset;
   t->param.offset = of->offset;
   t->param.frozen = of->frozen;
   t->param.fixed = of->fixed;
@@ -56,12 +56,12 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
   CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof(clv_module *), &m->owners, err));
   for (int i = 0; i < p->n_ties; i++) {
     clv_tie *t = &p->ties[i];
-    clv_module *owner = t->of < 0 ? find_given_owner(m, o, t) : m;
+    clv_module *owner = t->owner_index < 0 ? find_given_owner(m, o, t) : m;
     if (!owner)
       return clv_fail(err, CLV_INVALID,
                       "module %u: '%s' is tied to '%s', which is in no module of this node",
                       m->o.index, node_of(m, t), m->graph->nodes[t->param.node].tied);
-    if (t->of < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
+    if (t->owner_index < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
     m->owners[i] = owner;
     if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);
   }

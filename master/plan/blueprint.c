@@ -150,15 +150,15 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
   const clv_graph *last = b->stages[b->n_stages - 1].graph;
   const clv_node *out = &last->nodes[last->output];
   clv_err why;
-  if (out->places && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
+  if (out->max_positions && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: loss %s counts the places of pads; cross_entropy "
                                "ignores them",
                                loss_op_name(c));
-  if (clv_session_loss_graph(c, &out->shape, b->micro_size * CLV_MAX(out->places, 1), &s->graph,
-                             &why) != CLV_OK)
+  if (clv_session_loss_graph(c, &out->shape, b->micro_size * CLV_MAX(out->max_positions, 1),
+                             &s->graph, &why) != CLV_OK)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), why.text);
-  s->graph->nodes[0].places = s->graph->nodes[1].places = out->places;
+  s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
   clv_dtype want = s->graph->nodes[1].dtype;
   if (want != label_dtype)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
@@ -213,7 +213,7 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
   size_t bytes = 0;
   r->dtype = value->dtype;
   r->shape = value->shape;
-  r->places = value->places;
+  r->places = value->max_positions;
   clv_shape step = value->shape;
   if (step.rank) step.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(r->places, 1);
   if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;

@@ -27,7 +27,7 @@ static const char *what_stands_in_the_way(const clv_blueprint *b) {
     return "its outputs are the records themselves, or can be turned into them: such are not kept";
   if (b->lengths >= 0)
     return "data.packed is true: packed sequences have not one row for each record";
-  if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size || b->whole->joins)
+  if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size || b->whole->has_per_input_batches)
     return "its output has not one row for each record";
   if (clv_pipeline_steps_in_round(b->config) > 1)
     return "pipeline.schedule is an asynchronous one, whose batches wait for their round";

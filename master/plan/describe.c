@@ -178,7 +178,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
   size_t cut = 0;
   const clv_node *last = &s->graph->nodes[s->graph->output];
   clv_shape full = last->shape;
-  full.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(last->places, 1);
+  full.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(last->max_positions, 1);
   if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
   clv_bytes_printf(
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
@@ -191,7 +191,7 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
   text_frozen(b, i, out);
   text_ties(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
-    text_cut(b, i, cut, last->places, out);
+    text_cut(b, i, cut, last->max_positions, out);
 }
 
 static void text_tf32(const clv_blueprint *b, clv_bytes *out) {

@@ -73,7 +73,7 @@ static size_t values_of(const clv_shape *s) {
 
 static bool has_outside_ties(const clv_look_part *p) {
   for (int k = 0; k < p->params->n_ties; k++)
-    if (p->params->ties[k].of < 0) return true;
+    if (p->params->ties[k].owner_index < 0) return true;
   return false;
 }
 

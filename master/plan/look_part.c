@@ -174,12 +174,12 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
       clv_tie *t = &parts[i].params->ties[k];
       const char *owner = parts[i].graph->nodes[t->param.node].tied;
       char *block;
-      if (t->of >= 0) continue;
+      if (t->owner_index >= 0) continue;
       const clv_param *p = owner_of(parts, n, owner, &block);
       if (!p)
         return clv_fail(err, CLV_UNIMPLEMENTED,
                         "'%s' has the parameter of '%s', which is elsewhere", t->param.name, owner);
-      t->param.elsewhere = block + p->offset;
+      t->param.owner_data = block + p->offset;
     }
   return CLV_OK;
 }

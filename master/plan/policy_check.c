@@ -51,7 +51,7 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
                       .worker = back ? from->worker : to->worker,
                       .dtype = out->dtype,
                       .shape = out->shape,
-                      .places = out->places,
+                      .places = out->max_positions,
                       .shows = back ? from->gradient_shows : from->hop_shows,
                       .layers_at_home = back ? from->head_layers : from->front_layers};
   clv_findings_words(r.shows, words);

@@ -91,7 +91,7 @@ static clv_code check_same(const two_tensors *t, clv_err *err) {
 }
 
 static void two_of(const clv_params *all, int tie, two_tensors *t) {
-  const clv_param *p[] = {&all->list[all->ties[tie].of], &all->ties[tie].param};
+  const clv_param *p[] = {&all->list[all->ties[tie].owner_index], &all->ties[tie].param};
   for (int i = 0; i < 2; i++)
     t->want[i] = (clv_weights_want){p[i]->name, p[i]->dtype, p[i]->shape, true};
 }

@@ -92,7 +92,8 @@ static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **re
 static clv_code follow(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv_err *err) {
   const clv_node *n = &b->stages[stage].graph->nodes[tie->param.node];
   tied t = {.c = b->config, .b = b, .stage = stage, .name = n->name, .owner = n->tied};
-  const clv_param *owner = tie->of < 0 ? NULL : &b->stages[stage].params->list[tie->of];
+  const clv_param *owner =
+      tie->owner_index < 0 ? NULL : &b->stages[stage].params->list[tie->owner_index];
   t.of = stage;
   if (!owner) CLV_TRY(find_owner(b, &t, &owner, err));
   CLV_TRY(check_node(&t, err));

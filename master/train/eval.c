@@ -154,7 +154,7 @@ static clv_code sequences_of(const clv_trainer *t, const clv_tensor *lengths, si
 static clv_code loss_of(evaluation *e, size_t start, size_t n, float *ret, clv_err *err) {
   clv_trainer *t = e->t;
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
-  bool packed = t->b->stages[t->b->n_stages].graph->nodes[0].places;
+  bool packed = t->b->stages[t->b->n_stages].graph->nodes[0].max_positions;
   cleave_context context;
   cleave_reference both[2];
   cleave_future loss;

@@ -78,14 +78,14 @@ clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv
 
 clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
                                   cleave_tensor *ret, clv_err *err) {
-  bool by_place = t->b->stages[t->b->n_stages].graph->nodes[1].places;
+  bool by_place = t->b->stages[t->b->n_stages].graph->nodes[1].max_positions;
   return clv_trainer_pack_rows(t, s, y, by_place, (int64_t)t->config->loss.ignore_index, ret, err);
 }
 
 clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
                                    const cleave_tensor *output, cleave_tensor *ret, clv_err *err) {
   cleave_tensor padded = *output;
-  if (t->b->stages[t->b->n_stages].graph->nodes[0].places) {
+  if (t->b->stages[t->b->n_stages].graph->nodes[0].max_positions) {
     size_t width = cleave_tensor_count(output) / (size_t)output->shape[0] *
                    clv_dtype_size((clv_dtype)output->dtype);
     memmove(padded.shape + 2, padded.shape + 1, (size_t)(padded.rank++ - 1) * sizeof *padded.shape);

@@ -45,9 +45,9 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, c
   clv_shape shape = n->shape;
   const clv_rng_key key = {.layer = 1};
   shape.dim[0] = batch;
-  if (n->places) { /* the loader's batches are padded */
+  if (n->max_positions) { /* the loader's batches are padded */
     memmove(shape.dim + 2, shape.dim + 1, (size_t)(shape.rank++ - 1) * sizeof *shape.dim);
-    shape.dim[1] = n->places;
+    shape.dim[1] = n->max_positions;
   }
   CLV_TRY(clv_tensor_new(n->dtype, &shape, ret, err));
   for (size_t i = 0; n->dtype == CLV_I64 && i < (*ret)->n; i++)

@@ -145,7 +145,8 @@ static clv_code put_all(output *to, const char *prefix, const model *m, const ch
 static void add_ties(model *m) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
-    clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, m->grads + m->params->list[t->of].gradient,
+    clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32,
+                           m->grads + m->params->list[t->owner_index].gradient,
                            m->grads + t->param.gradient, t->param.n);
   }
 }

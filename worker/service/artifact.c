@@ -27,7 +27,7 @@ static const clv_param *param_of(const filling *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
 }
 
-static bool is_shared_param(const filling *f, uint32_t i) { return param_of(f, i)->lent; }
+static bool is_shared_param(const filling *f, uint32_t i) { return param_of(f, i)->is_shared; }
 
 static void filling_done(filling *f) {
   free(f->want);

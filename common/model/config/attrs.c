@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attributes of layers and architectures: their names and meaning belong to the op table, so only
- * their form is judged here.
+ * clv_attrs_bind: attributes of layers and architectures. Only their form is checked here; the op
+ * table checks their names and values later.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,8 @@ static bool starts_like_number(const char *text) {
   return text[0] >= '0' && text[0] <= '9';
 }
 
-/* A whole number too large for 64 bits must not silently become a rounded fraction. */
+/* Reads a number as INT or FLOAT. A whole number too large for 64 bits is refused, because it must
+ * not become a rounded FLOAT. */
 static bool read_number(const char *text, clv_attr_spec *attr) {
   attr->kind = CLV_ATTR_INT;
   if (clv_text_to_i64(text, &attr->integer)) {

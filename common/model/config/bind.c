@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tree -> struct, by the rows of a schema table. Every key of a mapping must have a row, every row
- * gets its value, its default or stays zero.
+ * clv_schema_bind: fills a struct from a tree, by the rows of a schema table. Every key of a
+ * mapping must have a row. The field of a row gets its value from the tree, or its default, or
+ * stays zero.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +10,12 @@
 
 #include "common/model/config/schema_int.h"
 
-/* One value on its way into its struct. */
+/* A value that is being stored in its struct. */
 typedef struct binding {
   const clv_row *row;
   const clv_yaml_node *node;
   const char *shown; /* "stages.1.threads" */
-  char *base;        /* the struct the row's offsets count from */
+  char *base;        /* struct that the row's offsets refer to */
   char *at;          /* base + row->offset */
 } binding;
 
@@ -66,7 +67,8 @@ static bool read_word(const binding *s, uint64_t *ret) {
   return false;
 }
 
-/* INT, SIZE and DURATION differ in their spelling only. Sizes and durations may be quoted. */
+/* Parses INT, SIZE and DURATION, which differ only in spelling. Sizes and durations may be
+ * quoted. */
 static clv_code bind_whole(const clv_binder *b, const binding *s, clv_err *err) {
   uint64_t value;
   bool (*const read)(const char *, uint64_t *) = s->row->kind == CLV_ROW_INT ? clv_text_to_u64
@@ -85,7 +87,7 @@ static bool read_number(const binding *s, double *ret) {
   double value;
   if (!is_plain(s) || !clv_text_to_double(s->node->text, &value)) return false;
   if (value < s->row->low || value > s->row->high) return false;
-  if (s->row->above && value <= s->row->low) return false;
+  if (s->row->excludes_low && value <= s->row->low) return false;
   *ret = value;
   return true;
 }
@@ -94,7 +96,7 @@ static clv_code bind_number(const clv_binder *b, const binding *s, clv_err *err)
   return read_number(s, (double *)s->at) ? CLV_OK : mismatch(b, s, err);
 }
 
-/* A name that begins as the text does, in capitals or not: "image_folder" is like "images". */
+/* Finds a name that begins like the text, ignoring case: "image_folder" is like "images". */
 static const char *begins_alike(const char *text, const char *const *names, size_t n) {
   enum { ALIKE = 5 };
   for (size_t i = 0; i < n; i++)
@@ -102,7 +104,7 @@ static const char *begins_alike(const char *text, const char *const *names, size
   return NULL;
 }
 
-/* The index of a name among those of the row. */
+/* Finds the index of a name among those of the row. */
 static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_err *err) {
   const char *const *names = s->row->names;
   size_t n = 0;
@@ -117,10 +119,10 @@ static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_e
   if (!near) near = begins_alike(s->node->text, names, n);
   clv_row_describe_expected(s->row, expected, sizeof expected);
   bool none = !near || !*near;
-  if (none && s->row->instead && s->node->text[0])
+  if (none && s->row->replacement_hint && s->node->text[0])
     return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
                                 s->shown, expected, clv_text_for_message(s->node->text, shown),
-                                s->row->instead);
+                                s->row->replacement_hint);
   if (none) return mismatch(b, s, err);
   return clv_yaml_source_fail(b->source, s->node->pos, err,
                               "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
@@ -163,8 +165,8 @@ static clv_code bind_path(const clv_binder *b, const binding *s, clv_err *err) {
   return clv_path_join(folder, text, (char **)(void *)s->at, err);
 }
 
-/* One end of a range, a number or a name: `len` characters of text. A dot at the end of a name
- * would be taken for one of the two between the ends. */
+/* Reads one end of a range, a number or a name: `len` characters of text. A name must not end with
+ * a dot, which would be read as one of the two dots between the ends. */
 static bool range_end(const char *text, size_t len, uint64_t *number, char *name) {
   char end[CLV_LAYER_NAME_MAX];
   if (len == 0 || len >= sizeof end) return false;
@@ -206,7 +208,7 @@ static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err)
                               expected, n);
 }
 
-/* One of a list: a name, or a text with a form of its own. */
+/* Checks one text of a list: one of the row's names, or a text of its format. */
 static clv_code check_item(const clv_binder *b, const binding *item, clv_err *err) {
   int index;
   clv_row each = *item->row;
@@ -261,7 +263,8 @@ static clv_code no_mapping(const clv_binder *b, const binding *s, const clv_yaml
                               example.failed ? "..." : example.data);
 }
 
-/* LIST and MAP entries; both start with their place, those of a map go on with their name. */
+/* Binds the entries of a LIST or MAP. An entry starts with its position; that of a map has its name
+ * behind it. */
 static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
                            clv_err *err) {
   char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];
@@ -311,10 +314,10 @@ static bind_fn *const binders[CLV_ROW_KINDS] = {
 
 /* ---- mappings -------------------------------------------------------------------------------- */
 
-/* A row elsewhere whose last part is `key`: "train.lr" -> "train.optimizer.lr". For a key of
- * an inner section it is a row of the same outer section: nobody means "pipeline.window" by
- * "data.documents.window". */
-static const char *elsewhere(const clv_schema *schema, const char *prefix, const char *key) {
+/* Finds a row elsewhere whose last part is `key`, for a suggestion: "train.lr" gives
+ * "train.optimizer.lr". For a key of an inner section the row must be in the same outer section,
+ * because "data.documents.window" does not mean "pipeline.window". */
+static const char *find_elsewhere(const clv_schema *schema, const char *prefix, const char *key) {
   size_t outer = strcspn(prefix, ".") + 1; /* bytes that the row shares with the prefix */
   if (outer >= strlen(prefix)) outer = 0;
   for (size_t i = 0; i < schema->n_rows; i++) {
@@ -326,7 +329,7 @@ static const char *elsewhere(const clv_schema *schema, const char *prefix, const
   return NULL;
 }
 
-/* Two sorts of files are easily taken for each other. */
+/* Suggests the other kind of file if its schema has the unknown key. */
 static const char *other_file(const clv_schema *schema, const char *key) {
   bool session = schema == clv_session_schema();
   const clv_schema *other = session ? clv_worker_schema() : clv_session_schema();
@@ -347,7 +350,7 @@ static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, con
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
                                 "unknown key '%s', which is one of %s; is this the right file?",
                                 entry->key, other);
-  if (!near) near = elsewhere(b->schema, prefix, entry->key);
+  if (!near) near = find_elsewhere(b->schema, prefix, entry->key);
   clv_text_for_message(entry->key, cut);
   if (near)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
@@ -386,7 +389,7 @@ static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
   return binders[s->row->kind](b, s, err);
 }
 
-/* Of two rows for one key, a LIST and a RANGE, the form of the value picks one. */
+/* Chooses between two rows for one key, a LIST and a RANGE, by the kind of the value. */
 static bool is_other_form(const clv_schema *schema, const clv_row *row, const clv_yaml_node *node) {
   const clv_row *end = schema->rows + schema->n_rows;
   bool scalar = node && node->kind == CLV_YAML_SCALAR;

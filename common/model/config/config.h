@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config: session.yaml, worker.yaml and egress.policy.yaml as plain structs. One schema table per
- * file kind gives the keys, types, ranges, defaults and doc sentences; it also prints the effective
- * config, a commented example and a JSON Schema.
+ * config: session.yaml, worker.yaml and egress.policy.yaml as plain structs. clv_..._load reads and
+ * checks a file. One schema table for each kind of file holds the keys, types, ranges, defaults and
+ * doc sentences; from it come also the effective config, a commented example, a JSON Schema and a
+ * manual page.
  *
  * Precedence: defaults < file < environment (CLEAVE_TRAIN__BATCH=64) < sets ("train.batch=64").
  * An override's value is literal text unless it starts with [ { " or ', which make it YAML.
@@ -27,8 +28,8 @@
 extern "C" {
 #endif
 
-/* Where a value stands: 1-based line and column of the file. Line 0 stands for "override number
- * `column`" (1-based), and {0, 0} for nowhere in particular (a default). */
+/* Position of a value: line and column in the file, from 1. Line 0: override number `column`, from
+ * 1. {0, 0}: no position (a default). */
 typedef struct clv_config_pos {
   uint32_t line, column;
 } clv_config_pos;
@@ -65,7 +66,8 @@ typedef enum clv_attr_kind {
   CLV_ATTR_INTS, /* also the empty list */
 } clv_attr_kind;
 
-/* One `key: value` that the op table or the architecture judges, not this folder. */
+/* One `key: value` of a layer or model. The op table or the architecture checks it, not this
+ * folder. */
 typedef struct clv_attr_spec {
   clv_config_pos pos; /* of the key */
   char *key;
@@ -88,19 +90,20 @@ typedef enum clv_layer_parallel {
 typedef struct clv_layer_spec {
   clv_config_pos pos, op_pos; /* of the layer's entry, of its op */
   char *op;                   /* not checked against the op table here */
-  char *name;                 /* NULL = named by index */
+  char *name;                 /* NULL: named by its number */
   clv_config_pos from_pos;
-  clv_text_list from; /* layers or inputs that it reads, by name; n = 0: the layer before it */
+  clv_text_list from; /* names of the layers or inputs that it reads; n = 0: the layer before it */
   clv_config_pos parallel_pos, tied_pos;
   clv_layer_parallel parallel;
-  char *tied; /* the earlier layer whose first parameter is this one's; NULL: none */
+  char *tied; /* earlier layer that owns this layer's first parameter; NULL: this layer owns it */
   size_t n_attrs;
   clv_attr_spec *attrs; /* in file order */
 } clv_layer_spec;
 
 enum { CLV_LAYER_NAME_MAX = 64 };
 
-/* "first..last", both included: numbers or names of layers or blocks. One name is both ends. */
+/* Range "first..last" of layers, both included, given by numbers or names of layers or blocks. One
+ * name is both ends. */
 typedef struct clv_layer_range {
   bool given;
   uint64_t first, last;
@@ -124,8 +127,13 @@ typedef enum clv_accent_choice {
   CLV_ACCENT_KEEP,
   CLV_ACCENT_STRIP
 } clv_accent_choice;
-/* Choice of records: a share of each class, any, the last (of a limit: the first), whole groups. */
-typedef enum clv_split_by { CLV_BY_CLASS, CLV_BY_CHANCE, CLV_BY_END, CLV_BY_GROUP } clv_split_by;
+/* Choice of records for a split or a limit. */
+typedef enum clv_split_by {
+  CLV_BY_CLASS,  /* the same share of each class */
+  CLV_BY_CHANCE, /* random records */
+  CLV_BY_END,    /* of a split the last records, of a limit the first ones */
+  CLV_BY_GROUP   /* complete groups */
+} clv_split_by;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
 typedef enum clv_train_crop {
@@ -142,7 +150,7 @@ typedef enum clv_loss_kind {
   CLV_LOSS_BCE_WITH_LOGITS,
   CLV_LOSS_COUNT
 } clv_loss_kind;
-/* In which convolutions compute; all else is f32. */
+/* Type in which convolutions and linear layers compute; everything else is f32. */
 typedef enum clv_compute { CLV_COMPUTE_F32, CLV_COMPUTE_BF16 } clv_compute;
 
 typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
@@ -158,7 +166,7 @@ typedef enum clv_pipeline_kind {
   CLV_PIPE_CUSTOM,
 } clv_pipeline_kind;
 
-/* pipeline.micro_batches and pipeline.window, where they are words. */
+/* Values of pipeline.micro_batches and pipeline.window that stand for words. */
 #define CLV_MICRO_AUTO ((uint64_t)0)
 #define CLV_WINDOW_AUTO ((uint64_t)0)
 #define CLV_WINDOW_TEXTBOOK (-(uint64_t)1)
@@ -172,12 +180,13 @@ typedef enum clv_arch {
   CLV_ARCH_RESNET50,
 } clv_arch;
 
-/* checkpoint.best, and which of two values is better. */
+/* checkpoint.best: the metric by which the best checkpoint is chosen. */
 typedef enum clv_best_metric {
   CLV_BEST_NONE,
   CLV_BEST_LOSS,     /* validation.loss */
   CLV_BEST_ACCURACY, /* validation.accuracy */
 } clv_best_metric;
+/* Whether the smaller or the larger value is better; AUTO: as the metric implies. */
 typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
 
 typedef struct clv_tls_config {
@@ -186,27 +195,28 @@ typedef struct clv_tls_config {
   char *crl;             /* PEM file; NULL: no list of revoked certificates */
 } clv_tls_config;
 
-/* A port that shows numbers over plain HTTP. */
+/* Port that serves metrics over plain HTTP. */
 typedef struct clv_metrics_config {
   clv_config_pos listen_pos;
   char *listen; /* "host:port"; NULL: no port */
 } clv_metrics_config;
 
-/* An entry of `workers:` (session) or `peers:` (worker). */
+/* Entry of `workers:` (session) or `peers:` (worker). */
 typedef struct clv_remote_spec {
   clv_config_pos pos;
   char *name, *address; /* address: "host:port" */
-  char *identity;       /* the URI its certificate must carry */
+  char *identity;       /* URI that its certificate must contain */
 } clv_remote_spec;
 
 typedef struct clv_lora_config {
   clv_config_pos pos, targets_pos, train_pos;
-  clv_text_list targets, train; /* n = 0: no adapters; modules that learn as a whole */
+  clv_text_list targets; /* layers with adapters; n = 0: no adapters */
+  clv_text_list train;   /* modules that are trained completely, without adapters */
   uint64_t r;
   double alpha, dropout;
-  clv_compute base; /* what frozen weights of linear layers are kept in */
+  clv_compute base; /* type in which frozen weights of linear layers are stored */
   bool rslora;
-  char *from; /* a folder of peft's with first values, or NULL */
+  char *from; /* folder of an adapter of peft with initial values; NULL: none */
 } clv_lora_config;
 
 typedef struct clv_stage_spec {
@@ -214,28 +224,30 @@ typedef struct clv_stage_spec {
   clv_config_pos tf32_pos, weights_new_pos, recompute_blocks_pos;
   char *name;
   char *at;   /* "master" or a worker's name */
-  int worker; /* index into workers, -1 = master */
+  int worker; /* index into workers; -1: master */
   uint64_t threads;
   char *device; /* "cpu", "auto" */
   bool tf32;
-  size_t n_layers; /* own layers; 0 when `range` is given */
+  size_t n_layers; /* number of layers listed in the stage; 0: `range` gives them */
   clv_layer_spec *layers;
-  clv_layer_range range;  /* layers of `model`, when it has no own ones */
-  char *weights_file;     /* on the master's disk; at most one of file, folder, artifact is set */
-  char *weights_folder;   /* there, too */
-  char *weights_artifact; /* a name in the worker's worker.yaml */
-  char *weights_sha256;   /* 64 hex digits, or NULL */
-  bool weights_secret;    /* no worker has the file or folder */
-  clv_text_list weights_new; /* parameters that begin so start from the seed all the same */
-  bool freeze, cache;        /* cache: the worker behind it keeps its outputs, so long unused: */
-  uint64_t cache_ttl_ms;
+  clv_layer_range range; /* layers of `model` */
+  /* Initial weights: at most one of file, folder and artifact is set. */
+  char *weights_file;        /* on the master's disk */
+  char *weights_folder;      /* on the master's disk */
+  char *weights_artifact;    /* name of an artifact in the worker's worker.yaml */
+  char *weights_sha256;      /* 64 hex digits; NULL: not checked */
+  bool weights_secret;       /* workers do not know the contents of the file or folder */
+  clv_text_list weights_new; /* prefixes of the parameters that start from the seed all the same */
+  bool freeze;
+  bool cache;            /* the worker of the next stage keeps this stage's outputs */
+  uint64_t cache_ttl_ms; /* time after which an unused cache is deleted */
   clv_lora_config lora;
-  bool recompute;                 /* all of it */
-  clv_text_list recompute_blocks; /* parts of it: see clv_model_graph_of_inputs */
-  clv_transfer transfer; /* how its output reaches the next stage; the session's unless given */
+  bool recompute;                 /* of the complete stage */
+  clv_text_list recompute_blocks; /* of parts of the stage, see clv_model_graph_of_inputs */
+  clv_transfer transfer;          /* of its output to the next stage; default: the session's */
 } clv_stage_spec;
 
-/* Whether the master has the stage's first weights, and sends them to wherever it is. */
+/* True if the master has the stage's initial weights and sends them to the stage's node. */
 static inline bool clv_stage_has_master_weights(const clv_stage_spec *s) {
   return s->weights_file || s->weights_folder;
 }
@@ -244,26 +256,27 @@ typedef struct clv_data_config {
   clv_config_pos pos, root_pos, train_pos, test_pos, inputs_pos, normalize_pos, packed_pos;
   clv_config_pos objective_pos, group_pos, scale_pos, flatten_pos;
   clv_data_format format;
-  clv_non_finite non_finite; /* what becomes of records with values that are not finite */
-  clv_broken_choice broken;  /* what becomes of records that cannot be read */
+  clv_non_finite non_finite; /* treatment of records with values that are not finite */
+  clv_broken_choice broken;  /* treatment of records that cannot be read */
   char *root;
-  clv_text_list train; /* images, labels; or one folder of images, or one table of texts */
-  clv_text_list test;  /* the same; n = 0 when not given */
+  clv_text_list train; /* images and labels; or one folder of images; or one table of texts */
+  clv_text_list test;  /* as train; n = 0: not given */
   clv_objective_choice objective;
   clv_text_list inputs;                 /* names of a record's inputs; n = 0: one, "input" */
   double validation_fraction;           /* of the training set, 0..0.5 */
   clv_split_by validation_by, limit_by; /* limit_by: never by group */
-  char *validation_group;    /* BY_GROUP: a column of texts, or a file beside arrays; or NULL */
-  clv_number_list mean, std; /* per channel; same length, n = 0 = no normalisation */
-  double scale;              /* factor on raw values; 0 = automatic (1/255 for u8, else 1) */
-  uint64_t limit_train, limit_test; /* samples, 0 = all */
-  bool flatten, packed;             /* packed: sequences without pads */
-  uint64_t threads;                 /* that read and decode images */
+  char *validation_group;    /* of BY_GROUP: column of the texts, or file next to the arrays */
+  clv_number_list mean, std; /* per channel, of equal length; n = 0: no normalisation */
+  double scale;              /* factor on raw values; 0: automatic (1/255 for u8, else 1) */
+  uint64_t limit_train, limit_test; /* records; 0: all */
+  bool flatten;
+  bool packed;      /* sequences are packed without padding */
+  uint64_t threads; /* threads that read and decode images */
   struct {
     clv_config_pos pos;
-    uint64_t channels, resize, crop, pad, max_pixels; /* pixels; resize, crop 0 = not */
+    uint64_t channels, resize, crop, pad, max_pixels; /* pixels; resize, crop 0: not done */
     clv_train_crop train_crop;
-    clv_number_list area, ratio; /* always 2 */
+    clv_number_list area, ratio; /* each a minimum and a maximum */
     double flip;
   } images;
   struct {
@@ -274,19 +287,19 @@ typedef struct clv_data_config {
   struct {
     clv_config_pos pos;
     clv_label_unit labels_of;
-    clv_text_list labels; /* names of classes in their order; n = 0: all, sorted */
+    clv_text_list labels; /* names of classes in their order; n = 0: all names found, sorted */
     uint64_t max_tokens, stride, seconds, memory_mib;
   } documents;
   struct {
     clv_config_pos pos;
-    char *file; /* NULL unless given */
+    char *file; /* NULL: not given */
     bool lower_case, ends;
     clv_accent_choice accents;
-    char *first, *last, *pad, *mask; /* NULL: those that the file usually has */
+    char *first, *last, *pad, *mask; /* special tokens; NULL: the usual ones of the file's kind */
   } tokenizer;
 } clv_data_config;
 
-/* How many inputs a record has. */
+/* Returns the number of inputs of a record. */
 size_t clv_data_inputs(const clv_data_config *d);
 
 /* In the order of clv_hf_head, behind NOT_GIVEN. */
@@ -310,25 +323,28 @@ typedef struct clv_model_config {
   clv_layer_spec *layers;
 } clv_model_config;
 
-/* Whether there is a model that stages take ranges of. */
+/* True if the file has a model, so that stages take ranges of it. */
 bool clv_model_is_given(const clv_model_config *m);
 
-/* Parameters that decay: all that learn, or all but biases and those of normalisations. */
-typedef enum clv_decayed { CLV_DECAYS_ALL, CLV_DECAYS_WEIGHTS } clv_decayed;
+/* Parameters with weight decay. */
+typedef enum clv_decayed {
+  CLV_DECAYS_ALL,    /* all trained parameters */
+  CLV_DECAYS_WEIGHTS /* all except biases and parameters of normalisations */
+} clv_decayed;
 
-/* The settings by their names in common/base/settings. */
+/* Settings with their names in common/base/settings. */
 typedef struct clv_optimizer_config {
   clv_config_pos pos, eps_pos;
   clv_optim_kind kind;
   CLV_OPTIM_FIELDS
-  clv_number_list betas; /* always 2: beta1, beta2 */
+  clv_number_list betas; /* beta1, beta2 */
   clv_decayed decay;
 } clv_optimizer_config;
 
 typedef struct clv_lr_config {
   clv_config_pos pos;
   clv_lr_kind kind;
-  uint64_t warmup_steps, step_size, total_steps; /* total_steps 0 = the run's length */
+  uint64_t warmup_steps, step_size, total_steps; /* steps; total_steps 0: length of the run */
   double gamma;
   bool from_zero;
 } clv_lr_config;
@@ -341,7 +357,7 @@ typedef struct clv_seed {
   bool given, guessable, drawn;
 } clv_seed;
 
-/* 32 hexadecimal digits, or a decimal number below 2^64, which is guessable. */
+/* Parses 32 hexadecimal digits, or a decimal number below 2^64, which makes a guessable seed. */
 bool clv_seed_parse(const char *text, clv_seed *ret);
 
 /* Identity of one attempt of a run. Reading a file leaves zeros; the run fills it in. */
@@ -353,22 +369,22 @@ typedef struct clv_attempt {
 
 typedef struct clv_train_config {
   clv_config_pos pos, freeze_pos, dtype_pos;
-  uint64_t epochs, max_steps; /* max_steps 0 = no limit */
-  uint64_t batch, eval_batch; /* samples */
+  uint64_t epochs, max_steps; /* max_steps 0: no limit */
+  uint64_t batch, eval_batch; /* records */
   clv_seed seed;
   clv_compute dtype;
   bool shuffle, drop_last;
   clv_optimizer_config optimizer;
   clv_lr_config schedule;
-  uint64_t accumulate;   /* micro-batches, one after another; 1: as the pipeline says */
-  double clip_grad_norm; /* 0 = off */
-  clv_text_list freeze;  /* globs of parameter names */
+  uint64_t accumulate;   /* micro-batches in sequence; 1: those of the pipeline */
+  double clip_grad_norm; /* 0: no clipping */
+  clv_text_list freeze;  /* glob patterns of parameter names */
 } clv_train_config;
 
 typedef struct clv_session_config {
-  char *file;              /* as given to the loader, for messages */
-  clv_text_list overrides; /* those applied, for messages; clv_config_pos with line 0 points here */
-  clv_attempt attempt;     /* not of the file */
+  char *file;              /* path as given to the loader, for messages */
+  clv_text_list overrides; /* applied overrides, to which a clv_config_pos with line 0 points */
+  clv_attempt attempt;     /* set by the run, not read from the file */
   uint64_t version;        /* 1 */
   char *name;
   clv_tls_config tls;
@@ -381,13 +397,13 @@ typedef struct clv_session_config {
   struct {
     clv_config_pos pos, at_pos, options_pos, ignore_pos;
     clv_loss_kind kind;
-    clv_number_list weight; /* of each class; n 0: all alike */
+    clv_number_list weight; /* of each class; n = 0: all 1 */
     double ignore_index;    /* a whole number */
     double label_smoothing;
     clv_config_pos scores_pos;
-    clv_text_list scores; /* what evaluations say beside the accuracy */
+    clv_text_list scores; /* scores that evaluations report in addition to the accuracy */
     char *at;
-    int worker; /* index into workers, -1 = master */
+    int worker; /* index into workers; -1: master */
   } loss;
   struct {
     bool raw_input_leaves, tokens_readable, front_known, labels_readable, labels_leave;
@@ -395,11 +411,11 @@ typedef struct clv_session_config {
   clv_train_config train;
   struct {
     clv_config_pos pos;
-    uint64_t micro_batches; /* a number or CLV_MICRO_AUTO */
+    uint64_t micro_batches; /* number, or CLV_MICRO_AUTO */
     clv_pipeline_kind schedule;
-    uint64_t window;      /* of 1f1b: a number or one of CLV_WINDOW_ */
+    uint64_t window;      /* of 1f1b: number, CLV_WINDOW_AUTO or CLV_WINDOW_TEXTBOOK */
     uint64_t flush_every; /* steps in a round of an asynchronous schedule */
-    char *file;           /* of the custom schedule */
+    char *file;           /* of a custom schedule */
   } pipeline;
   clv_transfer transfer;
   struct {
@@ -408,14 +424,14 @@ typedef struct clv_session_config {
   struct {
     uint64_t every; /* steps */
     bool json;
-    char *tensorboard; /* folder of folders of event files; "true": the run folder; NULL: none */
+    char *tensorboard; /* folder for runs' event files; "true": the run folder; NULL: no files */
   } log;
   struct {
     char *dir;
     uint64_t every_steps, keep;
     clv_config_pos best_pos;
-    clv_best_metric best; /* of which validation a checkpoint is kept beside the newest */
-    clv_best_mode mode;   /* MIN or MAX, once it is loaded */
+    clv_best_metric best; /* metric whose best checkpoint is kept in addition to the newest */
+    clv_best_mode mode;   /* MIN or MAX after loading */
   } checkpoint;
   struct {
     char *dir;
@@ -431,25 +447,29 @@ typedef struct clv_allow_spec {
   clv_config_pos pos;
   char *identity;
   clv_role role;
-  /* Quotas of this identity, over all its sessions; 0 = the worker's own limits alone. */
+  /* Quotas of this identity over all its sessions; 0: only the worker's limits apply. */
   uint64_t sessions, bytes, tensors, calls;
-  uint64_t connections;              /* 0 = limits.identity_connections */
-  uint64_t state_bytes, cache_bytes; /* of its files of state, its caches; 0: it keeps none */
-  uint64_t weight;                   /* of its share of the cores, at least 1 */
+  uint64_t connections;              /* 0: limits.identity_connections */
+  uint64_t state_bytes, cache_bytes; /* of its state files, of its caches; 0: it may store none */
+  uint64_t weight;                   /* weight of its share of the cores, at least 1 */
 } clv_allow_spec;
 
-/* Parameters of an artifact that a master may read: those that learn; all; none, and none learns */
-typedef enum clv_readable { CLV_READ_TRAINED, CLV_READ_ALL, CLV_READ_NONE } clv_readable;
+/* Parameters of an artifact that a master may read. */
+typedef enum clv_readable {
+  CLV_READ_TRAINED, /* the trained ones */
+  CLV_READ_ALL,     /* all */
+  CLV_READ_NONE     /* none, and none may be trained */
+} clv_readable;
 typedef struct clv_artifact_spec {
   clv_config_pos pos;
   char *name;
-  char *file, *folder; /* one of them */
+  char *file, *folder; /* one of them is set */
   char *sha256;        /* 64 hex digits: of the file, or of the folder's ARTIFACT.json */
-  bool shared;         /* frozen parameters are in memory once for all identities, not for each */
+  bool shared;         /* all identities share one copy of the frozen parameters in memory */
   clv_readable readable;
 } clv_artifact_spec;
 
-/* memory_limit in words. */
+/* Values of memory_limit that stand for words. */
 #define CLV_MEMORY_AUTO UINT64_C(0)
 #define CLV_MEMORY_NONE UINT64_MAX
 
@@ -458,7 +478,7 @@ typedef struct clv_worker_config {
   clv_text_list overrides;
   clv_config_pos listen_pos;
   char *listen; /* "host:port" */
-  char *name;   /* NULL = not given */
+  char *name;   /* NULL: not given */
   clv_tls_config tls;
   size_t n_allow; /* at least 1 */
   clv_allow_spec *allow;
@@ -473,24 +493,25 @@ typedef struct clv_worker_config {
   } limits;
   char *device;
   struct {
-    char *library; /* NULL = not given */
+    char *library; /* NULL: not given */
     clv_text_list folders;
-    char *plans; /* NULL = not given */
+    char *plans; /* NULL: not given */
     bool graphs;
   } cuda;
-  uint64_t cpu_devices, device_memory; /* bytes of each; 0: no limit */
-  uint64_t memory_limit; /* bytes, CLV_MEMORY_AUTO (until serve settles it) or CLV_MEMORY_NONE */
-  bool memory_found;     /* serve has settled it */
+  uint64_t cpu_devices;   /* number of CPU devices */
+  uint64_t device_memory; /* bytes of each device; 0: no limit */
+  uint64_t memory_limit;  /* bytes, CLV_MEMORY_NONE, or CLV_MEMORY_AUTO until serve sets it */
+  bool memory_found;      /* serve has set memory_limit in place of CLV_MEMORY_AUTO */
   clv_config_pos cores_pos;
-  clv_number_list cores; /* that compute threads stay on; n = 0: wherever the system puts them */
+  clv_number_list cores; /* to which compute threads are pinned; n = 0: they are not pinned */
   size_t n_artifacts;
   clv_artifact_spec *artifacts;
-  char *state_dir;       /* NULL = not given */
-  uint64_t cache_ttl_ms; /* that caches are kept unused, at most */
+  char *state_dir;       /* NULL: not given */
+  uint64_t cache_ttl_ms; /* time after which an unused cache is deleted, at most */
   struct {
     clv_log_level level;
     bool json;
-    uint64_t lines; /* of opens, closes and loads of an identity, each, in a minute */
+    uint64_t lines; /* log lines per minute and identity: of opens, of closes, of loads */
   } log;
   uint64_t drain_timeout_ms;
   clv_metrics_config metrics;
@@ -498,38 +519,39 @@ typedef struct clv_worker_config {
 
 /* ---- egress.policy.yaml ---------------------------------------------------------------------- */
 
-/* Policy for what a master may send. Neither environment nor --set overrides the file. */
+/* Policy for tensors that a master may send. Neither the environment nor --set overrides it. */
 typedef struct clv_policy_config {
   char *file;
   clv_text_list overrides; /* always empty */
   uint64_t version;        /* 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
       min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos;
-  clv_text_list workers;                        /* identities, at least 1 */
-  clv_text_list kinds;                          /* "activation", "gradient", "weights" */
-  clv_number_list largest_shape;                /* whole numbers; the first is of samples */
-  clv_text_list dtypes;                         /* "f32", ... */
-  uint64_t bytes_per_epoch, min_layers_at_home; /* the second: hiding layers on each path */
-  bool pictures;                                /* what shows PICTURE may leave */
+  clv_text_list workers;         /* identities, at least 1 */
+  clv_text_list kinds;           /* "activation", "gradient", "weights" */
+  clv_number_list largest_shape; /* whole numbers; the first counts records */
+  clv_text_list dtypes;          /* "f32", ... */
+  uint64_t bytes_per_epoch;
+  uint64_t min_layers_at_home; /* hiding layers at the master on each path to a worker */
+  bool pictures;               /* tensors of class PICTURE may be sent */
   struct {
     clv_config_pos pos; /* of the section */
     clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
     bool labels, labels_readable, raw, front_known, tokens;
   } allow;
-  double max_read[5]; /* of pixels, tokens, labels, features, groups: what a look may read; 1:
-                         anything */
+  /* share of pixels, tokens, labels, features, groups that a look may read; 1: no limit */
+  double max_read[5];
 } clv_policy_config;
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
-/* Read, override and check a file. `over` may be NULL. CLV_NOT_FOUND / CLV_EXHAUSTED for a missing
- * or oversized file, CLV_INVALID for everything that is wrong in it. */
+/* Read a file, apply overrides (`over`; NULL: none) and check the result. CLV_NOT_FOUND: the file
+ * does not exist; CLV_EXHAUSTED: it is too large; CLV_INVALID: any error in its text. */
 clv_code clv_session_config_load(const char *path, const clv_config_overrides *over,
                                  clv_session_config **ret_config, clv_err *err) CLV_USE_RESULT;
 clv_code clv_worker_config_load(const char *path, const clv_config_overrides *over,
                                 clv_worker_config **ret_config, clv_err *err) CLV_USE_RESULT;
 
-/* Parses text in memory; `path` names it in messages, relative paths start in its folder. */
+/* Parse a text in memory. `path` names it in messages, and relative paths start in its folder. */
 clv_code clv_session_config_parse(const char *path, const char *text, size_t len,
                                   const clv_config_overrides *over, clv_session_config **ret_config,
                                   clv_err *err) CLV_USE_RESULT;
@@ -537,19 +559,20 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
                                  const clv_config_overrides *over, clv_worker_config **ret_config,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* A policy has no load: who may read it, and from where, is its caller's to judge. */
+/* Parses a policy. There is no function that loads its file, because the caller checks the owner
+ * and permissions of the file that it reads. */
 clv_code clv_policy_config_parse(const char *path, const char *text, size_t len,
                                  clv_policy_config **ret_config, clv_err *err) CLV_USE_RESULT;
 
-void clv_session_config_free(clv_session_config *config); /* NULL is fine */
+void clv_session_config_free(clv_session_config *config); /* takes NULL, as the other _free */
 void clv_worker_config_free(clv_worker_config *config);
 void clv_session_config_freep(clv_session_config **config); /* for CLV_AUTO */
 void clv_worker_config_freep(clv_worker_config **config);
 void clv_policy_config_free(clv_policy_config *config);
 void clv_policy_config_freep(clv_policy_config **config);
 
-/* The effective config as YAML, appended to *ret: every key with its value, absolute paths, no
- * secrets (configs hold none). Loading it again gives an equal config, to the bit. */
+/* Append the effective config to *ret as YAML: every key with its value, and absolute paths.
+ * Loading the text again gives a config with the same bits. */
 clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret,
@@ -568,19 +591,22 @@ bool clv_session_key_makes_records(const char *key);
 clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* A loadable example file: each key under its doc sentence, with its default or a sample value. */
+/* Appends an example file that can be loaded: each key below its doc sentence, with its default or
+ * a sample value. */
 clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* JSON Schema (draft 2020-12) of a file kind, for editors. */
+/* Appends the JSON Schema (draft 2020-12) of a kind of file, for editors. */
 clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The manual page of a file kind, as man(7) text. */
+/* Appends the manual page of a kind of file, as man(7) text. */
 clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Completions of --set: words "train.batch=", "log.json=true"; no keys inside lists and maps. */
+/* Appends completions of --set: words "train.batch=", "log.json=true". Keys inside lists and maps
+ * are left out. */
 void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
 
-/* Fails with CLV_INVALID and `file:line:col: text`, or `--set a.b=c: text`, after loading. */
+/* Fail with CLV_INVALID and the text `file:line:col: text`, or `--set a.b=c: text`. For errors that
+ * are found after loading. */
 clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
                              const char *fmt, ...) CLV_PRINTF(4, 5);
 clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
@@ -588,7 +614,7 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
 clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
-/* Lower-case names as in the files ("cross_entropy"), for messages and records. */
+/* Return lower-case names as in the files ("cross_entropy"), for messages and records. */
 const char *clv_best_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The schema tables as documents: a commented example file and a JSON Schema.
+ * Documents made of the schema tables: a commented example file, a JSON Schema, and examples for
+ * messages.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,12 +14,12 @@ typedef struct example {
   const clv_schema *schema;
   clv_bytes *out;
   int indent;
-  bool commented; /* keys get a '#', to be taken away for use */
+  bool commented; /* keys are commented out with '#' */
 } example;
 
 static void example_map(example *x, const char *prefix);
 
-/* "# text", broken between words before column 100. */
+/* Writes "# text", wrapped between words before column 100. */
 static void comment(example *x, const char *text) {
   int width = 96 - x->indent;
   while (*text) {
@@ -78,7 +79,7 @@ void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ou
 
 /* ---- the example file ------------------------------------------------------------------------ */
 
-/* Below a section, or below the one sample entry of a list or map. */
+/* Writes the keys below a section, or below the sample entry of a list or map. */
 static void example_inner(example *x, const clv_row *row) {
   char inner[CLV_PATH_MAX];
   int indent = x->indent;
@@ -105,7 +106,8 @@ static void example_row(example *x, const clv_row *row, const char *key) {
   if (x->indent == 0) clv_bytes_puts(x->out, "\n");
   example_doc(x, row);
   if (row->kind == CLV_ROW_ATTRS) return;
-  x->commented |= row->commented || (!nested && !row->required && !row->initial && !row->shown);
+  x->commented |=
+      row->commented || (!nested && !row->required && !row->initial && !row->is_in_example);
   clv_bytes_printf(x->out, "%*s%s%s:", x->indent, "", x->commented ? "#" : "", key);
   clv_bytes_printf(x->out, nested ? "\n" : " %s\n", value);
   if (nested) example_inner(x, row);
@@ -156,7 +158,7 @@ static void json_bounds(const json *j, const clv_row *row) {
     clv_bytes_printf(j->out, ",\"minimum\":%llu,\"maximum\":%llu", (unsigned long long)row->min,
                      (unsigned long long)row->max);
   if (row->kind != CLV_ROW_NUMBER && row->kind != CLV_ROW_NUMBERS) return;
-  json_number(j, row->above ? "exclusiveMinimum" : "minimum", row->low);
+  json_number(j, row->excludes_low ? "exclusiveMinimum" : "minimum", row->low);
   if (row->high < 1e300) json_number(j, "maximum", row->high);
 }
 
@@ -191,7 +193,7 @@ static void json_nested(const json *j, const clv_row *row) {
   clv_bytes_puts(j->out, "}");
 }
 
-/* A number, or one of the words that stand for one. */
+/* Writes the schema of a number or of a word that stands for one. */
 static void json_words(const json *j, const clv_row *row) {
   clv_bytes_puts(j->out, "{\"anyOf\":[{\"type\":\"integer\"");
   json_bounds(j, row);
@@ -245,7 +247,8 @@ static void json_row(const json *j, const clv_row *row) {
   clv_bytes_puts(j->out, "}");
 }
 
-/* Two rows of one path are two forms of its value. Returns the rows used. */
+/* Writes the schema of a key. Two rows with one path are two alternatives of its value. Returns the
+ * number of rows used. */
 static size_t json_property(const json *j, size_t i, const char *key) {
   const clv_row *row = &j->schema->rows[i];
   bool two = i + 1 < j->schema->n_rows && strcmp(row[1].path, row->path) == 0;
@@ -273,7 +276,7 @@ static void json_required(const json *j, const char *prefix) {
   clv_bytes_puts(j->out, "]");
 }
 
-/* The members of an object schema whose '{' and type are written. */
+/* Writes the members of an object schema, whose '{' and type are already written. */
 static void json_map(const json *j, const char *prefix) {
   const char *comma = "";
   bool attrs = false;

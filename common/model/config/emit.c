@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Struct -> YAML that reads back to the same bits. What was not given and has no default is left
- * out; everything else is written, defaults included.
+ * clv_schema_write: writes a struct as YAML that reads back to the same bits. It writes all values,
+ * including defaults; only values that were not given and have no default are left out.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +17,8 @@ typedef struct writer {
   bool dash;      /* the next key opens a list entry */
   bool flow;      /* inside {...} */
   bool first;     /* nothing written yet inside {...} or [...] */
-  bool lines;     /* a line for each key: none is broken */
-  bool is_public; /* places and seeds are left out */
+  bool lines;     /* each key is one line, which is not wrapped */
+  bool is_public; /* keys that name places, and seeds, are left out */
 } writer;
 
 static void write_map(writer *w, const char *prefix, const char *base);
@@ -54,8 +54,8 @@ static void end_line(writer *w) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Plain words stay bare; whatever YAML or a reader of ours could take for something else is quoted.
- */
+/* True if a text can be written without quotes: it is a plain word that neither YAML nor a reader
+ * of this folder takes for something else. */
 static bool is_bare(const char *text) {
   static const char *const taken[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
   for (size_t i = 0; i < CLV_COUNT(taken); i++)
@@ -67,8 +67,8 @@ static bool is_bare(const char *text) {
   return true;
 }
 
-/* Bytes of the character at p that YAML readers may take for a line break or refuse, else 0:
- * C1 controls, line and paragraph separators, the byte order mark, U+FFFE and U+FFFF. */
+/* Returns the length of the character at p if YAML readers may take it for a line break or refuse
+ * it, else 0: C1 controls, line and paragraph separators, byte order mark, U+FFFE and U+FFFF. */
 static size_t awkward(const unsigned char *p, unsigned *ret_code) {
   *ret_code = *p;
   if (p[0] < 0x20 || p[0] == 0x7f) return 1;
@@ -246,7 +246,7 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
   }
 }
 
-/* A section with nothing given inside is taken back. */
+/* Writes a section; removes it again if no key inside is given. */
 static void write_section(writer *w, const clv_row *row, const char *base) {
   char inner[CLV_PATH_MAX];
   clv_row_inner_prefix(row, inner);
@@ -262,7 +262,8 @@ static void write_section(writer *w, const clv_row *row, const char *base) {
   w->out->data[after] = '\0';
 }
 
-/* Layers read best on one line each; everything else gets a line per key. */
+/* True for a list of layers. write_layer writes each of its entries on one line, because this reads
+ * best; other entries have a line for each key. */
 static bool is_layers(const clv_row *row) {
   const char *tail = strrchr(row->path, '.');
   return tail && strcmp(tail, ".layers") == 0;
@@ -302,7 +303,7 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
   }
 }
 
-/* Of a section that need not be there: is a list missing that it must have? */
+/* True if an optional section is not given, because a list that it requires is empty. */
 static bool is_absent(const writer *w, const clv_row *row, const char *base) {
   char inner[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;

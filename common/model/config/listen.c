@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two things to listen on.
+ * clv_listen_overlap: comparison of two addresses to listen on.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -13,7 +13,7 @@ typedef struct listen_place {
   char host[256]; /* without brackets */
   uint64_t port;
   bool numeric;
-  struct in6_addr at; /* if numeric; IPv4 as IPv6 writes it */
+  struct in6_addr at; /* of a numeric host; IPv4 as a mapped IPv6 address */
 } listen_place;
 
 static bool is_number(listen_place *p) {
@@ -40,14 +40,14 @@ static bool read_place(const char *text, listen_place *ret) {
 
 static bool is_v4(const listen_place *p) { return p->numeric && IN6_IS_ADDR_V4MAPPED(&p->at); }
 
-/* Of either family: gRPC listens on both for each. */
+/* True for the wildcard address of IPv4 or IPv6, on both of which gRPC listens for either. */
 static bool is_everywhere(const listen_place *p) {
   static const uint8_t none[4];
   if (is_v4(p)) return memcmp(p->at.s6_addr + 12, none, sizeof none) == 0;
   return p->numeric && IN6_IS_ADDR_UNSPECIFIED(&p->at);
 }
 
-/* The addresses that localhost stands for in /etc/hosts of every system. */
+/* True for the addresses that /etc/hosts usually gives to localhost. */
 static bool is_localhost(const listen_place *p) {
   static const uint8_t v4[4] = {127, 0, 0, 1};
   if (is_v4(p)) return memcmp(p->at.s6_addr + 12, v4, sizeof v4) == 0;
@@ -61,7 +61,7 @@ static bool is_name_for(const listen_place *name, const listen_place *p) {
 bool clv_listen_overlap(const char *a_text, const char *b_text) {
   listen_place a, b;
   if (!read_place(a_text, &a) || !read_place(b_text, &b)) return false;
-  if (a.port != b.port || !a.port) return false; /* 0: one that is free */
+  if (a.port != b.port || !a.port) return false; /* port 0: the system chooses a free one */
   if (is_everywhere(&a) || is_everywhere(&b)) return true;
   if (a.numeric && b.numeric) return memcmp(&a.at, &b.at, sizeof a.at) == 0;
   return is_name_for(&a, &b) || is_name_for(&b, &a) || strcasecmp(a.host, b.host) == 0;

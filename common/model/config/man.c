@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The schema tables as manual pages of section 5 (every key, what it must be, its default), and as
+ * Manual pages of section 5 made of the schema tables (every key, its values and its default), and
  * words for completion.
  */
 #include <ctype.h>
@@ -8,7 +8,8 @@
 
 #include "common/model/config/schema_int.h"
 
-/* "stages[].at" as it is; "workers{}.address" as workers.NAME.address; "model.*" as model.KEY. */
+/* Writes a row's path: "stages[].at" unchanged, "workers{}.address" as workers.NAME.address,
+ * "model.*" as model.KEY. */
 static void shown_path(clv_bytes *out, const char *path) {
   for (const char *p = path; *p; p++) {
     if (strncmp(p, "{}", 2) == 0) {
@@ -22,7 +23,7 @@ static void shown_path(clv_bytes *out, const char *path) {
   }
 }
 
-/* A line of its own with a full stop and a capital. */
+/* Writes a sentence on a separate line, with a capital and a full stop. */
 static void sentence(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes one = {0};
   clv_bytes_puts(&one, text);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Environment variables and --set, laid over the file's tree before anything is judged. A path may
- * name what the file lacks; whether such a key exists is for the schema to say, which then points
- * at the override.
+ * clv_overrides_apply: merges environment variables and --set into the file's tree, before the
+ * binder checks it. A path may name a key that the file does not have. The binder checks later that
+ * the schema has such a key, and then points at the override.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ typedef struct override {
   const char *path;
   size_t path_len;
   const char *separator; /* "." or "__" */
-  bool fold;             /* environment: letter case is free, '_' stands for '-' and '.' too */
+  bool fold;             /* of the environment: ignores case, and '_' also matches '-' and '.' */
 } override;
 
 static bool same_char(const override *o, char in_key, char in_path) {
@@ -27,7 +27,7 @@ static bool same_char(const override *o, char in_key, char in_path) {
   return tolower((unsigned char)in_key) == tolower((unsigned char)in_path);
 }
 
-/* True when the rest of the path starts with the whole of `key`. */
+/* True if the rest of the path starts with the complete `key`. */
 static bool starts_with_key(const override *o, size_t at, const char *key) {
   size_t n = strlen(key), sep = strlen(o->separator);
   if (n == 0 || at + n > o->path_len) return false;
@@ -45,7 +45,8 @@ static size_t part_len(const override *o, size_t at) {
   return end - at;
 }
 
-/* An artifact's name may hold a dot, so the longest entry that fits wins over the next dot. */
+/* Finds the entry for the next part of the path. An artifact's name may contain a dot, so the
+ * longest entry that matches is taken. */
 static clv_yaml_node **find_entry(const override *o, clv_yaml_node *map, size_t at,
                                   size_t *ret_len) {
   clv_yaml_node **found = NULL;
@@ -93,7 +94,7 @@ static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, siz
                               part);
 }
 
-/* One part of the path: the place of the node below `node`. */
+/* Finds the position below `node` for one part of the path. */
 static clv_code step(const override *o, clv_yaml_node *node, size_t at, size_t *ret_len,
                      clv_yaml_node ***ret, clv_err *err) {
   char above[CLV_MESSAGE_TEXT_MAX];
@@ -113,7 +114,7 @@ static clv_code step(const override *o, clv_yaml_node *node, size_t at, size_t *
   return CLV_OK;
 }
 
-/* Put `value` where the path leads; it is the tree's afterwards, or freed on failure. */
+/* Stores `value` at the path. The tree owns it afterwards; on failure it is freed. */
 static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_node *value_taken,
                             clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *value = value_taken;
@@ -133,14 +134,15 @@ static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_nod
   return CLV_OK;
 }
 
-/* "[::1]:7443", which is no list. */
+/* True for a text such as "[::1]:7443", which is an address, not a list. */
 static bool is_v6_address(const char *text) {
   const char *end = strrchr(text, ']');
   return text[0] == '[' && end && end[1] == ':' && isdigit((unsigned char)end[2]) &&
          !end[2 + strspn(end + 2, "0123456789")];
 }
 
-/* Literal text, or YAML when it starts like a list, a mapping or a quoted text. */
+/* Makes a node of an override's value: literal text, or YAML if it begins like a list, a mapping or
+ * a quoted text. */
 static clv_code read_value(const override *o, const char *text, clv_yaml_node **ret, clv_err *err) {
   if (text[0] && strchr("[{\"'", text[0]) && !is_v6_address(text))
     return clv_yaml_read(o->source, text, strlen(text), o->pos.column, ret, err);
@@ -175,7 +177,7 @@ static clv_code apply_set(const clv_yaml_source *source, const char *text, clv_t
   return apply(&o, label.data, equals ? equals + 1 : NULL, applied, root, err);
 }
 
-/* CLEAVE_A__B=..., but not what tests and failpoints use. */
+/* True for CLEAVE_A__B=..., except variables of tests and failpoints. */
 static bool is_ours(const char *entry) {
   if (strncmp(entry, "CLEAVE_", 7) != 0) return false;
   const char *name = entry + 7, *equals = strchr(name, '=');
@@ -188,7 +190,7 @@ static int by_text(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorted, so that A__B comes before A__B__C whatever the order of the environment. */
+/* Sorts the variables, so that A__B comes before A__B__C in any environment. */
 static clv_code apply_env(const clv_yaml_source *source, const char *const *env,
                           clv_text_list *applied, clv_yaml_node *root, clv_err *err) {
   size_t n = 0, used = 0;

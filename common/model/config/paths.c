@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Paths of two sorts: row paths of the schema tables, and file paths in configs.
+ * Row paths of the schema tables, and file paths in configs.
  */
 #include <stdio.h>
 #include <stdlib.h>

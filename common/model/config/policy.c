@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * egress.policy.yaml: reading, and the rules that look at more than one key.
+ * egress.policy.yaml: parsing (clv_policy_config_parse), and the checks across keys.
  */
 #include <stdlib.h>
 

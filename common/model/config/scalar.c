@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Strict readings of single values: the whole text or nothing. The shapes are checked here before
- * strtod sees them, because strtod also takes hexadecimal, "inf", "nan" and leading blanks.
+ * Strict parsing of single values: the complete text must match. The form is checked before strtod,
+ * because strtod also accepts hexadecimal, "inf", "nan" and leading blanks.
  */
 #include <errno.h>
 #include <math.h>
@@ -63,7 +63,8 @@ bool clv_text_to_double(const char *text, double *ret) {
   return true;
 }
 
-/* digits[.digits], blanks, letters: what base's readers of sizes and durations are meant for. */
+/* True for digits[.digits], blanks, letters: the form that base's readers of sizes and durations
+ * expect. */
 static bool is_quantity(const char *p) {
   if (!is_digit(*p) || strlen(p) > 40) return false;
   p = skip_digits(p);
@@ -82,7 +83,8 @@ bool clv_text_to_duration(const char *text, uint64_t *ret) {
   return is_quantity(text) && clv_parse_duration(text, ret, NULL) == CLV_OK;
 }
 
-/* A number is the lower half; digits that leave the upper half zero are no better than a number. */
+/* Parses a seed. A decimal number is the lower half of the key. Hexadecimal digits whose upper half
+ * is zero are as guessable as a number. */
 bool clv_seed_parse(const char *text, clv_seed *ret) {
   static const uint8_t zeros[8];
   clv_seed seed = {.given = true};
@@ -113,7 +115,7 @@ typedef struct quantity_unit {
   uint64_t factor;
 } quantity_unit;
 
-/* The largest unit that divides the value, so that nothing is rounded. */
+/* Writes the value in the largest unit that divides it, so that nothing is rounded. */
 static void quantity_to_text(uint64_t value, const quantity_unit *units, size_t n, char text[32]) {
   size_t i = 0;
   while (i + 1 < n && (value == 0 || value % units[i].factor)) i++;
@@ -131,9 +133,9 @@ void clv_duration_to_text(uint64_t ms, char text[32]) {
   quantity_to_text(ms, units, CLV_COUNT(units), text);
 }
 
-/* ---- texts with a form ----------------------------------------------------------------------- */
+/* ---- formats of texts ------------------------------------------------------------------------ */
 
-/* 1 to 64 characters out of letters, digits and `others`. */
+/* True for 1 to 64 letters, digits and characters of `others`. */
 static bool is_word_of(const char *text, const char *others) {
   size_t n = 0;
   for (; text[n]; n++)
@@ -188,7 +190,7 @@ static bool is_processor(const char *text) {
   return strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0;
 }
 
-/* "cuda", or one of those that a host may have. */
+/* True for "cuda" and "cuda:N". */
 static bool is_cuda(const char *text) {
   if (strcmp(text, "cuda") == 0) return true;
   if (strncmp(text, "cuda:", 5) != 0) return false;
@@ -199,7 +201,7 @@ static bool is_cuda(const char *text) {
 
 static bool is_computer(const char *text) { return is_processor(text) || is_cuda(text); }
 
-/* One of those that a node may offer. */
+/* True for a device that a node may offer. */
 static bool is_device(const char *text) {
   bool numbered = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
   return numbered || is_processor(text) || is_cuda(text);
@@ -254,7 +256,7 @@ bool clv_format_matches(clv_text_format format, const char *text) {
 const char *clv_format_noun(clv_text_format format) { return formats[format].noun; }
 const char *clv_format_pattern(clv_text_format format) { return formats[format].pattern; }
 
-/* ---- what a row expects ---------------------------------------------------------------------- */
+/* ---- descriptions of values ------------------------------------------------------------------ */
 
 bool clv_row_has_words(const clv_row *row) {
   return (row->kind == CLV_ROW_INT || row->kind == CLV_ROW_SIZE) && row->names;
@@ -267,7 +269,7 @@ const char *clv_row_word(const clv_row *row, uint64_t value) {
   return NULL;
 }
 
-/* "auto, textbook or "; returns how much of buf is used, at most len. */
+/* Writes the words of a row: "auto, textbook or ". Returns how much of buf is used, at most len. */
 static size_t expect_words(const clv_row *row, char *buf, size_t len) {
   size_t used = 0;
   for (size_t i = 0; row->names && row->names[i] && used < len; i++)
@@ -299,9 +301,10 @@ static void expect_quantity(const clv_row *row, char *buf, size_t len) {
 static void expect_number(const clv_row *row, char *buf, size_t len) {
   char low[40] = "", high[40] = "";
   const char *what = row->kind == CLV_ROW_NUMBERS ? "numbers" : "a number";
-  if (row->low > -1e300) snprintf(low, sizeof low, row->above ? " above %g" : " from %g", row->low);
+  if (row->low > -1e300)
+    snprintf(low, sizeof low, row->excludes_low ? " above %g" : " from %g", row->low);
   if (row->high < 1e300)
-    snprintf(high, sizeof high, row->above ? " up to %g" : " to %g", row->high);
+    snprintf(high, sizeof high, row->excludes_low ? " up to %g" : " to %g", row->high);
   snprintf(buf, len, "%s%s%s", what, low, high);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of rows per file kind. A row's path names its key: "train.batch" inside sections,
- * "stages[].at" inside the entries of a list, "workers{}.address" inside those of a named map, and
- * a last part "*" takes every other key of its mapping as an attribute. Offsets count from the
- * struct of the nearest entry, or from the config itself.
+ * schema_int: the schema, one table of rows for each kind of file, and the functions that walk it.
  *
- * Reading, writing, freeing, the example and the JSON Schema all walk the same rows. Entries of
- * lists and maps start with their clv_config_pos; those of maps go on with `char *name`.
+ * A row's path names its key: "train.batch" inside sections, "stages[].at" inside the entries of a
+ * list, "workers{}.address" inside the entries of a map of names. A last part "*" stands for every
+ * other key of its mapping, which becomes an attribute. Offsets refer to the struct of the nearest
+ * entry, or to the config. Reading, writing, freeing, the example and the JSON Schema walk the same
+ * rows. The struct of an entry starts with its clv_config_pos, in a map followed by `char *name`.
  */
 #ifndef CLEAVE_CONFIG_SCHEMA_INT_H
 #define CLEAVE_CONFIG_SCHEMA_INT_H
@@ -27,7 +27,7 @@ typedef enum clv_row_kind {
   CLV_ROW_NUMBERS,  /* clv_number_list */
   CLV_ROW_RANGE,    /* clv_layer_range */
   CLV_ROW_LIST,     /* pointer to entries, their number at `count` */
-  CLV_ROW_MAP,      /* the same, named */
+  CLV_ROW_MAP,      /* as LIST, entries with names */
   CLV_ROW_SEED,     /* clv_seed */
   CLV_ROW_ATTRS,    /* clv_attr_spec *, their number at `count` */
   CLV_ROW_KINDS
@@ -38,41 +38,42 @@ typedef enum clv_text_format {
   CLV_FORMAT_RUN,     /* [A-Za-z0-9._-]{1,64} */
   CLV_FORMAT_NAME,    /* [A-Za-z0-9_-]{1,64}, so that a dotted path can name it */
   CLV_FORMAT_WORD,    /* [a-z][a-z0-9_]{0,63}: attributes */
-  CLV_FORMAT_OP,      /* [A-Za-z][A-Za-z0-9_]{0,63}: whether it is one is for the op table to say */
+  CLV_FORMAT_OP,      /* [A-Za-z][A-Za-z0-9_]{0,63}; the op table checks that the op exists */
   CLV_FORMAT_ADDRESS, /* host:port */
   CLV_FORMAT_LISTEN,  /* host:port, port 0 allowed */
   CLV_FORMAT_URI,     /* scheme://authority... */
   CLV_FORMAT_SHA256,
-  CLV_FORMAT_DEVICE,        /* of a stage */
+  CLV_FORMAT_DEVICE,        /* device of a stage */
   CLV_FORMAT_WORKER_DEVICE, /* device of a worker */
-  CLV_FORMAT_FOLDER,        /* not empty; true and false have a meaning of their own */
+  CLV_FORMAT_FOLDER,        /* not empty; true and false have special meanings */
 } clv_text_format;
 
 typedef struct clv_row {
   const char *path;
   clv_row_kind kind;
-  bool required;          /* in its mapping, when that is given */
-  bool commented;         /* the example shows it commented out, with all below it */
-  bool shown;             /* the example gives it, although it may be left out */
-  bool is_place;          /* names a file, folder or address, as PATH does: not for onlookers */
-  bool makes_records;     /* says how a record becomes numbers: eval warns where it has changed */
-  clv_text_format format; /* TEXT, each of TEXTS, and the names of MAP entries */
-  size_t offset, count;   /* of the value, and of its number of entries */
-  size_t pos;             /* of a clv_config_pos for the value's place, 0 = not kept */
+  bool required;          /* must be given if its mapping is given */
+  bool commented;         /* the example comments it out, with everything below it */
+  bool is_in_example;     /* the example gives it, although it may be left out */
+  bool is_place;          /* names a file, folder or address, as PATH does; not public */
+  bool makes_records;     /* changes how records become numbers, so eval warns if it differs */
+  clv_text_format format; /* of TEXT, of each of TEXTS, and of the names of MAP entries */
+  size_t offset, count;   /* offsets of the value and of its number of entries */
+  size_t pos;             /* offset of a clv_config_pos for the value's position; 0: not stored */
   size_t entry_bytes;     /* LIST, MAP */
   uint64_t min, max;      /* INT, SIZE, DURATION; number of entries of lists */
   double low, high;       /* NUMBER, each of NUMBERS */
-  bool above;             /* NUMBER, NUMBERS: `low` itself is excluded */
-  /* ENUM, NULL-terminated; "" = not given. TEXTS: what each may be. INT, SIZE: words that may stand
-   * for a number; the one at i is stored as -i, modulo 2^64, and min is at least 1. */
+  bool excludes_low;      /* NUMBER, NUMBERS: `low` itself is not allowed */
+  /* NULL-terminated. ENUM: the values; "" stands for not given. TEXTS: the values allowed. INT,
+   * SIZE: words that may stand for a number; the word at i is stored as -i, modulo 2^64, and min is
+   * at least 1. */
   const char *const *names;
-  const char *initial; /* the default as written in a file; NULL = 0, NULL, empty */
-  /* For the example, where there is no default. LIST: its entries as lines, each key being
-   * explained in a comment above them. */
+  const char *initial; /* default as written in a file; NULL: 0, NULL or empty */
+  /* Value in the example if there is no default. LIST: its entries as lines; the example explains
+   * their keys in a comment above them. */
   const char *sample;
-  const char *example; /* in a message, where none can be made of what is required inside */
-  const char *instead; /* ENUM: behind the refusal of another value */
-  const char *doc;     /* one sentence */
+  const char *example;          /* value in messages; NULL: made of the keys required inside */
+  const char *replacement_hint; /* ENUM: end of the message that refuses another value */
+  const char *doc;              /* one sentence */
 } clv_row;
 
 typedef struct clv_schema {
@@ -80,7 +81,7 @@ typedef struct clv_schema {
   size_t n_rows;
   const char *title, *doc;
   const char *subject; /* "a training session" */
-  bool fixed;          /* nothing stands above the file */
+  bool fixed;          /* neither environment nor --set overrides the file */
 } clv_schema;
 
 const clv_schema *clv_session_schema(void);
@@ -91,45 +92,46 @@ const clv_schema *clv_policy_schema(void);
 
 enum { CLV_PATH_MAX = 160 }; /* of row paths and of the paths in messages (cut beyond) */
 
-/* The key of `row` when it stands directly in the mapping `prefix` ("", "train.", "stages[]."),
+/* Returns the key of `row` if it is directly in the mapping `prefix` ("", "train.", "stages[]."),
  * else NULL. The key of an ATTRS row is "*". */
 const char *clv_row_key(const clv_row *row, const char *prefix);
 
-/* prefix + key + ("." | "[]." | "{}.") of the mappings inside a section, list or map. */
+/* Writes the prefix of the mappings inside a section, list or map: the row's path and ".", "[]." or
+ * "{}.". */
 void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);
 
 /* ---- scalars (scalar.c) ---------------------------------------------------------------------- */
 
 bool clv_text_to_u64(const char *text, uint64_t *ret);  /* decimal digits, no sign, no leading 0 */
-bool clv_text_to_i64(const char *text, int64_t *ret);   /* the same with an optional '-' */
+bool clv_text_to_i64(const char *text, int64_t *ret);   /* as clv_text_to_u64, optional '-' */
 bool clv_text_to_double(const char *text, double *ret); /* -1.5e-3, finite */
 bool clv_text_to_size(const char *text, uint64_t *ret);
 bool clv_text_to_duration(const char *text, uint64_t *ret);
 
-/* The shortest text that reads back to the same bits. */
+/* Writes the shortest text that reads back to the same bits. */
 void clv_double_to_text(double value, char text[32]);
 void clv_size_to_text(uint64_t bytes, char text[32]);
 void clv_duration_to_text(uint64_t ms, char text[32]);
 
 bool clv_format_matches(clv_text_format format, const char *text);
 
-/* Whether two texts of CLV_FORMAT_LISTEN, by what they say, take the same port of the same address
- * (listen.c). Names other than localhost are not looked up: they are the same if they read the
- * same. */
+/* True if two texts of CLV_FORMAT_LISTEN name the same port of the same address (listen.c). Names
+ * other than localhost are not resolved: they are equal if their texts are equal. */
 bool clv_listen_overlap(const char *a, const char *b);
 const char *clv_format_noun(clv_text_format format);    /* "an address such as host:7443" */
 const char *clv_format_pattern(clv_text_format format); /* for JSON Schema; NULL = any */
 
-/* The word for a value of an INT row, NULL when it is a number. */
+/* Returns the word for a value of an INT row; NULL: the value is a number. */
 const char *clv_row_word(const clv_row *row, uint64_t value);
 bool clv_row_has_words(const clv_row *row);
 
-/* "a whole number from 1 to 256": what the value of a row must be, for messages and docs. */
+/* Writes what the value of a row must be, for messages and docs: "a whole number from 1 to 256". */
 void clv_row_describe_expected(const clv_row *row, char *buf, size_t len);
 
-/* "optimizer: {kind: adam, lr: 0.001}", with all that is required, for a message (describe.c). */
+/* Appends an example with all required keys for a message (describe.c):
+ * "optimizer: {kind: adam, lr: 0.001}". */
 void clv_row_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
-/* "{kind: adam, lr: 0.001}" of a section or an entry. */
+/* Appends the value alone, of a section or an entry: "{kind: adam, lr: 0.001}". */
 void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_bytes *ret);
 
 /* ---- the walkers ----------------------------------------------------------------------------- */
@@ -137,53 +139,54 @@ void clv_row_inner_example(const clv_schema *schema, const clv_row *row, clv_byt
 typedef struct clv_binder {
   const clv_schema *schema;
   const clv_yaml_source *source;
-  const char *folder;      /* where relative paths start, absolute */
+  const char *folder;      /* absolute folder in which relative paths start */
   const char *credentials; /* $CREDENTIALS_DIRECTORY, or NULL */
 } clv_binder;
 
-/* Fill the zeroed struct at `base` from the tree. On failure it is partly filled and must still be
- * freed with clv_schema_free_at. */
+/* Fills the zeroed struct at `base` from the tree. After a failure it is partly filled, and must be
+ * freed with clv_schema_free_at all the same. */
 clv_code clv_schema_bind(const clv_binder *binder, const clv_yaml_node *root, void *base,
                          clv_err *err) CLV_USE_RESULT;
 /* Binds the initial value of each row that has one. */
 clv_code clv_schema_bind_defaults(const clv_binder *binder, void *base,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* The values of one mapping's attributes (attrs.c): every key without a row of its own. */
+/* Reads the attributes of one mapping (attrs.c): every key that has no row. */
 clv_code clv_attrs_bind(const clv_binder *binder, const clv_yaml_node *map, const char *prefix,
                         const char *shown, clv_attr_spec **ret_attrs, size_t *ret_n,
                         clv_err *err) CLV_USE_RESULT;
 void clv_attrs_free(clv_attr_spec *attrs, size_t n);
 
-/* True when some row gives `key` of the mapping `prefix` a meaning of its own. */
+/* True if a row exists for `key` of the mapping `prefix`. */
 bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char *key);
 
-/* Free what the struct at `base` owns, not the struct itself. */
+/* Frees the memory that the struct at `base` owns, not the struct itself. */
 void clv_schema_free_at(const clv_schema *schema, void *base);
 
 void clv_schema_write(const clv_schema *schema, const void *base, clv_bytes *ret);
 /* As clv_schema_write, without keys that name places and without seeds. */
 void clv_schema_write_public(const clv_schema *schema, const void *base, clv_bytes *ret);
-/* A line for each key that has a value: "stages.1.layers.0.out: 10". Seeds are not shown. */
+/* Appends a line for each key that has a value: "stages.1.layers.0.out: 10". Leaves out seeds. */
 void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret);
 void clv_schema_example(const clv_schema *schema, clv_bytes *ret);
 void clv_schema_json(const clv_schema *schema, clv_bytes *ret);
 void clv_schema_man(const clv_schema *schema, clv_bytes *ret);
 void clv_schema_keys(const clv_schema *schema, clv_bytes *ret);
 
-/* The whole way from text to struct: tree, overrides, rows. `config` is zeroed and takes what was
- * read also on failure; *source is what messages about it need, and refers to *applied. */
+/* Makes a struct of a text: reads the tree, applies overrides and binds the rows. `config` is
+ * zeroed before the call, and has to be freed also after a failure. `source` is for messages, and
+ * refers to *applied. */
 clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *source, const char *text,
                           size_t len, const clv_config_overrides *over, clv_text_list *applied,
                           void *config, clv_err *err) CLV_USE_RESULT;
 
-/* Whether what clv_path_join makes may be a text of a config again. */
+/* True if the result of clv_path_join is short enough to be a text of a config. */
 bool clv_path_can_join(const char *folder, const char *path);
-/* folder + "/" + path, or a copy of an absolute path. */
+/* Returns folder + "/" + path, or a copy of an absolute path. */
 clv_code clv_path_join(const char *folder, const char *path, char **ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* The absolute folder a config file stands in. */
+/* Returns the absolute folder of a config file. */
 clv_code clv_path_folder(const char *file, char **ret, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.yaml: loading, and the rules that look at more than one key.
+ * session.yaml: loading (clv_session_config_load, _parse), and the checks across keys.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,9 +20,9 @@ clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos po
   return code;
 }
 
-/* ---- who runs what --------------------------------------------------------------------------- */
+/* ---- nodes of stages ------------------------------------------------------------------------- */
 
-/* Index of the worker called `at`, -1 for the master. */
+/* Finds the index of the worker named `at`; -1: the master. */
 static clv_code find_worker(const clv_session_config *c, const char *at, clv_config_pos pos,
                             const char *key, int *ret, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -57,12 +57,12 @@ static clv_code needs_tls(const clv_session_config *c, clv_config_pos pos, const
   return fail_at(c, pos, err, "%s runs at worker '%s', which needs tls: {ca, cert, key}", what, at);
 }
 
-/* What cross_entropy alone takes. */
+/* Checks the keys of `loss:`, most of which only cross_entropy takes. */
 static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
   bool given = c->loss.weight.n || c->loss.ignore_index != -100 || c->loss.label_smoothing != 0;
   if (given && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
     return fail_at(c, c->loss.pos, err,
-                   "loss.weight, loss.ignore_index and loss.label_smoothing go with cross_entropy");
+                   "loss.weight, loss.ignore_index and loss.label_smoothing need cross_entropy");
   if (c->loss.scores.n && c->loss.kind == CLV_LOSS_MSE)
     return fail_at(c, c->loss.scores_pos, err, "loss.scores are of classes, and mse has none");
   if (c->loss.ignore_index != floor(c->loss.ignore_index))
@@ -113,7 +113,7 @@ static clv_code check_weights(const clv_session_config *c, const clv_stage_spec 
   return CLV_OK;
 }
 
-/* A file is secret or it is not. */
+/* Checks that all stages with the same file agree on weights.secret. */
 static clv_code check_secret(const clv_session_config *c, size_t i, clv_err *err) {
   const clv_stage_spec *s = &c->stages[i];
   const char *of = s->weights_folder ? s->weights_folder : s->weights_file;
@@ -162,8 +162,8 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
   return needs_tls(c, s->at_pos, "this stage", s->at, err);
 }
 
-/* Ranges of numbers share out a list of layers in order. Where a name is, or an architecture, only
- * the model can tell. */
+/* Checks that ranges given by numbers divide the model's list of layers in order. Ranges with
+ * names, and those of an architecture, are checked when the model is built. */
 static clv_code check_ranges(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
   uint64_t next = 0;
@@ -187,7 +187,7 @@ static clv_code check_ranges(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Stages list their own layers, or share out the model's in order; never a mixture. */
+/* Checks that either all stages list their layers, or all take ranges of the model. */
 static clv_code check_layers(const clv_session_config *c, clv_err *err) {
   bool has_model = clv_model_is_given(&c->model);
   for (size_t i = 0; i < c->n_stages; i++) {
@@ -210,7 +210,7 @@ bool clv_model_is_given(const clv_model_config *m) {
   return m->arch != CLV_ARCH_NONE || m->n_layers > 0 || m->hf;
 }
 
-/* A head is of a model of Hugging Face. */
+/* Checks model.head, which only a model by `hf` has. */
 static clv_code check_hf(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
   if (m->hf && m->head == CLV_HEAD_NOT_GIVEN)
@@ -236,13 +236,12 @@ static clv_code check_model(const clv_session_config *c, clv_err *err) {
 
 /* ---- numbers that depend on each other ------------------------------------------------------- */
 
-/* What its schedule asks of the rest. */
+/* Checks the keys that depend on pipeline.schedule. */
 static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
   clv_pipeline_kind kind = c->pipeline.schedule;
   bool async = kind == CLV_PIPE_PIPEDREAM || kind == CLV_PIPE_PIPEDREAM_2BW;
   if ((kind == CLV_PIPE_CUSTOM) != (c->pipeline.file != NULL))
-    return fail_at(c, c->pipeline.pos, err,
-                   "pipeline.file belongs to schedule: custom, and is what it needs");
+    return fail_at(c, c->pipeline.pos, err, "pipeline.file and schedule: custom need each other");
   if (kind == CLV_PIPE_PIPEDREAM && c->pipeline.micro_batches > 1)
     return fail_at(c, c->pipeline.pos, err,
                    "pipedream takes a step after each batch: micro_batches is 1 (pipedream-2bw "
@@ -250,8 +249,8 @@ static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
   if (c->pipeline.micro_batches == CLV_MICRO_AUTO && (async || kind == CLV_PIPE_CUSTOM))
     return fail_at(
         c, c->pipeline.pos, err,
-        "micro_batches: auto does not go with schedule: %s, whose number of them is part "
-        "of what it computes: give a number",
+        "micro_batches: auto is not possible with schedule: %s, whose results depend on the "
+        "number: give a number",
         clv_pipeline_name(kind));
   if (async && c->train.clip_grad_norm > 0)
     return fail_at(c, c->pipeline.pos, err,
@@ -261,7 +260,7 @@ static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Settings that only some optimisers have, where they say something. */
+/* Checks settings that only some optimisers have: they must not be given for others. */
 static clv_code check_read(const clv_session_config *c, const clv_optim_config *o, clv_err *err) {
   static const clv_optim_config unset = {.alpha = 0.99};
   const uint32_t shared = 1u << CLV_OPTIM_SET_lr | 1u << CLV_OPTIM_SET_beta1 |
@@ -293,7 +292,7 @@ static clv_code check_optimizer(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Gradients that are accumulated are those of micro-batches, of which one is under way at once. */
+/* Applies train.accumulate: as many micro-batches, of which only one is in flight at a time. */
 static clv_code set_accumulation(clv_session_config *c, clv_err *err) {
   uint64_t parts = c->train.accumulate;
   if (parts == 1) return CLV_OK;
@@ -344,8 +343,9 @@ static const clv_format_row *format_of(const clv_session_config *c) {
   return clv_format_row_of(c->data.format);
 }
 
-/* Names of inputs, where the format has names of its own for them. */
-static clv_code settle_input_names(clv_session_config *c, clv_err *err) {
+/* Checks data.inputs for formats with fixed names of inputs, and sets the names if none are given.
+ */
+static clv_code set_input_names(clv_session_config *c, clv_err *err) {
   const clv_format_row *f = format_of(c);
   clv_data_config *d = &c->data;
   char names[80];
@@ -362,7 +362,7 @@ static clv_code settle_input_names(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Inputs with names and tokens are no measurements. */
+/* Refuses normalisation of named inputs and of tokens, which are no measurements. */
 static clv_code check_as_they_are(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   const struct {
@@ -388,7 +388,7 @@ static clv_code check_as_they_are(const clv_session_config *c, clv_err *err) {
 
 static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
-  CLV_TRY(settle_input_names(c, err));
+  CLV_TRY(set_input_names(c, err));
   if (d->inputs.n && !(format_of(c)->takes & CLV_KEY_INPUTS))
     return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
                    format_of(c)->name);
@@ -446,7 +446,8 @@ static clv_code check_images(const clv_session_config *c, clv_err *err) {
   return what ? fail_at(c, d->images.pos, err, "data.images: %s", what) : CLV_OK;
 }
 
-/* ": documents are grouped by their files, images by ..." */
+/* Fails for a format without data.validation.group, and says how its records are grouped:
+ * ": documents are grouped by their files, images by ...". */
 static clv_code refuse_group(const clv_session_config *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes others = {0};
   char formats[80];
@@ -462,7 +463,8 @@ static clv_code refuse_group(const clv_session_config *c, clv_err *err) {
                  others.len ? others.data : "");
 }
 
-/* Groups are named where the records do not name them themselves. */
+/* Checks data.validation.group, which is needed if the records do not name their groups. Of arrays
+ * it is a file, whose path is completed by data.root. */
 static clv_code check_groups(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
   const clv_format_row *f = format_of(c);
@@ -492,7 +494,7 @@ static bool has_line(const clv_bytes *text, const char *line) {
   return false;
 }
 
-/* The values that keys have which no file gives. */
+/* Returns the config that an empty file would give: the defaults of all keys. */
 static clv_code make_defaults(clv_session_config **ret, clv_err *err) {
   const clv_yaml_source nowhere = {.file = ""};
   const clv_binder b = {.schema = clv_session_schema(), .source = &nowhere, .folder = "/"};
@@ -500,8 +502,8 @@ static clv_code make_defaults(clv_session_config **ret, clv_err *err) {
   return clv_schema_bind_defaults(&b, *ret, err);
 }
 
-/* Keys of a section that the format does not take keep their defaults, as files that Cleave has
- * written say them. */
+/* Checks that keys of a section that the format does not take have their defaults. Files written by
+ * Cleave contain such keys with their defaults. */
 static clv_code check_sections(const clv_session_config *c, clv_err *err) {
   const struct {
     const char *prefix;

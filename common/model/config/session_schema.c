@@ -62,8 +62,7 @@ _Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
 _Static_assert(sizeof loss_names / sizeof loss_names[0] == CLV_LOSS_COUNT + 1, "each has a name");
 _Static_assert(offsetof(clv_remote_spec, name) == sizeof(clv_config_pos), "see schema_int.h");
 
-/* The same keys under model.layers and stages[].layers. */
-/* A key is a row, its fields in reading order. */
+/* Rows of a layer's keys, for model.layers and for stages[].layers. */
 /* clang-format off */
 #define LAYER_ROWS(list)                                                                         \
   {.path = list "[].op", .kind = CLV_ROW_TEXT, .offset = LAYER(op), .pos = LAYER(op_pos),        \
@@ -104,7 +103,7 @@ static const clv_row rows[] = {
     {.path = "tls.key", .kind = CLV_ROW_PATH, .offset = AT(tls.key), .required = true,
      .sample = "certs/master.key", .doc = "The master's private key."},
     {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
-     .doc = "Lists of revoked certificates, one of each CA, read at the start; with an ended list nobody passes."},
+     .doc = "Lists of revoked certificates, one of each CA, read at the start; an expired list refuses all peers."},
 
     {.path = "workers", .kind = CLV_ROW_MAP, .offset = AT(workers), .count = AT(n_workers),
      .entry_bytes = sizeof(clv_remote_spec), .format = CLV_FORMAT_NAME, .sample = "worker-1",
@@ -120,7 +119,7 @@ static const clv_row rows[] = {
      .doc = "The records; they are read by the master and stay there."},
     {.path = "data.format", .kind = CLV_ROW_ENUM, .offset = AT(data.format),
      .names = format_names, .required = true, .sample = "idx",
-     .instead = "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
+     .replacement_hint = "tables of numbers are converted first: numpy.save(\"x.npy\", numpy.loadtxt(\"x.csv\", "
                 "delimiter=\",\", dtype=\"f4\"))",
      .doc = format_doc},
     {.path = "data.root", .kind = CLV_ROW_PATH, .offset = AT(data.root), .pos = AT(data.root_pos),
@@ -130,7 +129,7 @@ static const clv_row rows[] = {
      .sample = "[train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz]",
      .is_place = true, .doc = train_doc},
     {.path = "data.test", .kind = CLV_ROW_TEXTS, .offset = AT(data.test), .pos = AT(data.test_pos),
-     .min = 1, .max = 9, .shown = true,
+     .min = 1, .max = 9, .is_in_example = true,
      .sample = "[t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz]",
      .is_place = true,
      .doc = "Test records and labels; for images the one folder. For predict, records alone do."},
@@ -158,7 +157,7 @@ static const clv_row rows[] = {
      .doc = "(value * scale - mean) / std, per channel; none unless given."},
     {.path = "data.normalize.mean", .kind = CLV_ROW_NUMBERS, .offset = AT(data.mean),
      .low = -1e300, .high = 1e300, .sample = "[0.2860]", .doc = "Mean of each channel."},
-    {.path = "data.normalize.std", .kind = CLV_ROW_NUMBERS, .offset = AT(data.std), .above = true,
+    {.path = "data.normalize.std", .kind = CLV_ROW_NUMBERS, .offset = AT(data.std), .excludes_low = true,
      .high = 1e300, .sample = "[0.3530]", .doc = "Standard deviation of each channel."},
     {.path = "data.scale", .kind = CLV_ROW_NUMBER, .offset = AT(data.scale), .pos = AT(data.scale_pos), .high = 1e300, .initial = "0",
      .doc = "Factor on raw values; 0 is automatic: 1/255 for bytes, 1 for the rest."},
@@ -201,10 +200,10 @@ static const clv_row rows[] = {
     {.path = "data.images.pad", .kind = CLV_ROW_INT, .offset = AT(data.images.pad), .max = 16384,
      .initial = "0", .doc = "random: black border added first."},
     {.path = "data.images.area", .kind = CLV_ROW_NUMBERS, .offset = AT(data.images.area), .min = 2,
-     .max = 2, .above = true, .high = 1, .initial = "[0.08, 1]",
+     .max = 2, .excludes_low = true, .high = 1, .initial = "[0.08, 1]",
      .doc = "random_resized: least and greatest share of the image."},
     {.path = "data.images.ratio", .kind = CLV_ROW_NUMBERS, .offset = AT(data.images.ratio),
-     .min = 2, .max = 2, .above = true, .high = 1000, .initial = "[0.75, 1.3333333333333333]",
+     .min = 2, .max = 2, .excludes_low = true, .high = 1000, .initial = "[0.75, 1.3333333333333333]",
      .doc = "random_resized: least and greatest width by height."},
     {.path = "data.images.flip", .kind = CLV_ROW_NUMBER, .offset = AT(data.images.flip), .high = 1,
      .initial = "0", .doc = "Probability of a horizontal flip in training."},
@@ -360,7 +359,7 @@ static const clv_row rows[] = {
             "so that they are computed and sent once. It runs as in evaluations, without dropout."},
     {.path = "stages[].cache_ttl", .kind = CLV_ROW_DURATION, .offset = STAGE(cache_ttl_ms),
      .min = 1000, .max = 365ull * 86400000, .initial = "24h",
-     .doc = "What nobody has used for so long is deleted there."},
+     .doc = "Time after which an unused output is deleted there."},
     {.path = "stages[].lora", .kind = CLV_ROW_SECTION, .pos = STAGE(lora.pos), .commented = true,
      .doc = "Train low-rank adapters beside some of its linear layers, and leave the rest as it is."},
     {.path = "stages[].lora.targets", .kind = CLV_ROW_TEXTS, .offset = STAGE(lora.targets),
@@ -371,7 +370,7 @@ static const clv_row rows[] = {
     {.path = "stages[].lora.r", .kind = CLV_ROW_INT, .offset = STAGE(lora.r), .min = 1,
      .max = 65536, .initial = "8", .doc = "Rank of the adapters."},
     {.path = "stages[].lora.alpha", .kind = CLV_ROW_NUMBER, .offset = STAGE(lora.alpha),
-     .above = true, .high = 1e6, .initial = "8",
+     .excludes_low = true, .high = 1e6, .initial = "8",
      .doc = "What an adapter adds is scaled by alpha / r."},
     {.path = "stages[].lora.dropout", .kind = CLV_ROW_NUMBER, .offset = STAGE(lora.dropout),
      .high = 0.99, .initial = "0", .doc = "Dropout of what an adapter reads, in training."},
@@ -420,8 +419,8 @@ static const clv_row rows[] = {
             "which none sums two places."},
     {.path = "privacy.tokens_readable", .kind = CLV_ROW_BOOL,
      .offset = AT(privacy.tokens_readable), .initial = "false",
-     .doc = "Allow embeddings to leave, one vector per token, which can be told apart, or values made "
-            "of fewer than half of the tokens."},
+     .doc = "Allow embeddings to leave, one vector per token, by which tokens can be distinguished, or "
+            "values made of fewer than half of the tokens."},
     {.path = "privacy.front_known", .kind = CLV_ROW_BOOL, .offset = AT(privacy.front_known),
      .initial = "false",
      .doc = "Allow records to be mixed only by layers whose weights a worker can know, such as a "
@@ -445,7 +444,7 @@ static const clv_row rows[] = {
      .max = 1048576, .sample = "128", .doc = "Records per evaluation step; as batch unless given. Another number may change the last bits."},
     {.path = "train.seed", .kind = CLV_ROW_SEED, .offset = AT(train.seed), .commented = true,
      .sample = "00112233445566778899aabbccddeeff",
-     .doc = "For equal bits in every run: 32 hexadecimal digits that nobody else knows. Weights, "
+     .doc = "For equal bits in every run: 32 hexadecimal digits that no one else knows. Weights, "
             "dropout, shuffling and splits follow from it; a worker gets keys of its own layers. A "
             "number below 2^64 can be guessed from these, and every layer then counts as known. "
             "Without it a run draws 128 bits and keeps them in its folder."},
@@ -463,7 +462,7 @@ static const clv_row rows[] = {
     {.path = "train.optimizer.kind", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.kind),
      .names = optimizer_names, .required = true, .sample = "adam", .doc = "Its rule."},
     {.path = "train.optimizer.lr", .kind = CLV_ROW_NUMBER, .offset = AT(train.optimizer.lr),
-     .above = true, .high = 1e300, .required = true, .sample = "0.001", .doc = "Learning rate."},
+     .excludes_low = true, .high = 1e300, .required = true, .sample = "0.001", .doc = "Learning rate."},
     {.path = "train.optimizer.momentum", .kind = CLV_ROW_NUMBER,
      .offset = AT(train.optimizer.momentum), .high = 1, .initial = "0", .doc = "sgd, rmsprop: momentum."},
     {.path = "train.optimizer.nesterov", .kind = CLV_ROW_BOOL,
@@ -507,7 +506,7 @@ static const clv_row rows[] = {
      .offset = AT(train.schedule.step_size), .max = MAX_STEPS, .initial = "0",
      .doc = "step: steps between two falls."},
     {.path = "train.schedule.gamma", .kind = CLV_ROW_NUMBER, .offset = AT(train.schedule.gamma),
-     .above = true, .high = 1, .initial = "0.1", .doc = "step: factor of each fall."},
+     .excludes_low = true, .high = 1, .initial = "0.1", .doc = "step: factor of each fall."},
     {.path = "train.schedule.total_steps", .kind = CLV_ROW_INT,
      .offset = AT(train.schedule.total_steps), .max = MAX_STEPS, .initial = "0",
      .doc = "cosine, linear: steps until the rate is 0; 0 is the length of the run."},
@@ -558,7 +557,7 @@ static const clv_row rows[] = {
             "to be longer than any single call computes."},
     {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
      .min = 65536, .max = 1ull << 40, .initial = "64MiB",
-     .doc = "Bytes that may be on their way to one worker."},
+     .doc = "Bytes that may be in flight to one worker."},
 
     {.path = "log", .kind = CLV_ROW_SECTION, .doc = "What is printed."},
     {.path = "log.every", .kind = CLV_ROW_INT, .offset = AT(log.every), .min = 1, .max = MAX_STEPS,

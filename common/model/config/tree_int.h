@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tree between YAML and the structs: scalars, lists and mappings, each with the place it came
- * from. Files and overrides are merged here, so that one binder judges both alike.
+ * tree_int: the tree between YAML text and the structs. It has scalars, lists and mappings, each
+ * with its position in the file. clv_yaml_read makes a tree of a text, clv_overrides_apply merges
+ * overrides into it, and the binder (schema_int.h) fills a struct from it. So the binder checks
+ * values of files and of overrides in the same way.
  */
 #ifndef CLEAVE_CONFIG_TREE_INT_H
 #define CLEAVE_CONFIG_TREE_INT_H
@@ -20,15 +22,15 @@ typedef enum clv_yaml_node_kind { CLV_YAML_SCALAR, CLV_YAML_LIST, CLV_YAML_MAP }
 
 typedef struct clv_yaml_node {
   clv_yaml_node_kind kind;
-  bool plain; /* a scalar without quotes: may be a number, true, false or nothing */
+  bool plain; /* scalar without quotes, so it may be a number, true, false or null */
   clv_config_pos pos, key_pos;
-  char *key;  /* inside a mapping */
-  char *text; /* scalars; never NULL there */
+  char *key;  /* of an entry of a mapping; NULL: no such entry */
+  char *text; /* of a scalar, never NULL; NULL: no scalar */
   size_t n, cap;
-  struct clv_yaml_node **items; /* lists and mappings */
+  struct clv_yaml_node **items; /* [n] of a list or mapping */
 } clv_yaml_node;
 
-/* What messages need to name a place. */
+/* Source of positions in messages. */
 typedef struct clv_yaml_source {
   const char *file;
   const clv_text_list *overrides;
@@ -41,7 +43,8 @@ clv_code clv_yaml_source_vfail(const clv_yaml_source *source, clv_config_pos pos
 
 enum { CLV_MESSAGE_TEXT_MAX = 96 };
 
-/* `text` for a message: control bytes become '?', long texts are cut with "...". Returns buf. */
+/* Copies `text` to buf for a message: replaces control bytes by '?', and cuts long texts with
+ * "...". Returns buf. */
 const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX]);
 
 clv_code clv_yaml_node_new(clv_yaml_node_kind kind, clv_config_pos pos, clv_yaml_node **ret,
@@ -51,31 +54,32 @@ clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos p
 void clv_yaml_node_free(clv_yaml_node *node);
 void clv_yaml_node_freep(clv_yaml_node **node);
 
-/* Append `child` to a list or mapping; it is the parent's afterwards, also on failure. */
+/* Appends `child` to a list or mapping, which owns it afterwards, also on failure. */
 clv_code clv_yaml_node_add(clv_yaml_node *parent, clv_yaml_node *child,
                            clv_err *err) CLV_USE_RESULT;
 
-/* The entry called `key` of a mapping, or NULL. */
+/* Returns the entry `key` of a mapping, or NULL. */
 clv_yaml_node *clv_yaml_node_find(const clv_yaml_node *map, const char *key);
 
 /* True for an unquoted scalar that YAML calls null. */
 bool clv_yaml_node_is_null(const clv_yaml_node *node);
 
-/* One YAML document. Places are the document's own, or all {0, override} when override > 0. */
+/* Reads one YAML document. override: 0, or the number of the override whose text it is, which then
+ * is the position of all its nodes. */
 clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t len,
                        uint32_t override, clv_yaml_node **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Refuse bytes that a config may not hold: bad UTF-8, control characters, endless lines. */
+/* Refuses bytes that a config must not contain: bad UTF-8, control characters, too long lines. */
 clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
                              uint32_t override, clv_err *err) CLV_USE_RESULT;
 
-/* Lay the environment and the sets over the tree; their texts are appended to *applied, which
- * `source` must refer to. */
+/* Merges the environment and the sets into the tree, and appends the text of each override to
+ * *applied, to which `source` must refer. */
 clv_code clv_overrides_apply(const clv_yaml_source *source, const clv_config_overrides *over,
                              clv_text_list *applied, clv_yaml_node *root,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Append a copy of `text`. */
+/* Appends a copy of `text`. */
 clv_code clv_text_list_add(clv_text_list *list, const char *text, clv_err *err) CLV_USE_RESULT;
 void clv_text_list_done(clv_text_list *list);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * worker.yaml: loading, and the rules that look at more than one key.
+ * worker.yaml: loading (clv_worker_config_load, _parse), and the checks across keys.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
   return code;
 }
 
-/* A second entry for one identity could widen the first unnoticed. */
+/* Refuses a second entry for an identity, which could widen the rights of the first unnoticed. */
 static clv_code check_allow(const clv_worker_config *c, clv_err *err) {
   for (size_t i = 0; i < c->n_allow; i++)
     for (size_t j = 0; j < i; j++)
@@ -53,7 +53,8 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Who is silent and not given up yet must find his session when he goes on. */
+/* Checks that the lease is longer than the peer timeout: a master that is silent but not yet given
+ * up must find its session when it continues. */
 static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
   if (c->limits.lease_ms > c->limits.peer_timeout_ms) return CLV_OK;
   return clv_worker_fail_at(c, c->limits.lease_pos, err,
@@ -63,7 +64,8 @@ static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
                             (unsigned long long)c->limits.peer_timeout_ms);
 }
 
-/* Whichever came second would end the start with "address in use", which does not say by whom. */
+/* Refuses the same port for `listen` and metrics.listen. Without this check, binding the second one
+ * would fail with "address in use", which does not name the first. */
 static clv_code check_ports(const clv_worker_config *c, clv_err *err) {
   if (!c->metrics.listen || !clv_listen_overlap(c->listen, c->metrics.listen)) return CLV_OK;
   return clv_worker_fail_at(c, c->metrics.listen_pos, err,

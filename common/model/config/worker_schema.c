@@ -25,7 +25,7 @@ static const clv_row rows[] = {
      .format = CLV_FORMAT_LISTEN, .initial = "127.0.0.1:7443",
      .doc = "Where the daemon listens; loopback unless you say otherwise."},
     {.path = "name", .kind = CLV_ROW_TEXT, .offset = AT(name), .format = CLV_FORMAT_NAME,
-     .shown = true, .sample = "worker-1", .doc = "Name in log lines and health answers."},
+     .is_in_example = true, .sample = "worker-1", .doc = "Name in log lines and health answers."},
 
     {.path = "tls", .kind = CLV_ROW_SECTION, .pos = AT(tls.pos), .required = true,
      .doc = "The worker's credentials; read again on SIGHUP."},
@@ -37,7 +37,7 @@ static const clv_row rows[] = {
      .sample = "certs/worker-1.key", .doc = "The worker's private key."},
 
     {.path = "tls.crl", .kind = CLV_ROW_PATH, .offset = AT(tls.crl), .sample = "certs/crl.pem", .commented = true,
-     .doc = "Lists of revoked certificates, one of each CA; with an ended list nobody passes."},
+     .doc = "Lists of revoked certificates, one of each CA; an expired list refuses all peers."},
 
     {.path = "allow", .kind = CLV_ROW_LIST, .offset = AT(allow), .count = AT(n_allow),
      .entry_bytes = sizeof(clv_allow_spec), .min = 1, .required = true,
@@ -115,7 +115,7 @@ static const clv_row rows[] = {
      .doc = "Open connections of an identity; one more fails its handshake."},
     {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
      .min = 65536, .max = 1ull << 40, .initial = "64MiB",
-     .doc = "Bytes that a session's stream may have on its way to this worker."},
+     .doc = "Bytes that a session's stream may have in flight to this worker."},
     {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms),
      .pos = AT(limits.lease_pos), .min = 1000, .max = DAY_MS, .initial = "120s",
      .doc = "A session whose master is silent for so long is closed and its memory freed."},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libfyaml's events -> our tree. Events rather than its documents, because anchors, aliases, tags
- * and deep nesting are then refused before anything is built from them, and a duplicate key can
- * name the place of the first one. The library's own messages are collected, never printed.
+ * clv_yaml_read: makes a tree from libfyaml's events. It uses events, not the library's documents,
+ * to refuse anchors, aliases, tags and deep nesting before a node is built from them, and to name
+ * the position of the first key in the error for a duplicate. The library's messages are collected,
+ * and never printed.
  */
 #include <libfyaml.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ typedef struct reader {
   struct fy_diag *diag;
   struct fy_parser *parser;
   size_t n_nodes;
-  clv_config_pos last; /* of the newest event that has a place */
+  clv_config_pos last; /* position of the newest event that has one */
 } reader;
 
 typedef struct held_event {
@@ -47,17 +48,17 @@ static bool is_quoted(struct fy_event *event) {
   return style == FYSS_SINGLE_QUOTED || style == FYSS_DOUBLE_QUOTED;
 }
 
-/* A value left empty has no place of its own and takes its key's; the library's place of a quoted
- * text is behind the quote. */
+/* Returns the position of an event. An empty value has none, and gets that of its key. The
+ * library's position of a quoted text is behind the quote. */
 static clv_config_pos event_pos(reader *r, struct fy_event *event) {
   const struct fy_mark *mark = fy_event_start_mark(event);
   if (mark) r->last = place(r, mark->line, mark->column - is_quoted(event));
   return r->last;
 }
 
-/* The last tab that indents a line, up to the one behind `line` (0: any); false where there is
- * none. The library names it in some forms only, and else where the value around it begins or
- * ends. */
+/* Finds the last tab that indents a line, up to the line behind `line` (0: in any line); false:
+ * there is none. For some errors the library gives the begin or end of the surrounding value, not
+ * the position of the tab. */
 static bool indenting_tab(const reader *r, int line, int *ret_line, int *ret_column) {
   bool found = false;
   const char *at = r->text;
@@ -75,7 +76,7 @@ static bool indenting_tab(const reader *r, int line, int *ret_line, int *ret_col
   return found;
 }
 
-/* The first message is the reason, later ones are its consequences. */
+/* Stores the library's first message, because later ones are consequences of it. */
 static clv_code syntax_error(reader *r, clv_err *err) {
   void *iter = NULL;
   char shown[CLV_MESSAGE_TEXT_MAX];
@@ -96,8 +97,8 @@ static clv_code next_event(reader *r, held_event *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Anchors and tags of the three kinds of value; an alias is refused where it stands. The library's
- * places of anchors and aliases are behind their sign. */
+/* Refuses anchors and tags of scalars, lists and mappings, and aliases. The library's positions of
+ * anchors and aliases are behind their sign. */
 static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
   struct fy_token *anchor = NULL, *tag = NULL;
   if (e->type == FYET_SCALAR) anchor = e->scalar.anchor, tag = e->scalar.tag;
@@ -114,8 +115,8 @@ static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
              : "tags (!x) are not supported: write the plain value");
 }
 
-/* libfyaml 0.7.12 lets bad UTF-8 and control bytes pass as empty values, spends seconds on endless
- * lines, and leaks on long runs of quotes. None of them belongs into a config. */
+/* Refuses texts that libfyaml 0.7.12 handles badly: it reads bad UTF-8 and control bytes as empty
+ * values, needs seconds for very long lines, and leaks memory on long runs of quotes. */
 clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
                              uint32_t override, clv_err *err) {
   const reader r = {.override = override};
@@ -155,7 +156,7 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, 
   if (len > CLV_CONFIG_MAX_TEXT)
     return clv_yaml_source_fail(r->source, event_pos(r, e), err,
                                 "a value of %zu bytes, the limit is %d", len, CLV_CONFIG_MAX_TEXT);
-  uint32_t point; /* escapes may have made what the file itself must not hold */
+  uint32_t point; /* escapes may give characters that the file itself must not contain */
   for (size_t i = 0, n; i < len; i += n)
     if (!(n = clv_utf8(text + i, len - i, &point)))
       return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
@@ -247,7 +248,8 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
   return CLV_OK;
 }
 
-/* Stream start, one document, stream end: a second document would be silently lost otherwise. */
+/* Reads the start of the stream, one document and the end of the stream, so that a second document
+ * is refused and not ignored. */
 static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *root = NULL;
   for (;;) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attributes: from (key, value) lists as files and messages carry them to clv_attrs and back.
+ * Conversion of attributes between lists of (key, value), as in files and messages, and clv_attrs.
+ * clv_attrs_parse reads a list, clv_attrs_encode writes one; `keys` describes each attribute.
  */
 #include "common/model/graph/graph_int.h"
 
@@ -18,7 +19,7 @@ typedef enum attr_kind {
 
 _Static_assert(CLV_ATTR_COUNT <= 64, "a bit for each key");
 
-/* A field of clv_attrs is called as its attribute. */
+/* Row of an attribute, whose name is also the name of its field in clv_attrs. */
 #define KEY(field, kind_of, text) \
   { .name = #field, .kind = kind_of, .offset = offsetof(clv_attrs, field), .doc = text }
 
@@ -186,7 +187,7 @@ static clv_code set_real(const char *op, const clv_attr_row *row, const clv_attr
   return CLV_OK;
 }
 
-/* Number i of a list, however it is given. */
+/* Returns number i of a list, which may be given as real numbers, integers or one real number. */
 static double number_of(const clv_attr_value *v, int i) {
   if (v->n_numbers) return (double)v->numbers[i];
   return v->is_number ? v->number : (double)v->ints[i];
@@ -336,7 +337,7 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
     bool extents = keys[row->key].kind == KIND_EXTENTS;
     int rank = extents ? ((const clv_shape *)field)->rank : 1;
     int weights = keys[row->key].kind == KIND_WEIGHTS ? ((const clv_class_weights *)field)->n : 1;
-    if (!row->required && (rank == 0 || weights == 0)) continue; /* none given */
+    if (!row->required && (rank == 0 || weights == 0)) continue; /* an empty list is not given */
     if (weights < 1 || weights > CLV_MAX_CLASS_WEIGHTS)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d numbers, not 1 to %d", def->name,
                       keys[row->key].name, weights, CLV_MAX_CLASS_WEIGHTS);

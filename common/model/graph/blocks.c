@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which nodes backward computes again together. What is called by one name is a block, unless it is
- * numbered: then each number is one ("encoder.layer" is "encoder.layer.0", "encoder.layer.1"...).
+ * Marking of recompute blocks (clv_node.recompute). All nodes below one name form a block, unless a
+ * number follows the name: then the nodes of each number form a block ("encoder.layer" stands for
+ * the blocks "encoder.layer.0", "encoder.layer.1" and so on).
  */
 #include <ctype.h>
 #include <string.h>
@@ -25,7 +26,8 @@ clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t nu
   return CLV_OK;
 }
 
-/* The number behind `name` and a dot, as text; 0: there is none. */
+/* Finds the number that follows the first `name` bytes and a dot. Returns its number of digits, 0:
+ * there is none. */
 static size_t number_after(const char *node, size_t name, const char **ret) {
   size_t n = 0;
   *ret = node + name + 1;
@@ -41,7 +43,7 @@ static bool is_numbered(const clv_graph *g, size_t name, int first, int last) {
   return true;
 }
 
-/* The last node that has the number of node `at`, up to `last`. */
+/* Returns the last node, at most `last`, of those from `at` on that have the number of `at`. */
 static int end_of(const clv_graph *g, size_t name, int at, int last) {
   const char *number, *other;
   size_t n = number_after(name_of(g, at), name, &number);

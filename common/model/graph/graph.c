@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Building a graph: every node is checked and its shape inferred when it is added, so that a graph
- * that exists is a graph that fits together, whoever described it.
+ * Building a graph. clv_graph_add checks a node and infers its shape at once, so that a graph is
+ * consistent at any time, whether a session file, a program or a peer's message describes it.
  */
 #include "common/model/graph/graph_int.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The generator's key holds layer << 4. */
+/* Largest layer number, because the RNG key has 32 bits for layer << 4 | slot. */
 enum { LAYER_MAX = (1 << 28) - 1 };
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) {
@@ -70,7 +70,7 @@ static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_er
   return CLV_OK;
 }
 
-/* An op that only holds a compute thread up is none for a daemon that works for others. */
+/* Refuses ops for tests, which only keep a compute thread busy, unless the process allows them. */
 static clv_code check_allowed(const clv_op_def *def, clv_err *err) {
   const char *on = getenv("CLEAVE_TEST_OPS");
   if (!def->test_only || (on && strcmp(on, "1") == 0)) return CLV_OK;
@@ -89,7 +89,7 @@ static clv_code check_slot(const clv_op_def *def, const clv_op_site *site, const
                   clv_shape_format(&slot->shape, of, sizeof of));
 }
 
-/* Shape and dtype of one node from its inputs'. */
+/* Infers and checks shape and type of a node from those of its inputs. */
 static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(node->op);
   clv_op_site site;
@@ -120,10 +120,11 @@ static clv_code check_name(const clv_graph *g, const char *name, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "a node's name has 1 to %d characters, '%.64s' has %zu",
                     CLV_NAME_MAX - 1, name, len);
   if (strspn(name, legal) != len)
-    return clv_fail(err, CLV_INVALID, "a node's name is of [A-Za-z0-9_.-]; '%s' is not", name);
+    return clv_fail(err, CLV_INVALID,
+                    "a node's name consists of [A-Za-z0-9_.-]; '%s' has another character", name);
   for (int i = 0; i < g->n_nodes; i++)
     if (strcmp(g->nodes[i].name, name) == 0)
-      return clv_fail(err, CLV_EXISTS, "two nodes are called '%s'", name);
+      return clv_fail(err, CLV_EXISTS, "two nodes have the name '%s'", name);
   return CLV_OK;
 }
 
@@ -187,8 +188,9 @@ static clv_code add_checked(clv_graph *g, const clv_op_def *def, clv_node *node,
   memcpy(node->in, in, (size_t)n_in * sizeof in[0]);
   CLV_TRY(infer(g, node, err));
   CLV_TRY(push(g, node, ret_node, err));
-  g->joins |= node->op == CLV_OP_CONCAT && clv_axis_of(&node->attrs, &node->shape) == 0;
-  g->joins |= node->attrs.packed > 0;
+  g->has_per_input_batches |=
+      node->op == CLV_OP_CONCAT && clv_axis_of(&node->attrs, &node->shape) == 0;
+  g->has_per_input_batches |= node->attrs.packed > 0;
   return CLV_OK;
 }
 
@@ -212,7 +214,7 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* The slot that a tie is of; false: there is none that learns. */
+/* Returns the first slot of a node, which a tie shares; false: the node has none, or a buffer. */
 static bool first_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
   clv_slot slots[CLV_MAX_PARAMS];
   if (!clv_node_slots(g, n, slots) || slots[0].buffer) return false;
@@ -221,8 +223,8 @@ static bool first_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
 }
 
 static clv_code no_parameter(const clv_node *n, clv_err *err) {
-  return clv_fail(err, CLV_INVALID, "layer %s (%s) has no parameter to be tied", n->name,
-                  clv_op_name(n->op));
+  return clv_fail(err, CLV_INVALID, "layer %s (%s) has no trainable parameter that could be tied",
+                  n->name, clv_op_name(n->op));
 }
 
 static clv_code check_owner(const clv_graph *g, const clv_node *n, const clv_node *owner,
@@ -243,15 +245,16 @@ static clv_code check_inside(const clv_graph *g, const clv_node *n, const char *
                              clv_err *err) {
   for (int i = 0; i < g->n_nodes; i++)
     if (strcmp(g->nodes[i].name, owner) == 0) return check_owner(g, n, &g->nodes[i], err);
-  return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', and no layer is called so", n->name,
+  return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', but no layer has that name", n->name,
                   owner);
 }
 
-/* Of two that are tied one is the owner. */
+/* Refuses to tie a node that owns a parameter of another node: ties do not form chains. */
 static clv_code check_no_owner(const clv_graph *g, const clv_node *n, clv_err *err) {
   for (int i = 0; i < g->n_nodes; i++)
     if (!g->nodes[i].tied_outside && strcmp(g->nodes[i].tied, n->name) == 0)
-      return clv_fail(err, CLV_INVALID, "layer %s is tied, and layer %s to it: tie both to one",
+      return clv_fail(err, CLV_INVALID,
+                      "layer %s is to be tied, but layer %s is tied to it: tie both to one owner",
                       n->name, g->nodes[i].name);
   return CLV_OK;
 }
@@ -296,7 +299,7 @@ clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], cl
   for (int i = 0, input = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT) before[input++] = g->nodes[i].shape.dim[0];
   clv_code code = infer_batches(g, n, err);
-  if (code != CLV_OK) (void)infer_batches(g, before, &again); /* the graph stays as it was */
+  if (code != CLV_OK) (void)infer_batches(g, before, &again); /* restores the previous shapes */
   return code;
 }
 
@@ -304,8 +307,8 @@ clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) {
   int64_t n[CLV_MAX_INPUTS];
   for (int i = 0, input = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT &&
-        __builtin_mul_overflow(batch, CLV_MAX(g->nodes[i].places, 1), &n[input++]))
-      return clv_fail(err, CLV_RANGE, "a batch of %" PRId64, batch);
+        __builtin_mul_overflow(batch, CLV_MAX(g->nodes[i].max_positions, 1), &n[input++]))
+      return clv_fail(err, CLV_RANGE, "a batch of %" PRId64 " overflows the number of rows", batch);
   return clv_graph_set_batches(g, n, err);
 }
 
@@ -317,7 +320,7 @@ clv_code clv_graph_clone(const clv_graph *g, clv_graph **ret, clv_err *err) {
   copy->n_nodes = copy->cap = g->n_nodes;
   copy->output = g->output;
   copy->dtype = g->dtype;
-  copy->joins = g->joins;
+  copy->has_per_input_batches = g->has_per_input_batches;
   *ret = clv_steal(&copy);
   return CLV_OK;
 }

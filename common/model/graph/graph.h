@@ -4,10 +4,16 @@
  * the plan that executes one module on one backend.
  *
  * A graph is a DAG in topological order: a node's inputs have smaller indexes. Names of parameters
- * are PyTorch state_dict names: "<node name>.weight"; a node without a name of its own is called by
- * its layer index in the uncut graph ("3.weight"), as nn.Sequential does.
+ * are PyTorch state_dict names: "<node name>.weight". A node without a given name is named by its
+ * layer index in the uncut graph ("3.weight"), as in nn.Sequential.
  *
- * Threads: graphs are immutable once inferred; a plan and its calls belong to one thread at a time.
+ * Typical use: build a graph with clv_graph_new, clv_graph_add_input and clv_graph_add; cut it with
+ * clv_graph_slice; describe its parameters with clv_params_of and initialise them with
+ * clv_params_init; make a plan with clv_plan_new; then for each micro-batch clv_plan_call_get,
+ * clv_plan_forward, clv_plan_backward_input, clv_plan_backward_weight and clv_plan_call_put.
+ *
+ * Threads: a graph does not change once it is built; a plan and its calls belong to one thread at a
+ * time.
  */
 #ifndef CLEAVE_GRAPH_H
 #define CLEAVE_GRAPH_H
@@ -22,35 +28,38 @@ enum { CLV_NAME_MAX = 64, CLV_MAX_NODES = 4096, CLV_MAX_INPUTS = 8, CLV_MAX_OUTP
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-/* One attribute as it comes from a file or a message. ints has n_ints entries for integers, pairs,
- * booleans (0/1) and lists; real attributes use `number` (an integer is accepted there too), and
- * lists of them `numbers`, which is borrowed: from the attributes or the message it was made of. */
+/* One attribute as read from a file or a message. Integers, pairs, booleans (0/1) and lists are in
+ * `ints`. A real attribute is in `number`, or in ints[0] if it was written as an integer. A list of
+ * real numbers is in `numbers`, which belongs to the attributes or the message it was read from. */
 typedef struct clv_attr_value {
   clv_attr_key key;
   int n_ints;
   int64_t ints[CLV_MAX_RANK];
   bool is_number;
   double number;
-  int n_numbers; /* lists of numbers; where it is not 0 the fields above are not read */
-  const float *numbers;
+  int n_numbers;        /* length of `numbers`; unless 0, the fields above are ignored */
+  const float *numbers; /* caller-owned */
 } clv_attr_value;
 
-/* Attribute key by name for an op: CLV_NOT_FOUND names the op's legal keys and a suggestion. */
+/* Finds the key of an attribute of an op by name. CLV_NOT_FOUND: the text names the op's keys, or
+ * the most similar one. */
 clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret,
                           clv_err *err) CLV_USE_RESULT;
 const char *clv_attr_name(clv_attr_key key); /* "?" outside the list */
-const char *clv_attr_doc(clv_attr_key key);  /* a few words; "" outside the list */
+const char *clv_attr_doc(clv_attr_key key);  /* a short description; "" outside the list */
 const char *clv_attr_type(clv_attr_key key); /* "integer", "number"...; "" outside the list */
 
-/* Defaults, then the n values in turn, each checked (key legal for op, arity, range); a missing
- * required one is an error. stride defaults to kernel for pools and to 1 for conv2d. */
+/* Sets the defaults of the op, then each of the n values after a check of its key, number of
+ * entries and range. Fails if a required attribute is missing. The default of stride is the kernel
+ * for pools and 1 for conv2d. */
 clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Key, type and range of one value alone, so that an error can point at it. */
+/* Checks key, type and range of a single value, so that the caller can point at it in its error. */
 clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err) CLV_USE_RESULT;
 
-/* The attributes that differ from the defaults, for the wire: at most CLV_MAX_RANK + 2 of them. */
+/* Writes the attributes that differ from the defaults, for the wire, and returns their number: at
+ * most `max`. */
 int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max);
 
 /* ---- graph ----------------------------------------------------------------------------------- */
@@ -60,17 +69,19 @@ typedef struct clv_node {
   clv_attrs attrs;
   char name[CLV_NAME_MAX];
   uint32_t layer; /* index in the uncut graph */
-  clv_key key;    /* of initialisation and dropout; zero until its owner sets it */
-  /* In training, nodes of one number keep nothing for backward, which computes them once more; what
-   * they read of others is kept. 0: kept. Any number on any node gives the same bits. */
+  clv_key key;    /* RNG key of initialisation and dropout; zero until the graph's owner sets it */
+  /* Number of the recompute block; 0: none. In training, backward computes the values of a block
+   * again, and only the values that the block reads from outside it are kept. The bits do not
+   * depend on it. */
   uint32_t recompute;
-  /* The most places of a record, all of whose rows lie one behind the other along dimension 0; 0:
-   * it counts records. Known where a graph is packed, and not on the wire. */
-  int64_t places;
+  /* Maximum number of positions of a record in a packed graph, where dimension 0 counts positions
+   * of all sequences; 0: dimension 0 counts records. Set by clv_graph_pack, not sent on the
+   * wire. */
+  int64_t max_positions;
   int n_in;
   int in[CLV_MAX_IN];
-  char tied[CLV_NAME_MAX]; /* the node whose first parameter is this one's too; "": none */
-  bool tied_outside;       /* it is in another module of the same process */
+  char tied[CLV_NAME_MAX]; /* node that owns this node's first parameter; "": this node */
+  bool tied_outside;       /* that node is in another module of the same process */
   /* filled by inference */
   clv_shape shape;
   clv_dtype dtype;
@@ -79,159 +90,168 @@ typedef struct clv_node {
 typedef struct clv_graph {
   clv_node *nodes;
   int n_nodes, cap;
-  int output;      /* index of the node whose value leaves (the last one unless set) */
-  clv_dtype dtype; /* of values made from integers (embedding): f32 unless set */
-  bool joins;      /* a concat along dimension 0, or packed: N may be another for each input */
-  char prefix[16]; /* of names, "bert."; people may leave it out */
+  int output;                 /* index of the output node (the last node unless set) */
+  clv_dtype dtype;            /* of values computed from integers (embedding): f32 unless set */
+  bool has_per_input_batches; /* N may differ between inputs: concat along dimension 0, or packed */
+  char prefix[16];            /* common prefix of names, "bert.", which users may leave out */
 } clv_graph;
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 clv_graph *clv_graph_free(clv_graph *g); /* takes NULL, returns NULL */
 void clv_graph_freep(clv_graph **g);
 
-/* An external input; `shape` includes N in dim 0, and is a scalar's of rank 0. */
+/* Adds an external input. `shape` includes N in dimension 0, or has rank 0 (a scalar). */
 clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                              const clv_shape *shape, int *ret_node, clv_err *err) CLV_USE_RESULT;
 
-/* A node over earlier nodes; CLV_DENIED for an op of tests outside them. name NULL or "": called by
- * its layer index. Names are unique and of [A-Za-z0-9_.-]. Infers and checks its shape at once:
- * errors name op, node and shapes. */
+/* Adds a node that reads earlier nodes, and infers and checks its shape. Errors name op, node and
+ * shapes. name NULL or "": the node is named by its layer index. Names are unique and consist of
+ * [A-Za-z0-9_.-]. CLV_DENIED: a test op without CLEAVE_TEST_OPS=1 in the environment. */
 clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const char *name,
                        uint32_t layer, const int *in, int n_in, int *ret_node,
                        clv_err *err) CLV_USE_RESULT;
 
-/* The first parameter of `node`, such as the weight of a linear, is that of the node called `owner`
- * from now on, such as an embedding: one set of values, whose gradient is the sum of both nodes'.
- * outside: the owner is in another graph. CLV_INVALID: it is not here, either has none that learns,
- * the owner's is another's itself, or their shapes differ. */
+/* Ties the first parameter of `node` (such as the weight of a linear) to the first parameter of the
+ * node named `owner` (such as an embedding). Both nodes then share one set of values, whose
+ * gradient is the sum of both nodes' gradients. outside: the owner is in another graph.
+ * CLV_INVALID: no node has that name, a node has no trainable parameter, the owner is tied itself,
+ * or shapes differ. */
 clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside,
                        clv_err *err) CLV_USE_RESULT;
 
-/* Shapes of all nodes again, for another batch size (N of every input; of one whose records have
- * places, as many times those). */
+/* Infers the shapes of all nodes again for another batch size: N of every input, times
+ * max_positions for an input with packed positions. */
 clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) CLV_USE_RESULT;
-/* The same with N of each input, in their order; what must be alike is refused where it meets.
- * Takes no memory. */
+/* As clv_graph_set_batch, with dimension 0 of each input, in the order of the inputs. Fails at the
+ * first op whose inputs need equal sizes and have others. Allocates no memory. */
 clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
                                clv_err *err) CLV_USE_RESULT;
 
-/* Whether each layer can train on a batch of this size; CLV_INVALID names the layer, its op and
- * why. */
+/* Checks that each layer can train on the present batch size. CLV_INVALID: the text names the
+ * layer, its op and the reason. */
 clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) CLV_USE_RESULT;
 
-/* Of nodes that the slices add; no layer of a model has this number. */
+/* Layer number of the nodes that slicing and division add; no layer of a model has it. */
 enum { CLV_GLUE_LAYER = 1 << 20 };
 
-/* A new graph of the nodes with first_layer <= layer <= last_layer. Its first input is what crosses
- * in front of them, called "input" ("-.cut" if it reads an input of that name besides), and its
- * output is what crosses behind them: the value of a node or, where several cross, of dtype f32 or
- * f64, [N, widths...] with the values of each record beside each other in the order of their
- * nodes. Values that only pass are among them. Inputs of g cross no cut: those that the nodes read
- * are inputs here too, by name, behind the first one. */
+/* Makes a new graph of the nodes with first_layer <= layer <= last_layer. Its first input is the
+ * tensor that crosses the cut before these layers, and its output the tensor that crosses the cut
+ * behind them. That tensor is the value of one node; if several values cross (f32 or f64), it is
+ * [N, sum of widths], with the values of each record concatenated in the order of their nodes. It
+ * includes values that these layers only pass on. The first input is named "input", or "-.cut" if
+ * the nodes also read an input of g with that name. Inputs of g cross no cut: those that the nodes
+ * read become inputs of the new graph under their names, behind the first one. */
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                          clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
-/* ---- blocks that backward computes again (blocks.c) ------------------------------------------ */
+/* ---- recompute blocks (blocks.c) ------------------------------------------------------------- */
 
-/* Nodes first..last, but for inputs, are the block of this number (clv_node.recompute). CLV_EXISTS:
- * one is in another block. */
+/* Makes nodes first..last, except inputs, the recompute block `number` (clv_node.recompute).
+ * CLV_EXISTS: a node is in a block already. */
 clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t number,
                                   clv_err *err) CLV_USE_RESULT;
-/* Nodes first..last, which are called `name`, or so with a dot and more behind it, are the next
- * block; where all go on with a number, each number is one. *n_blocks: how many there are. */
+/* Makes nodes first..last, which are named `name` or `name`.SOMETHING, one more recompute block. If
+ * a number follows `name`. in all of them ("layer.0", "layer.1"), each number becomes a block.
+ * *n_blocks: number of the last block so far, advanced by the new ones. */
 clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int first, int last,
                                          uint32_t *n_blocks, clv_err *err) CLV_USE_RESULT;
 
 /* ---- low-rank adapters (lora.c) -------------------------------------------------------------- */
 
-/* What peft's LoraConfig says of linear layers. */
+/* Settings of low-rank adapters, as in peft's LoraConfig. */
 typedef struct clv_lora {
-  const char *const *targets; /* [n_targets] as peft matches them: a node's name, or its end behind
-                                 a dot ("query", "self.query") */
+  /* [n_targets] names of layers, matched as in peft: a node's whole name, or its end behind a dot
+   * ("query", "self.query"). */
+  const char *const *targets;
   size_t n_targets;
-  int64_t r;      /* rows of A */
-  double alpha;   /* what B adds is scaled by alpha / r, with rslora by alpha / sqrt(r) */
-  double dropout; /* of what A reads, in training */
+  int64_t r;      /* rank: rows of A */
+  double alpha;   /* the output of B is scaled by alpha / r, with rslora by alpha / sqrt(r) */
+  double dropout; /* probability in front of A, in training */
   bool rslora;
 } clv_lora;
 
-/* A new graph in which each targeted linear y = x W^T + b of the layers first..last (both included)
- * goes on as y + B(scale A(dropout(x))): A [r, in] and B [out, r] have no bias, A begins as
- * kaiming_uniform(a = sqrt(5)) and B with 0. They are called NAME.lora_A and NAME.lora_B, and are
- * of the linear's layer: no other layer's number changes. Keys are not set for what is new.
- * CLV_NOT_FOUND: no node has such a name, with a suggestion; CLV_INVALID: it is no linear. */
+/* Makes a new graph in which each targeted linear y = x W^T + b of the layers first..last (both
+ * included) becomes y + B(scale A(dropout(x))). A [r, in] and B [out, r] have no bias; A is
+ * initialised by kaiming_uniform(a = sqrt(5)) and B with 0. The new nodes are named NAME.lora_A,
+ * NAME.lora_B and so on, and belong to the layer of the linear, so that no layer number changes.
+ * Their RNG keys are zero. CLV_NOT_FOUND: no node has such a name (the text has a suggestion);
+ * CLV_INVALID: the node is no linear. */
 clv_code clv_graph_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                         const clv_lora *lora, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Is a node, or a parameter, by this name part of an adapter? */
+/* True if a node or a parameter of this name is part of an adapter. */
 bool clv_lora_is_adapter(const char *name);
 
-/* Is a node called `name` the module `path`, or inside it: do the parts of `path` follow each other
- * somewhere among those of `name`? peft's modules_to_save. */
+/* True if the parts of `path` follow each other somewhere among the dotted parts of `name`, so that
+ * the node is the module `path` or inside it, as peft matches modules_to_save. */
 bool clv_lora_is_inside(const char *name, const char *path);
-/* The nodes whose values cross behind a layer, ascending, in ret_nodes [g->n_nodes]; how many. */
+/* Returns the number of nodes whose values cross a cut behind `layer`, and their indices,
+ * ascending, in ret_nodes [g->n_nodes]. */
 int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes);
-/* Whether g can be cut behind that layer; CLV_INVALID: which value cannot go with the others. */
+/* Checks that g can be cut behind `layer`. CLV_INVALID: the text names the value that cannot be
+ * concatenated with the others. */
 clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) CLV_USE_RESULT;
 
-/* How many steps the readers of input `node` have at least, if each takes it as the lengths of
- * sequences and no more than that; 0: it is no such input. */
+/* Returns the smallest number of steps among the readers of input `node`, if all of them read it as
+ * the lengths of sequences; 0: it is no input of lengths. No length may exceed that number. */
 int64_t clv_graph_length_limit(const clv_graph *g, int node);
 
 /* ---- packed sequences (pack.c) --------------------------------------------------------------- */
 
-/* The graph over packed sequences, of the same nodes and parameters: where g has [N, S, ...], it
- * has [T, ...], the places of all sequences that count one behind the other, T up to N S. g reads
- * the lengths of its sequences, which say what belongs together. Rows behind the last sequence are
- * of none, meet nothing, and have the gradient 0 where the output's is. Values and gradients are
- * those of g at real places, and dropout draws the same. Sums over places have another order.
- * CLV_INVALID: g reads no lengths, or an op does not take packed sequences; it is named. */
+/* Makes the graph over packed sequences, with the same nodes and parameters: a value [N, S, ...] of
+ * g becomes [T, ...], in which the real positions of all sequences follow each other, T <= N S. The
+ * ops find the sequences by their lengths, which g must read. Rows behind the last sequence belong
+ * to no sequence; their gradient is 0 if the output's is 0 there. Values and gradients equal those
+ * of g at real positions, and dropout draws the same numbers; sums over positions have another
+ * order. CLV_INVALID: g reads no lengths, or an op (named in the text) takes no packed
+ * sequences. */
 clv_code clv_graph_pack(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- tensor parallelism (tensor_parallel.c) -------------------------------------------------- */
 
-/* How a linear layer is divided: each part has some of its outputs, or reads some of its inputs. */
+/* Division of a linear layer between the parts. */
 typedef enum clv_parallel {
   CLV_PARALLEL_NONE,
-  CLV_PARALLEL_COLUMNS,
-  CLV_PARALLEL_ROWS
+  CLV_PARALLEL_COLUMNS, /* each part computes some of the outputs */
+  CLV_PARALLEL_ROWS     /* each part reads some of the inputs */
 } clv_parallel;
 
-/* Layers of a chain that one value, or one of each part, goes through. spread: graph[k] is that of
- * part k, all over the value before; else graph[0] alone, over the value before it, or over the
- * values of the parts in their order, which it begins with joining. */
+/* Consecutive layers of a divided chain. A sharded segment has a graph for each part, and all of
+ * them read the value before the segment. Another segment has graph[0] only, which reads the value
+ * before it, or joins the values of all parts, in the order of the parts. */
 typedef struct clv_division_segment {
-  bool spread;
-  clv_graph *graph[CLV_MAX_IN];
+  bool is_sharded;
+  clv_graph *graph[CLV_MAX_IN]; /* owned; NULL: unused */
 } clv_division_segment;
 
-/* The last stretch is not spread. Parameters are called as in the chain. */
+/* A divided chain. The last segment is not sharded. Parameters have the names of the chain. */
 typedef struct clv_division {
-  uint32_t n_parts, n_stretches;
-  clv_division_segment *stretches;
+  uint32_t n_parts, n_segments;
+  clv_division_segment *segments; /* [n_segments], owned */
 } clv_division;
 
-/* Whether that node of a chain can be divided so; CLV_INVALID: it is no linear, or its extent is
- * not a multiple. */
+/* Checks that a node of a chain can be divided that way. CLV_INVALID: the node is no linear, or
+ * n_parts does not divide its extent. */
 clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
                                clv_err *err) CLV_USE_RESULT;
 
-/* how: [chain->n_nodes]. Layers without a parameter that take value by value stay with the parts
- * behind columns; whatever else follows is whole. 2 to CLV_MAX_IN parts. */
+/* Divides a chain of layers into 2 to CLV_MAX_IN parts. how: [chain->n_nodes]. Element-wise layers
+ * without parameters behind a layer divided by columns are sharded too; all other layers that are
+ * not divided are computed once, where the parts are joined. */
 clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
                           clv_division **ret, clv_err *err) CLV_USE_RESULT;
 void clv_division_free(clv_division *d); /* takes NULL */
 void clv_division_freep(clv_division **d);
 
-/* One part of a row-major tensor: of shape `shape`, the index-th of `of` along the one dimension in
- * which they differ; where they are equal, the whole. */
+/* Part of a row-major tensor of shape `of`: the slice `index` of shape `shape` along the only
+ * dimension in which both differ. If both are equal, the part is the complete tensor. */
 typedef struct clv_tensor_part {
   clv_shape of, shape;
   uint32_t index;
-  size_t element; /* bytes */
+  size_t element; /* bytes of an element */
 } clv_tensor_part;
 
-/* From the whole to the part, or back. */
+/* Copies the part out of the complete tensor or, with into_whole, into it. */
 void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -241,58 +261,61 @@ typedef struct clv_param {
   int node, slot;
   clv_shape shape;
   clv_dtype dtype;
-  bool trainable;  /* false for buffers (running statistics) */
-  bool frozen;     /* trainable, but held fixed by the session */
-  bool fixed;      /* frozen for good: it has no room in blocks of gradients and moments */
-  bool lent;       /* fixed, and kept by somebody else: it has no room in any block */
-  size_t offset;   /* bytes into the block, 64-byte aligned; buffers lie behind all parameters */
-  size_t gradient; /* bytes into a block of gradients */
-  int index;       /* in the list: its own, or its owner's */
-  void *elsewhere; /* where its values are, in another module; NULL: in this one */
-  size_t n, bytes;
+  bool trainable;   /* false for buffers (running statistics) */
+  bool frozen;      /* trainable, but the session does not train it */
+  bool fixed;       /* frozen and never thawed: blocks of gradients and moments leave it out */
+  bool is_shared;   /* fixed, and stored outside the module for several users: in no block */
+  size_t offset;    /* bytes into the block, 64-byte aligned; buffers are behind all parameters */
+  size_t gradient;  /* bytes into a block of gradients */
+  int index;        /* index in the list; of a tie: the index of its owner, or -1 */
+  void *owner_data; /* of a tie: the values in another module; NULL: they are in this module */
+  size_t n, bytes;  /* number and size of the values */
 } clv_param;
 
-/* What a node has of another one. param: with offset (of the owner) or `elsewhere`; its gradient
- * is its own, and becomes part of the owner's at the end of a backward pass. */
+/* A parameter of a node that belongs to another node, its owner. The values are at the owner's
+ * offset, or at owner_data. The gradient is separate, and is added to the owner's gradient at the
+ * end of a backward pass. */
 typedef struct clv_tie {
   clv_param param;
-  int of; /* the owner's place in the list; -1: it is in another module */
+  int owner_index; /* of the owner in the list; -1: the owner is in another module */
 } clv_tie;
 
-/* The named layout of a module's one parameter block. Each moment uses the same offsets in a block
- * of trainable_bytes; so do gradients, and behind them are those of ties, in one of gradient_bytes.
- * What is tied is in the list once, under its owner's name. */
+/* Layout of a module's parameter block. A block of moments has trainable_bytes and the same
+ * offsets. A block of gradients has gradient_bytes: the same offsets, then the gradients of ties. A
+ * tied parameter is in the list once, under its owner's name. */
 typedef struct clv_params {
-  clv_param *list;
+  clv_param *list; /* [n] */
   int n;
-  clv_tie *ties;
+  clv_tie *ties; /* [n_ties] */
   int n_ties;
   size_t gradient_bytes;
-  size_t trainable_bytes; /* extent of parameters, padding included, but for those fixed */
-  size_t buffer_offset;   /* where the buffers begin, behind the fixed ones */
-  size_t total_bytes;     /* with buffers */
-  size_t lent_bytes;      /* of those that are lent, as a block would have them */
+  size_t trainable_bytes; /* parameters with padding, without the fixed ones */
+  size_t buffer_offset;   /* start of the buffers, behind the fixed parameters */
+  size_t total_bytes;     /* the block: parameters and buffers */
+  size_t shared_bytes;    /* shared parameters with padding, which the block leaves out */
   size_t n_values;        /* trainable values, without padding */
 } clv_params;
 
+/* Makes the layout of a graph's parameters: trainable ones first, then buffers. */
 clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
 
-/* The first parameter of the node called so; NULL: there is none, or it is another's. */
+/* Returns the first parameter of the node of that name; NULL: the node has none, or it is a tie. */
 const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node);
-/* Ties learn and are fixed as their owners in the same list are; behind every change of that. */
+/* Copies frozen, fixed and is_shared from owners in the list to their ties. Call it after each
+ * change of these flags. */
 void clv_params_update_ties(clv_params *p);
 
-/* The most values that one of the node's outputs is a sum of, weighted by its parameters; 0 where
- * it mixes none (clv_mixing of its row). */
+/* Returns the largest number of input values of which the node's parameters make one output value;
+ * 0: the op computes no weighted sums (see clv_mixing). */
 int64_t clv_node_fan_in(const clv_graph *g, const clv_node *node);
-/* Fixes those that are frozen: they move behind the others, and gradients and moments need no room
- * for them. Those of them that are marked as lent leave the block. Before any is laid out by p. */
+/* Marks all frozen parameters as fixed and moves them behind the others, so that gradients and
+ * moments need no memory for them. Fixed parameters with is_shared are left out of the block. Call
+ * it before any block is allocated. */
 void clv_params_fix_frozen(clv_params *p);
 clv_params *clv_params_free(clv_params *p);
 void clv_params_freep(clv_params **p);
-/* Before that: those that are frozen, of the weights of linear layers in f32 that no other node
- * has, become bf16. Kernels read them so; what they are multiplied with is what it is without
- * that. */
+/* Changes frozen f32 weights of linear layers to bf16, except weights that have ties. Kernels read
+ * such weights directly; their inputs keep their type. Call it before clv_params_fix_frozen. */
 void clv_params_frozen_to_bf16(const clv_graph *g, clv_params *p);
 const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */
 
@@ -303,66 +326,69 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
  * 1, count 0; wait 1. Numbers from Philox keyed by (the node's key, layer, slot). block:
  * total_bytes, padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
-/* The same while somebody waits for it; else CLV_CANCELLED. */
+/* As clv_params_init, but stops with CLV_CANCELLED once `waiter` says that the caller has left. */
 clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
                                      const clv_params *p, void *block, clv_err *err) CLV_USE_RESULT;
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
 typedef struct clv_plan clv_plan;
-typedef struct clv_call clv_call; /* saved state of one forward until its backward is done */
+/* State that one forward saves for its backward; from the plan's pool of calls. */
+typedef struct clv_call clv_call;
 
 typedef struct clv_plan_options {
   const clv_backend *backend;
   clv_dtype dtype;                 /* f32, or f64 with ref */
   int64_t batch;                   /* N; 0: the plan computes nothing, see clv_plan_forward */
-  int64_t batches[CLV_MAX_INPUTS]; /* of each input, of a graph that joins some; else unused */
+  int64_t batches[CLV_MAX_INPUTS]; /* N of each input, for has_per_input_batches; else unused */
   bool training;
-  bool need_input_grad[CLV_MAX_INPUTS]; /* the sender of that input wants a gradient */
+  bool need_input_grad[CLV_MAX_INPUTS]; /* backward computes the gradient of that input */
   int threads;
-  bool
-      /* conv2d and linear compute in bf16; CLV_PRECONDITION where the backend cannot. Parameters,
-       * their gradients and the caller's values are f32; ref computes in its dtype all the same */
-      bf16;
-  bool tf32; /* factors of products and convolutions may be rounded to TF32; CLV_PRECONDITION too */
-  /* Weight gradients are a phase of their own, which may come any time after the input gradients:
-   * these can leave earlier, and other calls' work may come between. What the weight gradients read
-   * then lives longer. Without it each layer's are computed beside its input gradient, while both
-   * inputs are in the cache, and the phase is empty. The bits are the same. */
+  /* conv2d and linear compute in bf16; CLV_PRECONDITION if the backend cannot. Parameters, their
+   * gradients and the caller's values stay f32; the backend ref computes in `dtype` anyway. */
+  bool bf16;
+  /* Factors of products and convolutions may be rounded to TF32; CLV_PRECONDITION if the backend
+   * cannot. */
+  bool tf32;
+  /* Weight gradients are a separate phase, which may run any time after the input gradients. So the
+   * input gradients can be sent earlier, and other calls can run in between; the values that the
+   * weight gradients read live longer. Without it, each layer's weight gradients are computed next
+   * to its input gradient, while both operands are in the cache, and the phase is empty. The bits
+   * are the same. */
   bool split_backward;
-  /* Weights in library formats are made in scratch memory by every call that needs them, instead of
-   * once for a version of the parameters in memory that stays: no dearer where one call runs
-   * between two versions, and one or two copies of the weights smaller. The bits are the same. */
+  /* Each call that needs weights in library format makes them in scratch memory. Without it the
+   * plan makes them once per version of the parameters, in its cache. Costs no time if only one
+   * call runs per version, and saves one or two copies of the weights. The bits are the same. */
   bool transient_weights;
-  /* What a device is asked for in each phase is recorded there, where it is not NULL; it outlives
-   * the plan. The bits are the same. */
+  /* Recorder of the device work of each phase, so that it can be replayed; outlives the plan. NULL:
+   * no recording. The bits are the same. */
   clv_recorder *records;
-  /* [params->n] Where those parameters are that are lent, in the backend's memory, read at each run
-   * and never written; it outlives the plan. */
-  const void *const *lent;
+  /* [params->n] Addresses of the parameters with is_shared, in the backend's memory. The plan reads
+   * the list at each run and never writes the values; the list outlives the plan. */
+  const void *const *shared_params;
 } clv_plan_options;
 
 typedef struct clv_plan_info {
-  size_t call_bytes;    /* per call in flight: saved activations and states */
-  size_t scratch_bytes; /* shared by the plan's calls */
+  size_t call_bytes;    /* memory of each call in flight: saved activations and states */
+  size_t scratch_bytes; /* memory shared by the plan's calls */
   size_t cache_bytes;   /* weights in library formats */
-  size_t
-      kernel_bytes; /* what libraries keep of the kernels themselves, by a fixed figure for each */
-  /* library reorders, each once a call */
+  size_t kernel_bytes;  /* estimate of what libraries keep for the kernels: a constant for each */
+  /* Reorders inside library kernels: per version of the parameters, per forward, per backward. */
   int reorders_refresh, reorders_forward, reorders_backward;
   int n_steps_forward, n_steps_backward;
-  bool backward_reads_params; /* they must not change between a forward and its backward */
+  bool backward_reads_params; /* parameters must not change between a forward and its backward */
 } clv_plan_info;
 
-/* Whether backward_reads_params may be true of a training plan, with some backend. input_grads: bit
- * i where the gradient of input i is wanted. */
+/* True if backward_reads_params of a training plan may be true with at least one backend.
+ * input_grads: bit i is set if the gradient of input i is computed. */
 bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
                                      uint32_t input_grads);
 
-/* Copies what it needs of g and params; `params` says which are frozen. One plan per (module,
- * batch, training, threads). The graph's float inputs are of options->dtype. Activation memory is
- * taken by the first clv_plan_call_get, so that a plan too large can be refused by its info.
- * CLV_INVALID when params are not g's, and for batchnorm with one value per channel in training. */
+/* Makes the plan of a module for one batch size, mode and number of threads. Copies g and params,
+ * which says which parameters are frozen. The graph's float inputs have the type options->dtype.
+ * The first clv_plan_call_get allocates the activation memory, so the caller can refuse a plan that
+ * is too large by its info. CLV_INVALID: params do not belong to g, or a batchnorm would train on
+ * one value per channel. */
 clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_plan_options *options,
                       clv_plan **ret, clv_err *err) CLV_USE_RESULT;
 clv_plan *clv_plan_free(clv_plan *p);
@@ -374,64 +400,64 @@ const clv_shape *clv_plan_output(const clv_plan *p); /* with its N */
 /* Human-readable listing of the steps: op, node, layouts, implementation, bytes. */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
 
-/* Whether node i of the graph computes with a kernel of ref, because the backend has none. */
+/* True if `node` computes with a kernel of the backend ref, because the plan's backend has none. */
 bool clv_plan_uses_ref(const clv_plan *p, int node);
 
-/* Seconds that a layer's steps took, by what they are for. */
+/* Seconds that the steps of a node took: in forward, for input and for weight gradients. */
 typedef struct clv_plan_times {
   double forward, input, weight;
 } clv_plan_times;
 
-/* From now on every step adds what it takes to times[node of the graph]; NULL: no more. What one
- * kernel does for several layers counts for the one that it is of. */
+/* Adds the duration of each step from now on to times[node of the graph]; NULL: stops timing. The
+ * time of a fused kernel counts for the node that has its step. */
 void clv_plan_set_times(clv_plan *p, clv_plan_times *times);
 
-/* Calls come from the plan's pool: after warm-up no memory is taken. */
+/* Returns a free call from the plan's pool, or allocates one. */
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
-/* Parameters and their gradients are in the backend's memory, and whatever else is the caller's is
- * in the host's or where clv_plan_call_set_memories says: a backend with memory of its own gets
- * copies, and each function waits for it. What its kernels have refused meanwhile is the function's
- * error.
+/* The functions below take parameters and their gradients in the backend's memory, and all other
+ * buffers of the caller in host memory or where clv_plan_call_set_memories says. For a backend with
+ * its own memory they make copies, wait until the device has finished, and return its errors.
  *
- * What is kept of the parameters in other layouts becomes that of these. clv_plan_forward sees to
- * it itself; before a backward only where the parameters are not those of the plan's last
- * forward. */
+ * clv_plan_refresh updates the weights in library formats to these parameters. clv_plan_forward
+ * does this itself. Call it before a backward only if the parameters are not those of the plan's
+ * last forward. */
 clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Whose memory it is that the caller lends the call's functions, in place of the host's, which is
- * NULL: of inputs and of the output's gradient a backend that the plan's reaches, of the output and
- * the inputs' gradients the plan's own. It holds until it is said again, or the call is put back;
- * the functions copy, and wait as ever. */
+/* Backends whose memory holds the caller's buffers; NULL: host memory. For inputs and the output's
+ * gradient it may be any backend that the plan's can copy from; for the output and the inputs'
+ * gradients it is the plan's own. */
 typedef struct clv_plan_memories {
   const clv_backend *in[CLV_MAX_INPUTS], *out, *dout, *din[CLV_MAX_INPUTS];
 } clv_plan_memories;
-void clv_plan_call_set_memories(clv_call *c, const clv_plan_memories *homes);
+/* Sets the memories of the buffers that later functions of this call take, until it is called again
+ * or the call is put back. */
+void clv_plan_call_set_memories(clv_call *c, const clv_plan_memories *memories);
 
-/* key: step and micro-batch of dropout; the rest is the nodes' own. NULL: zeros.
- * in[i]: row-major values of external input i, in order of clv_graph_add_input; out: row-major.
- * For training the inputs that backward reads are copied or kept in the call: the caller may reuse
- * `in` after this returns only if it passed keep_inputs = false (then the plan copies what it
- * needs); with true the memory must stay until the call is put back.
- * Of a batch of 0 nothing is read: `out` is not written, or NaN where it is a scalar, a mean over
- * samples; backward gives parameters zeros. */
+/* Runs forward. key: step and micro-batch for dropout (the other fields are the nodes' own); NULL:
+ * zeros. in[i]: row-major values of external input i, in the order of clv_graph_add_input. out:
+ * row-major. keep_inputs = false: the plan copies the inputs that backward reads, and the caller
+ * may reuse `in` at once; true: the memory of `in` must stay unchanged until the call is put back.
+ * With a batch of 0 no input is read; `out` is NaN if it is a scalar (a mean over samples),
+ * otherwise not written, and backward gives parameters zeros as gradients. */
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                           const void *const *in, bool keep_inputs, void *out,
                           const clv_rng_key *key, clv_err *err) CLV_USE_RESULT;
 
-/* From the gradient of the output (row-major) to that of each input (din[i] row-major, NULL where
- * not wanted). Weight gradients are written to grad_block here: those of fused kernels (batchnorm),
- * and without split_backward all. */
+/* Computes the gradient of each input from that of the output, both row-major; din[i] is NULL for
+ * an input that needs none. Also writes weight gradients to grad_block: those of kernels that fuse
+ * them (batchnorm), and without split_backward all of them. */
 clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, const void *dout,
                                  void *const *din, void *grad_block, bool accumulate,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* The rest of the weight gradients, if any, into grad_block (gradient_bytes, same offsets as
- * parameters); adds when accumulate, otherwise overwrites, with zeros where no gradient is computed
- * (frozen parameters, padding). Comes after backward_input of the same call and ends it: a call has
- * one backward, because gradients reuse the memory of activations. */
+/* Writes the remaining weight gradients, if any, to grad_block (gradient_bytes; the offsets are
+ * those in clv_param.gradient). With accumulate it adds to grad_block; otherwise it overwrites it,
+ * with zeros where no gradient is computed (frozen parameters, padding). Call it after
+ * clv_plan_backward_input of the same call, which it ends: a call has one backward, because
+ * gradients reuse the memory of activations. */
 clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, void *grad_block,
                                   bool accumulate, clv_err *err) CLV_USE_RESULT;
 

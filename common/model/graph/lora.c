@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-rank adapters beside linear layers, under the names that peft gives their parameters. The
- * scale stands between A and B, where there are r values of a row and not as many as go out.
+ * clv_graph_lora: insertion of low-rank adapters next to linear layers, with peft's names for their
+ * parameters. The scale is applied between A and B, because a row has only r values there.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ typedef struct rewrite {
   uint32_t first, last;
   const clv_lora *lora;
   clv_graph *to;
-  int *place; /* [from->n_nodes]: whose value stands for that of a node */
+  int *place; /* [from->n_nodes] the node of `to` whose value replaces that of a node of `from` */
 } rewrite;
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -40,14 +40,14 @@ static bool is_target(const char *name, const char *target) {
   return n == len || name[n - len - 1] == '.';
 }
 
-static bool is_meant(const rewrite *w, const clv_node *n) {
+static bool is_in_range(const rewrite *w, const clv_node *n) {
   return n->op != CLV_OP_INPUT && n->layer >= w->first && n->layer <= w->last;
 }
 
 static bool is_targeted(const rewrite *w, const clv_node *n) {
   bool any = false;
   for (size_t i = 0; i < w->lora->n_targets; i++) any |= is_target(n->name, w->lora->targets[i]);
-  return any && is_meant(w, n);
+  return any && is_in_range(w, n);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -73,19 +73,19 @@ static clv_code unknown_target(const rewrite *w, const char *target, clv_err *er
   for (int i = 0; i < w->from->n_nodes; i++) {
     const clv_node *node = &w->from->nodes[i];
     const char *name = last_part(node->name);
-    if (!is_meant(w, node) || node->op != CLV_OP_LINEAR || is_listed(names, n, name)) continue;
+    if (!is_in_range(w, node) || node->op != CLV_OP_LINEAR || is_listed(names, n, name)) continue;
     if (n < SHOWN_NAMES) clv_bytes_printf(&list, "%s%s", n ? ", " : "", name);
     if (n == SHOWN_NAMES) clv_bytes_puts(&list, "...");
     names[n++] = name;
   }
   const char *near = clv_did_you_mean(target, names, n);
   if (near)
-    return clv_fail(err, CLV_NOT_FOUND, "no layer here is called '%.64s', did you mean '%s'?",
+    return clv_fail(err, CLV_NOT_FOUND, "no layer here has the name '%.64s', did you mean '%s'?",
                     target, near);
   if (!n)
-    return clv_fail(err, CLV_NOT_FOUND, "no layer here is called '%.64s', and none is a linear",
-                    target);
-  return clv_fail(err, CLV_NOT_FOUND, "no layer here is called '%.64s'; the linear ones are %s",
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "no layer here has the name '%.64s', and none is a linear layer", target);
+  return clv_fail(err, CLV_NOT_FOUND, "no layer here has the name '%.64s'; the linear ones are %s",
                   target, list.failed ? "others" : (const char *)list.data);
 }
 
@@ -93,7 +93,7 @@ static clv_code check_target(const rewrite *w, const char *target, clv_err *err)
   bool found = false;
   for (int i = 0; i < w->from->n_nodes; i++) {
     const clv_node *n = &w->from->nodes[i];
-    if (!is_meant(w, n) || !is_target(n->name, target)) continue;
+    if (!is_in_range(w, n) || !is_target(n->name, target)) continue;
     if (n->op != CLV_OP_LINEAR)
       return clv_fail(err, CLV_INVALID, "'%s' is of op %s: adapters belong to linear layers",
                       n->name, clv_op_name(n->op));
@@ -118,9 +118,10 @@ static clv_attr_value real(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
-/* A node called NAME.suffix beside the linear `n`; *at is its input, and then the node. */
-static clv_code beside(rewrite *w, const clv_node *n, clv_op op, const char *suffix,
-                       const clv_attr_value *values, int n_values, int *at, clv_err *err) {
+/* Adds a node NAME.suffix of the adapter of the linear `n`. *at: its input; becomes the node. */
+static clv_code add_adapter_node(rewrite *w, const clv_node *n, clv_op op, const char *suffix,
+                                 const clv_attr_value *values, int n_values, int *at,
+                                 clv_err *err) {
   char name[2 * CLV_NAME_MAX];
   clv_attrs attrs;
   snprintf(name, sizeof name, "%s.%s", n->name, suffix);
@@ -130,25 +131,26 @@ static clv_code beside(rewrite *w, const clv_node *n, clv_op op, const char *suf
   return CLV_OK;
 }
 
-static clv_code low_rank(rewrite *w, const clv_node *n, int *at, clv_err *err) {
+static clv_code add_adapter(rewrite *w, const clv_node *n, int *at, clv_err *err) {
   const clv_lora *l = w->lora;
   double scale = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
   clv_attr_value p = real(CLV_ATTR_P, l->dropout), factor = real(CLV_ATTR_FACTOR, scale);
   clv_attr_value a[] = {whole(CLV_ATTR_OUT, l->r), whole(CLV_ATTR_BIAS, 0)};
   clv_attr_value b[] = {whole(CLV_ATTR_OUT, n->attrs.out), whole(CLV_ATTR_BIAS, 0),
                         whole(CLV_ATTR_INIT_ZERO, 1)};
-  if (l->dropout > 0) CLV_TRY(beside(w, n, CLV_OP_DROPOUT, "lora_dropout", &p, 1, at, err));
-  CLV_TRY(beside(w, n, CLV_OP_LINEAR, "lora_A", a, CLV_COUNT(a), at, err));
-  if (scale != 1) CLV_TRY(beside(w, n, CLV_OP_SCALE, "lora_scale", &factor, 1, at, err));
-  return beside(w, n, CLV_OP_LINEAR, "lora_B", b, CLV_COUNT(b), at, err);
+  if (l->dropout > 0)
+    CLV_TRY(add_adapter_node(w, n, CLV_OP_DROPOUT, "lora_dropout", &p, 1, at, err));
+  CLV_TRY(add_adapter_node(w, n, CLV_OP_LINEAR, "lora_A", a, CLV_COUNT(a), at, err));
+  if (scale != 1) CLV_TRY(add_adapter_node(w, n, CLV_OP_SCALE, "lora_scale", &factor, 1, at, err));
+  return add_adapter_node(w, n, CLV_OP_LINEAR, "lora_B", b, CLV_COUNT(b), at, err);
 }
 
-/* *node: the linear, and then the sum. */
-static clv_code adapt(rewrite *w, const clv_node *n, int input, int *node, clv_err *err) {
+/* Adds the adapter of the linear *node, and the sum of both, which becomes *node. */
+static clv_code add_adapter_sum(rewrite *w, const clv_node *n, int input, int *node, clv_err *err) {
   char name[2 * CLV_NAME_MAX];
   clv_attrs none = {0};
   int in[2] = {*node, input};
-  CLV_TRY(low_rank(w, n, &in[1], err));
+  CLV_TRY(add_adapter(w, n, &in[1], err));
   snprintf(name, sizeof name, "%s.lora_sum", n->name);
   CLV_TRY(clv_graph_add(w->to, CLV_OP_ADD, &none, name, n->layer, in, 2, node, err));
   w->to->nodes[*node].recompute = n->recompute;
@@ -166,7 +168,7 @@ static clv_code copy_node(rewrite *w, int i, clv_err *err) {
   w->to->nodes[*at].recompute = n->recompute;
   memcpy(w->to->nodes[*at].tied, n->tied, sizeof n->tied);
   w->to->nodes[*at].tied_outside = n->tied_outside;
-  return is_targeted(w, n) ? adapt(w, n, in[0], at, err) : CLV_OK;
+  return is_targeted(w, n) ? add_adapter_sum(w, n, in[0], at, err) : CLV_OK;
 }
 
 clv_code clv_graph_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,

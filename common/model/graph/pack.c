@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A graph over padded sequences becomes one over packed ones: [N, S, ...] becomes [T, ...], node by
- * node. Whatever would meet another place without knowing where its sequence ends is refused.
+ * clv_graph_pack: conversion of a graph over padded sequences into one over packed sequences, node
+ * by node: [N, S, ...] becomes [T, ...]. An op that combines positions without reading the lengths
+ * is refused, because it would mix sequences.
  */
 #include <string.h>
 
@@ -10,11 +11,11 @@
 typedef struct packer {
   const clv_graph *from;
   clv_graph *to;
-  int lengths; /* the node, in both graphs: they have the same ones */
-  int64_t steps, sequences;
+  int lengths;              /* node of the lengths; both graphs have the same node numbers */
+  int64_t steps, sequences; /* S and N */
 } packer;
 
-static bool is_packed(const packer *p, int node) { return p->to->nodes[node].places; }
+static bool is_packed(const packer *p, int node) { return p->to->nodes[node].max_positions; }
 
 static const clv_shape *shape_of(const packer *p, int node) { return &p->from->nodes[node].shape; }
 
@@ -45,7 +46,7 @@ static clv_code add_input(packer *p, int i, clv_err *err) {
     shape.dim[0] *= p->steps; /* extents are below 2^31 */
   }
   CLV_TRY(clv_graph_add_input(p->to, n->name, n->dtype, &shape, NULL, err));
-  p->to->nodes[i].places = packed ? p->steps : 0;
+  p->to->nodes[i].max_positions = packed ? p->steps : 0;
   return CLV_OK;
 }
 
@@ -62,41 +63,42 @@ static clv_code refuse(const clv_node *n, const char *why, clv_err *err) {
                   clv_op_name(n->op), why);
 }
 
-/* Attributes that name dimensions name those that are left. */
+/* Changes attributes that refer to dimensions to the packed value, which has one dimension less.
+ * Refuses an op that works along the positions. */
 static clv_code move_dims(const packer *p, const clv_node *n, clv_attrs *attrs, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(n->op);
   const clv_shape *in = shape_of(p, n->in[0]);
   bool last = n->op == CLV_OP_EMBEDDING ? n->attrs.column >= 0 : !def->elementwise;
-  if (last && in->rank < 3) return refuse(n, "it would go along their places", err);
+  if (last && in->rank < 3) return refuse(n, "it would work along their positions", err);
   if (n->op == CLV_OP_RESHAPE) {
     if (n->shape.rank < 3 || n->shape.dim[1] != p->steps)
-      return refuse(n, "it would move their places", err);
+      return refuse(n, "it would move their positions", err);
     attrs->shape = (clv_shape){.rank = n->shape.rank - 2};
     memcpy(attrs->shape.dim, n->shape.dim + 2, (size_t)attrs->shape.rank * sizeof *in->dim);
   } else if (takes(def, CLV_ATTR_SHAPE) && n->attrs.shape.rank > in->rank - 2) {
-    return refuse(n, "it would go along their places", err);
+    return refuse(n, "it would work along their positions", err);
   }
   if (!takes(def, CLV_ATTR_DIM)) return CLV_OK;
   int axis = clv_axis_of(&n->attrs, in);
-  if (axis < 2) return refuse(n, "it would go along their places", err);
+  if (axis < 2) return refuse(n, "it would work along their positions", err);
   attrs->dim = axis - 1;
   return CLV_OK;
 }
 
 static clv_code check_all_packed(const packer *p, const clv_node *n, int n_in, clv_err *err) {
   for (int k = 0; k < n_in; k++)
-    if (!is_packed(p, n->in[k]))
-      return refuse(n, "it reads them beside a value that has no places", err);
+    if (!is_packed(p, n->in[k])) return refuse(n, "it also reads a value without positions", err);
   return CLV_OK;
 }
 
-/* Those that read lengths already read these. */
+/* Adds the lengths as the last input of an op, and checks that an op that already reads lengths
+ * reads these. */
 static clv_code give_lengths(const packer *p, const clv_node *n, clv_attrs *attrs,
                              int in[CLV_MAX_IN], int *n_in, clv_err *err) {
   int at = clv_op_def_of(n->op)->max_in - 1;
   CLV_TRY(check_all_packed(p, n, at, err));
   if (clv_op_def_of(n->op)->n_in > 1 && (n->n_in <= at || n->in[at] != p->lengths))
-    return refuse(n, "it reads none of their lengths", err);
+    return refuse(n, "it does not read their lengths", err);
   attrs->packed = p->steps;
   in[at] = p->lengths;
   *n_in = at + 1;
@@ -113,11 +115,12 @@ static clv_code pack_node(const packer *p, const clv_node *n, clv_attrs *attrs, 
     case CLV_PACKS_SEQUENCES:
       return give_lengths(p, n, attrs, in, n_in, err);
     default:
-      return refuse(n, "it does not tell one sequence from the next", err);
+      return refuse(n, "it cannot separate one sequence from the next", err);
   }
 }
 
-/* A slice of the first place, which flatten makes [N, F]: what poolers begin with. */
+/* True if node i is a slice of the first position that only flatten reads, as at the start of a
+ * pooler. */
 static bool takes_first(const packer *p, int i) {
   const clv_node *n = &p->from->nodes[i];
   int64_t stop;
@@ -153,7 +156,7 @@ static clv_code add_node(packer *p, int i, clv_err *err) {
   made->recompute = n->recompute;
   memcpy(made->tied, n->tied, sizeof made->tied);
   made->tied_outside = n->tied_outside;
-  made->places = any && clv_op_def_of(n->op)->packs != CLV_PACKS_SEQUENCES ? p->steps : 0;
+  made->max_positions = any && clv_op_def_of(n->op)->packs != CLV_PACKS_SEQUENCES ? p->steps : 0;
   return CLV_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The named layout of a module's parameter block and its default initialisation.
+ * Layout of a module's parameter block (clv_params_of and the functions that change the layout) and
+ * default initialisation of its values (clv_params_init).
  */
 #include "common/model/graph/graph_int.h"
 
@@ -33,7 +34,8 @@ static clv_code describe_slot(const clv_node *node, int index, int slot, const c
   return clv_shape_bytes(&s->shape, ret->dtype, &ret->bytes, err);
 }
 
-/* "a.weight" may be a layer whose parameter is called as it is, and the weight of a layer "a". */
+/* Checks that parameter names are unique: "a.weight" may be the weight of a layer "a", or a layer
+ * "a.weight" whose parameter has the layer's name. */
 static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *err) {
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
@@ -46,10 +48,10 @@ static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *er
   return CLV_OK;
 }
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- offsets --------------------------------------------------------------------------------- */
 
-/* Offsets of the trainable ones first, of the buffers behind. */
-static clv_code place(clv_params *p, bool trainable, size_t *end, clv_err *err) {
+/* Assigns offsets from *end on to all trainable parameters, or to all buffers. */
+static clv_code assign_offsets(clv_params *p, bool trainable, size_t *end, clv_err *err) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
     if (q->trainable != trainable) continue;
@@ -65,18 +67,18 @@ void clv_params_update_ties(clv_params *p) {
   p->gradient_bytes = p->trainable_bytes;
   for (int i = 0; i < p->n_ties; i++) {
     clv_param *q = &p->ties[i].param;
-    const clv_param *owner = p->ties[i].of < 0 ? q : &p->list[p->ties[i].of];
+    const clv_param *owner = p->ties[i].owner_index < 0 ? q : &p->list[p->ties[i].owner_index];
     q->frozen = owner->frozen;
     q->fixed = owner->fixed;
-    q->lent = owner->lent;
-    q->index = p->ties[i].of;
-    if (p->ties[i].of >= 0) q->offset = owner->offset;
+    q->is_shared = owner->is_shared;
+    q->index = p->ties[i].owner_index;
+    if (p->ties[i].owner_index >= 0) q->offset = owner->offset;
     q->gradient = p->gradient_bytes;
     if (!q->fixed) p->gradient_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
   }
 }
 
-/* ---- what a graph has ------------------------------------------------------------------------ */
+/* ---- parameters of a graph ------------------------------------------------------------------- */
 
 static clv_code describe_node(const clv_graph *g, int node, clv_params *p, clv_err *err) {
   clv_slot slots[CLV_MAX_PARAMS];
@@ -86,12 +88,13 @@ static clv_code describe_node(const clv_graph *g, int node, clv_params *p, clv_e
     bool tied = n->tied[0] && s == 0;
     clv_param *to = tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
     CLV_TRY(describe_slot(n, node, s, &slots[s], to, err));
-    to->index = p->n - 1; /* of what is tied it is found later */
+    to->index = p->n - 1; /* that of a tie is set by find_owners */
   }
   return CLV_OK;
 }
 
-/* Nodes come in an order, but an owner may stand anywhere. */
+/* Finds the owner of each tie. Runs after all nodes are described, because an owner may come before
+ * or after its ties. */
 static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
   size_t all;
   for (int i = 0; i < p->n_ties; i++) {
@@ -99,9 +102,10 @@ static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
     const clv_node *n = &g->nodes[t->param.node];
     const clv_param *owner = n->tied_outside ? NULL : clv_params_first(g, p, n->tied);
     if (!owner && !n->tied_outside)
-      return clv_fail(err, CLV_INVALID, "'%s' is tied to '%s', which is not here", t->param.name,
-                      n->tied);
-    t->of = owner ? (int)(owner - p->list) : -1;
+      return clv_fail(err, CLV_INVALID,
+                      "'%s' is tied to '%s', which is no layer with parameters of this module",
+                      t->param.name, n->tied);
+    t->owner_index = owner ? (int)(owner - p->list) : -1;
     if (owner && !clv_shape_equal(&owner->shape, &t->param.shape))
       return clv_fail(err, CLV_INVALID, "'%s' and '%s' are one parameter of two shapes",
                       t->param.name, owner->name);
@@ -123,19 +127,20 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
   CLV_TRY(clv_alloc(n_ties, sizeof *p->ties, &p->ties, err));
   for (int i = 0; i < g->n_nodes; i++) CLV_TRY(describe_node(g, i, p, err));
   CLV_TRY(check_names(p, g, err));
-  CLV_TRY(place(p, true, &p->trainable_bytes, err));
+  CLV_TRY(assign_offsets(p, true, &p->trainable_bytes, err));
   p->total_bytes = p->buffer_offset = p->trainable_bytes;
-  CLV_TRY(place(p, false, &p->total_bytes, err));
+  CLV_TRY(assign_offsets(p, false, &p->total_bytes, err));
   CLV_TRY(find_owners(g, p, err));
   *ret = clv_steal(&p);
   return CLV_OK;
 }
 
-/* Those that are alike in being fixed; sizes have been checked. */
-static void put(clv_params *p, bool trainable, bool fixed, size_t *end) {
+/* Assigns new offsets from *end on to the parameters with these two flags, except shared ones.
+ * assign_offsets has checked that the sizes do not overflow. */
+static void reassign_offsets(clv_params *p, bool trainable, bool fixed, size_t *end) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
-    if (q->trainable != trainable || q->fixed != fixed || q->lent) continue;
+    if (q->trainable != trainable || q->fixed != fixed || q->is_shared) continue;
     q->offset = q->gradient = *end;
     *end += clv_align_up(q->bytes, PARAM_ALIGN);
   }
@@ -146,14 +151,14 @@ void clv_params_fix_frozen(clv_params *p) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
     q->fixed = q->trainable && q->frozen;
-    q->lent &= q->fixed;
-    if (q->lent) p->lent_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
+    q->is_shared &= q->fixed;
+    if (q->is_shared) p->shared_bytes += clv_align_up(q->bytes, PARAM_ALIGN);
   }
-  put(p, true, false, &at);
+  reassign_offsets(p, true, false, &at);
   p->trainable_bytes = at;
-  put(p, true, true, &at);
+  reassign_offsets(p, true, true, &at);
   p->buffer_offset = at;
-  put(p, false, false, &at);
+  reassign_offsets(p, false, false, &at);
   p->total_bytes = at;
   clv_params_update_ties(p);
 }
@@ -166,7 +171,7 @@ const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const
 
 static bool has_tie(const clv_params *p, int index) {
   for (int i = 0; i < p->n_ties; i++)
-    if (p->ties[i].of == index) return true;
+    if (p->ties[i].owner_index == index) return true;
   return false;
 }
 
@@ -186,13 +191,15 @@ const clv_param *clv_params_find(const clv_params *p, const char *name) {
   return NULL;
 }
 
-/* Random numbers are f32, drawn into the upper half of a block of f64 ... */
-static float *drawn_at(const clv_param *p, char *dst) {
+/* Returns where the f32 random numbers of a parameter are drawn: into its memory, for f64 into the
+ * upper half of it, from which widen_to_f64 converts them. */
+static float *draw_dst(const clv_param *p, char *dst) {
   return (float *)(void *)(p->dtype == CLV_F64 ? dst + p->n * sizeof(float) : dst);
 }
 
-/* ... and widened there from front to back: double i ends before float i + 1 begins. */
-static void widen(const clv_param *p, char *dst) {
+/* Converts the floats in the upper half of the memory to doubles, from front to back. This never
+ * overwrites a float that is still needed, because double i ends before float i + 1 begins. */
+static void widen_to_f64(const clv_param *p, char *dst) {
   for (size_t i = 0; p->dtype == CLV_F64 && i < p->n; i++) {
     float narrow;
     memcpy(&narrow, dst + (p->n + i) * sizeof narrow, sizeof narrow);
@@ -201,7 +208,7 @@ static void widen(const clv_param *p, char *dst) {
   }
 }
 
-static void ones(const clv_param *p, char *dst) {
+static void fill_ones(const clv_param *p, char *dst) {
   for (size_t i = 0; i < p->n; i++)
     if (p->dtype == CLV_F64)
       memcpy(dst + i * 8, &(double){1}, 8);
@@ -209,8 +216,8 @@ static void ones(const clv_param *p, char *dst) {
       memcpy(dst + i * 4, &(float){1}, 4);
 }
 
-/* 1 / sqrt(fan_in), fan_in counted on the weight for weight and bias alike: this is what
- * kaiming_uniform_(a=sqrt(5)) and the bias rule of nn.Linear and nn.Conv2d come to. */
+/* Returns 1 / sqrt(fan_in), where fan_in is that of the weight, for weights and biases. This equals
+ * kaiming_uniform_(a=sqrt(5)) and the bias rule of nn.Linear and nn.Conv2d. */
 static float fan_in_bound(const clv_shape *weight) {
   double fan_in = 1;
   for (int i = 1; i < weight->rank; i++) fan_in *= (double)weight->dim[i];
@@ -225,7 +232,8 @@ static float fan_out_deviation(const clv_shape *weight) {
   return (float)sqrt(2 / fan_out);
 }
 
-enum { DRAW_AT_ONCE = 4 << 20 }; /* numbers, a twentieth of a second of them */
+/* Numbers drawn between two checks for cancellation: about 50 ms of work. */
+enum { DRAW_AT_ONCE = 4 << 20 };
 
 typedef struct drawing {
   const clv_cancel_hook *waiter;
@@ -246,7 +254,7 @@ static clv_code draw(const drawing *d, float *dst, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-/* How slot `s` of `slots` is drawn; false: it is constant. */
+/* Sets the distribution of a parameter; returns false if it starts with a constant. */
 static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
   const clv_slot *s = &slots[q->slot];
   d->normal = s->init == CLV_INIT_NORMAL || s->init == CLV_INIT_FAN_OUT;
@@ -257,8 +265,8 @@ static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
   return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE;
 }
 
-/* The same numbers, rounded. */
-static clv_code draw_narrow(const drawing *d, uint16_t *dst, size_t n, clv_err *err) {
+/* As draw, but rounds the numbers to bf16. */
+static clv_code draw_bf16(const drawing *d, uint16_t *dst, size_t n, clv_err *err) {
   float some[4096];
   for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
     size_t count = CLV_MIN(n - at, CLV_COUNT(some));
@@ -281,17 +289,17 @@ static void zero_row(const clv_param *q, const clv_slot *s, float *dst) {
 static clv_code init_one(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
                          clv_rng_key key, char *dst, clv_err *err) {
   drawing d = {.waiter = waiter, .key = key};
-  if (slots[q->slot].init == CLV_INIT_ONE) ones(q, dst);
+  if (slots[q->slot].init == CLV_INIT_ONE) fill_ones(q, dst);
   if (!is_drawn(q, slots, &d)) return CLV_OK;
-  if (q->dtype == CLV_BF16) return draw_narrow(&d, (uint16_t *)(void *)dst, q->n, err);
-  CLV_TRY(draw(&d, drawn_at(q, dst), q->n, err));
-  zero_row(q, &slots[q->slot], drawn_at(q, dst));
-  widen(q, dst);
+  if (q->dtype == CLV_BF16) return draw_bf16(&d, (uint16_t *)(void *)dst, q->n, err);
+  CLV_TRY(draw(&d, draw_dst(q, dst), q->n, err));
+  zero_row(q, &slots[q->slot], draw_dst(q, dst));
+  widen_to_f64(q, dst);
   return CLV_OK;
 }
 
-/* The key has 4 bits for the slot; an lstm's further slots are told apart where initialisation has
- * no micro-batch. */
+/* Returns the RNG key of a slot. key.layer has 4 bits for the slot; the higher bits of an lstm's
+ * slots go to key.micro_batch, which initialisation does not use otherwise. */
 static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
   clv_rng_key key = clv_rng_key_of(&node->key);
   key.layer = node->layer << 4 | (slot & 15);
@@ -306,7 +314,7 @@ clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_gr
     const clv_param *q = &p->list[i];
     const clv_node *node = &g->nodes[q->node];
     clv_slot slots[CLV_MAX_PARAMS];
-    if (q->lent) continue;
+    if (q->is_shared) continue;
     clv_node_slots(g, node, slots);
     CLV_TRY(init_one(waiter, q, slots, slot_key(node, (uint32_t)q->slot), (char *)block + q->offset,
                      err));

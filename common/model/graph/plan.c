@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Making a plan: what is alive and what needs a gradient, then the steps, then the memory.
+ * Building and freeing a plan. clv_plan_new copies the graph, binds its parameters, finds the nodes
+ * that the output depends on and those that need a gradient, and then calls the writers of steps
+ * and memory (see plan_int.h). The functions in front add buffers and steps for those writers.
  */
 #include "common/model/graph/plan_int.h"
 
@@ -44,7 +46,7 @@ clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node
   clv_plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
   s.scratch = s.cache = s.recompute = s.out = s.saved = -1;
   for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = s.in[i] = -1;
-  for (int i = 0; i < CLV_MAX_PARAMS; i++) s.spare[i] = -1;
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) s.discard[i] = -1;
   return s;
 }
 
@@ -69,8 +71,9 @@ clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err 
   return clv_plan_buf_new(p, bytes, SPACE_SCRATCH, ret, err);
 }
 
-/* The layout between two of which one is in bf16, and in another block. */
-static bool between(int from, int to, int *ret_block) {
+/* True if a reorder from one layout to the other takes two steps, because the type (f32, bf16) and
+ * the block both differ. *ret_block: the layout between them. */
+static bool needs_middle_layout(int from, int to, int *ret_block) {
   *ret_block = clv_layout_f32(clv_layout_is_bf16(from) ? from : to);
   return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) && !clv_layout_is_last(from | to) &&
          clv_layout_block(from) != clv_layout_block(to);
@@ -78,11 +81,11 @@ static bool between(int from, int to, int *ret_block) {
 
 clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
                                  clv_plan_layout_buf to, clv_err *err) {
-  clv_plan_layout_buf way;
-  if (between(from.block, to.block, &way.block)) {
-    CLV_TRY(clv_plan_value_buf(p, node, way.block, &way.buf, err));
-    CLV_TRY(clv_plan_convert_layout(p, node, from, way, err));
-    from = way;
+  clv_plan_layout_buf middle;
+  if (needs_middle_layout(from.block, to.block, &middle.block)) {
+    CLV_TRY(clv_plan_value_buf(p, node, middle.block, &middle.buf, err));
+    CLV_TRY(clv_plan_convert_layout(p, node, from, middle, err));
+    from = middle;
   }
   bool copy = from.block == to.block;
   clv_plan_step s = clv_plan_step_of(copy ? clv_plan_run_copy : clv_plan_run_reorder,
@@ -154,7 +157,7 @@ static clv_code add_input(clv_plan *p, int node, clv_err *err) {
   q->input = i;
   q->needs_grad = p->options.training && p->options.need_input_grad[i];
   p->input_node[i] = node;
-  p->keep[i] = -1;
+  p->input_copy[i] = -1;
   if (n->dtype == CLV_I64 && q->needs_grad)
     return clv_fail(err, CLV_INVALID, "input '%s' holds integers and has no gradient", n->name);
   if (n->dtype != CLV_I64 && n->dtype != p->options.dtype)
@@ -179,13 +182,14 @@ clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* Liveness from the output back, then gradients needed from the inputs on. */
-static clv_code analyse(clv_plan *p, clv_err *err) {
+/* Marks the nodes that the output depends on, from the output back. Then marks the nodes that need
+ * a gradient, from the inputs on, and checks types. */
+static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
   const clv_graph *g = p->graph;
-  p->nodes[g->output].live = true;
+  p->nodes[g->output].is_reachable = true;
   for (int i = g->output; i >= 0; i--)
-    for (int j = 0; p->nodes[i].live && j < g->nodes[i].n_in; j++)
-      p->nodes[g->nodes[i].in[j]].live = true;
+    for (int j = 0; p->nodes[i].is_reachable && j < g->nodes[i].n_in; j++)
+      p->nodes[g->nodes[i].in[j]].is_reachable = true;
   for (int i = 0; i < g->n_nodes; i++) {
     clv_plan_node *q = &p->nodes[i];
     q->saved = q->input = q->grad.buf = -1;
@@ -199,7 +203,7 @@ static clv_code analyse(clv_plan *p, clv_err *err) {
     q->needs_grad = q->learns;
     for (int j = 0; j < g->nodes[i].n_in; j++)
       q->needs_grad |= p->nodes[g->nodes[i].in[j]].needs_grad;
-    if (q->live && p->options.training) CLV_TRY(check_training(p->graph, i, err));
+    if (q->is_reachable && p->options.training) CLV_TRY(check_training(p->graph, i, err));
     if (g->nodes[i].dtype != p->options.dtype)
       return clv_fail(err, CLV_INVALID, "layer %s is %s in a plan for %s", g->nodes[i].name,
                       clv_dtype_name(g->nodes[i].dtype), clv_dtype_name(p->options.dtype));
@@ -210,42 +214,42 @@ static clv_code analyse(clv_plan *p, clv_err *err) {
 /* ---- outcome --------------------------------------------------------------------------------- */
 
 static bool is_written(const clv_plan *p, const clv_param *q) {
-  return p->options.training && q->trainable && !q->frozen && p->nodes[q->node].live;
+  return p->options.training && q->trainable && !q->frozen && p->nodes[q->node].is_reachable;
 }
 
-/* What is between the last that a kernel writes and `start`. */
-static void leave_out(clv_plan *p, size_t *at, size_t start) {
-  if (start > *at) p->unwritten[p->n_unwritten++] = (clv_plan_range){*at, start - *at};
+/* Records the bytes from `*at`, the end of the last range that a kernel writes, to `start`. */
+static void add_zeroed_range(clv_plan *p, size_t *at, size_t start) {
+  if (start > *at) p->zeroed_ranges[p->n_zeroed_ranges++] = (clv_plan_range){*at, start - *at};
 }
 
-/* The parts of the gradient block that no kernel writes. Parameters are in order of offset, and
- * those that are tied behind them. */
-static clv_code find_unwritten(clv_plan *p, clv_err *err) {
+/* Finds the ranges of the gradient block that no kernel writes: execution zeroes them. Parameters
+ * are in the order of their offsets, and ties follow them. */
+static clv_code find_zeroed_ranges(clv_plan *p, clv_err *err) {
   size_t at = 0, n = (size_t)p->params->n, all = n + (size_t)p->params->n_ties;
-  CLV_TRY(clv_alloc(all + 1, sizeof *p->unwritten, &p->unwritten, err));
+  CLV_TRY(clv_alloc(all + 1, sizeof *p->zeroed_ranges, &p->zeroed_ranges, err));
   for (size_t i = 0; i < all; i++) {
     const clv_param *q = i < n ? &p->params->list[i] : &p->params->ties[i - n].param;
     if (!is_written(p, q)) continue;
-    leave_out(p, &at, q->gradient);
+    add_zeroed_range(p, &at, q->gradient);
     at = q->gradient + q->bytes;
   }
-  leave_out(p, &at, p->params->gradient_bytes);
+  add_zeroed_range(p, &at, p->params->gradient_bytes);
   return CLV_OK;
 }
 
-static void drop_elided(clv_plan *p) {
+static void drop_elided_steps(clv_plan *p) {
   int n = 0, phase = 0;
   for (int i = 0; i <= p->n_steps; i++) {
     for (; phase < PHASES && p->phase_end[phase] == i; phase++) p->phase_end[phase] = n;
-    if (i < p->n_steps && !p->steps[i].elided) p->steps[n++] = p->steps[i];
+    if (i < p->n_steps && !p->steps[i].is_elided) p->steps[n++] = p->steps[i];
   }
   p->n_steps = n;
 }
 
-/* oneDNN keeps 22 KiB of a convolution and its gradients; of others less. */
+/* Bytes that oneDNN keeps for the kernels of a convolution and its gradients; others need less. */
 enum { KERNEL_BYTES = 22 << 10 };
 
-static void count(clv_plan *p) {
+static void fill_info(clv_plan *p) {
   clv_plan_info *info = &p->info;
   for (int i = 0; i < p->n_steps; i++) {
     bool forward = i < p->phase_end[PHASE_FORWARD];
@@ -268,43 +272,47 @@ static void count(clv_plan *p) {
   info->n_steps_backward = p->n_steps - info->n_steps_forward;
 }
 
-/* Of no samples: there is nothing to compute, parameters get gradients of zeros, and a scalar,
- * which is a mean over samples, is not a number. Running statistics have nothing to move by. */
+/* Builds the plan of a batch of 0 samples, which has no steps: parameters get gradients of zeros,
+ * and a scalar output, which is a mean over samples, is NaN. Fails in training if the graph has
+ * running statistics, because they cannot be updated from 0 samples. */
 static clv_code build_empty(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->params->n && p->options.training; i++) {
     const clv_param *q = &p->params->list[i];
     if (q->trainable) continue;
     const clv_node *n = &p->graph->nodes[q->node];
-    return clv_fail(err, CLV_INVALID, "layer %s (%s): no batch of 0 samples in training", n->name,
+    return clv_fail(err, CLV_INVALID,
+                    "layer %s (%s): a batch of 0 samples cannot update running statistics", n->name,
                     clv_op_name(n->op));
   }
   clv_shape *out = &p->graph->nodes[p->graph->output].shape;
   p->scalar_is_nan = !out->rank;
   if (out->rank) out->dim[0] = 0;
-  return find_unwritten(p, err);
+  return find_zeroed_ranges(p, err);
 }
 
-static bool is_empty(const clv_plan *p) { return !p->graph->joins && !p->options.batch; }
+static bool is_empty(const clv_plan *p) {
+  return !p->graph->has_per_input_batches && !p->options.batch;
+}
 
 static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params, clv_err *err) {
   CLV_TRY(clv_graph_clone(g, &p->graph, err));
-  if (g->joins)
+  if (g->has_per_input_batches)
     CLV_TRY(clv_graph_set_batches(p->graph, p->options.batches, err));
   else if (!is_empty(p))
     CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
   CLV_TRY(bind_params(p, params, err));
   if (is_empty(p)) return build_empty(p, err);
-  CLV_TRY(analyse(p, err));
+  CLV_TRY(find_reachable_and_gradients(p, err));
   clv_plan_fuse(p);
   clv_plan_fuse_chains(p);
   clv_plan_fuse_forward(p);
   CLV_TRY(clv_plan_write_forward(p, err));
   CLV_TRY(clv_plan_write_backward(p, err));
   CLV_TRY(clv_plan_place_bufs(p, err));
-  drop_elided(p);
-  CLV_TRY(find_unwritten(p, err));
-  count(p);
+  drop_elided_steps(p);
+  CLV_TRY(find_zeroed_ranges(p, err));
+  fill_info(p);
   return CLV_OK;
 }
 
@@ -315,7 +323,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
     return clv_fail(err, CLV_INVALID, "the graph has no output node %d", g->output);
   if (!options->backend || options->backend->abi != CLV_KERNELS_ABI ||
       options->backend->size < sizeof(clv_backend))
-    return clv_fail(err, CLV_PRECONDITION, "the backend is of another version");
+    return clv_fail(err, CLV_PRECONDITION, "the backend was built for another version of Cleave");
   if (options->dtype != CLV_F32 && options->dtype != CLV_F64)
     return clv_fail(err, CLV_INVALID, "plans compute in f32 or f64, not %s",
                     clv_dtype_name(options->dtype));
@@ -348,7 +356,7 @@ clv_plan *clv_plan_free(clv_plan *p) {
   free(p->nodes);
   free(p->bufs);
   free(p->steps);
-  free(p->unwritten);
+  free(p->zeroed_ranges);
   clv_backend_give(p->backend, p->scratch);
   clv_backend_give(p->backend, p->cache);
   free(p);

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Printing of a plan: clv_plan_describe lists its steps, for tests and for people.
+ */
 #include "common/model/graph/plan_int.h"
 
 #include <stdio.h>
@@ -25,13 +28,13 @@ static void put_blocks(int from, int to, clv_bytes *out) {
   put_block(to, out);
 }
 
-/* "batchnorm+relu" */
+/* Writes the ops of a node's kernel, such as "batchnorm+relu". */
 static void name_ops(const clv_plan *p, int node, char *buf, size_t len) {
   const clv_plan_node *q = &p->nodes[node];
   size_t at = (size_t)snprintf(buf, len, "%s", clv_op_name(p->graph->nodes[q->fused_from].op));
-  for (int i = 1; i < q->n_joined; i++)
-    at +=
-        (size_t)snprintf(buf + at, len - at, "+%s", clv_op_name(p->graph->nodes[q->joined[i]].op));
+  for (int i = 1; i < q->n_fused; i++)
+    at += (size_t)snprintf(buf + at, len - at, "+%s",
+                           clv_op_name(p->graph->nodes[q->fused_nodes[i]].op));
   if (q->fused_after & CLV_TAIL_RELU_FORWARD) snprintf(buf + at, len - at, "+relu");
 }
 

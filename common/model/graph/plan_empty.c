@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel of a node that has nothing to read: some extent of an input is 0. What it makes has no
- * values either, or is a mean over none, which is not a number. Gradients of parameters are zeros.
- * So every backend agrees, and none has to think of it.
+ * Kernel of a node with an empty input, which has an extent of 0. Its output has no values either,
+ * or is a mean over no values, which is NaN. Gradients of parameters are zeros. All backends use
+ * this kernel, so their own kernels need not handle empty inputs.
  */
 #include "common/model/graph/plan_int.h"
 
@@ -18,7 +18,7 @@ typedef struct empty_kernel {
 
 static void kernel_free(clv_kernel *k) { free(k); }
 
-static clv_code not_a_number(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code forward_nan(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const empty_kernel *k = (const empty_kernel *)base;
   const float single = NAN;
   const double twice = NAN;
@@ -30,12 +30,12 @@ static clv_code not_a_number(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-static clv_code nothing(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code backward_nothing(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)base, (void)a, (void)err;
   return CLV_OK;
 }
 
-static clv_code zeros(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code weight_zeros(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const empty_kernel *k = (const empty_kernel *)base;
   for (int i = 0; i < k->d.n_params && !a->accumulate; i++) {
     size_t bytes;
@@ -62,15 +62,15 @@ clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backen
                                clv_err *err) {
   empty_kernel *k;
   size_t n_out;
-  if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "nothing to read, and a tail");
+  if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "the kernel for empty inputs takes no tail");
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   k->backend = backend;
   k->d = *d;
   k->n_out = n_out;
-  k->base = (clv_kernel){.forward = not_a_number,
-                         .backward_input = nothing,
-                         .backward_weight = d->need_dw ? zeros : NULL,
+  k->base = (clv_kernel){.forward = forward_nan,
+                         .backward_input = backward_nothing,
+                         .backward_weight = d->need_dw ? weight_zeros : NULL,
                          .free = kernel_free,
                          .out_block = 1,
                          .impl = "nothing"};

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward program: one kernel step per node, with a named reorder in front where a kernel
- * computes in another layout than its input has.
+ * Writing the forward steps: one kernel step per node, with a reorder step in front if the kernel
+ * computes in another layout than its input has. clv_plan_write_forward runs once, after fusion. It
+ * prepares the kernels; where the backend has no kernel for fused nodes, it undoes the fusion.
+ * Backward calls clv_plan_write_value for the nodes that it recomputes.
  */
 #include "common/model/graph/plan_int.h"
 
 #include <string.h>
 
-/* The value of `node` in a layout: what there is already, or a reorder step from what the node
- * itself makes. */
+/* Returns a buffer with the value of `node` in a layout: an existing one, or a new one with a
+ * reorder step from the layout in which the node's kernel writes. */
 static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_plan_layout_buf to = {.block = block};
@@ -43,9 +45,9 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
                        .tail = q->fused_after,
                        .bf16 = p->options.bf16,
                        .tf32 = p->options.tf32};
-  if (q->n_joined && !q->fused_after)
-    for (; d->n_links < q->n_joined; d->n_links++)
-      d->link[d->n_links] = clv_plan_chain_link(p, q->joined[d->n_links]);
+  if (q->n_fused && !q->fused_after)
+    for (; d->n_links < q->n_fused; d->n_links++)
+      d->link[d->n_links] = clv_plan_chain_link(p, q->fused_nodes[d->n_links]);
   for (int i = 0; i < q->n_src; i++) {
     d->in[i] = nodes[q->src[i]].shape;
     d->in_dtype[i] = nodes[q->src[i]].dtype;
@@ -73,22 +75,23 @@ static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const cl
   return CLV_OK;
 }
 
-static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err);
+static clv_code find_wanted_out(clv_plan *p, int node, int *ret, clv_err *err);
 
-static clv_code prepare(clv_plan *p, int node, clv_err *err) {
+static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_node_desc d;
-  if (q->kernel) return CLV_OK; /* a node before it asked */
+  if (q->kernel) return CLV_OK; /* find_wanted_out of an earlier node has prepared it */
   describe_node(p, node, &d);
-  if (d.bf16 && clv_op_def_of(d.op)->bf16_out) CLV_TRY(wanted_out(p, node, &d.wanted_out, err));
+  if (d.bf16 && clv_op_def_of(d.op)->bf16_out)
+    CLV_TRY(find_wanted_out(p, node, &d.wanted_out, err));
   bool empty = clv_plan_has_empty_input(&d);
   clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
                         : p->backend->prepare(p->backend, &d, &q->kernel, err);
   if (code == CLV_UNIMPLEMENTED && d.tail & CLV_TAIL_RELU_FORWARD) {
     clv_plan_unfuse_relu(p, node);
-    return prepare(p, node, err);
+    return prepare_kernel(p, node, err);
   }
-  if (code == CLV_UNIMPLEMENTED && q->n_joined) return code;
+  if (code == CLV_UNIMPLEMENTED && q->n_fused) return code;
   if (code == CLV_UNIMPLEMENTED && !empty && !p->backend->memory)
     code = clv_backend_ref()->prepare(clv_backend_ref(), &d, &q->kernel, err);
   if (code == CLV_OK) code = check_kernel(p, &d, q->kernel, err);
@@ -101,18 +104,18 @@ static clv_code prepare(clv_plan *p, int node, clv_err *err) {
   return CLV_OK;
 }
 
-/* The layout in which all readers of node's value compute, if they are convolutions, which do not
- * look at what they are offered; else 0. */
-static clv_code wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
+/* Finds the layout in which all readers of node's value compute, if all are convolutions, whose
+ * layout does not depend on the layout offered to them; else 0. */
+static clv_code find_wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
   const clv_graph *g = p->graph;
   int wanted = 0, readers = g->output == node ? 2 : 0, agree = 0;
   for (int i = node + 1; i < g->n_nodes; i++) {
-    if (!p->nodes[i].live) continue;
+    if (!p->nodes[i].is_reachable) continue;
     for (int j = 0; j < g->nodes[i].n_in; j++) {
       if (g->nodes[i].in[j] != node) continue;
       readers++;
       if (!clv_op_def_of(g->nodes[i].op)->bf16_in) continue;
-      CLV_TRY(prepare(p, i, err));
+      CLV_TRY(prepare_kernel(p, i, err));
       if (!wanted) wanted = p->nodes[i].kernel->in_block[0];
       agree += wanted == p->nodes[i].kernel->in_block[0];
     }
@@ -137,18 +140,19 @@ clv_code clv_plan_bind_inputs(clv_plan *p, int node, clv_err *err) {
   return CLV_OK;
 }
 
-/* A forward that is repeated moves no running statistics: it moves these instead. */
-static clv_code spare_statistics(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
+/* Adds buffers in place of the running statistics, because a repeated forward must not update them
+ * a second time. */
+static clv_code add_discarded_statistics(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     const clv_param *q = p->nodes[node].param[i];
     if (!q || q->trainable) continue;
     clv_plan_step zero = clv_plan_step_of(clv_plan_run_zero, "zero", node);
     zero.n = q->bytes;
-    CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->spare[i], err));
-    zero.dst = step->spare[i];
+    CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->discard[i], err));
+    zero.dst = step->discard[i];
     CLV_TRY(clv_plan_add_step(p, &zero, err));
   }
-  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_extend_lifetime(p, step->spare[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_extend_lifetime(p, step->discard[i]);
   return CLV_OK;
 }
 
@@ -158,7 +162,7 @@ static clv_code write_step(clv_plan *p, int node, bool again, clv_err *err) {
   clv_plan_step s =
       clv_plan_step_of(clv_plan_run_forward, again ? "forward again" : "forward", node);
   CLV_TRY(clv_plan_bind_inputs(p, node, err));
-  if (again) CLV_TRY(spare_statistics(p, node, &s, err));
+  if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));
   /* Inputs count as used from here on: a reorder for the second one must not end the first. */
   for (int i = 0; i < q->n_src; i++) clv_plan_extend_lifetime(p, q->in[i]);
   clv_plan_layout_buf out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
@@ -173,13 +177,14 @@ static clv_code write_step(clv_plan *p, int node, bool again, clv_err *err) {
   return clv_plan_add_step(p, &s, err);
 }
 
-/* The value is there; backward has a step. */
-static clv_code write_forwarded(clv_plan *p, int node, clv_err *err) {
+/* Lets a relu whose forward is fused share the value of its input, which the input's kernel has
+ * passed through the relu. Backward still has a step for the relu. */
+static clv_code share_input_value(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   const clv_plan_node *from = &p->nodes[q->src[0]];
   bool alike = clv_plan_grad_block(p, node) == from->reps[0].block;
   if (!alike || q->kernel->saves & ~CLV_SAVE_OUT || from->kernel->saves & CLV_SAVE_OUT)
-    return clv_fail(err, CLV_INTERNAL, "layer %s and the one before cannot share a value",
+    return clv_fail(err, CLV_INTERNAL, "layer %s cannot share the value of the layer before it",
                     p->graph->nodes[node].name);
   q->in[0] = from->reps[0].buf;
   q->reps[0] = from->reps[0];
@@ -188,23 +193,25 @@ static clv_code write_forwarded(clv_plan *p, int node, clv_err *err) {
 }
 
 static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
-  CLV_TRY(prepare(p, node, err));
-  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, false, err);
+  CLV_TRY(prepare_kernel(p, node, err));
+  return p->nodes[node].forward_is_fused ? share_input_value(p, node, err)
+                                         : write_step(p, node, false, err);
 }
 
-/* A backend without a kernel for several ops is asked for each alone. */
+/* Adds the step of a node's kernel. If the backend has no kernel for the fused ops, undoes the
+ * fusion and adds a step for each node. */
 static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
   const clv_plan_node q = p->nodes[node];
-  if (q.absorbed) return CLV_OK;
-  clv_code code = prepare(p, node, err);
+  if (q.is_absorbed) return CLV_OK;
+  clv_code code = prepare_kernel(p, node, err);
   if (code == CLV_OK) return write_alone(p, node, err);
-  if (code != CLV_UNIMPLEMENTED || !q.n_joined) return code;
+  if (code != CLV_UNIMPLEMENTED || !q.n_fused) return code;
   clv_plan_unfuse(p, node);
-  for (int i = 0; i < q.n_joined; i++) CLV_TRY(write_alone(p, q.joined[i], err));
+  for (int i = 0; i < q.n_fused; i++) CLV_TRY(write_alone(p, q.fused_nodes[i], err));
   return CLV_OK;
 }
 
-/* An alias has its input's buffers; flatten and reshape those in row-major order only. */
+/* Lets an alias share its input's buffer. Flatten and reshape need the value in row-major order. */
 static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
@@ -226,14 +233,15 @@ static clv_code write_input(clv_plan *p, int node, clv_err *err) {
 clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) {
   if (p->nodes[node].alias) return write_alias(p, node, err);
   if (!again) return write_kernel(p, node, err);
-  return p->nodes[node].forwarded ? write_forwarded(p, node, err) : write_step(p, node, true, err);
+  return p->nodes[node].forward_is_fused ? share_input_value(p, node, err)
+                                         : write_step(p, node, true, err);
 }
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
   int output = p->graph->output;
   clv_plan_layout_buf out = {.block = 1};
   for (int i = 0; i < p->graph->n_nodes; i++) {
-    if (!p->nodes[i].live) continue;
+    if (!p->nodes[i].is_reachable) continue;
     if (p->nodes[i].input >= 0)
       CLV_TRY(write_input(p, i, err));
     else

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which buffers share memory: kernels that work in place, values that can be computed straight into
- * the caller's memory, and reuse of the blocks by lifetime.
+ * Placement of a plan's buffers. clv_plan_place_bufs runs once, after all steps are written. It
+ * lets kernels work in place, lets values be computed directly in the caller's memory, decides for
+ * each remaining buffer whether it belongs to the scratch or to the call, and assigns offsets so
+ * that buffers whose lifetimes do not overlap share memory.
  */
 #include "common/model/graph/plan_int.h"
 
@@ -18,8 +20,8 @@ static int phase_of(const clv_plan *p, int step) {
   return phase;
 }
 
-/* Step `at` runs an in-place kernel whose first input nobody reads afterwards: its output takes
- * the input's memory. */
+/* Lets the output of step `at` share the memory of its first input, if the kernel can work in place
+ * and no later step reads that input. */
 static void merge_in_place(clv_plan *p, int at) {
   const clv_plan_node *q = &p->nodes[p->steps[at].node];
   if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
@@ -32,8 +34,9 @@ static void merge_in_place(clv_plan *p, int at) {
   in->last = out->last;
 }
 
-/* Step `at` runs a kernel that may put the gradient of an input where that of its output stands,
- * which nobody reads afterwards. The caller's memory is only lent for reading. */
+/* Lets the gradient of an input share the memory of the output's gradient, if the kernel of step
+ * `at` can work in place and no later step reads the output's gradient. The caller's memory is
+ * never used so, because it is read-only. */
 static void merge_gradients(clv_plan *p, int at) {
   const clv_plan_step *s = &p->steps[at];
   const clv_plan_node *q = &p->nodes[s->node];
@@ -49,8 +52,8 @@ static void merge_gradients(clv_plan *p, int at) {
   }
 }
 
-/* Step `at` copies a whole value into the caller's memory: compute it there in the first place if
- * nothing outside this phase touches it. */
+/* If step `at` copies a complete value into the caller's memory and no step of another phase uses
+ * the value, lets it be computed there, and drops the copy. */
 static void bind_to_caller(clv_plan *p, int at) {
   clv_plan_step *s = &p->steps[at];
   if (s->run != clv_plan_run_copy) return;
@@ -60,19 +63,20 @@ static void bind_to_caller(clv_plan *p, int at) {
       phase_of(p, src->first) != phase_of(p, at) || phase_of(p, src->last) != phase_of(p, at))
     return;
   src->space = to;
-  s->elided = true;
+  s->is_elided = true;
 }
 
-/* Inputs that backward reads get room for a copy, used when the caller takes its memory back. */
-static clv_code keep_inputs(clv_plan *p, clv_err *err) {
+/* Adds a buffer for a copy of each input that backward reads. Forward fills it if the caller does
+ * not keep the input's memory until backward. */
+static clv_code add_input_copies(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->n_inputs; i++) {
     const clv_plan_node *q = &p->nodes[p->input_node[i]];
-    if (!q->live) continue;
+    if (!q->is_reachable) continue;
     int last = p->bufs[q->reps[0].buf].last;
     if (last < p->phase_end[PHASE_FORWARD]) continue;
-    CLV_TRY(clv_plan_buf_new(p, p->input_bytes[i], SPACE_SCRATCH, &p->keep[i], err));
-    p->bufs[p->keep[i]].first = 0;
-    p->bufs[p->keep[i]].last = last;
+    CLV_TRY(clv_plan_buf_new(p, p->input_bytes[i], SPACE_SCRATCH, &p->input_copy[i], err));
+    p->bufs[p->input_copy[i]].first = 0;
+    p->bufs[p->input_copy[i]].last = last;
   }
   return CLV_OK;
 }
@@ -85,25 +89,25 @@ static int larger_first(const void *a, const void *b) {
   return x->root < y->root ? -1 : 1;
 }
 
-/* Large buffers are a page's multiple long; a few lines between them keep the walks through several
- * at once out of each other's way in the cache. */
+/* The sizes of large buffers are multiples of a page. A gap of a few cache lines between them keeps
+ * loops over several buffers from competing for the same cache sets. */
 enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
 
-static size_t room_of(const clv_plan *p, const clv_plan_buf *b) {
+static size_t padded_size(const clv_plan *p, const clv_plan_buf *b) {
   if (p->backend->memory) return clv_align_up(b->bytes, DEVICE_ALIGN);
   return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);
 }
 
-/* First fit at the lowest offset that no buffer alive at the same time holds. placed: sorted by
- * offset. */
-static clv_code place_one(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **placed, int *n_placed,
+/* First fit: places b at the lowest offset where no placed buffer with an overlapping lifetime is.
+ * placed: sorted by offset. */
+static clv_code place_buf(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **placed, int *n_placed,
                           size_t *extent, clv_err *err) {
-  size_t at = 0, end, need = room_of(p, b);
+  size_t at = 0, end, need = padded_size(p, b);
   for (int i = 0; i < *n_placed; i++) {
     const clv_plan_buf *o = placed[i];
     if (o->last < b->first || o->first > b->last) continue;
     if (o->offset >= at + need) break;
-    at = CLV_MAX(at, o->offset + room_of(p, o));
+    at = CLV_MAX(at, o->offset + padded_size(p, o));
   }
   if (!clv_add_size(at, need, &end) || end > SIZE_MAX / 4)
     return clv_fail(err, CLV_EXHAUSTED, "the activations overflow");
@@ -124,32 +128,33 @@ static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err 
   for (int i = 0; i < p->n_bufs; i++)
     if (p->bufs[i].root == i && p->bufs[i].space == space) list[n++] = &p->bufs[i];
   qsort(list, (size_t)n, sizeof(clv_plan_buf *), larger_first);
-  for (int i = 0; i < n; i++) CLV_TRY(place_one(p, list[i], placed, &n_placed, ret_extent, err));
+  for (int i = 0; i < n; i++) CLV_TRY(place_buf(p, list[i], placed, &n_placed, ret_extent, err));
   return CLV_OK;
 }
 
-/* Room for copies of the caller's buffers, and behind all of them for the occasion, behind the
- * scratch. Those of a forward and of a backward are not there at once, and inputs that backward
- * reads have theirs in the call. */
+/* Reserves memory behind the scratch for copies of the caller's buffers, and behind these for the
+ * RNG position. Copies for forward and for backward share memory, because they are never used at
+ * the same time. Inputs that backward reads have their copies in the call's block. */
 static void place_copies(clv_plan *p) {
   size_t bytes[SPACE_COUNT] = {0}, end[2] = {p->info.scratch_bytes, p->info.scratch_bytes};
   for (int i = 0; i < p->n_bufs; i++)
     bytes[p->bufs[i].space] = CLV_MAX(bytes[p->bufs[i].space], p->bufs[i].bytes);
   for (int i = 0; i < p->n_inputs; i++)
-    if (p->keep[i] >= 0) bytes[SPACE_IN + i] = 0;
+    if (p->input_copy[i] >= 0) bytes[SPACE_IN + i] = 0;
   for (int space = SPACE_OUT; space < SPACE_COUNT; space++) {
     bool backward = space == SPACE_DOUT || space >= SPACE_DIN;
-    p->copy[space] = end[backward];
+    p->copy_offset[space] = end[backward];
     end[backward] += clv_align_up(bytes[space], 64);
   }
   for (int i = 0; i < p->graph->n_nodes; i++)
-    p->draws |= p->nodes[i].kernel && p->nodes[i].kernel->reads_occasion;
-  p->occasion = CLV_MAX(end[0], end[1]);
-  p->info.scratch_bytes = p->occasion + (p->draws ? clv_align_up(sizeof(clv_rng_position), 64) : 0);
+    p->uses_rng_position |= p->nodes[i].kernel && p->nodes[i].kernel->reads_occasion;
+  p->rng_position_offset = CLV_MAX(end[0], end[1]);
+  p->info.scratch_bytes = p->rng_position_offset +
+                          (p->uses_rng_position ? clv_align_up(sizeof(clv_rng_position), 64) : 0);
 }
 
 clv_code clv_plan_place_bufs(clv_plan *p, clv_err *err) {
-  CLV_TRY(keep_inputs(p, err));
+  CLV_TRY(add_input_copies(p, err));
   for (int i = 0; i < p->n_steps; i++)
     if (p->steps[i].run == clv_plan_run_forward) merge_in_place(p, i);
   for (int i = 0; i < p->n_steps; i++)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks whose values are not kept until backward (torch.utils.checkpoint's): backward begins such
- * a block with the steps of forward once more, as many as it needs, from the values that come into
- * the block. The numbers drawn are functions of the call, so the bits are those of the first time.
+ * Blocks whose values are not kept until backward (as torch.utils.checkpoint does). Backward begins
+ * such a block with the forward steps that it needs, computed again from the values that come into
+ * the block. Random numbers are functions of the call's key, so the bits are those of the first
+ * forward. plan_forward.c and plan_backward.c call these functions while they write the steps.
  */
 #include "common/model/graph/plan_int.h"
 
@@ -17,7 +18,7 @@ bool clv_plan_is_in_block(const clv_plan *p, int node, uint32_t number) {
 
 bool clv_plan_has_dw(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
-  return q->live && q->kernel && q->learns && !q->kernel->fused_grads;
+  return q->is_reachable && q->kernel && q->learns && !q->kernel->fused_grads;
 }
 
 bool clv_plan_has_dx(const clv_plan *p, int node) {
@@ -36,21 +37,21 @@ unsigned clv_plan_reads_saved(const clv_plan *p, int node) {
   return saves;
 }
 
-/* wanted[k]: the value of input k is read, by backward or by forward again. */
-static void want_inputs(const clv_plan *p, int node, unsigned saves, bool all, bool *wanted) {
+/* Marks the inputs of `node` that backward or the repeated forward reads; all: every input. */
+static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool all, bool *needed) {
   const clv_plan_node *q = &p->nodes[node];
   for (int k = 0; k < q->n_src; k++)
-    if (all || saves & clv_save_in(k)) wanted[q->src[k]] = true;
+    if (all || saves & clv_save_in(k)) needed[q->src[k]] = true;
 }
 
-void clv_plan_find_recomputed(const clv_plan *p, int top, bool *wanted) {
+void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed) {
   uint32_t number = p->graph->nodes[top].recompute;
   for (int i = top; i >= 0; i--) {
     const clv_plan_node *q = &p->nodes[i];
-    if (!q->live || q->absorbed || !clv_plan_is_in_block(p, i, number)) continue;
+    if (!q->is_reachable || q->is_absorbed || !clv_plan_is_in_block(p, i, number)) continue;
     unsigned saves = clv_plan_reads_saved(p, i);
     bool backward = q->kernel && q->needs_grad;
-    wanted[i] |= saves & CLV_SAVE_OUT || (backward && q->kernel->saved_bytes);
-    want_inputs(p, i, saves, wanted[i], wanted);
+    needed[i] |= saves & CLV_SAVE_OUT || (backward && q->kernel->saved_bytes);
+    mark_inputs(p, i, saves, needed[i], needed);
   }
 }

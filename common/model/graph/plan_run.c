@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Executing a plan. Nothing here takes memory once a call has been got: a step resolves its buffers
- * against the frame and runs.
+ * Execution of a plan. The owner of a plan gets a call with clv_plan_call_get, runs
+ * clv_plan_forward, then in training clv_plan_backward_input and clv_plan_backward_weight, and
+ * returns the call with clv_plan_call_put. Each phase makes a frame (the addresses of all spaces)
+ * and runs its steps, which resolve their buffers against the frame. The phases allocate no memory.
  */
 #include "common/model/graph/plan_int.h"
 
@@ -15,12 +17,13 @@ static void *at(const clv_plan *p, const clv_plan_frame *f, int buf) {
   if (buf < 0) return NULL;
   const clv_plan_buf *b = &p->bufs[buf];
   char *base = f->base[b->space];
-  return base ? base + b->offset : NULL; /* the caller's output is not there in backward */
+  return base ? base + b->offset : NULL; /* in backward the caller passes no output */
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* The weights that stay, or those that step s makes. */
+/* Returns the kernel's weights in library format: in the plan's cache, or with transient_weights in
+ * the buffer that step s fills itself. NULL: the kernel has none. */
 static void *cache_of(const clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
   const clv_plan_node *q = &p->nodes[s->node];
   if (p->options.transient_weights) return at(p, f, s->cache);
@@ -42,12 +45,13 @@ static clv_rng_key key_of(const clv_node *node, const clv_plan_frame *f) {
   return key;
 }
 
-/* The caller's memory is written only through `out` and `din`, and what is lent not at all. */
-static char *lent(const void *memory) { return (char *)(uintptr_t)memory; }
+/* Drops const, because spaces are char *. Kernels write the caller's memory only through `out` and
+ * `din`, and shared parameters not at all. */
+static char *unconst(const void *memory) { return (char *)(uintptr_t)memory; }
 
-static void *place_of_param(const clv_plan *p, const clv_plan_frame *f, const clv_param *q) {
-  if (q->elsewhere) return q->elsewhere;
-  return q->lent ? lent(p->options.lent[q->index]) : f->params + q->offset;
+static void *param_address(const clv_plan *p, const clv_plan_frame *f, const clv_param *q) {
+  if (q->owner_data) return q->owner_data;
+  return q->is_shared ? unconst(p->options.shared_params[q->index]) : f->params + q->offset;
 }
 
 static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s) {
@@ -58,11 +62,11 @@ static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_p
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
                        .key = key_of(&p->graph->nodes[q->key_node], f),
-                       .occasion = f->occasion};
+                       .occasion = f->rng_position};
   for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, s->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
-    a.param[i] = place_of_param(p, f, q->param[i]);
+    a.param[i] = param_address(p, f, q->param[i]);
   return a;
 }
 
@@ -71,7 +75,8 @@ static void set_gradient_pointers(clv_plan *p, const clv_plan_frame *f, const cl
   const clv_plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
     if (q->param[i]->trainable)
-      a->dparam[i] = q->param[i]->frozen ? at(p, f, s->spare[i]) : f->grads + q->param[i]->gradient;
+      a->dparam[i] =
+          q->param[i]->frozen ? at(p, f, s->discard[i]) : f->grads + q->param[i]->gradient;
 }
 
 clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_plan_step *s,
@@ -79,7 +84,7 @@ clv_code clv_plan_run_forward(clv_plan *p, const clv_plan_frame *f, const clv_pl
   clv_kernel *k = p->nodes[s->node].kernel;
   clv_kernel_args a = args_of(p, f, s);
   for (int i = 0; i < CLV_MAX_PARAMS; i++)
-    if (s->spare[i] >= 0) a.param[i] = at(p, f, s->spare[i]);
+    if (s->discard[i] >= 0) a.param[i] = at(p, f, s->discard[i]);
   if (s->cache >= 0) CLV_TRY(refresh_one(p, s, &a, CLV_FOR_FORWARD, err));
   return k->forward(k, &a, err);
 }
@@ -152,7 +157,7 @@ static clv_code run_timed(clv_plan *p, const clv_plan_frame *f, const clv_plan_s
   return code;
 }
 
-/* The op of a step, for the text with the name that its graph gives it, and for the place. */
+/* Adds the layer, op and verb of a step to an error: to its text, and to err->place. */
 static clv_code locate(const clv_plan *p, const clv_plan_step *s, clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
   if (err)
@@ -163,14 +168,15 @@ static clv_code locate(const clv_plan *p, const clv_plan_step *s, clv_err *err) 
 
 static int first_step(const clv_plan *p, int phase) { return phase ? p->phase_end[phase - 1] : 0; }
 
-/* Waits for what was asked for since the last time, and says what failed of it, or what `err` says
- * already. The caller's memory is the host's again. */
-static clv_code settle(clv_plan *p, int phase, clv_code code, clv_err *err) {
+/* Waits until the device has finished all work submitted so far. Returns `code` if the phase failed
+ * already (`err` is set then), otherwise the device's error, with the layer if the device names it.
+ * Afterwards the device no longer uses the caller's memory. */
+static clv_code finish_phase(clv_plan *p, int phase, clv_code code, clv_err *err) {
   const clv_backend *b = p->backend;
   int64_t layer = -1;
   clv_err late;
   if (!b->memory || b->memory->finish(b, &layer, &late) == CLV_OK || code != CLV_OK) return code;
-  p->fresh = false;
+  p->is_cache_current = false;
   if (err) *err = late;
   for (int i = first_step(p, phase); i < p->phase_end[phase] && layer >= 0; i++) {
     const clv_plan_step *s = &p->steps[i];
@@ -199,7 +205,8 @@ static clv_code run_steps(void *user, clv_err *err) {
 
 _Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_PLACES, "all memory of a frame");
 
-/* The rest of the frame is the occasion's. */
+/* Returns the key under which a phase is recorded: the plan, the phase and all addresses. The RNG
+ * key is not part of it, because recorded kernels read the RNG position from memory. */
 static clv_record_key key_of_phase(const clv_plan *p, const clv_plan_frame *f, int phase) {
   clv_record_key key = {.of = p, .what = (uintptr_t)phase << 1 | f->accumulate};
   for (int i = 0; i < SPACE_COUNT; i++) key.places[i] = f->base[i];
@@ -208,7 +215,8 @@ static clv_record_key key_of_phase(const clv_plan *p, const clv_plan_frame *f, i
   return key;
 }
 
-/* As a whole where it has been recorded. What is measured op by op is not. */
+/* Runs the steps of a phase. With a recorder the device replays the phase as one unit, unless steps
+ * are timed one by one. */
 static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_err *err) {
   phase_run r = {p, f, phase};
   p->backend->set_threads(p->options.threads);
@@ -220,7 +228,7 @@ static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_e
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static clv_code shared_blocks(clv_plan *p, clv_err *err) {
+static clv_code alloc_shared_blocks(clv_plan *p, clv_err *err) {
   if (!p->scratch) CLV_TRY(clv_backend_take(p->backend, p->info.scratch_bytes, &p->scratch, err));
   if (!p->cache) CLV_TRY(clv_backend_take(p->backend, p->info.cache_bytes, &p->cache, err));
   return CLV_OK;
@@ -234,7 +242,7 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
     *ret = c;
     return CLV_OK;
   }
-  CLV_TRY(shared_blocks(p, err));
+  CLV_TRY(alloc_shared_blocks(p, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   clv_code code = clv_backend_take(p->backend, p->info.call_bytes, &c->block, err);
   if (code != CLV_OK) {
@@ -247,11 +255,13 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_plan_call_set_memories(clv_call *c, const clv_plan_memories *homes) { c->homes = *homes; }
+void clv_plan_call_set_memories(clv_call *c, const clv_plan_memories *memories) {
+  c->memories = *memories;
+}
 
 void clv_plan_call_put(clv_plan *p, clv_call *c) {
   if (!c) return;
-  c->homes = (clv_plan_memories){0};
+  c->memories = (clv_plan_memories){0};
   c->state = PLAN_CALL_EMPTY;
   c->next_idle = p->idle;
   p->idle = c;
@@ -263,28 +273,30 @@ static clv_plan_frame frame_of(const clv_plan *p, const clv_call *c, void *param
   clv_plan_frame f = {.params = param_block, .key = c->key};
   f.base[SPACE_SCRATCH] = p->scratch;
   f.base[SPACE_CALL] = c->block;
-  for (int i = 0; i < p->n_inputs; i++) f.base[SPACE_IN + i] = lent(c->in[i]);
+  for (int i = 0; i < p->n_inputs; i++) f.base[SPACE_IN + i] = unconst(c->in[i]);
   return f;
 }
 
-/* Where the values of a buffer of the caller's are, for the kernels. */
-static char *place_of(const clv_plan *p, int space, void *callers) {
-  return p->backend->memory && callers ? p->scratch + p->copy[space] : callers;
+/* Returns the address that kernels use for a caller's buffer: its copy in the scratch if the
+ * backend has its own memory. NULL: the caller has no such buffer. */
+static char *kernel_address(const clv_plan *p, int space, void *callers) {
+  return p->backend->memory && callers ? p->scratch + p->copy_offset[space] : callers;
 }
 
-/* The caller's buffer gets what a phase has made; host memory is where it was made. */
-static clv_code bring(const clv_plan *p, int space, void *to, const clv_backend *home, size_t bytes,
-                      clv_err *err) {
+/* Copies the result of a phase to the caller's buffer, which is in the memory of `home` (NULL: the
+ * host's). Does nothing if the kernels have written the caller's memory themselves. */
+static clv_code copy_out(const clv_plan *p, int space, void *to, const clv_backend *home,
+                         size_t bytes, clv_err *err) {
   if (!p->backend->memory || !to) return CLV_OK;
-  const char *from = p->scratch + p->copy[space];
+  const char *from = p->scratch + p->copy_offset[space];
   return home ? clv_backend_copy(p->backend, to, from, bytes, err)
               : clv_backend_get(p->backend, to, from, bytes, err);
 }
 
 static clv_code refresh(clv_plan *p, const clv_plan_frame *f, uint64_t version, clv_err *err) {
   if (p->options.transient_weights) return CLV_OK;
-  if (p->fresh && p->version == version && p->block == f->params) return CLV_OK;
-  p->fresh = false;
+  if (p->is_cache_current && p->version == version && p->block == f->params) return CLV_OK;
+  p->is_cache_current = false;
   for (int i = 0; i < p->phase_end[PHASE_FORWARD]; i++) {
     const clv_plan_step *s = &p->steps[i];
     clv_kernel *k = s->run == clv_plan_run_forward ? p->nodes[s->node].kernel : NULL;
@@ -292,32 +304,34 @@ static clv_code refresh(clv_plan *p, const clv_plan_frame *f, uint64_t version, 
     clv_kernel_args a = args_of(p, f, s);
     CLV_TRY(refresh_one(p, s, &a, CLV_FOR_FORWARD | CLV_FOR_BACKWARD, err));
   }
-  p->fresh = true;
+  p->is_cache_current = true;
   p->version = version;
   p->block = f->params;
   return CLV_OK;
 }
 
-/* Into memory of ours if the caller's is not there for the kernels, or not until backward. */
-static clv_code take_input(clv_plan *p, clv_call *c, int i, bool keep, clv_err *err) {
-  bool ours = p->keep[i] >= 0 && !keep;
+/* Copies input i into the plan's memory if the kernels cannot read the caller's, or if the caller
+ * does not keep it until a backward that reads it. */
+static clv_code stage_input(clv_plan *p, clv_call *c, int i, bool keep, clv_err *err) {
+  bool ours = p->input_copy[i] >= 0 && !keep;
   if (!ours && !p->backend->memory) return CLV_OK;
-  char *copy = ours ? c->block + p->bufs[p->keep[i]].offset : p->scratch + p->copy[SPACE_IN + i];
+  char *copy = ours ? c->block + p->bufs[p->input_copy[i]].offset
+                    : p->scratch + p->copy_offset[SPACE_IN + i];
   CLV_TRY(
-      clv_backend_copy_from(p->backend, copy, c->homes.in[i], c->in[i], p->input_bytes[i], err));
+      clv_backend_copy_from(p->backend, copy, c->memories.in[i], c->in[i], p->input_bytes[i], err));
   c->in[i] = copy;
   return CLV_OK;
 }
 
-static clv_code take_inputs(clv_plan *p, clv_call *c, const void *const *in, bool keep_inputs,
-                            clv_err *err) {
+static clv_code stage_inputs(clv_plan *p, clv_call *c, const void *const *in, bool keep_inputs,
+                             clv_err *err) {
   bool keep = keep_inputs && !p->backend->memory;
   for (int i = 0; i < p->n_inputs; i++) {
     const clv_node *n = &p->graph->nodes[p->input_node[i]];
     c->in[i] = in[i];
-    if (!p->nodes[p->input_node[i]].live) continue;
+    if (!p->nodes[p->input_node[i]].is_reachable) continue;
     if (!in[i]) return clv_fail(err, CLV_INVALID, "input '%s' is missing", n->name);
-    CLV_TRY(take_input(p, c, i, keep, err));
+    CLV_TRY(stage_input(p, c, i, keep, err));
   }
   return CLV_OK;
 }
@@ -333,25 +347,26 @@ static clv_code put_nan(const clv_plan *p, const clv_backend *home, void *out, c
   return CLV_OK;
 }
 
-/* The numbers that are drawn are those of this occasion, whoever asks the kernels for them. */
-static clv_code put_occasion(const clv_plan *p, clv_plan_frame *f, clv_err *err) {
-  const clv_rng_position occasion = {.step = f->key.step, .micro_batch = f->key.micro_batch};
-  if (!p->draws || !p->options.records) return CLV_OK;
-  void *at = p->scratch + p->occasion;
-  f->occasion = at;
-  return clv_backend_put(p->backend, at, &occasion, sizeof occasion, err);
+/* Writes the RNG position (step, micro-batch) to the device, so that kernels of a recorded phase
+ * draw the numbers of this call. Does nothing unless phases are recorded and kernels draw. */
+static clv_code put_rng_position(const clv_plan *p, clv_plan_frame *f, clv_err *err) {
+  const clv_rng_position position = {.step = f->key.step, .micro_batch = f->key.micro_batch};
+  if (!p->uses_rng_position || !p->options.records) return CLV_OK;
+  void *at = p->scratch + p->rng_position_offset;
+  f->rng_position = at;
+  return clv_backend_put(p->backend, at, &position, sizeof position, err);
 }
 
 static clv_code forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
                         void *out, clv_err *err) {
   clv_plan_frame f = frame_of(p, c, param_block);
-  f.base[SPACE_OUT] = place_of(p, SPACE_OUT, out);
+  f.base[SPACE_OUT] = kernel_address(p, SPACE_OUT, out);
   p->backend->set_threads(p->options.threads);
   CLV_TRY(refresh(p, &f, param_version, err));
-  CLV_TRY(put_occasion(p, &f, err));
+  CLV_TRY(put_rng_position(p, &f, err));
   CLV_TRY(run_phase(p, &f, PHASE_FORWARD, err));
-  CLV_TRY(bring(p, SPACE_OUT, out, c->homes.out, p->out_bytes, err));
-  return p->scalar_is_nan ? put_nan(p, c->homes.out, out, err) : CLV_OK;
+  CLV_TRY(copy_out(p, SPACE_OUT, out, c->memories.out, p->out_bytes, err));
+  return p->scalar_is_nan ? put_nan(p, c->memories.out, out, err) : CLV_OK;
 }
 
 clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t param_version,
@@ -359,9 +374,9 @@ clv_code clv_plan_forward(clv_plan *p, clv_call *c, void *param_block, uint64_t 
                           const clv_rng_key *key, clv_err *err) {
   c->state = PLAN_CALL_EMPTY;
   c->key = key ? *key : (clv_rng_key){0};
-  clv_code code = take_inputs(p, c, in, keep_inputs, err);
+  clv_code code = stage_inputs(p, c, in, keep_inputs, err);
   if (code == CLV_OK) code = forward(p, c, param_block, param_version, out, err);
-  CLV_TRY(settle(p, PHASE_FORWARD, code, err));
+  CLV_TRY(finish_phase(p, PHASE_FORWARD, code, err));
   c->state = PLAN_CALL_FORWARD;
   return CLV_OK;
 }
@@ -370,7 +385,7 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
                           clv_err *err) {
   const clv_plan_frame f = frame_of(p, c, param_block);
   p->backend->set_threads(p->options.threads);
-  return settle(p, PHASE_FORWARD, refresh(p, &f, param_version, err), err);
+  return finish_phase(p, PHASE_FORWARD, refresh(p, &f, param_version, err), err);
 }
 
 static clv_code check_state(const clv_plan *p, const clv_call *c, clv_plan_call_state want,
@@ -382,16 +397,16 @@ static clv_code check_state(const clv_plan *p, const clv_call *c, clv_plan_call_
   if (!p->options.training)
     return clv_fail(err, CLV_PRECONDITION, "a plan for evaluation has no backward");
   if (c->state != want)
-    return clv_fail(err, CLV_PRECONDITION, "the call %s; %s was to come", words[c->state],
-                    want == PLAN_CALL_FORWARD ? "backward_input after forward"
-                                              : "backward_weight after backward_input");
+    return clv_fail(err, CLV_PRECONDITION, "the call %s, but %s", words[c->state],
+                    want == PLAN_CALL_FORWARD ? "backward_input must follow a forward"
+                                              : "backward_weight must follow a backward_input");
   return CLV_OK;
 }
 
-static clv_code zero_unwritten(const clv_plan *p, char *grads, clv_err *err) {
-  for (int i = 0; i < p->n_unwritten; i++)
-    CLV_TRY(clv_backend_fill(p->backend, grads + p->unwritten[i].offset, 0, p->unwritten[i].bytes,
-                             err));
+static clv_code zero_ranges(const clv_plan *p, char *grads, clv_err *err) {
+  for (int i = 0; i < p->n_zeroed_ranges; i++)
+    CLV_TRY(clv_backend_fill(p->backend, grads + p->zeroed_ranges[i].offset, 0,
+                             p->zeroed_ranges[i].bytes, err));
   return CLV_OK;
 }
 
@@ -399,30 +414,31 @@ static bool wants_gradient(const clv_plan *p, int input) {
   return p->nodes[p->input_node[input]].needs_grad;
 }
 
-/* Where the gradient of the output comes from, and those of the inputs go. */
-static clv_code take_gradients(const clv_plan *p, const clv_call *c, clv_plan_frame *f,
-                               const void *dout, void *const *din, clv_err *err) {
-  f->base[SPACE_DOUT] = place_of(p, SPACE_DOUT, lent(dout));
+/* Sets the addresses of the output's gradient and of the inputs' gradients in the frame, and copies
+ * the output's gradient to a backend with its own memory. */
+static clv_code stage_gradients(const clv_plan *p, const clv_call *c, clv_plan_frame *f,
+                                const void *dout, void *const *din, clv_err *err) {
+  f->base[SPACE_DOUT] = kernel_address(p, SPACE_DOUT, unconst(dout));
   for (int i = 0; i < p->n_inputs; i++) {
-    f->base[SPACE_DIN + i] = place_of(p, SPACE_DIN + i, din ? din[i] : NULL);
+    f->base[SPACE_DIN + i] = kernel_address(p, SPACE_DIN + i, din ? din[i] : NULL);
     if (wants_gradient(p, i) && !f->base[SPACE_DIN + i])
-      return clv_fail(err, CLV_INVALID, "the gradient of input '%s' has nowhere to go",
+      return clv_fail(err, CLV_INVALID, "no buffer is given for the gradient of input '%s'",
                       p->graph->nodes[p->input_node[i]].name);
   }
   if (!p->backend->memory || !p->nodes[p->graph->output].needs_grad) return CLV_OK;
-  return clv_backend_copy_from(p->backend, f->base[SPACE_DOUT], c->homes.dout, dout, p->out_bytes,
-                               err);
+  return clv_backend_copy_from(p->backend, f->base[SPACE_DOUT], c->memories.dout, dout,
+                               p->out_bytes, err);
 }
 
 static clv_code backward_input(clv_plan *p, const clv_call *c, clv_plan_frame *f, const void *dout,
                                void *const *din, clv_err *err) {
-  CLV_TRY(take_gradients(p, c, f, dout, din, err));
-  CLV_TRY(put_occasion(p, f, err));
-  if (!f->accumulate && f->grads) CLV_TRY(zero_unwritten(p, f->grads, err));
+  CLV_TRY(stage_gradients(p, c, f, dout, din, err));
+  CLV_TRY(put_rng_position(p, f, err));
+  if (!f->accumulate && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
   CLV_TRY(run_phase(p, f, PHASE_BACKWARD_INPUT, err));
   for (int i = 0; i < p->n_inputs; i++)
     if (wants_gradient(p, i))
-      CLV_TRY(bring(p, SPACE_DIN + i, din[i], c->homes.din[i], p->input_bytes[i], err));
+      CLV_TRY(copy_out(p, SPACE_DIN + i, din[i], c->memories.din[i], p->input_bytes[i], err));
   return CLV_OK;
 }
 
@@ -433,14 +449,14 @@ clv_code clv_plan_backward_input(clv_plan *p, clv_call *c, void *param_block, co
   clv_plan_frame f = frame_of(p, c, param_block);
   f.grads = grad_block;
   f.accumulate = accumulate;
-  CLV_TRY(settle(p, PHASE_BACKWARD_INPUT, backward_input(p, c, &f, dout, din, err), err));
+  CLV_TRY(finish_phase(p, PHASE_BACKWARD_INPUT, backward_input(p, c, &f, dout, din, err), err));
   c->state = PLAN_CALL_BACKWARD;
   return CLV_OK;
 }
 
 static clv_code backward_weight(clv_plan *p, clv_plan_frame *f, clv_err *err) {
-  CLV_TRY(put_occasion(p, f, err));
-  if (!f->accumulate && f->grads) CLV_TRY(zero_unwritten(p, f->grads, err));
+  CLV_TRY(put_rng_position(p, f, err));
+  if (!f->accumulate && f->grads) CLV_TRY(zero_ranges(p, f->grads, err));
   return run_phase(p, f, PHASE_BACKWARD_WEIGHT, err);
 }
 
@@ -450,7 +466,7 @@ clv_code clv_plan_backward_weight(clv_plan *p, clv_call *c, void *param_block, v
   clv_plan_frame f = frame_of(p, c, param_block);
   f.grads = grad_block;
   f.accumulate = accumulate;
-  CLV_TRY(settle(p, PHASE_BACKWARD_WEIGHT, backward_weight(p, &f, err), err));
+  CLV_TRY(finish_phase(p, PHASE_BACKWARD_WEIGHT, backward_weight(p, &f, err), err));
   c->state = PLAN_CALL_DONE;
   return CLV_OK;
 }

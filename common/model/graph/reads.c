@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is read of parameters and inputs, told from the graph alone: whoever keeps the tape has no
- * plan.
+ * Questions about what ops read, answered from the graph alone. The master needs the answers for
+ * its tape, and has no plan of the modules that run at workers.
  */
 #include <stdlib.h>
 
 #include "common/model/graph/graph_int.h"
 
 typedef struct node_facts {
-  bool live, learns, has_params, needs_grad;
+  bool is_reachable, learns, has_params, needs_grad;
 } node_facts;
 
 static void take_param(const clv_param *p, node_facts *nodes) {
@@ -22,18 +22,18 @@ static void find_params(const clv_params *params, node_facts *nodes) {
 }
 
 static void find_live(const clv_graph *g, node_facts *nodes) {
-  nodes[g->output].live = true;
+  nodes[g->output].is_reachable = true;
   for (int i = g->output; i >= 0; i--)
-    for (int k = 0; nodes[i].live && k < g->nodes[i].n_in; k++)
-      nodes[g->nodes[i].in[k]].live = true;
+    for (int k = 0; nodes[i].is_reachable && k < g->nodes[i].n_in; k++)
+      nodes[g->nodes[i].in[k]].is_reachable = true;
 }
 
-/* Of some backend: one may compute all gradients of an op together where another need not. */
+/* True if at least one backend may compute all gradients of the op in one kernel. */
 static bool may_be_fused(const clv_op_def *def) { return def->fused || def->uses_batch_statistics; }
 
-/* An op reads its parameters for the gradients of its inputs, and for its own where they are
- * computed together. */
-static bool reads(const clv_graph *g, node_facts *nodes, int i) {
+/* True if backward of node i reads its parameters: for the gradients of its inputs, or for weight
+ * gradients that are computed by the same kernel. Also sets needs_grad of the node. */
+static bool reads_params_in_backward(const clv_graph *g, node_facts *nodes, int i) {
   const clv_node *n = &g->nodes[i];
   bool any = nodes[i].learns && may_be_fused(clv_op_def_of(n->op));
   nodes[i].needs_grad = nodes[i].learns;
@@ -41,14 +41,14 @@ static bool reads(const clv_graph *g, node_facts *nodes, int i) {
     any |= nodes[n->in[k]].needs_grad;
     nodes[i].needs_grad |= nodes[n->in[k]].needs_grad;
   }
-  return any && nodes[i].live && nodes[i].has_params;
+  return any && nodes[i].is_reachable && nodes[i].has_params;
 }
 
-/* What is computed again for backward reads parameters once more. */
-static bool repeats(const clv_graph *g, const node_facts *nodes) {
+/* True if backward recomputes a node with parameters. */
+static bool reads_params_in_recompute(const clv_graph *g, const node_facts *nodes) {
   bool reads = false, needed = false;
   for (int i = 0; i < g->n_nodes; i++) {
-    if (!g->nodes[i].recompute || !nodes[i].live) continue;
+    if (!g->nodes[i].recompute || !nodes[i].is_reachable) continue;
     reads |= nodes[i].has_params;
     needed |= nodes[i].needs_grad;
   }
@@ -68,15 +68,15 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
     if (g->nodes[i].op == CLV_OP_INPUT)
       nodes[i].needs_grad = input_grads >> input++ & 1;
     else
-      any |= reads(g, nodes, i);
-  any |= repeats(g, nodes);
+      any |= reads_params_in_backward(g, nodes, i);
+  any |= reads_params_in_recompute(g, nodes);
   free(nodes);
   return any;
 }
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-static bool takes_lengths(const clv_node *n, int slot) {
+static bool is_lengths_slot(const clv_node *n, int slot) {
   const clv_op_def *def = clv_op_def_of(n->op);
   return def->lengths && slot == def->max_in - 1;
 }
@@ -88,7 +88,7 @@ int64_t clv_graph_length_limit(const clv_graph *g, int node) {
       const clv_shape *of = &g->nodes[g->nodes[i].in[0]].shape;
       int64_t packed = g->nodes[i].attrs.packed, own = packed ? packed : of->dim[1];
       if (g->nodes[i].in[k] != node) continue;
-      if (!takes_lengths(&g->nodes[i], k) || of->rank < 2) return 0;
+      if (!is_lengths_slot(&g->nodes[i], k) || of->rank < 2) return 0;
       steps = steps ? CLV_MIN(steps, own) : own;
     }
   return steps;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cutting a run of layers out of a graph. One tensor crosses each cut. Where several values do, it
- * is these beside each other, a row for each record: the layers before the cut end with joining
- * them, and those behind it begin with taking them apart. A value that is needed further behind
- * goes through the layers between. So its gradient comes as the sum of all later readers', to which
- * those of these layers are added in the order of the uncut graph: the bits are the same.
+ * clv_graph_slice: cutting consecutive layers out of a graph. One tensor crosses each cut. If
+ * several values cross, that tensor is their concatenation, a row for each record: the layers
+ * before the cut end with a concat, and those behind it begin with slices. A value that later
+ * layers need passes through the layers in between. So its gradient arrives as the sum of all later
+ * readers' gradients, to which those of these layers are added in the order of the uncut graph: the
+ * bits are the same.
  */
 #include "common/model/graph/graph_int.h"
 
@@ -17,20 +18,20 @@ typedef struct slicer {
   const clv_graph *g;
   uint32_t first, last; /* layers */
   clv_graph *to;
-  int *place;          /* in `to`, of a node of g */
-  int *before, *after; /* nodes that cross in front of the layers, and behind them */
+  int *place;          /* [g->n_nodes] node of `to` for a node of g */
+  int *before, *after; /* nodes of g that cross the cut before the layers, and behind them */
   int n_before, n_after;
 } slicer;
 
-static bool inside(const slicer *s, int node) {
+static bool is_inside(const slicer *s, int node) {
   const clv_node *n = &s->g->nodes[node];
   return n->op != CLV_OP_INPUT && n->layer >= s->first && n->layer <= s->last;
 }
 
-/* ---- what crosses ---------------------------------------------------------------------------- */
+/* ---- values that cross a cut ----------------------------------------------------------------- */
 
-/* Made by the first `layers` layers, and read behind them. */
-static bool crosses(const clv_graph *g, const bool *read, int node, uint32_t layers) {
+/* True if the first `layers` layers compute the node's value and a later layer reads it. */
+static bool is_crossing(const clv_graph *g, const bool *read, int node, uint32_t layers) {
   const clv_node *n = &g->nodes[node];
   return n->op != CLV_OP_INPUT && n->layer < layers && (read[node] || node == g->output);
 }
@@ -42,7 +43,7 @@ static int find_crossing(const clv_graph *g, uint32_t layers, int *ret_nodes) {
     for (int k = 0; k < g->nodes[i].n_in; k++)
       read[g->nodes[i].in[k]] |= g->nodes[i].layer >= layers;
   for (int i = 0; i < g->n_nodes; i++)
-    if (crosses(g, read, i, layers)) ret_nodes[n++] = i;
+    if (is_crossing(g, read, i, layers)) ret_nodes[n++] = i;
   return n;
 }
 
@@ -50,9 +51,9 @@ int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes)
   return find_crossing(g, layer + 1, ret_nodes);
 }
 
-/* Values of a record, beside each other. */
+/* Returns the number of values of a record. */
 static int64_t width_of(const clv_node *n) {
-  int64_t width = 1; /* no value has more elements than fit */
+  int64_t width = 1; /* cannot overflow: sizes of values are checked when nodes are added */
   for (int i = 1; i < n->shape.rank; i++) width *= n->shape.dim[i];
   return width;
 }
@@ -63,11 +64,13 @@ static clv_code check_joined(const clv_graph *g, const int *nodes, int n, clv_er
     const clv_node *v = &g->nodes[nodes[i]];
     if (v->dtype == CLV_I64 || v->shape.rank < 2)
       return clv_fail(err, CLV_INVALID,
-                      "%d values cross, and that of layer '%s', %s of %s, cannot go with others", n,
-                      v->name, clv_shape_format(&v->shape, shape, sizeof shape),
+                      "%d values cross, and that of layer '%s', %s of %s, cannot be joined with "
+                      "the others",
+                      n, v->name, clv_shape_format(&v->shape, shape, sizeof shape),
                       clv_dtype_name(v->dtype));
     if (v->shape.dim[0] != g->nodes[nodes[0]].shape.dim[0])
-      return clv_fail(err, CLV_INVALID, "'%s' and '%s' cross with other numbers of records",
+      return clv_fail(err, CLV_INVALID,
+                      "'%s' and '%s' cross, but have different numbers of records",
                       g->nodes[nodes[0]].name, v->name);
   }
   return CLV_OK;
@@ -80,46 +83,47 @@ clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) {
 
 /* ---- glue ------------------------------------------------------------------------------------ */
 
-/* No layer of a model, so that no node gets a key or a name of one. */
-static clv_code glue(clv_graph *g, clv_op op, const clv_attrs *attrs, const int *in, int n_in,
-                     int *ret, clv_err *err) {
+/* Adds a node that joins or splits values. Its layer number and name are those of no layer of a
+ * model, so no other node's key or name changes. */
+static clv_code add_glue_node(clv_graph *g, clv_op op, const clv_attrs *attrs, const int *in,
+                              int n_in, int *ret, clv_err *err) {
   char name[32];
   snprintf(name, sizeof name, "-.%s%d", clv_op_name(op), g->n_nodes);
   return clv_graph_add(g, op, attrs, name, CLV_GLUE_LAYER, in, n_in, ret, err);
 }
 
-static clv_code reshape(clv_graph *g, int node, const clv_shape *want, int *ret, clv_err *err) {
+static clv_code add_reshape(clv_graph *g, int node, const clv_shape *want, int *ret, clv_err *err) {
   clv_attrs attrs = {.shape = {.rank = want->rank - 1}};
   memcpy(attrs.shape.dim, want->dim + 1, (size_t)attrs.shape.rank * sizeof *want->dim);
   if (want->rank == g->nodes[node].shape.rank) return *ret = node, CLV_OK;
-  return glue(g, CLV_OP_RESHAPE, &attrs, &node, 1, ret, err);
+  return add_glue_node(g, CLV_OP_RESHAPE, &attrs, &node, 1, ret, err);
 }
 
-/* Several values beside each other, as many at once as the op takes. */
-static clv_code join(slicer *s, clv_err *err) {
+/* Concatenates the crossing values, CLV_MAX_IN at a time. */
+static clv_code join_crossing(slicer *s, clv_err *err) {
   const clv_attrs beside = {.dim = 1};
   int in[CLV_MAX_IN] = {0}, n = 0;
   for (int i = 0; i < s->n_after; i++) {
     const clv_node *v = &s->g->nodes[s->after[i]];
     const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], width_of(v)}};
-    CLV_TRY(reshape(s->to, s->place[s->after[i]], &flat, &in[n++], err));
+    CLV_TRY(add_reshape(s->to, s->place[s->after[i]], &flat, &in[n++], err));
     if (n < CLV_MAX_IN && i + 1 < s->n_after) continue;
-    CLV_TRY(glue(s->to, CLV_OP_CONCAT, &beside, in, n, &in[0], err));
+    CLV_TRY(add_glue_node(s->to, CLV_OP_CONCAT, &beside, in, n, &in[0], err));
     n = 1;
   }
   s->to->output = in[0];
-  s->to->nodes[in[0]].places = s->g->nodes[s->after[0]].places;
+  s->to->nodes[in[0]].max_positions = s->g->nodes[s->after[0]].max_positions;
   return CLV_OK;
 }
 
-static clv_code take_apart(slicer *s, int joined, clv_err *err) {
+static clv_code split_crossing(slicer *s, int joined, clv_err *err) {
   clv_attrs part = {.dim = 1};
   for (int i = 0; i < s->n_before; i++) {
     const clv_node *v = &s->g->nodes[s->before[i]];
     int at;
     part.stop = part.start + width_of(v);
-    CLV_TRY(glue(s->to, CLV_OP_SLICE, &part, &joined, 1, &at, err));
-    CLV_TRY(reshape(s->to, at, &v->shape, &s->place[s->before[i]], err));
+    CLV_TRY(add_glue_node(s->to, CLV_OP_SLICE, &part, &joined, 1, &at, err));
+    CLV_TRY(add_reshape(s->to, at, &v->shape, &s->place[s->before[i]], err));
     part.start = part.stop;
   }
   return CLV_OK;
@@ -129,12 +133,12 @@ static clv_code take_apart(slicer *s, int joined, clv_err *err) {
 
 static bool is_read(const slicer *s, int input) {
   for (int i = 0; i < s->g->n_nodes; i++)
-    for (int k = 0; inside(s, i) && k < s->g->nodes[i].n_in; k++)
+    for (int k = 0; is_inside(s, i) && k < s->g->nodes[i].n_in; k++)
       if (s->g->nodes[i].in[k] == input) return true;
   return false;
 }
 
-/* Its name, unless an input of the uncut graph that is read as well is called so. */
+/* Returns "input", unless the layers also read an input of the uncut graph with that name. */
 static const char *name_of_cut(const slicer *s) {
   for (int i = 0; i < s->g->n_nodes; i++)
     if (s->g->nodes[i].op == CLV_OP_INPUT && strcmp(s->g->nodes[i].name, "input") == 0 &&
@@ -151,13 +155,13 @@ static clv_code add_cut(slicer *s, clv_err *err) {
   if (s->n_before == 1) {
     CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &v->shape, &s->place[s->before[0]],
                                 err));
-    s->to->nodes[s->place[s->before[0]]].places = v->places;
+    s->to->nodes[s->place[s->before[0]]].max_positions = v->max_positions;
     return CLV_OK;
   }
   shape.dim[0] = v->shape.dim[0];
   for (int i = 0; i < s->n_before; i++) shape.dim[1] += width_of(&s->g->nodes[s->before[i]]);
   CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &shape, &joined, err));
-  s->to->nodes[joined].places = v->places;
+  s->to->nodes[joined].max_positions = v->max_positions;
   return CLV_OK;
 }
 
@@ -167,16 +171,16 @@ static clv_code add_inputs(slicer *s, clv_err *err) {
     const clv_node *n = &s->g->nodes[i];
     if (n->op != CLV_OP_INPUT || !is_read(s, i)) continue;
     CLV_TRY(clv_graph_add_input(s->to, n->name, n->dtype, &n->shape, &s->place[i], err));
-    s->to->nodes[s->place[i]].places = n->places;
+    s->to->nodes[s->place[i]].max_positions = n->max_positions;
   }
-  return s->n_before > 1 ? take_apart(s, 0, err) : CLV_OK;
+  return s->n_before > 1 ? split_crossing(s, 0, err) : CLV_OK;
 }
 
-/* The owner may be among the layers or not. */
+/* Copies the tie of a node; the owner is outside if it is not among the layers. */
 static void keep_tie(const slicer *s, const clv_node *n, clv_node *to) {
   bool here = false;
   for (int i = 0; n->tied[0] && i < s->g->n_nodes; i++)
-    here |= inside(s, i) && strcmp(s->g->nodes[i].name, n->tied) == 0;
+    here |= is_inside(s, i) && strcmp(s->g->nodes[i].name, n->tied) == 0;
   memcpy(to->tied, n->tied, sizeof n->tied);
   to->tied_outside = n->tied[0] && (n->tied_outside || !here);
 }
@@ -185,16 +189,16 @@ static clv_code add_layers(slicer *s, clv_err *err) {
   for (int i = 0; i < s->g->n_nodes; i++) {
     const clv_node *n = &s->g->nodes[i];
     int in[CLV_MAX_IN] = {0};
-    if (!inside(s, i)) continue;
+    if (!is_inside(s, i)) continue;
     for (int j = 0; j < n->n_in; j++) in[j] = s->place[n->in[j]];
     CLV_TRY(
         clv_graph_add(s->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &s->place[i], err));
     s->to->nodes[s->place[i]].key = n->key;
     s->to->nodes[s->place[i]].recompute = n->recompute;
     keep_tie(s, n, &s->to->nodes[s->place[i]]);
-    s->to->nodes[s->place[i]].places = n->places;
+    s->to->nodes[s->place[i]].max_positions = n->max_positions;
   }
-  if (s->n_after > 1) return join(s, err);
+  if (s->n_after > 1) return join_crossing(s, err);
   s->to->output = s->place[s->after[0]];
   return CLV_OK;
 }
@@ -203,10 +207,10 @@ static clv_code find_edges(slicer *s, clv_err *err) {
   const clv_graph *g = s->g;
   int last = -1;
   for (int i = 0; i < g->n_nodes; i++)
-    if (inside(s, i)) last = i;
+    if (is_inside(s, i)) last = i;
   if (last < 0)
-    return clv_fail(err, CLV_INVALID, "there is no layer in %" PRIu32 "..%" PRIu32, s->first,
-                    s->last);
+    return clv_fail(err, CLV_INVALID, "the graph has no layer from %" PRIu32 " to %" PRIu32,
+                    s->first, s->last);
   s->n_before = find_crossing(g, s->first, s->before);
   s->n_after = find_crossing(g, s->last + 1, s->after);
   if (!s->n_after) s->after[s->n_after++] = last;

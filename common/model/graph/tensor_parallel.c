@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A chain of layers for several nodes (Shoeybi et al., Megatron-LM, 2019, section 3). With X of n
- * rows, A cut into columns and B into rows,
+ * clv_divide_chain: division of a chain of layers between several nodes (Shoeybi et al.,
+ * Megatron-LM, 2019, section 3). With X of n rows, A cut into columns and B into rows,
  *
- *   Y = act(X A):  Y_k = act(X A_k + a_k), and Y is the Y_k beside each other
+ *   Y = act(X A):  Y_k = act(X A_k + a_k), and Y is the concatenation of all Y_k
  *   Z = Y B + b:   Z_k = Y_k B_k (+ b where k is 0), and Z = ((Z_0 + Z_1) + Z_2) + ...
  *
- * (a linear layer keeps the transpose, so that its columns are rows of its weight). Glue are
- * ordinary ops: what goes forward through a concat or add comes back through it.
+ * (a linear layer stores the transpose, so that its columns are rows of its weight). Segments are
+ * joined by ordinary ops, concat or add, whose backward splits the gradient again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +17,9 @@
 
 void clv_division_free(clv_division *d) {
   if (!d) return;
-  for (uint32_t i = 0; i < d->n_stretches; i++)
-    for (uint32_t k = 0; k < CLV_MAX_IN; k++) clv_graph_free(d->stretches[i].graph[k]);
-  free(d->stretches);
+  for (uint32_t i = 0; i < d->n_segments; i++)
+    for (uint32_t k = 0; k < CLV_MAX_IN; k++) clv_graph_free(d->segments[i].graph[k]);
+  free(d->segments);
   free(d);
 }
 
@@ -28,7 +28,7 @@ void clv_division_freep(clv_division **d) {
   *d = NULL;
 }
 
-/* ---- what can be divided --------------------------------------------------------------------- */
+/* ---- layers that can be divided -------------------------------------------------------------- */
 
 clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
                                clv_err *err) {
@@ -39,8 +39,8 @@ clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, u
   if (how == CLV_PARALLEL_NONE) return CLV_OK;
   if (n->op != CLV_OP_LINEAR)
     return clv_fail(err, CLV_INVALID,
-                    "parallel: only linear can be divided, '%s' is a %s: leave the word out, and "
-                    "the layer is computed whole where the parts are joined",
+                    "parallel: only linear can be divided, '%s' is a %s: leave `parallel` out, and "
+                    "the layer is computed once, where the parts are joined",
                     n->name, clv_op_name(n->op));
   if (extent % n_parts)
     return clv_fail(err, CLV_INVALID, "parallel: '%s' has %lld %s, which %u parts do not divide",
@@ -48,29 +48,31 @@ clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, u
   return CLV_OK;
 }
 
-/* ---- stretches ------------------------------------------------------------------------------- */
+/* ---- segments -------------------------------------------------------------------------------- */
 
 typedef struct divider {
   const clv_graph *g;
   clv_division *d;
-  clv_division_segment *at; /* the last one; NULL before the first */
-  int last[CLV_MAX_IN];     /* in its graphs */
+  clv_division_segment *at; /* segment being built; NULL before the first */
+  int last[CLV_MAX_IN];     /* last node of each of its graphs */
 } divider;
 
-static uint32_t graphs_of(const divider *v) { return v->at->spread ? v->d->n_parts : 1; }
+static uint32_t graphs_of(const divider *v) { return v->at->is_sharded ? v->d->n_parts : 1; }
 
 static const clv_node *last_of(const divider *v, uint32_t k) {
   return &v->at->graph[k]->nodes[v->last[k]];
 }
 
-static bool is_spread(const divider *v) { return v->at && v->at->spread; }
+static bool is_sharded(const divider *v) { return v->at && v->at->is_sharded; }
 
-/* A stretch behind the others, each of its graphs over `n_in` values like this one. */
-static clv_code begin(divider *v, bool spread, uint32_t n_in, const clv_node *value, clv_err *err) {
-  clv_node like = *value; /* its graph stays, but be independent of it */
+/* Starts the next segment. Each of its graphs gets n_in inputs with the shape and type of `value`.
+ */
+static clv_code begin(divider *v, bool is_sharded, uint32_t n_in, const clv_node *value,
+                      clv_err *err) {
+  clv_node like = *value; /* a copy, because `value` may be a node of a growing graph */
   char name[24];
-  v->at = &v->d->stretches[v->d->n_stretches++];
-  v->at->spread = spread;
+  v->at = &v->d->segments[v->d->n_segments++];
+  v->at->is_sharded = is_sharded;
   for (uint32_t k = 0; k < graphs_of(v); k++) {
     CLV_TRY(clv_graph_new(&v->at->graph[k], err));
     for (uint32_t i = 0; i < n_in; i++) {
@@ -82,7 +84,7 @@ static clv_code begin(divider *v, bool spread, uint32_t n_in, const clv_node *va
   return CLV_OK;
 }
 
-/* `n` again in graph k, with these attributes. */
+/* Adds a copy of `n` to graph k, with these attributes. */
 static clv_code add(divider *v, uint32_t k, const clv_node *n, const clv_attrs *attrs,
                     clv_err *err) {
   CLV_TRY(clv_graph_add(v->at->graph[k], n->op, attrs, n->name, n->layer, &v->last[k], 1,
@@ -92,9 +94,10 @@ static clv_code add(divider *v, uint32_t k, const clv_node *n, const clv_attrs *
   return CLV_OK;
 }
 
-/* Glue before or behind layer n; no layer of a file can have such a name twice. */
-static clv_code glue(divider *v, uint32_t k, clv_op op, const clv_attr_value *values, int n_values,
-                     const int *in, int n_in, clv_err *err) {
+/* Adds a joining or splitting node to graph k. Its name begins with "-." and has the node number,
+ * so it is unique. */
+static clv_code add_glue_node(divider *v, uint32_t k, clv_op op, const clv_attr_value *values,
+                              int n_values, const int *in, int n_in, clv_err *err) {
   clv_graph *g = v->at->graph[k];
   clv_attrs attrs;
   char name[32];
@@ -109,19 +112,19 @@ static clv_attr_value integer(clv_attr_key key, int64_t v) {
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
-static clv_code beside(divider *v, clv_err *err) {
+static clv_code join_concat(divider *v, clv_err *err) {
   clv_attr_value dim = integer(CLV_ATTR_DIM, -1);
   int in[CLV_MAX_IN];
   for (int k = 0; k < CLV_MAX_IN; k++) in[k] = k;
-  return glue(v, 0, CLV_OP_CONCAT, &dim, 1, in, (int)v->d->n_parts, err);
+  return add_glue_node(v, 0, CLV_OP_CONCAT, &dim, 1, in, (int)v->d->n_parts, err);
 }
 
-/* In the order of the parts, whoever is first. */
-static clv_code sum(divider *v, clv_err *err) {
+/* Adds the values of the parts in the order of the parts, whichever of them arrives first. */
+static clv_code join_sum(divider *v, clv_err *err) {
   int in[2] = {0, 0};
   for (uint32_t k = 1; k < v->d->n_parts; k++) {
     in[1] = (int)k;
-    CLV_TRY(glue(v, 0, CLV_OP_ADD, NULL, 0, in, 2, err));
+    CLV_TRY(add_glue_node(v, 0, CLV_OP_ADD, NULL, 0, in, 2, err));
     in[0] = v->last[0];
   }
   return CLV_OK;
@@ -134,13 +137,13 @@ static clv_code join(divider *v, clv_code (*how)(divider *v, clv_err *err), clv_
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* Value i of its output needs value i of its input alone, and nothing is drawn for it. */
-static bool stays_spread(const clv_node *n) {
+/* True if value i of the output depends on value i of the input only, and on no random number. */
+static bool stays_sharded(const clv_node *n) {
   return clv_op_def_of(n->op)->elementwise && n->op != CLV_OP_DROPOUT;
 }
 
 static clv_code add_whole(divider *v, const clv_node *n, clv_err *err) {
-  if (is_spread(v) && !stays_spread(n)) CLV_TRY(join(v, beside, err));
+  if (is_sharded(v) && !stays_sharded(n)) CLV_TRY(join(v, join_concat, err));
   if (!v->at) CLV_TRY(begin(v, false, 1, &v->g->nodes[n->in[0]], err));
   for (uint32_t k = 0; k < graphs_of(v); k++) CLV_TRY(add(v, k, n, &n->attrs, err));
   return CLV_OK;
@@ -149,33 +152,33 @@ static clv_code add_whole(divider *v, const clv_node *n, clv_err *err) {
 static clv_code add_columns(divider *v, const clv_node *n, clv_err *err) {
   clv_attrs attrs = n->attrs;
   attrs.out /= v->d->n_parts;
-  if (is_spread(v)) CLV_TRY(join(v, beside, err));
+  if (is_sharded(v)) CLV_TRY(join(v, join_concat, err));
   CLV_TRY(begin(v, true, 1, &v->g->nodes[n->in[0]], err));
   for (uint32_t k = 0; k < v->d->n_parts; k++) CLV_TRY(add(v, k, n, &attrs, err));
   return CLV_OK;
 }
 
-/* Each part takes its share of a whole value. */
+/* Starts a sharded segment in which each part takes its slice of `value`. */
 static clv_code slice_all(divider *v, const clv_node *value, clv_err *err) {
   int64_t width = value->shape.dim[value->shape.rank - 1] / v->d->n_parts;
   CLV_TRY(begin(v, true, 1, value, err));
   for (uint32_t k = 0; k < v->d->n_parts; k++) {
     clv_attr_value values[] = {integer(CLV_ATTR_DIM, -1), integer(CLV_ATTR_START, k * width),
                                integer(CLV_ATTR_STOP, (k + 1) * width)};
-    CLV_TRY(glue(v, k, CLV_OP_SLICE, values, 3, &v->last[k], 1, err));
+    CLV_TRY(add_glue_node(v, k, CLV_OP_SLICE, values, 3, &v->last[k], 1, err));
   }
   return CLV_OK;
 }
 
-/* The bias is added once, by the first part. */
+/* Adds a layer divided by rows, and the sum of the parts. Only the first part adds the bias. */
 static clv_code add_rows(divider *v, const clv_node *n, clv_err *err) {
   clv_attrs attrs = n->attrs;
-  if (!is_spread(v)) CLV_TRY(slice_all(v, &v->g->nodes[n->in[0]], err));
+  if (!is_sharded(v)) CLV_TRY(slice_all(v, &v->g->nodes[n->in[0]], err));
   for (uint32_t k = 0; k < v->d->n_parts; k++) {
     CLV_TRY(add(v, k, n, &attrs, err));
     attrs.bias = false;
   }
-  return join(v, sum, err);
+  return join(v, join_sum, err);
 }
 
 static clv_code add_all(divider *v, const clv_parallel *how, clv_err *err) {
@@ -190,16 +193,17 @@ static clv_code add_all(divider *v, const clv_parallel *how, clv_err *err) {
     CLV_TRY(clv_divide_check_node(v->g, i, how[i], v->d->n_parts, err));
     CLV_TRY(adds[how[i]](v, &v->g->nodes[i], err));
   }
-  return is_spread(v) ? join(v, beside, err) : CLV_OK;
+  return is_sharded(v) ? join(v, join_concat, err) : CLV_OK;
 }
 
 clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
                           clv_division **ret, clv_err *err) {
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   if (n_parts < 2 || n_parts > CLV_MAX_IN)
-    return clv_fail(err, CLV_INVALID, "%u parts; 2 to %d are possible", n_parts, CLV_MAX_IN);
+    return clv_fail(err, CLV_INVALID, "a chain can be divided into 2 to %d parts, not %u",
+                    CLV_MAX_IN, n_parts);
   CLV_TRY(clv_alloc(1, sizeof *d, &d, err));
-  CLV_TRY(clv_alloc(2 * (size_t)chain->n_nodes, sizeof *d->stretches, &d->stretches, err));
+  CLV_TRY(clv_alloc(2 * (size_t)chain->n_nodes, sizeof *d->segments, &d->segments, err));
   d->n_parts = n_parts;
   divider v = {.g = chain, .d = d};
   CLV_TRY(add_all(&v, how, err));

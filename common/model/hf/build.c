@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Nodes with names as they are in a state_dict. Those that have no parameters are named after the
- * module that does the same, or after what they do.
+ * Functions of the builder (see hf_int.h). Names of nodes with parameters are those of PyTorch's
+ * state_dict. A node without parameters is named after the PyTorch module with the same function,
+ * or after its op.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 void clv_hf_set_prefix(hf_builder *b, const char *prefix, ...) {
   va_list args;
   va_start(args, prefix);
-  vsnprintf(b->at, sizeof b->at, prefix, args);
+  vsnprintf(b->prefix, sizeof b->prefix, prefix, args);
   va_end(args);
 }
 
@@ -28,7 +29,7 @@ clv_code clv_hf_add_node_over(hf_builder *b, clv_op op, const char *name,
                               int *ret, clv_err *err) {
   clv_attrs attrs;
   char full[2 * CLV_NAME_MAX];
-  snprintf(full, sizeof full, "%s%s", b->at, name);
+  snprintf(full, sizeof full, "%s%s", b->prefix, name);
   CLV_TRY(clv_attrs_parse(op, values, n, &attrs, err));
   return clv_graph_add(b->g, op, &attrs, full, (*b->layer)++, in, n_in, ret, err);
 }
@@ -102,9 +103,9 @@ clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key,
                               b->in.lengths < 0 ? 3 : 4, x, err);
 }
 
-/* One place along dimension 1, and that dimension left out. */
-static clv_code take_place(hf_builder *b, const char *name, int64_t start, int64_t stop, int *x,
-                           clv_err *err) {
+/* Takes one position of dimension 1 and drops that dimension. */
+static clv_code take_position(hf_builder *b, const char *name, int64_t start, int64_t stop, int *x,
+                              clv_err *err) {
   char flat[CLV_NAME_MAX];
   clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_DIM, 1), clv_hf_int_attr(CLV_ATTR_START, start),
                         clv_hf_int_attr(CLV_ATTR_STOP, stop)};
@@ -114,12 +115,12 @@ static clv_code take_place(hf_builder *b, const char *name, int64_t start, int64
 }
 
 clv_code clv_hf_first_token(hf_builder *b, const char *name, int *x, clv_err *err) {
-  return take_place(b, name, 0, 1, x, err);
+  return take_position(b, name, 0, 1, x, err);
 }
 
 clv_code clv_hf_last_token(hf_builder *b, const char *name, int *x, clv_err *err) {
   if (b->in.lengths >= 0) return clv_hf_add_binary(b, CLV_OP_LAST, name, x, b->in.lengths, err);
-  return take_place(b, name, -1, CLV_TO_END, x, err);
+  return take_position(b, name, -1, CLV_TO_END, x, err);
 }
 
 clv_code clv_hf_token_embedding(hf_builder *b, const char *name, int *x, clv_err *err) {

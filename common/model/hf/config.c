@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.json. A row is a key: of which families, where its value is kept, what may stand there,
- * and what holds where it is missing, which is what the family's class in transformers takes. Keys
- * that change a formula in a way that the graph cannot have are rows too, so that they are refused.
- * A second name of a key is a row with `name_of`. All others are skipped, as transformers skips
- * them; deploy/CHECKPOINTS.md lists those that it writes, and why they are harmless.
+ * clv_hf_config_parse: reading of a config.json by a table. A row of the table is a key: the
+ * families that have it, the field that receives its value, the values allowed, and the default,
+ * which is that of the family's class in transformers. Keys that change a formula in a way that the
+ * graph does not support have rows too, which refuse such values. A second name of a key is a row
+ * with `name_of`. Other keys are skipped, as transformers skips them; deploy/CHECKPOINTS.md lists
+ * those that transformers writes, and why they are harmless.
  */
 #include <stdio.h>
 #include <string.h>
@@ -37,8 +38,8 @@ typedef struct row row;
 typedef struct hf_text {
   clv_json j;
   clv_hf_config *c;
-  const char *key;    /* of the value that comes */
-  void *into;         /* the struct that the rows' offsets count in */
+  const char *key;    /* key of the value being read */
+  void *into;         /* struct that the rows' offsets refer to */
   int64_t num_labels; /* 0: not given */
   hf_rope scaling, parameters;
 } hf_text;
@@ -47,18 +48,18 @@ struct row {
   const char *key;
   unsigned families;
   clv_code (*read)(hf_text *r, const row *at, clv_err *err);
-  size_t offset; /* into the struct that is filled, a clv_hf_config of the file itself */
+  size_t offset; /* of the field in the struct being filled, for the file a clv_hf_config */
   double low, high, fallback;
-  bool required;       /* there is no fallback */
-  const char *why;     /* of a refusal */
-  const char *name_of; /* the key that this one is a second name of */
+  bool required;       /* the key has no default */
+  const char *why;     /* reason of a refusal, NULL: never refused */
+  const char *name_of; /* first name, if this key is a second name; NULL: it is not */
 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static void *field(const hf_text *r, const row *at) { return (char *)r->into + at->offset; }
 
-/* Where the value that comes begins. */
+/* Skips white space and returns the offset of the next value. */
 static size_t here(hf_text *r) {
   clv_json_kind kind;
   clv_err err;
@@ -76,12 +77,13 @@ static clv_code read_whole(hf_text *r, const row *at, clv_err *err) {
                        at->high);
 }
 
-/* null: it is not given, and keeps its fallback. */
+/* As read_whole, but null keeps the default. */
 static clv_code read_whole_or_null(hf_text *r, const row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : read_whole(r, at, err);
 }
 
-/* A number below 0 is none of a text, but still a row of the table, which counts from its end. */
+/* Reads pad_token_id. A negative number is no token, but still a row of the table: it counts from
+ * the table's end. */
 static clv_code read_padding(hf_text *r, const row *at, clv_err *err) {
   int64_t *to = field(r, at);
   if (clv_json_skip_null(&r->j)) {
@@ -150,7 +152,7 @@ static clv_code read_activation(hf_text *r, const row *at, clv_err *err) {
                        text.len ? text.data : "", known);
 }
 
-/* id2label: as many classes as it has entries. */
+/* Counts the entries of id2label: the number of classes. */
 static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   size_t from = here(r);
@@ -164,7 +166,8 @@ static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
     CLV_TRY(clv_json_skip(&r->j, err));
   }
   if (n < 1 || n > MAX_LABELS)
-    return clv_json_fail(&r->j, from, err, "%s names %lld classes", r->key, (long long)n);
+    return clv_json_fail(&r->j, from, err, "%s names %lld classes: 1 to %d are possible", r->key,
+                         (long long)n, MAX_LABELS);
   *(int64_t *)field(r, at) = n;
   return CLV_OK;
 }
@@ -193,7 +196,7 @@ static clv_code want_null(hf_text *r, const row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : refuse(r, from, at, "given", err);
 }
 
-/* null, or nothing in braces. */
+/* Accepts null and {} only. */
 static clv_code want_empty(hf_text *r, const row *at, clv_err *err) {
   size_t from = here(r);
   bool more;
@@ -203,7 +206,7 @@ static clv_code want_empty(hf_text *r, const row *at, clv_err *err) {
   return more ? refuse(r, from, at, "not empty", err) : CLV_OK;
 }
 
-/* The text that at->why begins with, up to a space; null is as good. */
+/* Accepts null and the text that at->why begins with, up to its first space. */
 static clv_code want_word(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t from = here(r), len = strcspn(at->why, " ");
@@ -214,7 +217,7 @@ static clv_code want_word(hf_text *r, const row *at, clv_err *err) {
                        at->why);
 }
 
-/* A list of such texts. */
+/* Accepts null and a list of texts that want_word accepts. */
 static clv_code want_words(hf_text *r, const row *at, clv_err *err) {
   bool more = true;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
@@ -226,7 +229,7 @@ static clv_code want_words(hf_text *r, const row *at, clv_err *err) {
   return CLV_OK;
 }
 
-/* Nothing, null or the number 1. */
+/* Accepts null and the number 1 only. */
 static clv_code want_one(hf_text *r, const row *at, clv_err *err) {
   size_t from = here(r);
   double found = 1;
@@ -244,7 +247,7 @@ static clv_code read_rope(hf_text *r, const row *at, clv_err *err);
     .key = KEY, .families = FAMILIES, .read = read_whole, .offset = AT(MEMBER), .low = 1, \
     .high = HIGH, .required = true                                                        \
   }
-/* transformers calls them so for GPT-2 as well. */
+/* Second name that transformers accepts for a key of GPT-2. */
 #define SECOND_NAME(KEY, NAME, MEMBER, HIGH)                                          \
   {                                                                                   \
     .key = KEY, .families = GPT2, .read = read_whole, .offset = AT(MEMBER), .low = 1, \
@@ -381,7 +384,8 @@ static const row rope_rows[] = {
 static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family,
                             bool seen[MAX_ROWS], clv_err *err);
 
-/* Numbers of another type of rotary positions are skipped, as transformers skips them. */
+/* Reads rope_parameters or rope_scaling. Skips numbers of other types of rotary positions, as
+ * transformers skips them. */
 static clv_code read_rope(hf_text *r, const row *at, clv_err *err) {
   bool seen[MAX_ROWS] = {0};
   hf_rope *rope = (hf_rope *)(void *)((char *)r + at->offset);
@@ -404,7 +408,8 @@ static int find_row(const row *list, size_t n, unsigned family, const clv_bytes 
   return -1;
 }
 
-/* Where a key and its second name are both given, their values must agree. */
+/* Reads the value of row i. If a key and its second name are both given, their values must agree.
+ */
 static clv_code read_name(hf_text *r, const row *list, size_t n, unsigned family, int i,
                           bool seen[MAX_ROWS], clv_err *err) {
   const row *at = &list[i], *other = NULL;
@@ -433,7 +438,7 @@ static clv_code skip_key(hf_text *r, size_t from, const clv_bytes *key, clv_err 
                        key->len ? key->data : "");
 }
 
-/* One `key: value`. */
+/* Reads one `key: value`. */
 static clv_code read_pair(hf_text *r, const row *list, size_t n, unsigned family,
                           bool seen[MAX_ROWS], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
@@ -482,10 +487,10 @@ static clv_code find_family(hf_text *r, clv_err *err) {
   CLV_TRY(read_object(r, &only, 1, 0, seen, err));
   CLV_TRY(clv_json_end(&r->j, err));
   if (seen[0]) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%.200s: there is no model_type", r->j.label);
+  return clv_fail(err, CLV_INVALID, "%.200s: the key model_type is missing", r->j.label);
 }
 
-/* What holds where nothing is given. */
+/* Sets the default of each key of the family. */
 static void set_fallbacks(clv_hf_config *c) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     void *to = (char *)c + rows[i].offset;
@@ -513,12 +518,12 @@ static bool is_seen(const bool seen[MAX_ROWS], const char *key) {
 static clv_code check_required(const hf_text *r, const bool seen[MAX_ROWS], clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
     if (rows[i].required && rows[i].families >> r->c->family & 1 && !is_seen(seen, rows[i].key))
-      return clv_fail(err, CLV_INVALID, "%.200s: there is no %s, which a %s has", r->j.label,
-                      rows[i].key, clv_hf_family_name(r->c->family));
+      return clv_fail(err, CLV_INVALID, "%.200s: the key %s is missing, which a %s needs",
+                      r->j.label, rows[i].key, clv_hf_family_name(r->c->family));
   return CLV_OK;
 }
 
-/* ---- what must fit --------------------------------------------------------------------------- */
+/* ---- checks across keys ---------------------------------------------------------------------- */
 
 static clv_code check_heads(const clv_hf_config *c, const char *label, clv_err *err) {
   int64_t kv = c->kv_heads ? c->kv_heads : c->heads;
@@ -541,21 +546,23 @@ static clv_code check_sizes(const clv_hf_config *c, const char *label, clv_err *
                     (long long)c->padding, (long long)c->vocabulary);
   if (c->family == CLV_HF_ROBERTA && c->positions < c->padding + 2)
     return clv_fail(err, CLV_INVALID,
-                    "%.200s: max_position_embeddings %lld leaves no place behind pad_token_id %lld",
+                    "%.200s: max_position_embeddings is %lld: it must be at least 2 more than "
+                    "pad_token_id, which is %lld",
                     label, (long long)c->positions, (long long)c->padding);
   return CLV_OK;
 }
 
-/* Keys that override others, wherever they are in the file, as in transformers 5: num_labels that
- * of id2label, rope_scaling all of rope_parameters, a base within one of these that of the file. */
-static void set_second(hf_text *r) {
+/* Applies keys that override others independently of their order in the file, as in transformers 5:
+ * num_labels overrides the size of id2label, rope_scaling overrides rope_parameters, and rope_theta
+ * inside one of them overrides the file's. */
+static void apply_overriding_keys(hf_text *r) {
   const hf_rope *rope = r->scaling.is_given ? &r->scaling : &r->parameters;
   if (r->num_labels) r->c->labels = r->num_labels;
   if (rope->theta > 0) r->c->base = rope->theta;
 }
 
-/* What follows from the family, or from other keys. */
-static void set_rest(clv_hf_config *c) {
+/* Sets the fields that follow from the family or from other keys. */
+static void derive_fields(clv_hf_config *c) {
   unsigned is = 1u << c->family;
   if (!c->inner) c->inner = 4 * c->hidden;
   if (!c->labels) c->labels = 2;
@@ -581,8 +588,8 @@ clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, cl
   r.j.at = 0;
   CLV_TRY(read_object(&r, rows, CLV_COUNT(rows), 1u << c.family, seen, err));
   CLV_TRY(check_required(&r, seen, err));
-  set_second(&r);
-  set_rest(&c);
+  apply_overriding_keys(&r);
+  derive_fields(&c);
   CLV_TRY(check_sizes(&c, label, err));
   *ret = c;
   return CLV_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * BERT (Devlin et al., 2019), RoBERTa (Liu et al., 2019) and LayoutLM (Xu et al., 2020): one
- * encoder under three sets of tables and heads. Dropout stands where transformers has it: behind
- * the embeddings' norm, on the probabilities of attention, and on what a block's two halves add.
+ * clv_hf_encoder: BERT (Devlin et al., 2019), RoBERTa (Liu et al., 2019) and LayoutLM (Xu et al.,
+ * 2020), which differ in their embedding tables and heads. Dropout is applied where transformers
+ * applies it: behind the norm of the embeddings, on attention probabilities, and on the output of
+ * each half of a block before it is added.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 
 enum { LEFT, TOP, RIGHT, BOTTOM };
 
-/* What follows a table's name in the names of nodes behind it. */
+/* Name of a node that belongs to a table: "TABLE.WHATn". */
 typedef struct long_name {
   char text[CLV_NAME_MAX];
 } long_name;
@@ -24,7 +25,7 @@ static long_name name_after(const char *table, const char *what, int64_t column)
   return n;
 }
 
-/* Of rows [N, S, 4, hidden] those of a column. */
+/* Adds to *x the rows of one column of the boxes; rows: node [N, S, 4, hidden]. */
 static clv_code add_column(hf_builder *b, const char *table, int64_t column, int rows, int *x,
                            clv_err *err) {
   clv_attr_value one[] = {clv_hf_int_attr(CLV_ATTR_DIM, 2), clv_hf_int_attr(CLV_ATTR_START, column),
@@ -37,33 +38,34 @@ static clv_code add_column(hf_builder *b, const char *table, int64_t column, int
   return clv_hf_add_binary(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
 }
 
-/* Columns first and second of the boxes in one table: all four are looked up, and two are taken. */
-static clv_code two_columns(hf_builder *b, const char *table, int64_t first, int64_t second, int *x,
-                            clv_err *err) {
+/* Adds the rows for columns `first` and `second` of the boxes, both from one table. One embedding
+ * looks up all four columns, and slices take the two. */
+static clv_code add_two_columns(hf_builder *b, const char *table, int64_t first, int64_t second,
+                                int *x, clv_err *err) {
   int all = b->in.boxes;
   CLV_TRY(clv_hf_embed(b, table, b->c->boxes, &all, err));
   CLV_TRY(add_column(b, table, first, all, x, err));
   return add_column(b, table, second, all, x, err);
 }
 
-/* A table by the difference of two columns. */
-static clv_code difference(hf_builder *b, const char *table, int64_t column, int64_t minus, int *x,
-                           clv_err *err) {
+/* Adds the rows for the difference of two columns of the boxes. */
+static clv_code add_difference(hf_builder *b, const char *table, int64_t column, int64_t minus,
+                               int *x, clv_err *err) {
   int rows = b->in.boxes;
   CLV_TRY(clv_hf_embed_column(b, table, b->c->boxes, column, minus, &rows, err));
   return clv_hf_add_binary(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
 }
 
-/* What transformers adds, table by table. */
-static clv_code boxes(hf_builder *b, int *x, clv_err *err) {
-  CLV_TRY(two_columns(b, "x_position_embeddings", LEFT, RIGHT, x, err));
-  CLV_TRY(two_columns(b, "y_position_embeddings", TOP, BOTTOM, x, err));
-  CLV_TRY(difference(b, "h_position_embeddings", BOTTOM, TOP, x, err));
-  return difference(b, "w_position_embeddings", RIGHT, LEFT, x, err);
+/* Adds the embeddings of the boxes, in the order in which transformers adds its tables. */
+static clv_code add_boxes(hf_builder *b, int *x, clv_err *err) {
+  CLV_TRY(add_two_columns(b, "x_position_embeddings", LEFT, RIGHT, x, err));
+  CLV_TRY(add_two_columns(b, "y_position_embeddings", TOP, BOTTOM, x, err));
+  CLV_TRY(add_difference(b, "h_position_embeddings", BOTTOM, TOP, x, err));
+  return add_difference(b, "w_position_embeddings", RIGHT, LEFT, x, err);
 }
 
-/* Every place is of the first type: sentences do not come in pairs. A token less itself looks the
- * first row up. */
+/* Adds row 0 of the table of token types to every position, because pairs of sentences are not
+ * supported. The row index is a token minus itself, which is 0. */
 static clv_code first_type(hf_builder *b, int *x, clv_err *err) {
   int rows = b->in.records;
   CLV_TRY(clv_hf_embed_column(b, "token_type_embeddings", b->c->types, -1, 0, &rows, err));
@@ -77,7 +79,7 @@ static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "%sembeddings.", clv_hf_prefix(c, b->head));
   CLV_TRY(clv_hf_token_embedding(b, "word_embeddings", x, err));
   CLV_TRY(clv_hf_positions(b, "position_embeddings", &places, x, err));
-  if (c->family == CLV_HF_LAYOUTLM) CLV_TRY(boxes(b, x, err));
+  if (c->family == CLV_HF_LAYOUTLM) CLV_TRY(add_boxes(b, x, err));
   CLV_TRY(first_type(b, x, err));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "LayerNorm", x, err));
   return clv_hf_dropout(b, "dropout", c->embedding_dropout, x, err);
@@ -95,10 +97,10 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_attention(b, "attention.self.attention", false, key, value, x, err);
 }
 
-/* LN(before + dropout(dense(x))), under names that begin with `at`. */
+/* Adds LN(before + dropout(dense(x))), with `at` before the names of its nodes. */
 static clv_code half_end(hf_builder *b, const char *at, int before, int *x, clv_err *err) {
   char outer[CLV_NAME_MAX];
-  memcpy(outer, b->at, sizeof outer);
+  memcpy(outer, b->prefix, sizeof outer);
   clv_hf_set_prefix(b, "%s%s", outer, at);
   CLV_TRY(clv_hf_dense(b, "dense", b->c->hidden, true, x, err));
   CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));
@@ -121,7 +123,7 @@ static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-/* RoBERTa's own: dropout, dense, tanh, dropout, out_proj on the first place. */
+/* Adds RoBERTa's head: dropout, dense, tanh, dropout, out_proj on the first position. */
 static clv_code roberta_sequence(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "classifier.");
   CLV_TRY(clv_hf_first_token(b, "first", x, err));
@@ -147,8 +149,7 @@ static clv_code sequence(hf_builder *b, int *x, clv_err *err) {
   return token(b, x, err);
 }
 
-/* dense, activation, norm, and back to tokens by the table that they came from, or by one of its
- * own. */
+/* Adds dense, activation, norm and the projection to the vocabulary. */
 static clv_code masked(hf_builder *b, int *x, clv_err *err) {
   bool roberta = b->c->family == CLV_HF_ROBERTA;
   clv_op act = roberta ? CLV_OP_GELU : b->c->activation;

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GPT-2 (Radford et al., 2019). Norms stand before what they feed, and what it makes is added:
+ * clv_hf_gpt2: GPT-2 (Radford et al., 2019). A norm precedes attention and the feed-forward part,
+ * whose results are added to the unnormalised input:
  *
  *   a = h + dropout(P attention(QKV LN(h))),   h' = a + dropout(C act(F LN(a)))
  *
- * Its files keep projections as [in, out]; queries, keys and values are one of them.
+ * Its files store the weights of projections as [in, out]. Queries, keys and values come from one
+ * projection.
  */
 #include <math.h>
 
 #include "common/model/hf/hf_int.h"
 
-/* One that ends a half of a block begins smaller, by the square root of all such. */
+/* Adds a projection. With `ends` it ends a half of a block: its initial weights are divided by the
+ * square root of the number of such projections, as in transformers. */
 static clv_code project(hf_builder *b, const char *name, int64_t out, bool ends, int *x,
                         clv_err *err) {
   double halves = 2 * (double)b->c->layers;
@@ -21,8 +24,8 @@ static clv_code project(hf_builder *b, const char *name, int64_t out, bool ends,
   return clv_hf_linear(b, name, &l, x, err);
 }
 
-/* The third number `at` of the columns. */
-static clv_code third(hf_builder *b, const char *name, int64_t at, int *x, clv_err *err) {
+/* Takes one third of the columns: number `at`, from 0. */
+static clv_code take_third(hf_builder *b, const char *name, int64_t at, int *x, clv_err *err) {
   int64_t width = b->c->hidden;
   clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_DIM, -1),
                         clv_hf_int_attr(CLV_ATTR_START, at * width),
@@ -34,9 +37,9 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_1", x, err));
   CLV_TRY(project(b, "attn.c_attn", 3 * b->c->hidden, false, x, err));
   int key = *x, value = key;
-  CLV_TRY(third(b, "attn.query", 0, x, err));
-  CLV_TRY(third(b, "attn.key", 1, &key, err));
-  CLV_TRY(third(b, "attn.value", 2, &value, err));
+  CLV_TRY(take_third(b, "attn.query", 0, x, err));
+  CLV_TRY(take_third(b, "attn.key", 1, &key, err));
+  CLV_TRY(take_third(b, "attn.value", 2, &value, err));
   CLV_TRY(clv_hf_attention(b, "attn.attention", true, key, value, x, err));
   CLV_TRY(project(b, "attn.c_proj", b->c->hidden, true, x, err));
   return clv_hf_dropout(b, "attn.resid_dropout", b->c->hidden_dropout, x, err);

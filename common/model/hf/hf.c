@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a config to its graph.
+ * clv_hf_add_layers: checks head and inputs, and calls the function that builds the family.
  */
 #include "common/model/hf/hf.h"
 
@@ -26,7 +26,7 @@ static clv_code check_head(const clv_hf_config *c, clv_hf_head head, clv_err *er
                   clv_hf_head_name(head), known);
 }
 
-/* The sample's shape, and for tokens that it fits the table of places. */
+/* Checks shape and type of the records. */
 static clv_code check_records(const clv_hf_config *c, const clv_graph *g, int node, clv_err *err) {
   const clv_shape *s = &g->nodes[node].shape;
   char text[160];
@@ -34,12 +34,13 @@ static clv_code check_records(const clv_hf_config *c, const clv_graph *g, int no
   if (!clv_hf_takes_tokens(c)) {
     if (s->rank == 4 && s->dim[1] == c->channels && s->dim[2] == c->image && s->dim[3] == c->image)
       return CLV_OK;
-    return clv_fail(err, CLV_INVALID, "records are %s; its images are [N, %lld, %lld, %lld]", text,
+    return clv_fail(err, CLV_INVALID,
+                    "records are %s; the model takes images [N, %lld, %lld, %lld]", text,
                     (long long)c->channels, (long long)c->image, (long long)c->image);
   }
   if (s->rank == 2 && g->nodes[node].dtype == CLV_I64) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "records are %s %s; it takes tokens [N, places] as whole numbers (i64)",
+                  "records are %s %s; the model takes tokens [N, positions] as whole numbers (i64)",
                   clv_dtype_name(g->nodes[node].dtype), text);
 }
 
@@ -56,7 +57,7 @@ clv_code clv_hf_add_layers(const clv_hf_config *c, clv_hf_head head, int64_t lab
   CLV_TRY(check_head(c, head, err));
   CLV_TRY(check_records(c, g, x, err));
   if (clv_hf_takes_boxes(c) && inputs->boxes < 0)
-    return clv_fail(err, CLV_INVALID, "a layoutlm takes boxes beside tokens");
+    return clv_fail(err, CLV_INVALID, "a layoutlm needs the input 'boxes' in addition to tokens");
   snprintf(g->prefix, sizeof g->prefix, "%s", clv_hf_prefix(c, head));
   CLV_TRY(builds[c->family](&b, &x, err));
   *last = x;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Llama (Touvron et al., 2023) and Qwen2 (Yang et al., 2024), which has biases at queries, keys and
- * values:
+ * clv_hf_llama: Llama (Touvron et al., 2023) and Qwen2 (Yang et al., 2024), which has biases at
+ * queries, keys and values:
  *
  *   a = h + O attention(rotary(Q n), rotary(K n), V n),  n = RMSNorm(h)
  *   h' = a + D (act(G m) * (U m)),                       m = RMSNorm(a)
@@ -50,7 +50,8 @@ static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   return clv_hf_add_binary(b, CLV_OP_ADD, "mlp.add", x, before, err);
 }
 
-/* Classes are scored without a bias of the last place, with one of every place. */
+/* Adds the head. The class of a sequence is scored at its last position, without a bias; classes of
+ * tokens are scored at every position, with a bias. */
 static clv_code head(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "%s", "");
   if (b->head == CLV_HF_CAUSAL) return clv_hf_lm_head(b, "lm_head", false, x, err);

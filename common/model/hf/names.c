@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The families and their heads, by the names that transformers has for them.
+ * Names of the families, their heads, classes and prefixes, as transformers has them.
  */
 #include "common/model/hf/hf.h"
 
@@ -63,7 +63,7 @@ const char *clv_hf_class(clv_hf_family family, clv_hf_head head) {
   return families[family].classes[head];
 }
 
-/* A model without a head is saved without it. */
+/* transformers writes a model without a head without the prefix. */
 const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head) {
   return head == CLV_HF_NO_HEAD ? "" : families[c->family].prefix;
 }

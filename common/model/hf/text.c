@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a config.json.
+ * clv_hf_config_text: reading the file config.json of a folder.
  */
 #include "common/model/hf/hf.h"
 

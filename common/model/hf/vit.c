@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ViT (Dosovitskiy et al., 2021). An image is a row of patches behind one more place, whose class
- * is that of the image. Norms stand before what they feed. Names are those of the files: in memory
- * transformers 5 calls some of them otherwise.
+ * clv_hf_vit: ViT (Dosovitskiy et al., 2021). An image is a sequence of patches, with one more
+ * position in front that the head classifies. A norm precedes attention and the feed-forward part.
+ * Names are those of the weight files, some of which transformers 5 maps to other names in memory
+ * (clv_hf_memory_name).
  */
 #include "common/model/hf/hf_int.h"
 
-/* [N, channels, image, image] to [N, patches, hidden]. */
+/* Turns [N, channels, image, image] into [N, patches, hidden]. */
 static clv_code patches(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int64_t side = c->image / c->patch;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Named architectures as rows of layers. What depends on the session (widths, classes, dropout)
- * comes from `model:`'s own keys, each with a default.
+ * clv_arch_layers: named architectures. Widths, classes, dropout and the like are keys of `model:`,
+ * each with a default.
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static clv_code flatten_unless_flat(clv_arch_builder *b, clv_err *err) {
   return b->g->nodes[*b->last].shape.rank == 2 ? CLV_OK : add(b, CLV_OP_FLATTEN, NULL, 0, err);
 }
 
-/* [flatten] (linear, activation, [dropout])* linear */
+/* Adds [flatten] (linear, activation, [dropout])* linear. */
 static clv_code mlp(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   CLV_TRY(flatten_unless_flat(b, err));
   for (int i = 0; i < a->n_hidden; i++) {
@@ -50,7 +50,8 @@ static clv_code mlp(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   return linear(b, a->classes, err);
 }
 
-/* (conv3x3, [batchnorm], relu, maxpool2) twice, flatten, linear 4w, relu, [dropout], linear */
+/* Adds (conv3x3, [batchnorm], relu, maxpool2) twice, flatten, linear 4w, relu, [dropout],
+ * linear. */
 static clv_code cnn(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   for (int64_t w = a->width; w <= 2 * a->width; w *= 2) {
     CLV_TRY(conv(b, w, 3, 1, err));
@@ -65,7 +66,8 @@ static clv_code cnn(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   return linear(b, a->classes, err);
 }
 
-/* LeNet-5 with relu and max pooling: 6c5p2, 16c5, 120, 84. */
+/* Adds LeNet-5 with relu and max pooling: 5x5 convolutions with 6 channels (padding 2) and 16
+ * channels, then linear layers with 120 and 84 outputs. */
 static clv_code lenet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   static const struct { int64_t out, pad; } convs[] = {{6, 2}, {16, 0}};
   static const int64_t dense[] = {120, 84};
@@ -132,7 +134,7 @@ static clv_code set_batchnorm(const clv_session_config *c, const clv_attr_spec *
   return CLV_OK;
 }
 
-/* A function of one number that has nothing to set. */
+/* True if the op is an element-wise function of one input without attributes. */
 static bool is_activation(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def && def->elementwise && def->n_in == 1 && !def->attrs[0].key;
@@ -187,13 +189,13 @@ static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, clv
   }
   const char *near = clv_did_you_mean(a->key, names, n);
   if (near)
-    return clv_session_fail_at(c, a->pos, err, "%s has no '%s'; did you mean '%s'?",
+    return clv_session_fail_at(c, a->pos, err, "%s has no key '%s'; did you mean '%s'?",
                                clv_arch_name(c->model.arch), a->key, near);
   char known[128] = "";
   for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
   return clv_session_fail_at(c, a->pos, err,
-                             "%s has no '%s', only %s; the size of its input is that of the data",
+                             "%s has no key '%s', only %s; the data give the size of its input",
                              clv_arch_name(c->model.arch), a->key, known);
 }
 

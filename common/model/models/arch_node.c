@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A layer of a named architecture.
+ * Functions of clv_arch_builder, with which named architectures add their layers.
  */
 #include "common/model/models/models_int.h"
 

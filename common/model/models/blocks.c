@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stages[].recompute_blocks: which layers are computed again for backward together. An entry is a
- * range, which is a block, or a name, for which see common/model/graph/blocks.c.
+ * clv_stage_mark_recompute: marks the recompute blocks that stages[].recompute_blocks lists. An
+ * entry is a range, which is one block, or a name (see common/model/graph/blocks.c).
  */
 #include <string.h>
 
@@ -15,7 +15,7 @@ typedef struct marker {
   uint32_t n_blocks;    /* so far, of all stages */
 } marker;
 
-/* Layers first..last, for which `entry` stands: a range, which is one block, or a name. */
+/* Marks layers first..last as the block or blocks of `entry`. range: the entry is a range. */
 static clv_code mark(marker *m, const char *entry, bool range, uint32_t first, uint32_t last,
                      clv_err *err) {
   int at = (int)clv_model_n_inputs(m->g), begin = (int)first + at, end = (int)last + at;
@@ -29,7 +29,7 @@ static clv_code mark(marker *m, const char *entry, bool range, uint32_t first, u
                              why.text);
 }
 
-static clv_code outside(const marker *m, const char *entry, clv_err *err) {
+static clv_code fail_outside(const marker *m, const char *entry, clv_err *err) {
   return clv_session_fail_at(m->c, m->stage->recompute_blocks_pos, err,
                              "stage '%s': recompute_blocks: '%s' is not within the stage, whose "
                              "layers are '%s' to '%s'",
@@ -37,7 +37,8 @@ static clv_code outside(const marker *m, const char *entry, clv_err *err) {
                              clv_layer_name(m->g, m->last));
 }
 
-/* A numbered name stands for those of its blocks that the stage has. */
+/* Marks the layers of one entry. Of the blocks below a name, those outside the stage are
+ * skipped. */
 static clv_code mark_entry(marker *m, const char *entry, clv_err *err) {
   clv_layer_range range;
   uint32_t first, last;
@@ -49,12 +50,12 @@ static clv_code mark_entry(marker *m, const char *entry, clv_err *err) {
   CLV_TRY(clv_stage_find_range(m->c, m->g, m->stage, m->stage->recompute_blocks_pos, &range, &first,
                                &last, err));
   if (strstr(entry, "..")) {
-    if (first < m->first || last > m->last) return outside(m, entry, err);
+    if (first < m->first || last > m->last) return fail_outside(m, entry, err);
     return mark(m, entry, true, first, last, err);
   }
   first = CLV_MAX(first, m->first);
   last = CLV_MIN(last, m->last);
-  return first > last ? outside(m, entry, err) : mark(m, entry, false, first, last, err);
+  return first > last ? fail_outside(m, entry, err) : mark(m, entry, false, first, last, err);
 }
 
 clv_code clv_stage_mark_recompute(const clv_session_config *c, clv_graph *g, const uint32_t *first,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a layer of a session file reads. Names are those of the whole model, whatever stage a layer
- * is in; a layer without a name is called by its number, and the data by the names of
- * data.inputs, or input.
+ * Inputs of the layers of a session file. A `from` may name any earlier layer of the model, of the
+ * same stage or of another. A layer without a name is named by its number; the data are named by
+ * data.inputs, or "input".
  */
 #include <string.h>
 
@@ -10,13 +10,13 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static int node_called(const clv_graph *g, const char *name) {
+static int find_node(const clv_graph *g, const char *name) {
   for (int i = 0; i < g->n_nodes; i++)
     if (strcmp(g->nodes[i].name, name) == 0) return i;
   return -1;
 }
 
-/* Layer i of the file, counted over all stages; NULL behind the last one. */
+/* Returns layer i of the file, counted over all stages; NULL behind the last one. */
 static const clv_layer_spec *spec_of(const clv_session_config *c, size_t i) {
   if (i < c->model.n_layers) return &c->model.layers[i];
   for (size_t s = 0; !c->model.n_layers && s < c->n_stages; i -= c->stages[s++].n_layers)
@@ -24,7 +24,7 @@ static const clv_layer_spec *spec_of(const clv_session_config *c, size_t i) {
   return NULL;
 }
 
-static bool comes_later(const clv_session_config *c, const char *name) {
+static bool is_layer_name(const clv_session_config *c, const char *name) {
   const clv_layer_spec *spec;
   for (size_t i = 0; (spec = spec_of(c, i)) != NULL; i++)
     if (spec->name && strcmp(spec->name, name) == 0) return true;
@@ -34,18 +34,18 @@ static bool comes_later(const clv_session_config *c, const char *name) {
 static clv_code unknown(const clv_session_config *c, const clv_layer_spec *spec, const clv_graph *g,
                         const char *name, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
-  if (comes_later(c, name))
+  if (is_layer_name(c, name))
     return clv_session_fail_at(c, spec->from_pos, err,
-                               "from: layer '%.64s' does not come before this one; a layer reads "
-                               "earlier ones",
+                               "from: layer '%.64s' does not come before this one: a layer can "
+                               "read earlier layers only",
                                name);
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *names, &names, err));
   for (int i = 0; i < g->n_nodes; i++) names[i] = g->nodes[i].name;
   const char *near = clv_did_you_mean(name, names, (size_t)g->n_nodes);
   return clv_session_fail_at(
       c, spec->from_pos, err,
-      "from: no earlier layer is called '%.64s'%s%s%s; the one before this is "
-      "'%s', and the data begin with '%s'",
+      "from: no earlier layer has the name '%.64s'%s%s%s; the layer before this one is "
+      "'%s', and the first input is '%s'",
       name, near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "",
       g->nodes[g->n_nodes - 1].name, g->nodes[0].name);
 }
@@ -66,7 +66,7 @@ clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spe
                                spec->op, def->n_in, most > def->n_in ? " to " : "",
                                most > def->n_in ? most : 0, CLV_S((unsigned)most), n);
   for (int i = 0; i < n; i++)
-    if ((in[i] = node_called(g, spec->from.items[i])) < 0)
+    if ((in[i] = find_node(g, spec->from.items[i])) < 0)
       return unknown(c, spec, g, spec->from.items[i], err);
   *n_in = n;
   return CLV_OK;
@@ -74,11 +74,12 @@ clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spe
 
 clv_code clv_layer_check_batch_dim(const clv_session_config *c, const clv_layer_spec *spec,
                                    const clv_graph *g, int node, clv_err *err) {
-  if (!g->joins) return CLV_OK;
-  return clv_session_fail_at(c, spec->pos, err,
-                             "layer %s would join the records of a batch: dimension 0 counts them; "
-                             "take another dim",
-                             g->nodes[node].name);
+  if (!g->has_per_input_batches) return CLV_OK;
+  return clv_session_fail_at(
+      c, spec->pos, err,
+      "layer %s would join the records of a batch, which dimension 0 counts: "
+      "take another dim",
+      g->nodes[node].name);
 }
 
 /* ---- readers --------------------------------------------------------------------------------- */

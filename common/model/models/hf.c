@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model of a session file by a config.json. What is wrong in that file is said with its place
- * there, behind the place of model.hf.
+ * Models that a session file describes by a config.json (model.hf). Errors in the config give the
+ * position of model.hf in the session file, and then that in the config.
  */
 #include "common/model/hf/hf.h"
 
@@ -61,13 +61,14 @@ const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_
 
 enum { MOST_LABELS = 1 << 20 };
 
-/* The one attribute that there is; 0: not given. */
+/* Reads `labels`, the only attribute of such a model; 0: not given. */
 static clv_code labels_of(const clv_session_config *c, int64_t *ret, clv_err *err) {
   *ret = 0;
   for (size_t i = 0; i < c->model.n_attrs; i++) {
     const clv_attr_spec *a = &c->model.attrs[i];
     if (strcmp(a->key, "labels") != 0)
-      return clv_session_fail_at(c, a->pos, err, "a model by hf has no '%s', only labels", a->key);
+      return clv_session_fail_at(c, a->pos, err, "a model by hf has no key '%s', only labels",
+                                 a->key);
     if (a->kind != CLV_ATTR_INT || a->integer < 1 || a->integer > MOST_LABELS)
       return clv_session_fail_at(c, a->pos, err, "labels is a whole number from 1 to %d",
                                  MOST_LABELS);
@@ -76,7 +77,7 @@ static clv_code labels_of(const clv_session_config *c, int64_t *ret, clv_err *er
   return CLV_OK;
 }
 
-static int input_called(const clv_graph *g, const char *name, int fallback) {
+static int find_input(const clv_graph *g, const char *name, int fallback) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT && strcmp(g->nodes[i].name, name) == 0) return i;
   return fallback;
@@ -85,9 +86,9 @@ static int input_called(const clv_graph *g, const char *name, int fallback) {
 clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                              clv_err *err) {
   clv_hf_config model;
-  clv_hf_inputs in = {.records = input_called(g, "ids", *last),
-                      .boxes = input_called(g, "boxes", -1),
-                      .lengths = input_called(g, "lengths", -1)};
+  clv_hf_inputs in = {.records = find_input(g, "ids", *last),
+                      .boxes = find_input(g, "boxes", -1),
+                      .lengths = find_input(g, "lengths", -1)};
   clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
   int64_t labels;
   clv_err why;

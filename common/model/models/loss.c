@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The graph of a loss, which is one node behind predictions and targets.
+ * Building the graph of a loss: one node that reads predictions and targets.
  */
 #include "common/model/models/models.h"
 

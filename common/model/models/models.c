@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layers of a session file as one uncut graph. Whatever the op table refuses is said again with
- * the place in the file: at the attribute, at the op's name, or at the layer where shapes meet.
+ * Building the uncut graph of a session file. Errors of the op table get the position in the file:
+ * that of the attribute, of the op's name, or of the layer whose shapes do not fit.
  */
 #include "common/model/models/models_int.h"
 
@@ -54,13 +54,14 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
     return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
   if (spec->parallel != CLV_LAYER_WHOLE)
     return clv_session_fail_at(c, spec->parallel_pos, err,
-                               "parallel: a stage has one node, and a layer is divided over "
-                               "several: a program on libcleave names them (cleave_parallel_load)");
+                               "parallel: a stage runs at one node, so a session cannot divide a "
+                               "layer: use a program on libcleave (cleave_parallel_load)");
   if (clv_op_is_loss(op))
     return clv_session_fail_at(c, spec->op_pos, err, "%s is a loss: write it as `loss: {kind: %s}`",
                                spec->op, spec->op);
   if (spec->n_attrs > CLV_COUNT(values))
-    return clv_session_fail_at(c, spec->pos, err, "%zu attributes", spec->n_attrs);
+    return clv_session_fail_at(c, spec->pos, err, "a layer has %zu attributes: at most %zu",
+                               spec->n_attrs, CLV_COUNT(values));
   for (size_t i = 0; i < spec->n_attrs; i++)
     CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
   CLV_TRY(clv_layer_inputs(c, spec, op, g, in, &n_in, err));
@@ -80,7 +81,7 @@ static clv_code add_list(const clv_session_config *c, const clv_layer_spec *laye
   return CLV_OK;
 }
 
-/* All of `model:`, however it is given. */
+/* Adds all layers of `model:`: an architecture, a config.json or a list of layers. */
 static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, clv_err *err) {
   uint32_t n = 0;
   if (c->model.arch != CLV_ARCH_NONE)
@@ -113,7 +114,7 @@ static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last
   return clv_stage_cuts_check(c, g, final, err);
 }
 
-/* The first layer of a list of layers; NULL: the model has a name. */
+/* Returns the first layer; NULL: the model is no list of layers. */
 static const clv_layer_spec *first_layer(const clv_session_config *c) {
   if (c->model.hf || c->model.arch != CLV_ARCH_NONE) return NULL;
   if (c->model.n_layers) return &c->model.layers[0];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * models_int: what the files of this folder share. A named architecture is a function over its
- * arguments that appends nodes through a builder; the stages' ranges are looked up in the finished
- * graph.
+ * models_int: functions that the files of this folder share. models.c builds the uncut graph of a
+ * session: a named architecture is a function that appends nodes with a builder (arch.c, resnet.c),
+ * a config.json is read by hf.c, and the layers of a file by models.c itself. Afterwards ranges.c
+ * looks up the ranges of the stages in the graph, and blocks.c marks recompute blocks.
  */
 #ifndef CLEAVE_MODELS_INT_H
 #define CLEAVE_MODELS_INT_H
@@ -22,59 +23,63 @@ typedef struct clv_arch_args {
 
 typedef struct clv_arch_builder {
   clv_graph *g;
-  uint32_t *layer; /* counts the layers */
-  int *last;       /* node that they continue from and end at */
+  uint32_t *layer; /* number of the next layer */
+  int *last;       /* last node added; the next one reads it */
 } clv_arch_builder;
 
-/* One node over `in`, with its values, as the next layer; name NULL: called by its number. */
+/* Adds the next layer: a node that reads `in`. values: its attributes; name NULL: named by its
+ * number. */
 clv_code clv_arch_node(clv_arch_builder *b, clv_op op, const char *name,
                        const clv_attr_value *values, int n, const int *in, int n_in,
                        clv_err *err) CLV_USE_RESULT;
 clv_attr_value clv_arch_int_attr(clv_attr_key key, int64_t v);
 
-/* Appends the layers of the session's named architecture; *layer counts them, *last is the node
- * they continue from and end at. */
+/* Appends the layers of the session's named architecture. *layer: number of the next layer; *last:
+ * the node that the first of them reads, afterwards the last of them. */
 clv_code clv_arch_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_arch_resnet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) CLV_USE_RESULT;
 
-/* The nodes that a layer reads: those its `from` names, or in[0] as it is. */
+/* Finds the nodes that a layer reads: those that its `from` names. Without `from` in[0] stays. */
 clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spec, clv_op op,
                           const clv_graph *g, int in[CLV_MAX_IN], int *n_in,
                           clv_err *err) CLV_USE_RESULT;
-/* The layer's value, of node `node`, has a row for each record. */
+/* Checks that the value of a layer, whose node is `node`, still has a row for each record. */
 clv_code clv_layer_check_batch_dim(const clv_session_config *c, const clv_layer_spec *spec,
                                    const clv_graph *g, int node, clv_err *err) CLV_USE_RESULT;
-/* Each layer but the last is read by a later one. */
+/* Checks that a later layer reads each layer but the last. */
 clv_code clv_layers_check_read(const clv_session_config *c, const clv_graph *g,
                                clv_err *err) CLV_USE_RESULT;
 
-/* What crosses behind each stage can go as one tensor; last: [n_stages]. */
+/* Checks that the values that cross behind each stage can be one tensor. last: [n_stages]
+ * layers. */
 clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, const uint32_t *last,
                               clv_err *err) CLV_USE_RESULT;
-/* One value crosses behind layer `last`, where the stage ends. */
+/* Checks that only one value crosses behind layer `last`, the end of the stage. */
 clv_code clv_stage_check_single_output(const clv_session_config *c, const clv_graph *g,
                                        size_t stage, uint32_t last, clv_err *err) CLV_USE_RESULT;
 
-/* The same of the session's model.hf; and whether its records are tokens. */
+/* As clv_arch_layers, for the session's model.hf. */
 clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                              clv_err *err) CLV_USE_RESULT;
+/* True if the records of the session's model.hf are tokens, or if its config cannot be read. */
 bool clv_hf_model_takes_tokens(const clv_session_config *c);
 
-/* Of the graph of a model, in which a node for each layer stands behind the inputs: their number, a
- * layer's name without the model's prefix, and the layers that are called `block` or so and a dot.
- */
+/* The functions below take the uncut graph of a model, which has first its inputs and then a node
+ * for each layer. Returns the number of inputs. */
 uint32_t clv_model_n_inputs(const clv_graph *g);
+/* Returns the name of a layer without the model's prefix. */
 const char *clv_layer_name(const clv_graph *g, uint32_t layer);
+/* Finds the first and the last layer named `block` or `block`.SOMETHING; false: none. */
 bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
                      uint32_t *ret_last);
-/* A range as layers of the whole graph; errors are at `pos`, and of the stage. */
+/* Finds the layers of a range. Errors name the stage and point at `pos`. */
 clv_code clv_stage_find_range(const clv_session_config *c, const clv_graph *g,
                               const clv_stage_spec *s, clv_config_pos pos,
                               const clv_layer_range *range, uint32_t *ret_first, uint32_t *ret_last,
                               clv_err *err) CLV_USE_RESULT;
 
-/* One stage's range as layers of the whole graph. */
+/* Finds the layers of one stage's range. */
 clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t stage,
                          uint32_t *ret_first, uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
 
@@ -82,7 +87,7 @@ clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t
 clv_code clv_stage_mark_recompute(const clv_session_config *c, clv_graph *g, const uint32_t *first,
                                   const uint32_t *last, clv_err *err) CLV_USE_RESULT;
 
-/* The stages' ranges as layers of the whole graph: they follow each other without a gap. */
+/* Finds the layers of all stages, and checks that their ranges cover the model without a gap. */
 clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint32_t *ret_first,
                           uint32_t *ret_last, clv_err *err) CLV_USE_RESULT;
 

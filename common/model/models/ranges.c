@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stages' ranges into the model. An end is a layer's number or a name: of a layer, or of a
- * block, whose layers have names that go on behind a dot ("layer3" is all of "layer3.0.conv1" to
- * "layer3.5.relu"). In the graph of a model the inputs come first, and then a node for each layer.
+ * Ranges of the stages in the model (clv_stage_ranges, clv_stage_find_range). An end of a range is
+ * the number of a layer, the name of a layer, or the name of a block. A block contains all layers
+ * whose names begin with its name and a dot ("layer3" is "layer3.0.conv1" to "layer3.5.relu"). The
+ * graph of a model has first its inputs and then a node for each layer.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,7 +50,7 @@ bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
   return found;
 }
 
-/* The length of the longest name that belongs to both layers; 0: no block has them both. */
+/* Returns the length of the name of the smallest block with both layers; 0: there is none. */
 static size_t common_block(const clv_graph *g, uint32_t a, uint32_t b) {
   const char *name = clv_layer_name(g, a);
   for (size_t len = strlen(name); len > 0; len--)
@@ -57,7 +58,7 @@ static size_t common_block(const clv_graph *g, uint32_t a, uint32_t b) {
   return 0;
 }
 
-/* The largest block that ends (step 1) or begins (step -1) with this layer, as a name. */
+/* Writes the name of the largest block that ends (step 1) or begins (step -1) with this layer. */
 static const char *block_at(const clv_graph *g, uint32_t layer, int step, char *buf, size_t size) {
   const char *name = clv_layer_name(g, layer);
   int64_t next = (int64_t)layer + step;
@@ -69,7 +70,7 @@ static const char *block_at(const clv_graph *g, uint32_t layer, int step, char *
   return buf;
 }
 
-/* "layer 82 ('layer3')"; without the name where it is the number. */
+/* Writes "layer 82 ('layer3')", without the name if that equals the number. */
 static const char *describe(const clv_graph *g, uint32_t layer, int step, char *buf, size_t size) {
   char name[CLV_NAME_MAX], number[16];
   snprintf(number, sizeof number, "%" PRIu32, layer);
@@ -78,9 +79,9 @@ static const char *describe(const clv_graph *g, uint32_t layer, int step, char *
   return buf;
 }
 
-/* ---- names that are not there ---------------------------------------------------------------- */
+/* ---- unknown names --------------------------------------------------------------------------- */
 
-/* Of all layers and blocks, the name that looks most like `name`. */
+/* Finds the name of a layer or block that is most similar to `name`; "": none is. */
 static clv_code suggest(const clv_graph *g, const char *name, char *ret, size_t size,
                         clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -100,7 +101,7 @@ static clv_code suggest(const clv_graph *g, const char *name, char *ret, size_t 
   return CLV_OK;
 }
 
-/* "conv1, bn1, ... layer4, fc": the largest blocks, as far as there is room. */
+/* Lists the largest blocks, "conv1, bn1, ... layer4, fc", as far as the buffer has room. */
 static void list_parts(const clv_graph *g, char *ret, size_t size) {
   char name[CLV_NAME_MAX];
   size_t used = 0;
@@ -117,7 +118,7 @@ static void list_parts(const clv_graph *g, char *ret, size_t size) {
   }
 }
 
-/* "; a range is written 0..3" for 0-3, whose begin there is. */
+/* Writes "; a range is written 0..3" if `name` is like "0-3" and its begin exists. */
 static void hint_range(const clv_graph *g, const char *name, char *ret, size_t size) {
   char begin[CLV_NAME_MAX];
   uint32_t first, last;
@@ -140,10 +141,10 @@ static clv_code unknown(const clv_session_config *c, const clv_graph *g, const c
       s->name, name, range, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "", parts);
 }
 
-/* ---- where a stage ends ---------------------------------------------------------------------- */
+/* ---- ends of stages -------------------------------------------------------------------------- */
 
-/* The nearest end of a layer in this direction where one value crosses, outside the block that is
- * cut; -1 if there is none. */
+/* Returns the nearest layer in this direction behind which only one value crosses and which is not
+ * inside the block that is cut; -1: there is none. block: length of that block's name. */
 static int64_t near_end(const clv_graph *g, uint32_t layer, int step, size_t block) {
   int64_t at = (int64_t)layer + step;
   int unused[CLV_MAX_NODES];
@@ -183,7 +184,7 @@ static clv_code find_end(const clv_session_config *c, const clv_graph *g, const 
   return CLV_OK;
 }
 
-/* Numbers that no layer has; where layers have names, what these are. */
+/* Fails for numbers that no layer has. Lists the names of layers, if they have names. */
 static clv_code beyond(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                        clv_config_pos pos, uint64_t first, uint64_t last, clv_err *err) {
   char parts[160];
@@ -223,7 +224,7 @@ clv_code clv_stage_range(const clv_session_config *c, const clv_graph *g, size_t
   return clv_stage_find_range(c, g, s, s->layers_pos, &s->range, ret_first, ret_last, err);
 }
 
-/* Ranges follow each other without a gap. */
+/* Checks that a stage begins where the one before it ended. */
 static clv_code check_next(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                            uint32_t first, uint32_t at, clv_err *err) {
   char begin[96], next[96];
@@ -236,7 +237,7 @@ static clv_code check_next(const clv_session_config *c, const clv_graph *g, cons
                              describe(g, at, -1, next, sizeof next));
 }
 
-/* A value may cross a cut alone, or beside others that are like it. */
+/* Checks that the values that cross behind a stage can be joined into one tensor. */
 static clv_code check_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                           uint32_t last, clv_err *err) {
   clv_err why;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ResNet 18, 34 and 50 with the names, shapes and initial weights of torchvision.models.resnet (in
- * a bottleneck the 3x3 convolution has the stride). Every op is a layer with a name of its own,
- * "layer2.0.conv1": the name says where parameters go, the number keys their initial values.
+ * clv_arch_resnet: ResNet 18, 34 and 50 with the names, shapes and initial weights of
+ * torchvision.models.resnet (in a bottleneck the 3x3 convolution has the stride). Every op is a
+ * layer with its own name, such as "layer2.0.conv1", which names its parameters. The RNG of their
+ * initial values depends on the layer's number.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +12,11 @@
 
 enum { STAGES = 4, FIRST_WIDTH = 64 };
 
-/* A convolution of a residual block, with a batch norm behind it. */
+/* Convolution of a residual block, followed by a batch norm. */
 typedef struct block_conv {
   int64_t kernel;
   bool strided;
-  int64_t expansion; /* channels out, in widths of the stage */
+  int64_t expansion; /* output channels as a multiple of the stage's width */
 } block_conv;
 
 typedef struct block_kind {
@@ -39,7 +40,7 @@ typedef struct resnet {
   int blocks[STAGES];
 } resnet;
 
-/* What follows `prefix` in the name of a node. */
+/* Full name of a node. */
 typedef struct node_name {
   char text[CLV_NAME_MAX];
 } node_name;
@@ -65,7 +66,7 @@ static clv_code conv_bn(clv_arch_builder *b, node_name conv, node_name bn, int64
   return add(b, CLV_OP_BATCHNORM, bn, NULL, 0, err);
 }
 
-/* conv1, bn1, relu1, conv2, ...: all but the last followed by a relu. */
+/* Adds conv1, bn1, relu1, conv2, ... The last batch norm has no relu behind it. */
 static clv_code branch(clv_arch_builder *b, const block_kind *kind, const char *prefix,
                        int64_t width, int64_t stride, clv_err *err) {
   for (int i = 0; i < kind->n_convs; i++) {
@@ -81,7 +82,7 @@ static clv_code branch(clv_arch_builder *b, const block_kind *kind, const char *
   return CLV_OK;
 }
 
-/* relu(branch(x) + x), x through a 1x1 convolution where its shape has to change. */
+/* Adds relu(branch(x) + x). A 1x1 convolution and a batch norm change the shape of x if needed. */
 static clv_code block(clv_arch_builder *b, const block_kind *kind, const char *prefix,
                       int64_t width, int64_t stride, clv_err *err) {
   int64_t out = kind->convs[kind->n_convs - 1].expansion * width;

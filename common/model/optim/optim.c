@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The optimiser of a module: memory of the moments, and a step over the spans of each group. The
+ * formulas are in the backend's step function.
+ */
 #include "common/model/optim/optim.h"
 #include "kernels/steps/steps.h"
 
@@ -9,11 +13,11 @@ struct clv_optim {
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS];
   size_t n_groups;
   const clv_backend *backend;
-  clv_extent *runs; /* the spans, group by group */
-  size_t n_runs[CLV_OPTIM_MAX_GROUPS];
-  uint32_t moments;                     /* set of those of the kind's row that any group has */
-  float *moment[CLV_OPTIM_MAX_MOMENTS]; /* by their place in the row; NULL: not in the set */
-  int64_t step;
+  clv_extent *runs;                     /* the spans, ordered by group */
+  size_t n_runs[CLV_OPTIM_MAX_GROUPS];  /* number of spans of each group */
+  uint32_t moments;                     /* bit k: at least one group has moment k of the kind */
+  float *moment[CLV_OPTIM_MAX_MOMENTS]; /* in the backend's memory; NULL: no group has it */
+  int64_t step;                         /* steps taken */
 };
 
 /* ---- settings ----------------------------------------------------------------------------------
@@ -21,8 +25,8 @@ struct clv_optim {
 
 static clv_code check_groups(const clv_optim_config *groups, size_t n, clv_err *err) {
   if (!n || n > CLV_OPTIM_MAX_GROUPS)
-    return clv_fail(err, CLV_INVALID, "an optimizer with %zu groups; 1 to %d belong here", n,
-                    CLV_OPTIM_MAX_GROUPS);
+    return clv_fail(err, CLV_INVALID, "an optimizer has 1 to %d groups, not %zu",
+                    CLV_OPTIM_MAX_GROUPS, n);
   for (size_t i = 0; i < n; i++) {
     CLV_TRY(clv_optim_check(&groups[i], err));
     if (groups[i].kind != groups[0].kind)
@@ -36,15 +40,18 @@ static clv_code check_span(const clv_optim_span *span, size_t n_groups, size_t b
                            clv_err *err) {
   size_t bytes, end;
   if (span->group >= n_groups)
-    return clv_fail(err, CLV_INVALID, "optimizer span in group %zu of %zu", span->group, n_groups);
+    return clv_fail(err, CLV_INVALID, "optimizer span is in group %zu, but there are %zu groups",
+                    span->group, n_groups);
   if (span->offset % sizeof(float) == 0 && clv_mul_size(span->n, sizeof(float), &bytes) &&
       clv_add_size(span->offset, bytes, &end) && end <= block_bytes)
     return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "optimizer span of %zu values at byte %zu of a block of %zu",
+  return clv_fail(err, CLV_INVALID,
+                  "optimizer span of %zu values at byte %zu is outside its block of %zu bytes, or "
+                  "not on a multiple of 4 bytes",
                   span->n, span->offset, block_bytes);
 }
 
-/* ---- life --------------------------------------------------------------------------------------
+/* ---- creation and destruction ------------------------------------------------------------------
  */
 
 static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans) {
@@ -69,8 +76,8 @@ static clv_code take_memory(clv_optim *o, size_t block_bytes, const clv_optim_sp
   return CLV_OK;
 }
 
-/* What a sum begins with. */
-static clv_code begin_sums(clv_optim *o, size_t block_bytes, clv_err *err) {
+/* Sets adagrad's sums to initial_accumulator_value. */
+static clv_code init_sums(clv_optim *o, size_t block_bytes, clv_err *err) {
   CLV_AUTO(clv_freep) float *sums = NULL;
   const clv_extent *r = o->runs;
   if (o->groups[0].kind != CLV_OPTIM_ADAGRAD) return CLV_OK;
@@ -94,7 +101,7 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
   o->backend = backend;
   for (size_t i = 0; i < n_groups; i++) o->moments |= clv_optim_moments_of(&groups[i]);
   CLV_TRY(take_memory(o, block_bytes, spans, n_spans, err));
-  CLV_TRY(begin_sums(o, block_bytes, err));
+  CLV_TRY(init_sums(o, block_bytes, err));
   CLV_TRY(clv_backend_finish(backend, err));
   *ret = clv_steal(&o);
   return CLV_OK;
@@ -134,21 +141,21 @@ size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
 
 int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moments); }
 
-/* The place in the row of the moment with number i; -1: there is no such. */
-static int place_of(const clv_optim *o, int i) {
+/* Returns the index in the kind's row of moment i of this optimiser; -1: it has no moment i. */
+static int index_in_row(const clv_optim *o, int i) {
   for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS && i >= 0; k++)
     if ((o->moments >> k & 1) && i-- == 0) return k;
   return -1;
 }
 
 const char *clv_optim_moment_name(const clv_optim *o, int i) {
-  int place = place_of(o, i);
-  return place < 0 ? NULL : clv_optimizer_row_of(o->groups[0].kind)->moments[place].name;
+  int k = index_in_row(o, i);
+  return k < 0 ? NULL : clv_optimizer_row_of(o->groups[0].kind)->moments[k].name;
 }
 
 float *clv_optim_moment(clv_optim *o, int i) {
-  int place = place_of(o, i);
-  return place < 0 ? NULL : o->moment[place];
+  int k = index_in_row(o, i);
+  return k < 0 ? NULL : o->moment[k];
 }
 
 int64_t *clv_optim_step_count(clv_optim *o) { return &o->step; }

@@ -2,12 +2,11 @@
  *
  * optim: the local optimiser of one module, learning-rate schedules and the clipping factor.
  *
- * An optimiser steps over the parts ("spans") of a module's parameter block that learn. Each
- * belongs to a group, with settings and a rate of its own (torch's param_groups); all groups take a
- * step together and are of one kind. Moments are one allocation each, with the parameter block's
- * offsets, so that a moment of a parameter is found under the parameter's own offset. Whether, with
- * which rates and with which gradient factor a step is taken is decided by the caller, who sees all
- * modules (global norm, refusal of NaN).
+ * An optimiser steps over the parts ("spans") of a module's parameter block that are trained. Each
+ * span belongs to a group, which has its own settings and rate (as torch's param_groups). All
+ * groups are of one kind and step together. Each moment is one allocation with the offsets of the
+ * parameter block. The caller, who sees all modules, decides whether a step is taken (it refuses
+ * NaN), with which rates and with which gradient factor (from the global norm).
  *
  * Kinds, settings, defaults and names of moments are those of common/base/settings. With
  * g' = grad_scale * g the formulas are those of torch.optim (without amsgrad, dampening, maximize),
@@ -39,40 +38,41 @@
 extern "C" {
 #endif
 
-/* A run of n f32 values that starts `offset` bytes into the block. */
+/* A run of consecutive f32 values of the block. */
 typedef struct clv_optim_span {
-  size_t offset, n;
-  size_t group; /* whose settings it follows */
+  size_t offset; /* bytes into the block */
+  size_t n;      /* values */
+  size_t group;  /* index of its group */
 } clv_optim_span;
 
 typedef struct clv_optim clv_optim;
 
 enum { CLV_OPTIM_MAX_GROUPS = 16 };
 
-/* An optimiser over a block of block_bytes. Groups and spans are copied; 1 to CLV_OPTIM_MAX_GROUPS
- * groups of one kind, each span within the block, on a multiple of 4 bytes. A group may be without
- * spans. Moments start at zero, but adagrad's at initial_accumulator_value. CLV_INVALID: a setting,
- * a group or a span is out of range (the text quotes it); CLV_EXHAUSTED: no memory. `backend` must
- * outlive the optimiser. */
+/* Makes an optimiser over a block of block_bytes. Groups and spans are copied: 1 to
+ * CLV_OPTIM_MAX_GROUPS groups of one kind, each span within the block, on a multiple of 4 bytes. A
+ * group may have no spans. Moments start at 0, adagrad's at initial_accumulator_value. CLV_INVALID:
+ * a setting, a group or a span is out of range (the text quotes it); CLV_EXHAUSTED: no memory.
+ * `backend` must outlive the optimiser. */
 clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
                        const clv_optim_span *spans, size_t n_spans, const clv_backend *backend,
                        clv_optim **ret, clv_err *err) CLV_USE_RESULT;
 clv_optim *clv_optim_free(clv_optim *o); /* takes NULL, returns NULL */
 void clv_optim_freep(clv_optim **o);     /* for CLV_AUTO */
 
-/* One step: params (block_bytes) from grads (same offsets), moments updated, step counter + 1.
- * lr: [clv_optim_n_groups] the rates of this step; grad_scale: factor on every gradient (clipping),
- * 1 for none. params and grads are in the backend's memory; where that is its own, what fails is
- * said by clv_backend_finish, and else nothing can. Takes no memory. Values outside the spans are
- * neither read nor written. */
+/* Takes one step: updates params (block_bytes) and the moments from grads (same offsets), and
+ * counts the step. lr: [clv_optim_n_groups] the rates of this step. grad_scale: factor on every
+ * gradient (clipping), 1 for none. params and grads are in the backend's memory. A backend with its
+ * own memory reports errors at clv_backend_finish; others have none. Allocates no memory, and
+ * neither reads nor writes values outside the spans. */
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale);
 size_t clv_optim_n_groups(const clv_optim *o);
 
-/* State, for checkpoints. Moments: those of the kind's row that the settings of any group have;
- * those of values outside the spans, or in a group without them, stay zero. A moment's name is
- * PyTorch's; its block has block_bytes of the backend's memory and is borrowed, for reading and
- * writing. The counter holds the steps taken. i outside the moments gives NULL. */
+/* State, for checkpoints. The optimiser has each moment that at least one group needs; the values
+ * outside the spans, and those of groups without that moment, stay 0. The names are PyTorch's. A
+ * moment is a block of block_bytes in the backend's memory, which the caller may read and write;
+ * the optimiser owns it. NULL: there is no moment i. The counter holds the steps taken. */
 int clv_optim_n_moments(const clv_optim *o);
 const char *clv_optim_moment_name(const clv_optim *o, int i);
 float *clv_optim_moment(clv_optim *o, int i);
@@ -90,14 +90,14 @@ typedef enum clv_lr_curve {
 
 typedef struct clv_lr_schedule {
   clv_lr_curve curve;    /* after the warm-up */
-  uint64_t warmup_steps; /* W; 0 = none */
-  uint64_t step_size;    /* step: steps between two falls; 0 = never falls */
-  uint64_t total_steps;  /* T, cosine and linear: steps until 0, warm-up included; 0 = stays */
-  double gamma;          /* step: factor of a fall */
-  bool from_zero;        /* the warm-up begins at 0 */
+  uint64_t warmup_steps; /* W; 0: no warm-up */
+  uint64_t step_size;    /* of STEP: steps between two reductions; 0: no reduction */
+  uint64_t total_steps;  /* T, of COSINE, LINEAR: steps until 0, with warm-up; 0: constant */
+  double gamma;          /* of STEP: factor of a reduction */
+  bool from_zero;        /* the warm-up starts at 0, not at 1/W */
 } clv_lr_schedule;
 
-/* The rate of step t = 0, 1, ... For t < W: base (t + 1) / W, which is torch's
+/* Returns the rate of step t = 0, 1, ... For t < W: base (t + 1) / W, which is torch's
  * LinearLR(start_factor = 1/W, total_iters = W - 1); with from_zero base t / W, as Hugging Face's
  * get_linear_schedule_with_warmup (transformers/optimization.py; its cosine as well). From then on,
  * with s = t - W and S = T - W:
@@ -109,8 +109,8 @@ typedef struct clv_lr_schedule {
  * The closed forms of torch.optim.lr_scheduler, chained as by SequentialLR(milestones = [W]). */
 double clv_lr_at(const clv_lr_schedule *schedule, double base_lr, uint64_t step);
 
-/* min(1, max_norm / (sqrt(total_norm_sq) + 1e-6)) as torch.nn.utils.clip_grad_norm_; 1 when
- * max_norm <= 0 (clipping is off). NaN stays NaN: the caller refuses such a step beforehand. */
+/* Returns min(1, max_norm / (sqrt(total_norm_sq) + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 if
+ * max_norm <= 0 (no clipping). NaN gives NaN: the caller refuses such a step beforehand. */
 double clv_clip_scale(double total_norm_sq, double max_norm);
 
 #ifdef __cplusplus

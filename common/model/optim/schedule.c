@@ -1,9 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Learning-rate schedules (clv_lr_at) and the clipping factor (clv_clip_scale): pure functions.
+ */
 #include "common/model/optim/optim.h"
 
 #include <math.h>
 
-/* The curves: factor on the base rate at s steps after the warm-up, of S in all. */
+/* Returns the factor on the base rate, s steps after the warm-up of `total` steps after it. */
 typedef double curve(const clv_lr_schedule *schedule, double s, double total);
 
 static double curve_constant(const clv_lr_schedule *schedule, double s, double total) {

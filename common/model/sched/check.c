@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate before a schedule runs. First each rank's list alone: all a stage does is at one rank,
- * so order, completeness, versions of weights and memory are questions about one list. Then all
- * lists together, walked without time: with every receive matched by a send, what cannot end is a
- * cycle of waits, and the walk stops there.
+ * clv_sched_check: the check before a schedule runs. It checks first the list of each rank: a stage
+ * runs at one rank, so order, completeness, versions of weights and memory depend on one list only.
+ * Then it walks all lists together, without time. Every receive has a send by then, so a walk that
+ * stops early has found a cycle of waits.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -12,9 +12,9 @@
 #include <string.h>
 
 typedef struct stage_state {
-  uint32_t f, i, w, steps; /* done: forwards, input gradients, weight gradients, steps */
-  uint32_t distinct;       /* versions among the micro-batches that are live */
-  uint32_t sent[4];        /* of SEND_F, RECV_F, SEND_B, RECV_B */
+  uint32_t f, i, w, steps; /* forwards, input gradients, weight gradients and steps done */
+  uint32_t distinct;       /* different versions of weights of live micro-batches */
+  uint32_t sent[4];        /* number of SEND_F, RECV_F, SEND_B, RECV_B done */
 } stage_state;
 
 typedef struct checker {
@@ -22,9 +22,9 @@ typedef struct checker {
   clv_sched_report *report;
   clv_err *err;
   uint32_t per_step;
-  uint8_t *moved;    /* [stage][micro]: bit of each SEND_F.. RECV_B that was seen */
-  uint32_t *version; /* [stage][micro]: steps before the weights of its F; asynchronous alone */
-  uint32_t rank, at; /* where we are */
+  uint8_t *moved;    /* [stage][micro] bits of the SEND_F.. RECV_B that are done */
+  uint32_t *version; /* [stage][micro] steps before its F; NULL: synchronous kind */
+  uint32_t rank, at; /* rank and position of `instr` */
   const clv_instr *instr;
   stage_state stage[CLV_SCHED_STAGES];
 } checker;
@@ -52,7 +52,7 @@ static bool has_moved(const checker *c, uint32_t stage, uint32_t micro, clv_inst
   return c->moved[cell(c, stage, micro)] >> (kind - CLV_INSTR_SEND_F) & 1;
 }
 
-/* Each stage's instructions of a kind come as 0, 1, 2, ...; `done` of them have. */
+/* Checks that the micro-batch is the next one of this kind of instruction; `done` are done. */
 static clv_code in_order(const checker *c, const char *kind, uint32_t done) {
   if (c->instr->micro == done) return CLV_OK;
   if (c->instr->micro < done) return refuse(c, "has run before");
@@ -61,7 +61,7 @@ static clv_code in_order(const checker *c, const char *kind, uint32_t done) {
 
 static clv_code must_learn(const checker *c) {
   if (sched_learns(&c->s->shape, c->instr->stage)) return CLV_OK;
-  return refuse(c, "the stage has forwards alone (the first that goes back is %u)",
+  return refuse(c, "the stage has only forwards (the first stage with a backward is %u)",
                 c->s->shape.first_backward);
 }
 
@@ -80,9 +80,10 @@ static clv_code forward_version(checker *c, stage_state *st, uint32_t *ret) {
                 *ret, step, want);
 }
 
-/* A micro-batch becomes live at a learning stage. Micro-batches come and go in order and versions
- * never fall, so equal ones are neighbours. */
-static clv_code enter(checker *c, stage_state *st) {
+/* Counts a micro-batch as live at a trained stage, from its forward to its weight gradient.
+ * Micro-batches start and end in order and versions never decrease, so micro-batches of one version
+ * are neighbours. */
+static clv_code add_live(checker *c, stage_state *st) {
   uint32_t s = c->instr->stage, k = c->instr->micro, version = 0, *all = c->version;
   CLV_TRY(forward_version(c, st, &version));
   if (all) {
@@ -94,12 +95,12 @@ static clv_code enter(checker *c, stage_state *st) {
   return CLV_OK;
 }
 
-static void leave(checker *c, stage_state *st) {
+static void remove_live(checker *c, stage_state *st) {
   uint32_t s = c->instr->stage, k = c->instr->micro, *all = c->version;
   if (all && (st->f == k + 1 || all[cell(c, s, k) + 1] != all[cell(c, s, k)])) st->distinct--;
 }
 
-/* Versions alive now: those of live micro-batches and the newest. */
+/* Counts the versions in memory: those of live micro-batches, and the newest. */
 static void count_versions(checker *c, uint32_t s) {
   const stage_state *st = &c->stage[s];
   uint32_t n = 1;
@@ -128,7 +129,7 @@ static clv_code rule_forward(checker *c, stage_state *st) {
   if (s > 0 && !sched_crosses(&c->s->shape, s - 1) && c->stage[s - 1].f <= k)
     return refuse(c, "F%u of stage %u has to come first", k, s - 1);
   if (sched_learns(&c->s->shape, s)) {
-    CLV_TRY(enter(c, st));
+    CLV_TRY(add_live(c, st));
   } else if (i->weights_age) {
     return refuse(c, "a stage that takes no steps has no older weights");
   }
@@ -163,7 +164,7 @@ static clv_code rule_weight(checker *c, stage_state *st) {
     return refuse(c, "belongs to step %u, and S%u has to come first", c->instr->micro / c->per_step,
                   st->steps);
   count_staleness(c);
-  leave(c, st);
+  remove_live(c, st);
   st->w++;
   return CLV_OK;
 }
@@ -227,7 +228,7 @@ static clv_code check_instr(checker *c) {
   return CLV_OK;
 }
 
-/* ---- what must be there at the end ----------------------------------------------------------- */
+/* ---- completeness ---------------------------------------------------------------------------- */
 
 static clv_code complete(const checker *c, uint32_t s, clv_instr_kind kind, uint32_t done,
                          uint32_t want) {
@@ -260,9 +261,9 @@ static clv_code check_complete(const checker *c) {
   return CLV_OK;
 }
 
-/* ---- the gate -------------------------------------------------------------------------------- */
+/* ---- the check ------------------------------------------------------------------------------- */
 
-/* Sizes first: what is allocated after this is at most a few bytes per instruction allowed. */
+/* Checks sizes first, so that the memory allocated later is at most a few bytes per instruction. */
 static clv_code check_sizes(const clv_sched *s, clv_err *err) {
   const clv_sched_shape *shape = &s->shape;
   uint64_t total = 0, forwards = (uint64_t)shape->n_stages * shape->n_micro;

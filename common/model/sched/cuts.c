@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where to cut a chain. Every way to cut gets a lower bound of its time, which costs a few
- * additions; in the order of their bounds they are simulated, until the bounds are worse than what
- * was found.
+ * clv_sched_search_cuts: search for the best ways to cut a chain. It computes a lower bound of the
+ * time of every way to cut, which costs a few additions, and simulates the ways in the order of
+ * their bounds until the bounds are worse than the times found.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bounds that are looked at, and instructions that are simulated: a second or two of each. */
+/* Maximum number of bounds and of simulated instructions: each takes a second or two. */
 enum { BOUNDS = 300000, WORK = 24000000, WINDOW_TRIES = 12 };
 
 typedef struct way {
@@ -20,10 +20,11 @@ typedef struct way {
 
 typedef struct search {
   const clv_sched_cuts *c;
-  uint32_t n; /* cuts */
+  uint32_t n; /* number of cuts of a way */
   uint32_t *places, n_places;
-  uint32_t least[CLV_SCHED_STAGES], most[CLV_SCHED_STAGES]; /* of each cut, the others' minded */
-  uint16_t *cuts;                                           /* [n_cuts][n] layers */
+  /* Range of layers for each cut, narrowed by the ranges of the others. */
+  uint32_t least[CLV_SCHED_STAGES], most[CLV_SCHED_STAGES];
+  uint16_t *cuts; /* [n_cuts][n] layers */
   uint32_t n_cuts, max_cuts;
   way *ways;
   clv_sched_split *best; /* [few], ascending */
@@ -54,17 +55,19 @@ static double pass(const clv_sched_shape *shape, const clv_sched_costs *c, uint3
   return c->latency[edge] + (back ? c->serialise_b : c->serialise_f)[edge];
 }
 
-/* When the first micro-batch can be at each stage, what is left of its way there and back when its
- * forward there is done, and what has to follow a stage's last backward. */
-typedef struct ways_out {
-  double head[CLV_SCHED_STAGES], rest[CLV_SCHED_STAGES], tail[CLV_SCHED_STAGES];
-} ways_out;
+/* Lower bounds for each stage, in seconds. */
+typedef struct stage_bounds {
+  double head[CLV_SCHED_STAGES]; /* earliest arrival of the first micro-batch */
+  double rest[CLV_SCHED_STAGES]; /* from a forward's end to the end of that micro-batch */
+  double tail[CLV_SCHED_STAGES]; /* time that must follow the last backward */
+} stage_bounds;
 
-/* A stage's gradient of the weights is in the way of those before it, or is not (`apart`). */
-static void find_ways(const clv_sched_shape *shape, const clv_sched_costs *c, bool apart,
-                      ways_out *w) {
+/* Computes the bounds. apart: a stage sends the input gradient before it computes weight gradients.
+ */
+static void find_stage_bounds(const clv_sched_shape *shape, const clv_sched_costs *c, bool apart,
+                              stage_bounds *w) {
   uint32_t n = shape->n_stages;
-  double back = 0; /* from a gradient's arrival to the end of all that follows */
+  double back = 0; /* seconds from a gradient's arrival to the end of the step */
   for (uint32_t s = 0; s < n; s++) {
     double down = s ? pass(shape, c, s - 1, true) + back : 0;
     bool more = s && sched_learns(shape, s - 1);
@@ -81,12 +84,13 @@ static double work_of(const clv_sched_shape *shape, const clv_sched_costs *c, ui
   return c->forward[s] + (sched_learns(shape, s) ? c->input[s] + c->weight[s] : 0);
 }
 
-/* No order of a synchronous step takes less: each rank, and each link in each direction, does all
- * of its work after the first micro-batch has come to it and before the last one's way back. */
+/* Returns a lower bound for any order of a synchronous step: each rank, and each link in each
+ * direction, does all its work after the first micro-batch has arrived and before the last one's
+ * return to the first stage. */
 static double bound_of(const clv_sched_shape *shape, const clv_sched_costs *c, bool split) {
   double busy[CLV_SCHED_RANKS] = {0}, before[CLV_SCHED_RANKS], after[CLV_SCHED_RANKS];
-  ways_out w;
-  find_ways(shape, c, split || c->input_first, &w);
+  stage_bounds w;
+  find_stage_bounds(shape, c, split || c->input_first, &w);
   double m = shape->n_micro, bound = c->forward[0] + w.rest[0];
   for (uint32_t r = 0; r < shape->n_ranks; r++) before[r] = after[r] = INFINITY;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
@@ -112,8 +116,8 @@ static clv_sched_shape shape_for(const clv_sched_cuts *c, const uint32_t *last, 
   return shape;
 }
 
-static clv_code judge(const clv_sched_cuts *c, clv_sched_costs *costs, clv_sched_split *split,
-                      clv_err *err) {
+static clv_code evaluate(const clv_sched_cuts *c, clv_sched_costs *costs, clv_sched_split *split,
+                         clv_err *err) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_run run;
   split->n_micro = c->micros[split->choice];
@@ -136,7 +140,7 @@ static clv_code judge(const clv_sched_cuts *c, clv_sched_costs *costs, clv_sched
 clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *split, clv_err *err) {
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
-  return judge(c, costs, split, err);
+  return evaluate(c, costs, split, err);
 }
 
 /* ---- the best ones --------------------------------------------------------------------------- */
@@ -150,8 +154,8 @@ static void put(search *s, uint32_t at, const clv_sched_split *split) {
   s->best[at] = *split;
 }
 
-/* Among the best, once for each way to cut. */
-static void enter(search *s, const clv_sched_split *split) {
+/* Adds a split to the best ones, unless the same cuts are there with a shorter time. */
+static void add_best(search *s, const clv_sched_split *split) {
   for (uint32_t i = 0; i < s->n_best; i++) {
     if (!same_cuts(s, &s->best[i], split)) continue;
     if (split->seconds < s->best[i].seconds) put(s, i, split);
@@ -172,7 +176,7 @@ static clv_code simulate(search *s, clv_sched_split *split, clv_err *err) {
   s->work +=
       micro * s->c->shape.n_stages * s->c->shape.n_stages * (s->c->window_fits ? WINDOW_TRIES : 1);
   s->report.simulated++;
-  return judge(s->c, &s->costs, split, err);
+  return evaluate(s->c, &s->costs, split, err);
 }
 
 /* ---- all ways to cut ------------------------------------------------------------------------- */
@@ -181,11 +185,11 @@ static bool may_be(const search *s, uint32_t cut, uint32_t place) {
   return place >= s->least[cut] && place <= s->most[cut];
 }
 
-/* How many ways there are over these places; a double, because of what 4096 over 8 is. */
+/* Counts the ways to cut at these places. The number may exceed 2^64, so it is a double. */
 static clv_code count_ways(const search *s, const uint32_t *places, uint32_t n, double *ret,
                            clv_err *err) {
   CLV_AUTO(clv_freep)
-  double *ways = NULL; /* [place]: with this cut there, those before it behind */
+  double *ways = NULL; /* [place] ways to put the cuts so far with the last one at this place */
   CLV_TRY(clv_alloc((size_t)n + 1, sizeof *ways, &ways, err));
   *ret = 1;
   for (uint32_t cut = 0; cut < s->n; cut++) {
@@ -250,14 +254,14 @@ static clv_code try_all(search *s, clv_err *err) {
     ends_of(s, s->ways[n].cuts, split.last);
     split.choice = s->ways[n].choice;
     CLV_TRY(simulate(s, &split, err));
-    enter(s, &split);
+    add_best(s, &split);
   }
   return CLV_OK;
 }
 
-/* ---- too many -------------------------------------------------------------------------------- */
+/* ---- subsets of the places ------------------------------------------------------------------- */
 
-/* n of the places, evenly; those where a cut has to be are among them. */
+/* Takes about n of the places, evenly spaced, and the limits of each cut. */
 static uint32_t thin(const search *s, uint32_t n, uint32_t *ret) {
   const clv_sched_cuts *c = s->c;
   uint32_t count = 0;
@@ -270,7 +274,7 @@ static uint32_t thin(const search *s, uint32_t n, uint32_t *ret) {
   return count;
 }
 
-/* Each cut behind the one before it, so that no way is begun that has no end. */
+/* Narrows the range of each cut so that it leaves room for the cuts before and behind it. */
 static void set_limits(search *s) {
   for (uint32_t i = 0; i < s->n; i++)
     s->least[i] = CLV_MAX(s->c->least[i], i ? s->least[i - 1] + 1 : 0);
@@ -299,7 +303,8 @@ static clv_code choose_places(search *s, clv_err *err) {
   return clv_alloc((size_t)s->max_cuts * s->n + 1, sizeof *s->cuts, &s->cuts, err);
 }
 
-/* The cut at another place, or in another number of micro-batches, if that is better. */
+/* Simulates `from` with another place of one cut, or another number of micro-batches; keeps it in
+ * *best if it is faster. */
 static clv_code try_change(search *s, const clv_sched_split *from, uint32_t cut, uint32_t place,
                            uint32_t choice, clv_sched_split *best, clv_err *err) {
   clv_sched_split other = *from;
@@ -324,7 +329,7 @@ static clv_code move_cut(search *s, uint32_t cut, clv_sched_split *at, clv_err *
   return CLV_OK;
 }
 
-/* Cuts of the best ones move, one at a time, as long as that helps. */
+/* Moves the cuts of the best splits, one at a time, as long as the time falls. */
 static clv_code refine(search *s, clv_err *err) {
   for (uint32_t i = 0, n = s->n_best; i < n; i++) {
     clv_sched_split at = s->best[i];
@@ -336,7 +341,7 @@ static clv_code refine(search *s, clv_err *err) {
       for (uint32_t k = 0; k < s->c->n_micros; k++)
         CLV_TRY(try_change(s, &from, s->n, 0, k, &at, err));
     } while (at.seconds < before);
-    enter(s, &at);
+    add_best(s, &at);
   }
   return CLV_OK;
 }
@@ -346,8 +351,10 @@ clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_
   CLV_AUTO(search_done) search s = {.c = c, .best = ret, .few = few};
   uint16_t made[CLV_SCHED_STAGES];
   if (c->shape.n_stages < 2 || !c->n_layers || c->n_layers > UINT16_MAX + 1 || !c->n_micros)
-    return clv_fail(err, CLV_INVALID, "%u stages of %u layers in %u ways", c->shape.n_stages,
-                    c->n_layers, c->n_micros);
+    return clv_fail(err, CLV_INVALID,
+                    "cannot cut %u layers into %u stages with %u choices of micro-batches: at "
+                    "least 2 stages, 1 layer and 1 choice are needed, and at most %d layers",
+                    c->n_layers, c->shape.n_stages, c->n_micros, UINT16_MAX + 1);
   s.n = c->shape.n_stages - 2;
   set_limits(&s);
   CLV_TRY(choose_places(&s, err));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A schedule as a grid in time. One column is as many seconds as let the shortest instruction show
- * its whole label, unless that is far below the longest: then short ones show what fits.
+ * clv_sched_draw: drawing of a schedule as a grid in time. A column is so many seconds that the
+ * shortest instruction has room for its label, except instructions that are much shorter than the
+ * longest one, which show as much as fits.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -21,13 +22,13 @@ typedef struct sched_drawing {
   const clv_sched_run *run;
   const char *const *names;
   clv_bytes *out;
-  uint32_t columns, margin; /* whole width; that of the names */
-  double column;            /* seconds */
+  uint32_t columns, margin; /* width of the drawing; width of the names */
+  double column;            /* seconds of a column */
   bool free_stages[CLV_SCHED_STAGES];
-  uint32_t nth[CLV_SCHED_STAGES]; /* which of its rank's drawn stages a stage is: 0, 1, ... */
+  uint32_t nth[CLV_SCHED_STAGES]; /* index of a stage among the drawn stages of its rank */
   bool timed;
-  bool hidden; /* stages that take no time were left out */
-  bool many;   /* a rank has several stages to be told apart */
+  bool hidden; /* stages that take no time are left out */
+  bool many;   /* a rank has several stages, so labels have a letter for the stage */
 } sched_drawing;
 
 static bool computes(const clv_instr *i) {
@@ -86,8 +87,8 @@ static void set_margin(sched_drawing *d) {
   }
 }
 
-/* An instruction from column `from` up to `to`: its label and a line behind it; where the label
- * doesn't fit, its letter and a mark. */
+/* Draws an instruction from column `from` to `to`: its label and a line behind it or, if the label
+ * does not fit, its first letter and '*'. */
 static void put(const sched_drawing *d, const clv_instr *i, char *row, double from, double to,
                 uint32_t width) {
   char text[LABEL];
@@ -117,9 +118,9 @@ static void draw_rank(const sched_drawing *d, uint32_t rank) {
   clv_bytes_printf(d->out, "%-*s %s\n", (int)d->margin, shown, row);
 }
 
-/* ---- words below ----------------------------------------------------------------------------- */
+/* ---- legend ---------------------------------------------------------------------------------- */
 
-/* Words in lines of at most `columns`. */
+/* Writes a text in lines of at most `columns`. */
 static void wrap(const sched_drawing *d, const char *text) {
   size_t line = 0;
   while (*text) {

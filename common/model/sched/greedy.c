@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes lists by running the pipeline in simulated time: of all ranks the one that can start
- * something first starts the best thing it may. What is ready at a time is known by then, because
- * nothing starts before that time any more; only stages that take no time make something ready at
- * their own start, so these go first among equals.
+ * clv_sched_greedy: generation of lists by running the pipeline in simulated time. In each turn the
+ * rank that can start an instruction first starts the best one allowed (sched_policy). All inputs
+ * that are ready at that time are known, because no instruction can start earlier any more. Only a
+ * stage that takes no time makes an input ready at its own start, so such stages go first among
+ * equals.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -11,12 +12,12 @@
 #include <stdlib.h>
 
 typedef struct stage_state {
-  uint32_t f, b, w, steps; /* done: forwards, input gradients, weight gradients, steps */
+  uint32_t f, b, w, steps; /* forwards, input gradients, weight gradients and steps done */
 } stage_state;
 
-/* What a rank would run next. */
+/* Next instruction of a rank. */
 typedef struct candidate {
-  double start; /* INFINITY: nothing */
+  double start; /* seconds; INFINITY: there is none */
   uint32_t stage, micro, urgency;
   clv_instr_kind kind;
 } candidate;
@@ -26,10 +27,11 @@ typedef struct greedy {
   const sched_policy *p;
   const clv_sched_costs *c;
   sched_links links;
-  double *ready[2];  /* [stage][micro]: the forward's input, the backward's gradient */
-  double *free_at;   /* per rank */
-  uint32_t *ordinal; /* per rank: position in the interleaved order */
-  candidate *next;   /* per rank */
+  double *ready[2];  /* [stage][micro] seconds at which the forward's input, the backward's
+                      * gradient arrive; INFINITY: unknown */
+  double *free_at;   /* [n_ranks] seconds at which a rank is free */
+  uint32_t *ordinal; /* [n_ranks] position in the interleaved order */
+  candidate *next;   /* [n_ranks] */
   stage_state stage[CLV_SCHED_STAGES];
   clv_err *err;
 } greedy;
@@ -60,9 +62,10 @@ static double *ready(greedy *g, bool back, uint32_t stage, uint32_t micro) {
   return &g->ready[back][(size_t)stage * g->s->shape.n_micro + micro];
 }
 
-/* ---- what is allowed ------------------------------------------------------------------------- */
+/* ---- allowed instructions -------------------------------------------------------------------- */
 
-/* How many forwards a stage may have run by now, whether their inputs are there or not. */
+/* Returns how many forwards a stage may have run by now, whether their inputs have arrived or
+ * not. */
 static uint32_t forward_target(const greedy *g, uint32_t s) {
   const stage_state *st = &g->stage[s];
   uint64_t target = g->s->shape.n_micro;
@@ -73,7 +76,8 @@ static uint32_t forward_target(const greedy *g, uint32_t s) {
   return (uint32_t)target;
 }
 
-/* The better one in *best: the earlier start of those after `now`, else the more urgent. */
+/* Replaces *best by c if c is better: it starts earlier (but not before `now`), or at the same time
+ * with a higher urgency, an older micro-batch or a deeper stage. */
 static void offer(candidate *best, candidate c, double now) {
   c.start = fmax(c.start, now);
   if (c.start > best->start || isinf(c.start)) return;
@@ -83,9 +87,9 @@ static void offer(candidate *best, candidate c, double now) {
   if (better) *best = c;
 }
 
-/* Strict zb-h1: has the stage put off more weight gradients than it may hold? Those of its first
- * micro-batches then fill what would be its bubble. */
-static bool weight_due(const greedy *g, uint32_t s) {
+/* Strict zb-h1: true if the stage has delayed more weight gradients than it may keep. The weight
+ * gradients of its first micro-batches then fill its bubble. */
+static bool has_weight_due(const greedy *g, uint32_t s) {
   const stage_state *st = &g->stage[s];
   return st->b - st->w > g->p->held - CLV_MIN(g->p->held, g->p->limit[s]);
 }
@@ -98,7 +102,7 @@ static void offer_stage(greedy *g, uint32_t s, double now, candidate *best) {
   candidate weight = {.kind = CLV_INSTR_WEIGHT, .stage = s, .micro = st->w};
   candidate back = {.kind = CLV_INSTR_BACKWARD, .stage = s, .micro = st->b, .urgency = top + 2};
   bool pending = split && st->w < st->b, all_back = st->b == g->s->shape.n_micro;
-  if (pending && (!g->p->strict || all_back || weight_due(g, s))) {
+  if (pending && (!g->p->strict || all_back || has_weight_due(g, s))) {
     offer(best, weight, now);
     if (g->p->strict) return;
   }
@@ -115,9 +119,10 @@ static void offer_stage(greedy *g, uint32_t s, double now, candidate *best) {
 
 /* ---- Megatron's interleaved order ------------------------------------------------------------ */
 
-/* The i-th instruction of the rank at `place` of a ring of p, whose v stages there are place,
- * place + p, ...: forwards in groups of p micro-batches per stage, and after
- * 2 (p - place - 1) + (v - 1) p of them a backward, whose stages come in falling order, after each.
+/* Returns the i-th instruction of the rank at index `place` of a circular order of p ranks. The
+ * rank has v stages: place, place + p, ... It runs forwards in groups of p micro-batches per stage.
+ * After the first 2 (p - place - 1) + (v - 1) p forwards, a backward follows each forward; the
+ * stages of backwards come in descending order.
  * (Narayanan et al. 2021, and forward_backward_pipelining_with_interleaving in Megatron-LM.) */
 static candidate interleaved(uint32_t p, uint32_t v, uint32_t n_micro, uint32_t place, uint32_t i) {
   uint32_t total = n_micro * v;
@@ -131,8 +136,8 @@ static candidate interleaved(uint32_t p, uint32_t v, uint32_t n_micro, uint32_t 
                      .micro = q / (p * v) * p + q % p};
 }
 
-/* Stages that have weight come first in a ring (make.c sees to it), so that its stage numbers are
- * those of the shape. */
+/* Offers the next instruction of the interleaved order. Stages that take no time come last (make.c
+ * checks it), so the order's stage numbers are those of the shape. */
 static void offer_ring(greedy *g, uint32_t rank, double now, candidate *best) {
   const clv_sched_shape *shape = &g->s->shape;
   uint32_t p = g->p->ring, v = clv_sched_depth(shape, g->p->free_stages, 0) / p, place = 0;
@@ -149,7 +154,7 @@ static void offer_ring(greedy *g, uint32_t rank, double now, candidate *best) {
   }
 }
 
-static void look(greedy *g, uint32_t rank) {
+static void find_next(greedy *g, uint32_t rank) {
   candidate best = {.start = INFINITY};
   for (uint32_t s = 0; s < g->s->shape.n_stages; s++)
     if (g->s->shape.rank[s] == rank && (!g->p->ring || g->p->free_stages[s]))
@@ -210,8 +215,8 @@ static clv_code run_weight(greedy *g, const candidate *c, double end) {
   return push(g, CLV_INSTR_WEIGHT, c->stage, c->micro, 0);
 }
 
-/* The stage's step, where one is due after `c`. */
-static clv_code step(greedy *g, const candidate *c, double *end) {
+/* Adds the stage's step if one is due after `c`. */
+static clv_code add_step(greedy *g, const candidate *c, double *end) {
   stage_state *st = &g->stage[c->stage];
   if (!g->p->per_step || c->kind == CLV_INSTR_FORWARD) return CLV_OK;
   if (st->w != (st->steps + 1) * g->p->per_step) return CLV_OK;
@@ -230,17 +235,17 @@ static clv_code run(greedy *g, uint32_t rank) {
   candidate c = g->next[rank];
   double end = c.start + clv_sched_cost(g->c, c.kind, c.stage);
   CLV_TRY(runs[c.kind](g, &c, end));
-  CLV_TRY(step(g, &c, &end));
+  CLV_TRY(add_step(g, &c, &end));
   g->free_at[rank] = end;
   if (g->p->ring && !g->p->free_stages[c.stage]) g->ordinal[rank]++;
-  look(g, rank);
-  if (c.stage > 0) look(g, shape->rank[c.stage - 1]);
-  if (c.stage + 1 < shape->n_stages) look(g, shape->rank[c.stage + 1]);
+  find_next(g, rank);
+  if (c.stage > 0) find_next(g, shape->rank[c.stage - 1]);
+  if (c.stage + 1 < shape->n_stages) find_next(g, shape->rank[c.stage + 1]);
   return CLV_OK;
 }
 
-/* The rank that starts first; among equals one whose stage takes no time. */
-static uint32_t first(const greedy *g) {
+/* Returns the rank that starts first; among equals one whose stage takes no time. */
+static uint32_t first_rank(const greedy *g) {
   uint32_t best = 0;
   for (uint32_t r = 1; r < g->s->shape.n_ranks; r++) {
     const candidate *a = &g->next[r], *b = &g->next[best];
@@ -255,7 +260,8 @@ clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sc
                           clv_err *err) {
   CLV_AUTO(greedy_done) greedy g = {.s = s, .p = policy, .c = c, .err = err};
   CLV_TRY(greedy_init(&g));
-  for (uint32_t r = 0; r < s->shape.n_ranks; r++) look(&g, r);
-  for (uint32_t r = first(&g); !isinf(g.next[r].start); r = first(&g)) CLV_TRY(run(&g, r));
+  for (uint32_t r = 0; r < s->shape.n_ranks; r++) find_next(&g, r);
+  for (uint32_t r = first_rank(&g); !isinf(g.next[r].start); r = first_rank(&g))
+    CLV_TRY(run(&g, r));
   return CLV_OK;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Each kind is a policy of the greedy generator. The textbook's kinds are strict: a stage runs its
- * forwards up to its limit, then backward and forward in turn, whatever things cost; costs then
- * decide alone how the stages of one rank mix. Windowed ones take what comes first, and every stage
- * has the window as its limit: backwards come before forwards, so that later stages hold fewer.
+ * clv_sched_make: generation of schedules. Each kind is a policy of the greedy generator. The
+ * textbook's kinds are strict: a stage runs forwards up to its limit, and then a backward and a
+ * forward in turn, independently of costs, which only decide how the stages of one rank mix. Kinds
+ * with a window take the instruction that can start first, and the window is the limit of every
+ * stage; backwards come before forwards, so later stages keep fewer micro-batches.
  *
  *   naive        limit 1                      gpipe        limit: all
  *   1f1b         limit: stages from s on      interleaved  the order of Megatron-LM
- *   zb-h1        as 1f1b, split; stage s puts off the weight gradients of s micro-batches, so that
- *                it holds as many as the first stage does (Qi et al. 2023: p M_B at every worker)
+ *   zb-h1        as 1f1b, split; stage s delays the weight gradients of s micro-batches, so that
+ *                it keeps as many as the first stage (Qi et al. 2023: p M_B at every worker)
  *   pipedream    as 1f1b, a step after every backward (Narayanan et al. 2019)
  *   -2bw         as 1f1b, forwards of step t wait for step t-2 (Narayanan et al. 2021)
  */
@@ -53,19 +54,20 @@ static clv_code make_2bw(const clv_sched_options *o, sched_policy *p, clv_err *e
   return make_1f1b(o, p, err);
 }
 
-/* Stages with weight in round-robin: 0 1 .. p-1 0 1 .. p-1; those without come last. */
+/* Checks that stages which take time are in circular order (0 1 .. p-1 0 1 .. p-1), and that those
+ * which take none come last. */
 static clv_code make_interleaved(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
   uint32_t n = clv_sched_depth(shape, p->free_stages, 0), ring = 1;
   while (ring < n && shape->rank[ring] != shape->rank[0]) ring++;
   for (uint32_t s = 0; s < n; s++) {
     if (p->free_stages[s])
-      return clv_fail(err, CLV_INVALID,
-                      "interleaved: stage %u takes no time and is not among the last", s);
+      return clv_fail(err, CLV_INVALID, "interleaved: stage %u takes no time, but later stages do",
+                      s);
     if (s >= ring && shape->rank[s] != shape->rank[s % ring])
       return clv_fail(err, CLV_INVALID,
-                      "interleaved: stages go round the ranks in one order, so stage %u belongs to "
-                      "rank %u as stage %u does, and is at rank %u",
+                      "interleaved: stages go round the ranks in one order, so stage %u must be at "
+                      "rank %u, as stage %u is, but it is at rank %u",
                       s, shape->rank[s % ring], s % ring, shape->rank[s]);
     for (uint32_t e = 0; s < ring && e < s; e++)
       if (shape->rank[e] == shape->rank[s])
@@ -102,7 +104,7 @@ static const struct {
     [CLV_SCHED_PIPEDREAM_2BW] = {make_2bw, true},
 };
 
-/* ---- what fits ------------------------------------------------------------------------------- */
+/* ---- checks of options ----------------------------------------------------------------------- */
 
 static clv_code check_steps(const clv_sched_options *o, clv_err *err) {
   uint32_t each = o->shape.n_accumulate, n = o->shape.n_micro;
@@ -113,7 +115,7 @@ static clv_code check_steps(const clv_sched_options *o, clv_err *err) {
                                 clv_sched_name(o->kind));
   if (each == 0 || n % each)
     return clv_fail(err, CLV_INVALID,
-                    "pipedream-2bw: %u micro-batches in steps of %u: the steps must be whole", n,
+                    "pipedream-2bw: %u micro-batches are no multiple of %u, the number per step", n,
                     each);
   return CLV_OK;
 }
@@ -135,7 +137,8 @@ static clv_code check_size(const clv_sched_options *o, clv_err *err) {
 static clv_code check_options(const clv_sched_options *o, clv_err *err) {
   CLV_TRY(clv_sched_shape_check(&o->shape, err));
   if ((unsigned)o->kind >= CLV_SCHED_KINDS || !rows[o->kind].make)
-    return clv_fail(err, CLV_INVALID, "a %s schedule is not generated", clv_sched_name(o->kind));
+    return clv_fail(err, CLV_INVALID, "a %s schedule cannot be generated: read it from a file",
+                    clv_sched_name(o->kind));
   if (o->costs) CLV_TRY(clv_sched_costs_check(&o->shape, o->costs, err));
   if (o->window && !rows[o->kind].window)
     return clv_fail(err, CLV_INVALID,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long a schedule takes: it is checked, then walked (simulate.c).
+ * clv_sched_simulate and clv_sched_seconds: check a schedule, then walk it (simulate.c).
  */
 #include "common/model/sched/sched_int.h"
 

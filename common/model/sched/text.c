@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists as text and back. The text is lines of words:
+ * clv_sched_format and clv_sched_parse: lists as text. The text has lines of words:
  *
  *   schedule custom stages 2 ranks 2 micro-batches 4 first-backward 0 accumulate 0 window 0
  *   stage 0 rank 0
@@ -48,7 +48,7 @@ typedef struct word {
 typedef struct sched_parser {
   const char *name, *at, *end, *line_start;
   unsigned line;
-  word word; /* the one read last; n 0: the end of the line */
+  word word; /* last word read; n 0: end of the line */
   clv_sched *s;
   uint32_t total;
   bool placed[CLV_SCHED_STAGES];
@@ -67,7 +67,7 @@ CLV_PRINTF(2, 3) static clv_code refuse(const sched_parser *p, const char *fmt, 
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-/* A word for a message: cut, and with what does not print as '?'. */
+/* Copies the word for a message: cut, with '?' for characters that cannot be printed. */
 static const char *shown(const sched_parser *p, char buf[32]) {
   size_t n = CLV_MIN(p->word.n, 31);
   for (size_t i = 0; i < n; i++) {
@@ -88,7 +88,7 @@ static void next_word(sched_parser *p) {
   p->word.n = (size_t)(p->at - begin);
 }
 
-/* To the first word of the next line that has one; false at the end. */
+/* Moves to the first word of the next line that has one; returns false at the end of the text. */
 static bool next_line(sched_parser *p) {
   for (;;) {
     next_word(p);
@@ -106,10 +106,10 @@ static bool word_is(const sched_parser *p, const char *text) {
 static clv_code end_of_line(sched_parser *p) {
   char buf[32];
   next_word(p);
-  return p->word.n ? refuse(p, "nothing may follow here, and %s does", shown(p, buf)) : CLV_OK;
+  return p->word.n ? refuse(p, "the line must end here, not go on with %s", shown(p, buf)) : CLV_OK;
 }
 
-/* Digits at *at, no more than fit; false where there are none or too many. */
+/* Reads the digits at *at; returns false if there are none, or if the number is too large. */
 static bool digits(const char **at, const char *end, uint32_t *ret) {
   uint64_t value = 0;
   const char *begin = *at;
@@ -199,7 +199,7 @@ static clv_code parse_stage(sched_parser *p) {
   return end_of_line(p);
 }
 
-/* The longest name first, so that "sf" is not read as nothing and "f". */
+/* Reads the name of a kind. Tries longer names first, because a short name may begin a long one. */
 static bool instr_kind(const char **at, const char *end, clv_instr_kind *ret) {
   for (int k = CLV_INSTR_KINDS - 1; k >= 0; k--) {
     size_t n = strlen(clv_instr_names[k]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many micro-batches have to be in flight so that the slowest of ranks and links never waits:
- * the time one needs to come back, over the time between two.
+ * clv_sched_window: number of micro-batches in flight with which the slowest rank or link never
+ * waits: the round-trip time of one micro-batch, divided by the time between two.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -12,13 +12,14 @@ static double stage_time(const clv_sched_shape *shape, const clv_sched_costs *c,
   return c->forward[s] + (sched_learns(shape, s) ? c->input[s] + c->weight[s] : 0);
 }
 
-/* Seconds that a micro-batch keeps the busiest rank, or link in one direction, busy. */
+/* Returns the seconds for which a micro-batch occupies the busiest rank, or the busiest link in one
+ * direction. */
 static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c) {
   double compute[CLV_SCHED_RANKS] = {0}, most = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
     double *at = &compute[shape->rank[s]], link[2] = {0};
     most = fmax(most, *at += stage_time(shape, c, s));
-    /* Edges over the same pair of ranks share its link: those up to this one, by direction. */
+    /* Edges over the same pair of ranks share a link: sums those up to this one, by direction. */
     for (uint32_t e = 0; e <= s && sched_crosses(shape, s); e++) {
       if (!sched_crosses(shape, e)) continue;
       bool same = shape->rank[e] == shape->rank[s] && shape->rank[e + 1] == shape->rank[s + 1];
@@ -40,7 +41,7 @@ uint32_t clv_sched_window_formula(const clv_sched_shape *shape, const clv_sched_
     if (s > first) away += stage_time(shape, c, s);
     if (sched_crosses(shape, s)) away += 2 * c->latency[s] + c->serialise_f[s] + c->serialise_b[s];
   }
-  /* A hair less, so that an exact ratio is not rounded up by its last bit. */
+  /* Subtracts 1e-9, so that a rounding error does not round an exact ratio up. */
   double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
   n = fmax(n, clv_sched_depth(shape, free_stages, first));
   return (uint32_t)fmin(n, shape->n_micro);
@@ -58,9 +59,9 @@ static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs
   return CLV_OK;
 }
 
-/* The formula takes a steady stream for granted. Where stages of one rank get into each other's
- * way, or two ranks are nearly as busy, a larger window smooths; but it costs memory, so the
- * smallest that is as good as the best is taken. */
+/* The formula assumes a steady stream. If stages of one rank delay each other, or two ranks are
+ * nearly equally busy, a larger window is faster. But it costs memory, so the function takes the
+ * smallest window that is nearly as fast as the best. */
 clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
                           clv_err *err) {
   enum { TRIES = 20 };

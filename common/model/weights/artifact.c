@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Folders of weights that are known by a digest: of their list of files, each with its own.
+ * ARTIFACT.json: list of the files of a folder of weights with their digests. The digest of the
+ * list identifies the folder.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,7 @@ static clv_code add_file(int dir, const char *name, clv_manifest_file *ret, clv_
   return clv_sha256_fd(fd.fd, ret->bytes, NULL, name, &ret->sha256, err);
 }
 
-/* By name, as they are written. */
+/* Orders files by name, as clv_artifact_format writes them. */
 static int compare_files(const void *a, const void *b) {
   return strcmp(((const clv_manifest_file *)a)->name, ((const clv_manifest_file *)b)->name);
 }
@@ -59,7 +60,7 @@ clv_code clv_artifact_make(const char *folder, clv_bytes *ret_text, clv_sha256 *
 clv_code clv_artifact_check(const clv_manifest *m, const char *name, int fd, clv_err *err) {
   const clv_manifest_file *f = clv_manifest_find(m, name);
   clv_sha256 found;
-  if (!f) return clv_fail(err, CLV_DATA_LOSS, "%s is not in %s", name, CLV_ARTIFACT_NAME);
+  if (!f) return clv_fail(err, CLV_DATA_LOSS, "%s is not listed in %s", name, CLV_ARTIFACT_NAME);
   CLV_TRY(clv_sha256_fd(fd, f->bytes, NULL, name, &found, err));
   if (memcmp(&found, &f->sha256, sizeof found) == 0) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has another SHA-256 than %s says", name,

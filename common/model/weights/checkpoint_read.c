@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding, checking and deleting checkpoints. A checkpoint is opened as a folder descriptor and all
- * its files below that, by plain names and without following links; a file handed out is compared
- * with the manifest on the very bytes handed out.
+ * Finding, checking and deleting checkpoints. A checkpoint is opened as a folder descriptor, and
+ * its files relative to that, by plain names and without following links. The digest of a file is
+ * computed over the same bytes that the caller gets.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -78,7 +78,7 @@ static clv_code compare_digest(const clv_sha256 *found, const clv_manifest_file 
                   should);
 }
 
-/* Without any of it in memory. */
+/* Checks length and digest of a file without loading it into memory. */
 static clv_code verify_file(const clv_checkpoint *c, const char *name, clv_err *err) {
   CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
   const clv_manifest_file *f = NULL;
@@ -147,7 +147,7 @@ clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t st
 
 /* ---- opening a folder ------------------------------------------------------------------------ */
 
-/* The step of a name "checkpoint-<step>" in its one spelling. */
+/* Parses the step of a name "checkpoint-<step>"; false for any other spelling. */
 static bool parse_folder_name(const char *name, uint64_t *ret_step) {
   static const char prefix[] = "checkpoint-";
   char again[48];
@@ -179,7 +179,8 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Every stage's files and the state have to be listed; all that is listed has to be as listed. */
+/* Checks that the manifest lists the files of every stage, the state and the index, and that every
+ * listed file has its length and digest. */
 static clv_code verify(const clv_checkpoint *c, clv_err *err) {
   char name[CLV_STAGE_NAME];
   static const char *const kinds[] = {"model", "optimizer"}, *const plain[] = {CLV_STATE_NAME,
@@ -248,7 +249,7 @@ static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   uint64_t step;
   if (!dir && errno == ENOENT)
-    return clv_fail(err, CLV_NOT_FOUND, "run folder %s is not there: train first", run_dir);
+    return clv_fail(err, CLV_NOT_FOUND, "run folder %s does not exist: train first", run_dir);
   if (!dir) return clv_fail(err, CLV_INVALID, "run folder %s: %s", run_dir, strerror(errno));
   for (struct dirent *e; (e = readdir(dir));) {
     if (!parse_folder_name(e->d_name, &step)) continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing a checkpoint. Each file is made durable by itself, the manifest comes last: whenever the
- * process or the machine stops, either the manifest is there and everything it lists is too, or
- * the folder is not a checkpoint.
+ * Writing a checkpoint. Each file is written durably, and the manifest comes last. If the process
+ * or the machine stops at any time, either the manifest and all files that it lists exist, or the
+ * folder is no checkpoint.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* Which file holds a parameter. */
+/* Stage whose file has a parameter. */
 typedef struct placement {
   char *name;
   uint32_t stage;
@@ -28,8 +28,8 @@ struct clv_checkpoint_writer {
   size_t n_files;
   placement *placed;
   size_t n_placed;
-  uint64_t total_bytes; /* of all parameters and buffers */
-  uint32_t part_of;     /* the stage whose files are being written, or NO_STAGE */
+  uint64_t total_bytes; /* size of all parameters and buffers */
+  uint32_t part_of;     /* stage whose files are being written, or NO_STAGE */
   bool part_is_last;
   char part_name[CLV_STAGE_NAME];
 };
@@ -95,7 +95,7 @@ static clv_code file_path(const clv_checkpoint_writer *w, const char *name, clv_
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* May a file of this name be added? */
+/* Checks that a file of this name may be added. */
 static clv_code check_new_file(const clv_checkpoint_writer *w, const char *name, clv_err *err) {
   if (w->committed)
     return clv_fail(err, CLV_PRECONDITION, "%s: the checkpoint is committed", w->path);

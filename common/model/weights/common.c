@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Functions that readers and writers share: names, files, JSON (see weights_int.h).
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -94,7 +97,7 @@ void clv_weights_fd_done(clv_weights_fd *f) {
 
 clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, clv_weights_fd *ret,
                              clv_err *err) {
-  /* O_NONBLOCK keeps a named pipe from holding us before its kind is known. */
+  /* Without O_NONBLOCK, opening a named pipe would block. */
   CLV_AUTO(clv_weights_closefd)
   int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 && errno == ELOOP)
@@ -171,7 +174,7 @@ clv_code clv_weights_fd_read_all(clv_weights_fd *f, size_t max_bytes, clv_bytes 
   return CLV_OK;
 }
 
-/* The manifest goes first: a crash in the middle leaves an unfinished folder, not a damaged one. */
+/* Deletes the manifest first, so that a crash leaves an unfinished folder, not a damaged one. */
 static int clear_entries(DIR *dir) {
   int failed = unlinkat(dirfd(dir), CLV_MANIFEST_NAME, 0) != 0 && errno != ENOENT ? errno : 0;
   for (struct dirent *e; !failed && (e = readdir(dir));)
@@ -210,8 +213,8 @@ void clv_weights_jsonp(json_t **root) {
   *root = NULL;
 }
 
-/* Every value follows a bracket, a comma or a colon, so counting these outside strings bounds what
- * the parser will allocate before it starts. */
+/* Counts brackets, commas and colons outside strings. Every value follows one of them, so the count
+ * bounds the memory that the parser will allocate. */
 static size_t count_tokens(const char *p, size_t len) {
   size_t n = 0;
   bool quoted = false;

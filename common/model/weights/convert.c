@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Conversion of f16, bf16 and f32.
+ */
 #include <string.h>
 
 #include "common/model/weights/weights_int.h"
@@ -9,7 +12,7 @@ static float from_bits(uint32_t bits) {
   return f;
 }
 
-/* IEEE 754 binary16: 1 sign, 5 exponent, 10 fraction bits. Every value is an f32. */
+/* Converts IEEE 754 binary16 (1 sign, 5 exponent, 10 fraction bits). The conversion is exact. */
 static float from_f16(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 0x1f, fraction = h & 0x3ff;
   if (exponent == 0x1f) return from_bits(sign | 0x7f800000u | fraction << 13);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A folder of pretrained weights, of which a node reads its own tensors and no more. What the
- * index says of a file is held against the file's own header when it is opened.
+ * Folders of pretrained weights, of which a node reads only its own tensors. When a file is opened,
+ * its header is compared with the index.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,21 +16,21 @@
 static const char single_name[] = "model.safetensors";
 enum { LABEL = 512, LISTED_LEFT = 12, PART_BYTES = 1 << 16 };
 
-/* One file of tensors; until it is opened, only its name. */
+/* A file of tensors. Until it is opened, only its name is set. */
 typedef struct part {
   const char *name;
   char label[LABEL];
   clv_weights_fd fd;
-  clv_weights_file_stamp was; /* when it was opened */
+  clv_weights_file_stamp was; /* stamp of the file when it was opened */
   clv_weights_file *file;
 } part;
 
 struct clv_weights_folder {
   char *label;
-  int dir; /* AT_FDCWD: of a file that stands alone */
+  int dir; /* descriptor of the folder; AT_FDCWD: `path` is a single file */
   clv_weights_guard guard;
   bool indexed, alone;
-  clv_weights_index index; /* of a single file, made from its header */
+  clv_weights_index index; /* of a single file: made from its header */
   part *parts;             /* [index.n_files] */
 };
 
@@ -60,7 +60,8 @@ const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i) {
 
 /* ---- opening files --------------------------------------------------------------------------- */
 
-/* The descriptor that the guard has seen is the one that is read. */
+/* Opens a file, lets the guard check its descriptor, and reads the header from the same descriptor.
+ */
 static clv_code open_part(clv_weights_folder *f, part *p, clv_err *err) {
   snprintf(p->label, sizeof p->label, f->alone ? "%.300s" : "%.300s/%.150s", f->label, p->name);
   CLV_TRY(clv_weights_fd_open(f->dir, p->name, p->label, &p->fd, err));
@@ -75,19 +76,19 @@ static bool listed_there(const clv_weights_index *x, const char *name, size_t fi
   return at && x->of[at - x->names] == file;
 }
 
-/* The index and the file name the same tensors. */
+/* Checks that the index and the file have the same tensors. */
 static clv_code check_part(const clv_weights_folder *f, size_t k, clv_err *err) {
   const clv_weights_index *x = &f->index;
   const part *p = &f->parts[k];
   for (size_t i = 0; i < x->n; i++)
     if (x->of[i] == k && !clv_weights_find(p->file, x->names[i]))
-      return clv_fail(err, CLV_DATA_LOSS, "%s: has no tensor '%.100s', which the index says",
+      return clv_fail(err, CLV_DATA_LOSS, "%s: has no tensor '%.100s', although the index lists it",
                       p->label, x->names[i]);
   for (size_t i = 0; i < clv_weights_count(p->file); i++) {
     const char *name = clv_weights_entries(p->file)[i].name;
     if (!listed_there(x, name, k))
       return clv_fail(err, CLV_DATA_LOSS,
-                      "%s: has tensor '%.100s', which the index has not, or in another file",
+                      "%s: has tensor '%.100s', which the index does not list for this file",
                       p->label, name);
   }
   return CLV_OK;
@@ -122,7 +123,7 @@ static clv_code open_index(clv_weights_folder *f, clv_weights_fd *fd, clv_err *e
   return make_parts(f, err);
 }
 
-/* The index of one file: its own names. */
+/* Makes the index of a single file: the names in its header. */
 static clv_code open_single(clv_weights_folder *f, const char *name, clv_err *err) {
   clv_weights_index *x = &f->index;
   x->n_files = 1;
@@ -153,7 +154,8 @@ static clv_code open_either(clv_weights_folder *f, clv_err *err) {
   return open_index(f, &fd, err);
 }
 
-/* The name is the path itself, which nothing needs once the file is open. */
+/* Opens a single file. Its name is the path, which is replaced by the label once the file is
+ * open. */
 static clv_code open_alone(clv_weights_folder *f, const char *path, clv_err *err) {
   f->alone = true;
   clv_code code = open_single(f, path, err);
@@ -195,7 +197,7 @@ static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_
                   near ? "'?)" : "");
 }
 
-/* Two parameters from one tensor would be a guess. */
+/* Refuses to read two parameters from one tensor, because that would be a guess. */
 static clv_code check_once(const clv_weights_folder *f, const clv_weights_want *want,
                            const size_t *found, size_t n, clv_err *err) {
   CLV_AUTO(clv_freep) const char **taken = NULL;
@@ -248,7 +250,7 @@ clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_wei
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* [1, 1, 768] is [768]. */
+/* Returns the shape without leading extents of 1: [1, 1, 768] becomes [768]. */
 static clv_shape without_ones(const clv_shape *s) {
   clv_shape r = {0};
   int k = 0;
@@ -283,7 +285,7 @@ clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_wei
   return find_entry(f, i, want, &p, &e, err);
 }
 
-/* n numbers of another type, by way of a buffer. */
+/* Reads n values and converts them to another type, in parts. */
 static clv_code read_converted(const part *p, clv_dtype from, clv_dtype to, uint64_t at, void *dst,
                                size_t n, clv_err *err) {
   float buf[PART_BYTES / sizeof(float)];

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * clv_weights_make_config: the config.json of a trained model.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -6,8 +9,8 @@
 
 enum { MAX_TOKENS = 65536, MAX_LABELS = 4096 };
 
-/* given NULL: the names that transformers gives to classes that nobody has named. So has a class
- * whose name is no text: a folder's may be any bytes, and JSON has characters. */
+/* Sets the names of n classes. given NULL: the names that transformers gives to unnamed classes. A
+ * class whose name is no UTF-8 (the name of a folder may be any bytes) gets such a name too. */
 static int set_labels(json_t *root, size_t n, const char *const *given) {
   json_t *names = json_object(), *numbers = json_object();
   int failed = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * model.safetensors.index.json: which file of a folder has which tensor. The format is that of
+ * model.safetensors.index.json, which names the file of each tensor of a folder. The format is that
+ * of
  * transformers: {"metadata": {"total_size": ...}, "weight_map": {tensor: file}}.
  */
 #include <stdlib.h>
@@ -39,7 +40,7 @@ static clv_code check_file_name(const char *label, const char *name, const char 
   return CLV_OK;
 }
 
-/* Strange ones are refused: a size below 0, or none that a file system could hold. */
+/* Refuses a total size that is negative, or larger than any file system. */
 static clv_code check_metadata(const json_t *root, const char *label, clv_err *err) {
   const json_t *m = json_object_get(root, "metadata"), *size = json_object_get(m, "total_size");
   if (m && !json_is_object(m))
@@ -50,7 +51,7 @@ static clv_code check_metadata(const json_t *root, const char *label, clv_err *e
   return CLV_OK;
 }
 
-/* The names of tensors, and of files as often as tensors name them. */
+/* Collects the names of tensors, and of files, once for each tensor. */
 static clv_code collect(json_t *map, const char *label, clv_weights_index *x, clv_err *err) {
   const char *name;
   json_t *v;
@@ -77,7 +78,7 @@ static size_t without_repeats(const char **sorted, size_t n) {
   return m;
 }
 
-/* Sorts names and files, and says of each name which file has it. */
+/* Sorts names and files, and sets the index of each tensor's file. */
 static clv_code arrange(const json_t *map, const char *label, clv_weights_index *x, clv_err *err) {
   qsort(x->names, x->n, sizeof *x->names, clv_weights_compare);
   qsort(x->files, x->n, sizeof *x->files, clv_weights_compare);

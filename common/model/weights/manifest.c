@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * MANIFEST.json is the one file that makes a folder a checkpoint. Its last line is the SHA-256 of
- * all the bytes before that line, so that damage to a step or a hash cannot pass for another value.
- * ARTIFACT.json is that of a folder of pretrained weights: files, and nothing else.
+ * MANIFEST.json and ARTIFACT.json. A folder with a valid MANIFEST.json is a checkpoint. Its last
+ * line is the SHA-256 of all bytes before that line, so that a damaged step or hash is detected.
+ * ARTIFACT.json is the manifest of a folder of pretrained weights, and lists only files.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static void add_files(const clv_manifest *m, clv_bytes *out) {
   clv_bytes_puts(out, "\n  },\n");
 }
 
-/* The last line, under the digest of what is there. */
+/* Appends the last line: the digest of the text so far. */
 static clv_code close_text(clv_bytes *out, clv_bytes *ret, clv_err *err) {
   clv_sha256 digest;
   char hex[65];
@@ -175,7 +175,7 @@ static clv_code parse_artifact(json_t *root, const char *label, clv_manifest *m,
   return parse_files(root, label, m, err);
 }
 
-/* parse_as: what makes one of the two kinds of it. */
+/* Parses a text of either kind. parse_as: parses the root object of that kind. */
 static clv_code parse(const void *data, size_t len, const char *label,
                       clv_code (*parse_as)(json_t *, const char *, clv_manifest *, clv_err *),
                       clv_manifest *ret, clv_err *err) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which tensor of a file belongs to which parameter of a model, and a message a person can act on
- * when they do not agree.
+ * clv_weights_match: finds the tensors of a file for the parameters of a model. If names differ,
+ * the message lists them with a suggestion.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ void clv_name_list_end(clv_name_list *l) {
   if (l->n > most) clv_bytes_printf(&l->text, " and %zu more", l->n - most);
 }
 
-/* The name in the file that looks most like the first missing one. */
+/* Finds the unused name of the file that is most similar to the first missing one. */
 static clv_code suggest(const clv_weights_file *f, const bool *used, const char *missing,
                         const char **ret, clv_err *err) {
   size_t n = clv_weights_count(f), m = 0;
@@ -82,8 +82,8 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
   return CLV_OK;
 }
 
-/* The known name that is `name` without its first part ("module." of a wrapped network), or the one
- * that looks most like it. */
+/* Returns the known name that equals `name` without its first part ("module." of a wrapped
+ * network), or the most similar one; NULL: none. */
 static const char *known_like(const char *name, const char *const *known, size_t n) {
   const char *dot = strchr(name, '.');
   for (size_t i = 0; dot && i < n; i++)
@@ -91,7 +91,7 @@ static const char *known_like(const char *name, const char *const *known, size_t
   return clv_did_you_mean(name, known, n);
 }
 
-/* The text for tensors that nobody has. */
+/* Fails for tensors that the model does not have. */
 static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_want *known, size_t n,
                                 clv_name_list *l, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Under which name a folder has a parameter. Models are saved with the name of their base model
- * before each parameter or without it, and early ones call a norm's weight gamma and its bias beta.
+ * clv_weights_find_name: finds the name under which a folder has a parameter. Models are saved with
+ * or without the prefix of their base model before each parameter. Old ones call a norm's weight
+ * gamma and its bias beta.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +13,11 @@
 static const char *const prefixes[] = {"",     "bert.",        "layoutlm.", "roberta.",
                                        "vit.", "transformer.", "model."};
 
-/* Old files keep what a program can count or draw: positions, masks, angles. */
+/* Ends of the names of tensors that old files contain although programs compute them. */
 static const char *const derived[] = {"position_ids", "attn.bias", "attn.masked_bias",
                                       "rotary_emb.inv_freq"};
 
-/* Whether `name` ends in `end`, which is all of it or begins behind a dot. */
+/* True if `name` is `end`, or ends with a dot and `end`. */
 static bool ends_in(const char *name, const char *end) {
   size_t n = strlen(name), m = strlen(end);
   return n >= m && strcmp(name + n - m, end) == 0 && (n == m || name[n - m - 1] == '.');
@@ -45,8 +46,8 @@ static size_t find(const char *const *names, size_t n, const char *name) {
   return at ? (size_t)(at - names) : CLV_WEIGHTS_NONE;
 }
 
-/* ".weight" at the end becomes ".gamma", ".bias" ".beta"; false where neither stands. */
-static bool old_name(const char *name, char *ret, size_t len) {
+/* Replaces ".weight" at the end by ".gamma", or ".bias" by ".beta"; false: it ends with neither. */
+static bool make_old_name(const char *name, char *ret, size_t len) {
   static const char *const pairs[][2] = {{"weight", "gamma"}, {"bias", "beta"}};
   for (size_t i = 0; i < CLV_COUNT(pairs); i++) {
     if (!ends_in(name, pairs[i][0])) continue;
@@ -57,18 +58,20 @@ static bool old_name(const char *name, char *ret, size_t len) {
   return false;
 }
 
-/* A decoder's bias is the head's own where the decoder is tied: "cls.predictions.decoder.bias" is
- * saved as "cls.predictions.bias". */
-static bool bias_of_head(const char *name, char *ret, size_t len) {
+/* Makes the name of the head's bias from that of the decoder: if the decoder is tied,
+ * "cls.predictions.decoder.bias" is saved as "cls.predictions.bias". False: another name. */
+static bool make_head_bias_name(const char *name, char *ret, size_t len) {
   if (!ends_in(name, "decoder.bias")) return false;
   snprintf(ret, len, "%.*sbias", (int)(strlen(name) - strlen("decoder.bias")), name);
   return true;
 }
 
-/* What has been found so far; two different ones are one too many. */
+/* State of a search for a name. */
 typedef struct name_search {
-  const char *const *names;
-  size_t n, found, other;
+  const char *const *names; /* [n], sorted */
+  size_t n;
+  size_t found; /* index of the name found; CLV_WEIGHTS_NONE: none */
+  size_t other; /* index of a second one, an error; CLV_WEIGHTS_NONE: none */
 } name_search;
 
 static void try_name(name_search *s, const char *name) {
@@ -77,7 +80,7 @@ static void try_name(name_search *s, const char *name) {
   *(s->found == CLV_WEIGHTS_NONE ? &s->found : &s->other) = at;
 }
 
-/* The name with each prefix before it; and without the one that it has. */
+/* Tries the name with each prefix, and without the prefix that it has. */
 static void try_prefixes(name_search *s, const char *name) {
   char longer[CLV_WEIGHTS_MAX_NAME + 32];
   for (size_t i = 0; i < CLV_COUNT(prefixes); i++) {
@@ -93,8 +96,9 @@ clv_code clv_weights_find_name(const char *const *names, size_t n, const char *w
   char old[CLV_WEIGHTS_MAX_NAME + 32];
   name_search s = {names, n, find(names, n, want), CLV_WEIGHTS_NONE};
   if (s.found == CLV_WEIGHTS_NONE) try_prefixes(&s, want);
-  if (s.found == CLV_WEIGHTS_NONE && old_name(want, old, sizeof old)) try_prefixes(&s, old);
-  if (s.found == CLV_WEIGHTS_NONE && bias_of_head(want, old, sizeof old)) try_prefixes(&s, old);
+  if (s.found == CLV_WEIGHTS_NONE && make_old_name(want, old, sizeof old)) try_prefixes(&s, old);
+  if (s.found == CLV_WEIGHTS_NONE && make_head_bias_name(want, old, sizeof old))
+    try_prefixes(&s, old);
   if (s.other != CLV_WEIGHTS_NONE)
     return clv_fail(err, CLV_INVALID, "%.120s: '%.90s' and '%.90s' could both be '%.90s'", label,
                     names[s.found], names[s.other], want);

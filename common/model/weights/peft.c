@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * adapter_config.json of peft: read and written.
+ * adapter_config.json of peft: parsing (clv_peft_parse) and writing (clv_peft_write).
  */
 #include "common/model/weights/weights.h"
 
@@ -17,7 +17,7 @@ void clv_peft_done(clv_peft *p) {
   *p = (clv_peft){0};
 }
 
-/* ---- layers that have something otherwise ---------------------------------------------------- */
+/* ---- settings of single layers --------------------------------------------------------------- */
 
 static clv_code grow(clv_peft *p, clv_err *err) {
   clv_peft_pattern *more;
@@ -49,8 +49,8 @@ clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha, c
   return CLV_OK;
 }
 
-/* As peft: the name, or its end behind a dot. */
-static bool is_meant(const char *layer, const char *name) {
+/* True if `name` is the layer's name, or its end behind a dot, as in peft. */
+static bool matches_layer(const char *layer, const char *name) {
   size_t n = strlen(layer), len = strlen(name);
   if (n < len || strcmp(layer + n - len, name) != 0) return false;
   return n == len || layer[n - len - 1] == '.';
@@ -61,7 +61,7 @@ double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r) {
   double alpha = 0;
   for (size_t i = 0; i < p->n_patterns; i++) {
     const clv_peft_pattern *q = &p->patterns[i];
-    if (!is_meant(layer, q->name)) continue;
+    if (!matches_layer(layer, q->name)) continue;
     if (!r) r = q->r;
     if (alpha == 0) alpha = q->alpha;
   }
@@ -168,7 +168,7 @@ static clv_code harmless(peft_reader *r, const peft_key *key, clv_err *err) {
   return clv_json_skip(&r->j, err);
 }
 
-/* Steps over null, false, [] and {}; *ret_off: whether it was one of them. */
+/* Skips a value. *ret_off: it is null, false, [] or {}. */
 static clv_code step_over(peft_reader *r, bool *ret_off, clv_err *err) {
   clv_json_kind kind;
   bool value = true, more = true;
@@ -199,8 +199,9 @@ static clv_code must_be_off(peft_reader *r, const peft_key *key, clv_err *err) {
                        key->why);
 }
 
-/* How A and B began, which their values replace; the others change the base wherever the adapter
- * is opened. */
+/* Reads init_lora_weights, the initialisation of A and B. Known methods do not matter, because the
+ * file has the values. Other methods change the base when the adapter is opened, and are
+ * refused. */
 static clv_code take_start(peft_reader *r, const peft_key *key, clv_err *err) {
   static const char *const known[] = {"gaussian", "eva", "orthogonal"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -220,7 +221,7 @@ static clv_code take_start(peft_reader *r, const peft_key *key, clv_err *err) {
 #define TENSORS "the file's tensors say it"
 #define OTHER_START "it belongs to a way to start that is refused, or whose values are in the file"
 
-/* Every key of peft 0.21's LoraConfig. */
+/* All keys of LoraConfig of peft 0.21. */
 static const peft_key keys[] = {
     {"peft_type", take_type, "LORA"},
     {"r", take_r, NULL},

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The safetensors reader. Format: u64 little-endian header length, that many bytes of JSON, data.
- * Source: github.com/huggingface/safetensors, README "Format". The order of work is the defence:
- * header length against the file, JSON, each entry by itself, all ranges against each other and
- * against the file, and only then memory for the data.
+ * Source: github.com/huggingface/safetensors, README "Format". For hostile files the reader checks
+ * in this order: the header length against the file, the JSON, each entry, and all ranges against
+ * each other and the file. Only then does it allocate memory for the data.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* A tensor of rank 8 takes 25 JSON tokens; metadata may have as many as all tensors of rank 1. */
+/* A tensor of rank 8 has 25 JSON tokens. The limit leaves room for metadata too. */
 enum { PREFIX = 8, MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 25, DATA_ALIGN = 64 };
 
-/* One entry and where its bytes lie, counted from the end of the header. */
+/* An entry and the range of its bytes, counted from the end of the header. */
 typedef struct placed {
   clv_weights_entry e;
   uint64_t begin, end;
@@ -22,15 +22,15 @@ typedef struct placed {
 
 struct clv_weights_file {
   char *label;
-  json_t *root; /* names and metadata live here */
+  json_t *root; /* owns names and metadata */
   const json_t *metadata;
   clv_weights_entry *entries; /* by name */
   size_t n;
   size_t bytes;
-  void *owned; /* memory of a file that was read, or NULL */
+  void *owned; /* memory with the file; NULL: lazy, or the caller's memory */
   clv_sha256 digest;
-  clv_weights_fd fd;          /* whose data are read in parts; -1: they are in memory */
-  clv_weights_file_stamp was; /* when it was hashed */
+  clv_weights_fd fd;          /* of a lazy file, to read its data; -1: the data are in memory */
+  clv_weights_file_stamp was; /* stamp of the file when it was hashed */
 };
 
 void clv_weights_close(clv_weights_file *f) {
@@ -162,8 +162,8 @@ static int compare_entries(const void *a, const void *b) {
   return strcmp(((const clv_weights_entry *)a)->name, ((const clv_weights_entry *)b)->name);
 }
 
-/* No hole, no overlap, from 0 to the last byte of the file. Two empty tensors at one offset would
- * have no order among them, so that one file could be written in two ways. */
+/* Checks that the ranges cover the data without hole or overlap. Refuses two empty tensors at one
+ * offset, because their order is undefined, so that the same tensors could give two files. */
 static clv_code check_places(placed *p, size_t n, uint64_t data_bytes, const char *label,
                              clv_err *err) {
   uint64_t at = 0;
@@ -187,7 +187,8 @@ static clv_code check_places(placed *p, size_t n, uint64_t data_bytes, const cha
   return CLV_OK;
 }
 
-/* The entries of f->root, each checked by itself; their data are still only offsets. */
+/* Parses the entries of f->root and checks each of them. Their data are offsets until
+ * set_entries. */
 static clv_code collect(clv_weights_file *f, placed *p, size_t *ret_n, clv_err *err) {
   const char *key;
   json_t *v;
@@ -219,7 +220,7 @@ static clv_code parse_header(clv_weights_file *f, const void *header, size_t len
   return CLV_OK;
 }
 
-/* data NULL: it stays in the file. */
+/* Sets f->entries. data NULL: the data stay in the file. */
 static clv_code set_entries(clv_weights_file *f, const placed *p, size_t header_len,
                             const uint8_t *data, clv_err *err) {
   CLV_TRY(clv_alloc(f->n, sizeof *f->entries, &f->entries, err));
@@ -232,7 +233,7 @@ static clv_code set_entries(clv_weights_file *f, const placed *p, size_t header_
   return CLV_OK;
 }
 
-/* The header's length from the first 8 bytes, checked against the file. */
+/* Reads the header's length from the first 8 bytes, and checks it against the file. */
 static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const char *label,
                               size_t *ret, clv_err *err) {
   uint64_t n = 0;
@@ -279,7 +280,7 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
   return CLV_OK;
 }
 
-/* The file into memory of its own, placed so that the data (not the header) are aligned. */
+/* Reads the file into memory, so that the data (not the header) are aligned, and hashes it. */
 static clv_code load_rest(clv_weights_file *f, clv_weights_fd *fd, const uint8_t prefix[PREFIX],
                           const void *header, size_t header_len, const placed *p, clv_err *err) {
   size_t before = PREFIX + header_len, pad = (DATA_ALIGN - before % DATA_ALIGN) % DATA_ALIGN;
@@ -292,7 +293,7 @@ static clv_code load_rest(clv_weights_file *f, clv_weights_fd *fd, const uint8_t
   return clv_sha256_of(start, fd->size, &f->digest, err);
 }
 
-/* What stands before the data, as it is in the file and as entries. */
+/* The part of a file before its data: bytes and parsed entries. */
 typedef struct front {
   uint8_t prefix[PREFIX];
   char *text; /* [len] */

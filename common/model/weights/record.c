@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.json: written and read by the same tables of fields.
+ * run.json, the record of a run: written and parsed with the same tables of fields.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -46,8 +46,8 @@ typedef enum field_kind { WHOLE, REAL, TEXT, STATUS } field_kind;
 typedef struct field {
   const char *key;
   field_kind kind;
-  size_t offset, size; /* size: of a TEXT, its NUL included */
-  bool optional;       /* records of earlier versions have none: "" or 0 */
+  size_t offset, size; /* size: bytes of a TEXT, with its NUL */
+  bool optional;       /* records of earlier versions lack it; it is "" or 0 then */
 } field;
 
 #define IN(type, member) offsetof(type, member)
@@ -201,7 +201,7 @@ static clv_code parse_field(const json_t *object, const field *f, const char *la
   return clv_weights_json_u64(object, f->key, INT64_MAX, label, (uint64_t *)(void *)at, err);
 }
 
-/* Also no other keys than these, unless `more`. */
+/* Parses the fields of an object. Unless `more`, refuses other keys. */
 static clv_code parse_fields(json_t *object, const field *fields, size_t n, bool more,
                              const char *label, void *base, clv_err *err) {
   const char *known[CLV_COUNT(attempt_fields)];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * trainer_state.json. Earlier versions wrote a seed as well: it is passed over.
+ * trainer_state.json: writing and parsing. The key "seed" of earlier versions is ignored.
  */
 #include <stdlib.h>
 #include <string.h>

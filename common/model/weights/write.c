@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors writer. The order of tensors (falling element size, then name) keeps every tensor
- * aligned to its element and makes the bytes a function of the tensors alone; it is the order of
- * the reference implementation.
+ * The safetensors writer. Tensors are ordered by descending element size and then by name, as in
+ * the reference implementation. This aligns every tensor to its element, and the bytes depend only
+ * on the tensors.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -95,7 +95,7 @@ static void add_entry(clv_bytes *h, const item *it, size_t *at) {
   *at += it->bytes;
 }
 
-/* The 8-byte length and the padded header. */
+/* Makes the 8-byte length and the padded header. */
 static clv_code make_header(const item *items, size_t n, const clv_kv *meta, size_t n_meta,
                             clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes h = {0};
@@ -146,7 +146,7 @@ clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t 
 
 /* ---- to a file ------------------------------------------------------------------------------- */
 
-/* One of the caller's tensors: where its data begin in the file, and how many have come. */
+/* Range of a tensor's data in the file, and the number of bytes written so far. */
 typedef struct target {
   uint64_t at;
   size_t bytes, done;
@@ -157,13 +157,13 @@ struct clv_weights_writer {
   int fd;          /* -1: none */
   target *targets; /* [n] in the caller's order */
   size_t n;
-  uint64_t bytes; /* of the whole file */
+  uint64_t bytes; /* size of the complete file */
 };
 
 void clv_weights_writer_free(clv_weights_writer *w) {
   if (!w) return;
   clv_weights_closefd(&w->fd);
-  if (w->tmp) unlink(w->tmp); /* it is not to be trusted */
+  if (w->tmp) unlink(w->tmp); /* unfinished */
   free(w->targets);
   free(w->path);
   free(w->tmp);
@@ -250,7 +250,7 @@ clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint6
   clv_sha256 digest;
   for (size_t i = 0; i < w->n; i++)
     if (w->targets[i].done != w->targets[i].bytes)
-      return clv_fail(err, CLV_PRECONDITION, "%s: %zu of %zu bytes of tensor %zu have come",
+      return clv_fail(err, CLV_PRECONDITION, "%s: only %zu of %zu bytes of tensor %zu were written",
                       w->path, w->targets[i].done, w->targets[i].bytes, i);
   if (fsync(w->fd) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", w->tmp, strerror(errno));

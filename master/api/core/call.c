@@ -40,7 +40,8 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
                                  int64_t batch, cleave_error *error) {
   const clv_node *in = &m->graph->nodes[m->inputs[slot]];
   clv_shape want = in->shape;
-  if (want.rank) want.dim[0] = m->graph->joins && v->shape.rank ? v->shape.dim[0] : batch;
+  if (want.rank)
+    want.dim[0] = m->graph->has_per_input_batches && v->shape.rank ? v->shape.dim[0] : batch;
   if (v->dtype == in->dtype && clv_shape_equal(&want, &v->shape)) return CLEAVE_OK;
   char w[160], g[160];
   api_fail(error, CLV_INVALID,
@@ -108,7 +109,7 @@ static cleave_status check_batches(const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
   int64_t n[CLV_MAX_INPUTS] = {0};
   clv_err err;
-  if (!m->graph->joins) return CLEAVE_OK;
+  if (!m->graph->has_per_input_batches) return CLEAVE_OK;
   for (uint32_t i = 0; i < m->n_inputs; i++) n[i] = in[i]->shape.dim[0];
   if (clv_graph_set_batches(m->graph, n, &err) == CLV_OK) return CLEAVE_OK;
   (void)clv_err_prefix(&err, "module '%s'", m->name);
@@ -281,7 +282,8 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
-  if (v->shape.rank && !m->graph->joins) v->shape.dim[0] = batch_of(v->args, v->n_args);
+  if (v->shape.rank && !m->graph->has_per_input_batches)
+    v->shape.dim[0] = batch_of(v->args, v->n_args);
 }
 
 /* Does a backward get to a call on these inputs? */

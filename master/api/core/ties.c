@@ -83,9 +83,9 @@ static const clv_param *owner_of(const cleave_module *m, const clv_tie *t,
 static cleave_status find_owner(cleave_module *m, int i, const cleave_module_options *o,
                                 cleave_error *error) {
   const clv_tie *t = &m->params->ties[i];
-  for (size_t k = 0; k < o->n_ties && t->of < 0; k++)
+  for (size_t k = 0; k < o->n_ties && t->owner_index < 0; k++)
     if (strcmp(o->ties[k].weight, t->param.name) == 0) m->owners[i] = o->ties[k].of;
-  if (t->of >= 0) return CLEAVE_OK;
+  if (t->owner_index >= 0) return CLEAVE_OK;
   if (m->owners[i])
     return check_shape(m, &t->param, m->owners[i], owner_of(m, t, m->owners[i]), error);
   return api_fail(error, CLV_INVALID, "module '%s': '%s' is tied to layer '%s', which is not in it",
@@ -112,7 +112,7 @@ bool api_has_trainable_tie(const cleave_module *m) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
     const cleave_module *of = m->owners[i];
-    any |= api_requires_grad(of ? owner_of(m, t, of) : &m->params->list[t->of]);
+    any |= api_requires_grad(of ? owner_of(m, t, of) : &m->params->list[t->owner_index]);
   }
   return any;
 }

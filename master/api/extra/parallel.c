@@ -23,7 +23,7 @@ static void parallel_free(cleave_parallel *p) {
 static void free_attached(api_attachment *a) { parallel_free((cleave_parallel *)a); }
 
 static uint32_t parts_of(const cleave_parallel *p, const clv_division_segment *s) {
-  return s->spread ? p->division->n_parts : 1;
+  return s->is_sharded ? p->division->n_parts : 1;
 }
 
 /* ---- the parameters of a part ---------------------------------------------------------------- */
@@ -84,24 +84,24 @@ static clv_code take_weights(const cleave_parallel *p, const cleave_parallel_opt
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
                                  uint32_t stretch, uint32_t k, char *whole, cleave_error *error) {
   CLV_AUTO(part_weights_done) part_weights w = {0};
-  const clv_division_segment *s = &p->division->stretches[stretch];
+  const clv_division_segment *s = &p->division->segments[stretch];
   char name[CLEAVE_NAME + 1];
   clv_graph *copy;
-  snprintf(name, sizeof name, s->spread ? "%s.%u.%u" : "%s.%u", p->name, stretch, k);
+  snprintf(name, sizeof name, s->is_sharded ? "%s.%u.%u" : "%s.%u", p->name, stretch, k);
   TRY(take_weights(p, o, s->graph[k], k, whole, &w, &err));
   TRY(api_graph_copy(s->graph[k], &copy, &err));
   cleave_module_options m = {.size = sizeof m,
                              .name = name,
-                             .at = s->spread ? o->nodes[k] : o->at,
+                             .at = s->is_sharded ? o->nodes[k] : o->at,
                              .threads = o->threads,
                              .in_flight = o->in_flight,
-                             .seed = s->spread ? 0 : o->seed,
+                             .seed = s->is_sharded ? 0 : o->seed,
                              .weights = w.list,
                              .n_weights = (size_t)w.params->n,
                              .frozen = w.frozen,
                              .n_frozen = w.n_frozen};
-  PASS(api_module_new(p->runtime, &m, s->spread ? NULL : p->name, copy, &p->modules[p->n_modules],
-                      error));
+  PASS(api_module_new(p->runtime, &m, s->is_sharded ? NULL : p->name, copy,
+                      &p->modules[p->n_modules], error));
   p->n_modules++;
   return CLEAVE_OK;
 }
@@ -114,9 +114,9 @@ static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_opti
   PASS(api_derive_keys(p->runtime, p->name, o->seed, p->whole, error));
   TRY(clv_alloc(p->params->total_bytes, 1, &block, &err));
   clv_params_init(p->whole, p->params, block);
-  TRY(clv_alloc((size_t)d->n_stretches * d->n_parts, sizeof(cleave_module *), &p->modules, &err));
-  for (uint32_t i = 0; i < d->n_stretches; i++)
-    for (uint32_t k = 0; k < parts_of(p, &d->stretches[i]); k++)
+  TRY(clv_alloc((size_t)d->n_segments * d->n_parts, sizeof(cleave_module *), &p->modules, &err));
+  for (uint32_t i = 0; i < d->n_segments; i++)
+    for (uint32_t k = 0; k < parts_of(p, &d->segments[i]); k++)
       PASS(load_module(p, o, i, k, block, error));
   return CLEAVE_OK;
 }
@@ -210,7 +210,7 @@ static cleave_status go_through(cleave_parallel *p, const clv_division_segment *
   cleave_reference made[CLV_MAX_IN] = {0};
   uint32_t n = parts_of(p, s);
   const cleave_call_options o = {.size = sizeof o,
-                                 .send_to = s->spread ? cleave_module_node(modules[n]) : NULL};
+                                 .send_to = s->is_sharded ? cleave_module_node(modules[n]) : NULL};
   for (uint32_t k = 0; k < n; k++)
     PASS(cleave_call_with(p->runtime, f->context, modules[k], f->value, f->n, &o, &made[k], error));
   memcpy(f->value, made, sizeof made);
@@ -238,9 +238,9 @@ cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context conte
   PASS(api_parallel_check(runtime, parallel, error));
   flowing f = {.context = context, .value = {input}, .n = 1};
   cleave_module **at = parallel->modules;
-  for (uint32_t i = 0; i < parallel->division->n_stretches; i++) {
+  for (uint32_t i = 0; i < parallel->division->n_segments; i++) {
     flowing before = f;
-    PASS(go_through(parallel, &parallel->division->stretches[i], at, &f, error));
+    PASS(go_through(parallel, &parallel->division->segments[i], at, &f, error));
     if (i) PASS(let_go(parallel, &before, error));
     at += f.n;
   }

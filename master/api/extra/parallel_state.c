@@ -26,8 +26,8 @@ static clv_shape shape_of(const cleave_tensor *t) {
 
 /* Which part the module of that index is; 0 also where nothing is divided. */
 static uint32_t part_of(const cleave_parallel *p, uint32_t module) {
-  for (uint32_t i = 0; i < p->division->n_stretches; i++) {
-    uint32_t n = p->division->stretches[i].spread ? p->division->n_parts : 1;
+  for (uint32_t i = 0; i < p->division->n_segments; i++) {
+    uint32_t n = p->division->segments[i].is_sharded ? p->division->n_parts : 1;
     if (module < n) return module;
     module -= n;
   }

@@ -293,7 +293,7 @@ def common_mistakes_get_a_specific_hint():
     refused("one-file", BODY.replace("train: [x.npy, y.npy]", "train: x.npy"), 3, "must be a list .*, such as \\[train-images")
     refused("root", BODY.replace("root: data", "root: gone"), 7,
             r"root\.yaml:\d+:\d+: data\.root: \S+/gone is not a folder \(No such file or directory\): give the folder")
-    refused("untrained", BODY, 8, r"run folder \S+ is not there: train first", command="eval")
+    refused("untrained", BODY, 8, r"run folder \S+ does not exist: train first", command="eval")
     refused("units", BODY.replace("out: 8", "units: 8"), 3, "linear has no attribute 'units'; it takes out, bias")
     refused("no-test", BODY.replace(", test: [tx.npy, y.npy]", ""), 3, r"data\.test is missing: .*data\.test: \[x\.npy, y\.npy\]", command="eval")
 

@@ -127,7 +127,7 @@ def trials_and_cut_suggestions_accept_several_inputs():
 @suite.test
 def mistakes_are_refused_with_their_position():
     for change, says in (
-            (("from: [ids]", "from: [idz]"), r"no earlier layer is called 'idz', did you mean 'ids'\?"),
+            (("from: [ids]", "from: [idz]"), r"no earlier layer has the name 'idz', did you mean 'ids'\?"),
             ((", raw_input_leaves: true", ""),
              r"worker 'w1' is sent the records: layers of stage 's1' read 'extra'; read it at master"),
             (("[q, k, v, lengths]", "[q, k, v, extra]"), r"attention.*lengths")):

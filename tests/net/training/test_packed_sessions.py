@@ -134,7 +134,7 @@ def layers_without_packing_support_are_named():
               "{op: attention, from: [e, e, e, lengths], heads: 2}, {op: %s}, {op: linear, out: 3}]}\n")
     text = body(model="gpt2")
     start, stop = text.index("model:"), text.index("loss:")
-    for op, says in (("mean, dim: 1", "layer 2: mean takes no packed sequences: it does not tell one sequence from the next"),
+    for op, says in (("mean, dim: 1", "layer 2: mean takes no packed sequences: it cannot separate one sequence from the next"),
                      ("lstm, out: 4", "layer 2: lstm takes no packed sequences"), ("flatten", "layer 2: flatten takes no packed sequences"),
                      ("conv1d, out: 4, kernel: 3", "layer 2: conv1d takes no packed sequences")):
         done = master("check", cluster.session("named", text[:start] + layers % ("", op) + text[stop:]), cwd=cluster.dir)

@@ -148,7 +148,7 @@ def listed_layers_can_be_tied():
     u = listed([("master", "words"), ("w1", "middle..2"), ("master", "back")])
     assert cluster.trained("list-u", u, STEPS)[:2] == (one, log)
     for to, says in (("middle", r"tied: layer back has a weight \[30, 8\], and is tied to 'middle', which has \[8, 8\]"),
-                     ("nobody", r"tied: layer back is tied to 'nobody', and no layer is called so")):
+                     ("nobody", r"tied: layer back is tied to 'nobody', but no layer has that name")):
         done = master("check", cluster.session("list", listed([("master", "0..3")], LISTED.replace("tied: words", f"tied: {to}"))), cwd=cluster.dir)
         assert done.returncode == 3 and re.search(r"list\.yaml:\d+:\d+: " + says, done.stderr), done.stderr
 

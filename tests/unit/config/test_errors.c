@@ -325,7 +325,7 @@ static void unknown_workers_and_bad_privacy_are_refused(void **state) {
       "leave the master: put it at master, or set privacy.raw_input_leaves: true");
   refused_edit("loss: {kind: cross_entropy}", "loss: {kind: nll, label_smoothing: 0.1}",
                "/etc/cleave/s.yaml:14:1: loss.weight, loss.ignore_index and loss.label_smoothing "
-               "go with cross_entropy");
+               "need cross_entropy");
   refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, ignore_index: 0.5}",
                "/etc/cleave/s.yaml:14:43: 'loss.ignore_index' must be a whole number");
   refused_edit("loss: {kind: cross_entropy}", "loss: {kind: cross_entropy, weight: [0, 0]}",
@@ -491,17 +491,18 @@ static void conflicting_optimiser_options_are_refused(void **state) {
                "/etc/cleave/s.yaml:14:20: 'pipeline.window' must be auto, textbook or a whole "
                "number from 1 to 4096, got '0'");
   refused_edit("loss:", "pipeline: {schedule: custom}\nloss:",
-               "/etc/cleave/s.yaml:14:1: pipeline.file belongs to schedule: custom, and is what it "
-               "needs");
+               "/etc/cleave/s.yaml:14:1: pipeline.file and schedule: custom need each other");
   refused_edit("loss:", "pipeline: {schedule: pipedream, micro_batches: 2}\nloss:",
                "/etc/cleave/s.yaml:14:1: pipedream takes a step after each batch: micro_batches is "
                "1 (pipedream-2bw takes one after each micro_batches of them)");
-  refused_edit("loss:", "pipeline: {schedule: pipedream, micro_batches: auto}\nloss:",
-               "/etc/cleave/s.yaml:14:1: micro_batches: auto does not go with schedule: pipedream, "
-               "whose number of them is part of what it computes: give a number");
-  refused_edit("loss:", "pipeline: {schedule: custom, file: a, micro_batches: auto}\nloss:",
-               "/etc/cleave/s.yaml:14:1: micro_batches: auto does not go with schedule: custom, "
-               "whose number of them is part of what it computes: give a number");
+  refused_edit(
+      "loss:", "pipeline: {schedule: pipedream, micro_batches: auto}\nloss:",
+      "/etc/cleave/s.yaml:14:1: micro_batches: auto is not possible with schedule: pipedream, "
+      "whose results depend on the number: give a number");
+  refused_edit(
+      "loss:", "pipeline: {schedule: custom, file: a, micro_batches: auto}\nloss:",
+      "/etc/cleave/s.yaml:14:1: micro_batches: auto is not possible with schedule: custom, "
+      "whose results depend on the number: give a number");
   refused_edit("format: idx,", "format: idx, normalize: {mean: [0.5]},",
                "/etc/cleave/s.yaml:6:21: data.normalize has 1 means and 0 standard deviations");
   refused_edit(

@@ -125,7 +125,7 @@ static clv_module_plan *call(clv_module *m, int64_t rows, clv_call **ret) {
   clv_module_plan *plan;
   clv_call *c;
   clv_err err;
-  const int64_t batch[CLV_MAX_INPUTS] = {rows, m->graph->joins ? 1 : rows};
+  const int64_t batch[CLV_MAX_INPUTS] = {rows, m->graph->has_per_input_batches ? 1 : rows};
   assert_ok(clv_module_plan_for(m, batch, true, 1, &plan, &err));
   assert_ok(clv_module_call_get(m, plan, &c, &err));
   if (ret)

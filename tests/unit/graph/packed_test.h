@@ -180,7 +180,7 @@ static inline void compare(const batch *b, family of, end last, int64_t more,
 
 /* As a node has it, which knows the rows of its inputs alone. */
 static inline clv_graph *as_loaded(clv_graph *g, const int64_t batches[CLV_MAX_INPUTS]) {
-  for (int i = 0; i < g->n_nodes; i++) g->nodes[i].places = 0;
+  for (int i = 0; i < g->n_nodes; i++) g->nodes[i].max_positions = 0;
   assert_ok(clv_graph_set_batches(g, batches, err));
   return g;
 }
@@ -192,7 +192,7 @@ static inline void cut_behind(const batch *s, const clv_graph *g, uint32_t layer
   clv_graph *first, *second;
   assert_ok(clv_graph_slice(g, 0, layer, &first, err));
   assert_ok(clv_graph_slice(g, layer + 1, layers - 1, &second, err));
-  assert_int_equal(first->nodes[first->output].places, s->steps);
+  assert_int_equal(first->nodes[first->output].max_positions, s->steps);
   rig a = rig_new(as_loaded(first, batches), o), b = rig_new(as_loaded(second, batches), o);
   clv_call *call;
   for (int i = 0; i < a.n_in; i++) memcpy(a.in[i], whole->in[i], a.in_bytes[i]);

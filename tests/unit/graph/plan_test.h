@@ -122,7 +122,7 @@ static inline void lend(rig *r, char **ret_block, char **ret_grads) {
   assert_ok(clv_backend_take(b, r->params->gradient_bytes, ret_grads, err));
   assert_ok(clv_backend_put(b, *ret_block, r->block, r->params->total_bytes, err));
   assert_ok(clv_backend_put(b, *ret_grads, r->grads, r->params->gradient_bytes, err));
-  r->plan->fresh = false;
+  r->plan->is_cache_current = false;
 }
 
 static inline void take_back(rig *r, char *block, char *grads) {

@@ -50,21 +50,21 @@ static void column_then_row_layers_form_one_parallel_span(void **state) {
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 4, &d, err));
-  assert_int_equal(d->n_stretches, 2);
-  assert_true(d->stretches[0].spread);
+  assert_int_equal(d->n_segments, 2);
+  assert_true(d->segments[0].is_sharded);
   for (int k = 0; k < 4; k++) {
-    const clv_graph *part = d->stretches[0].graph[k];
+    const clv_graph *part = d->segments[0].graph[k];
     assert_ops(part, "linear relu linear");
     assert_param(part, "0.weight", CLV_SHAPE(2, 6));
     assert_param(part, "0.bias", CLV_SHAPE(2));
     assert_param(part, "2.weight", CLV_SHAPE(3, 2));
     assert_int_equal(has_param(part, "2.bias"), k == 0); /* added once */
   }
-  assert_false(d->stretches[1].spread);
-  assert_ops(d->stretches[1].graph[0], "add add add softmax");
-  assert_null(d->stretches[1].graph[1]);
+  assert_false(d->segments[1].is_sharded);
+  assert_ops(d->segments[1].graph[0], "add add add softmax");
+  assert_null(d->segments[1].graph[1]);
   const clv_node *sums =
-      d->stretches[1].graph[0]->nodes; /* inputs 0..3, in the order of the parts */
+      d->segments[1].graph[0]->nodes; /* inputs 0..3, in the order of the parts */
   assert_int_equal(sums[4].in[0], 0);
   for (int i = 0; i < 3; i++) assert_int_equal(sums[4 + i].in[1], 1 + i);
   assert_int_equal(sums[5].in[0], 4);
@@ -76,10 +76,10 @@ static void column_parallel_outputs_are_concatenated(void **state) {
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, 0, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
-  assert_int_equal(d->n_stretches, 2);
-  assert_ops(d->stretches[0].graph[1], "linear relu");
-  assert_ops(d->stretches[1].graph[0], "concat linear softmax");
-  assert_param(d->stretches[1].graph[0], "2.weight", CLV_SHAPE(3, 8));
+  assert_int_equal(d->n_segments, 2);
+  assert_ops(d->segments[0].graph[1], "linear relu");
+  assert_ops(d->segments[1].graph[0], "concat linear softmax");
+  assert_param(d->segments[1].graph[0], "2.weight", CLV_SHAPE(3, 8));
 }
 
 static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
@@ -88,12 +88,12 @@ static void row_parallel_parts_slice_the_input_and_are_added(void **state) {
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, 0, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
-  assert_int_equal(d->n_stretches, 3);
-  assert_ops(d->stretches[0].graph[0], "linear relu");
-  assert_ops(d->stretches[1].graph[1], "slice linear");
-  assert_int_equal(d->stretches[1].graph[1]->nodes[1].attrs.start, 4);
-  assert_int_equal(d->stretches[1].graph[1]->nodes[1].attrs.stop, 8);
-  assert_ops(d->stretches[2].graph[0], "add softmax");
+  assert_int_equal(d->n_segments, 3);
+  assert_ops(d->segments[0].graph[0], "linear relu");
+  assert_ops(d->segments[1].graph[1], "slice linear");
+  assert_int_equal(d->segments[1].graph[1]->nodes[1].attrs.start, 4);
+  assert_int_equal(d->segments[1].graph[1]->nodes[1].attrs.stop, 8);
+  assert_ops(d->segments[2].graph[0], "add softmax");
 }
 
 /* A node's key tells the first values of its layer: glue gets none of a model's. */
@@ -103,7 +103,7 @@ static void joining_nodes_have_no_layer_number_of_the_model(void **state) {
   CLV_AUTO(clv_division_freep) clv_division *d = NULL;
   const clv_parallel how[LAYERS] = {0, CLV_PARALLEL_COLUMNS, 0, CLV_PARALLEL_ROWS, 0};
   assert_ok(clv_divide_chain(g, how, 2, &d, err));
-  const clv_graph *join = d->stretches[1].graph[0];
+  const clv_graph *join = d->segments[1].graph[0];
   for (int i = 0; i < join->n_nodes; i++)
     if (join->nodes[i].op == CLV_OP_ADD) assert_true(join->nodes[i].layer > 1000);
 }
@@ -120,8 +120,8 @@ static void indivisible_layers_are_refused(void **state) {
                "'2' has 3 outputs, which 2 parts do not divide");
   assert_fails(clv_divide_chain(g, rows, 4, &d, err), CLV_INVALID,
                "'0' has 6 inputs, which 4 parts do not divide");
-  assert_fails(clv_divide_chain(g, rows, 1, &d, err), CLV_INVALID, "1 parts; 2 to 8");
-  assert_fails(clv_divide_chain(g, rows, 9, &d, err), CLV_INVALID, "9 parts; 2 to 8");
+  assert_fails(clv_divide_chain(g, rows, 1, &d, err), CLV_INVALID, "into 2 to 8 parts, not 1");
+  assert_fails(clv_divide_chain(g, rows, 9, &d, err), CLV_INVALID, "into 2 to 8 parts, not 9");
   assert_null(d);
 }
 

@@ -17,9 +17,9 @@ static void duplicate_names_and_bad_links_are_refused(void **state) {
   assert_ok(clv_graph_add(g, CLV_OP_LINEAR, &out, "", 12, &in, 1, &y, err));
   assert_string_equal(g->nodes[y].name, "12");
   assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, "12", 13, &in, 1, &y, err), CLV_EXISTS,
-               "two nodes are called '12'");
+               "two nodes have the name '12'");
   assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, "a/b", 13, &in, 1, &y, err), CLV_INVALID,
-               "'a/b' is not");
+               "'a/b' has another character");
   memset(longest, 'n', sizeof longest - 1);
   longest[sizeof longest - 1] = 0;
   assert_fails(clv_graph_add(g, CLV_OP_LINEAR, &out, longest, 13, &in, 1, &y, err), CLV_INVALID,
@@ -90,9 +90,9 @@ static void joined_batches_keep_their_extents(void **state) {
   clv_graph *g = new_graph(CLV_F32, two, &in[0]);
   assert_ok(clv_graph_add_input(g, "b", CLV_F32, &five, &in[1], err));
   assert_ok(clv_graph_add_input(g, "c", CLV_F32, &seven, &in[2], err));
-  assert_false(g->joins);
+  assert_false(g->has_per_input_batches);
   assert_ok(clv_graph_add(g, CLV_OP_CONCAT, &a, NULL, 0, in, 2, &both, err));
-  assert_true(g->joins);
+  assert_true(g->has_per_input_batches);
   assert_ok(clv_graph_add(g, CLV_OP_ADD, &none, NULL, 1, (int[]){both, in[2]}, 2, &sum, err));
   assert_int_equal(extent(g, sum), 7);
   assert_ok(clv_graph_set_batches(g, kept, err));
@@ -125,8 +125,8 @@ static void slice_keeps_nodes_and_shapes(void **state) {
       assert_int_equal(part->output, part->n_nodes - 1);
       clv_graph_free(part);
     }
-  assert_fails(clv_graph_slice(g, 11, 20, &part, err), CLV_INVALID, "no layer in 11..20");
-  assert_fails(clv_graph_slice(g, 5, 3, &part, err), CLV_INVALID, "no layer in 5..3");
+  assert_fails(clv_graph_slice(g, 11, 20, &part, err), CLV_INVALID, "no layer from 11 to 20");
+  assert_fails(clv_graph_slice(g, 5, 3, &part, err), CLV_INVALID, "no layer from 5 to 3");
   clv_graph_free(g);
 }
 

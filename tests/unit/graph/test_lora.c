@@ -208,7 +208,7 @@ static void slice_keeps_adapters_of_its_layers(void **state) {
   assert_int_equal(part->n_nodes, 6);
   assert_string_equal(part->nodes[part->output].name, "dense.lora_sum");
   assert_fails(clv_graph_lora(g, 1, 3, &l, &none, err), CLV_NOT_FOUND,
-               "no layer here is called 'query'; the linear ones are key, dense");
+               "no layer here has the name 'query'; the linear ones are key, dense");
   clv_graph_free(part);
   clv_graph_free(with);
   clv_graph_free(g);

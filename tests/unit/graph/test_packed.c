@@ -31,10 +31,10 @@ static void packed_row_count_follows_the_batch(void **state) {
   (void)state;
   uint32_t layers;
   clv_graph *g = padded_graph(&wide, BERT, LAST, &layers), *p = packed_graph(g, wide.rows);
-  assert_true(p->joins);
-  assert_int_equal(p->nodes[0].places, S);
-  assert_int_equal(p->nodes[1].places, 0);
-  assert_int_equal(p->nodes[p->output].places, 0);
+  assert_true(p->has_per_input_batches);
+  assert_int_equal(p->nodes[0].max_positions, S);
+  assert_int_equal(p->nodes[1].max_positions, 0);
+  assert_int_equal(p->nodes[p->output].max_positions, 0);
   assert_ok(clv_graph_set_batch(p, 3, err));
   assert_int_equal(p->nodes[0].shape.dim[0], 3 * S);
   assert_int_equal(p->nodes[1].shape.dim[0], 3);
@@ -56,7 +56,7 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
   } all[] = {
       {CLV_OP_LSTM,
        {{.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {F}}},
-       "layer 7: lstm takes no packed sequences: it does not tell one sequence from the next"},
+       "layer 7: lstm takes no packed sequences: it cannot separate one sequence from the next"},
       {CLV_OP_MEAN, {{.key = CLV_ATTR_DIM, .n_ints = 1, .ints = {1}}}, "mean takes no packed"},
       {CLV_OP_CONV_TRANSPOSE1D,
        {{.key = CLV_ATTR_OUT, .n_ints = 1, .ints = {3}},
@@ -70,13 +70,13 @@ static void ops_that_mix_sequences_refuse_packing(void **state) {
       {CLV_OP_SLICE,
        {{.key = CLV_ATTR_DIM, .n_ints = 1, .ints = {1}},
         {.key = CLV_ATTR_START, .n_ints = 1, .ints = {1}}},
-       "slice takes no packed sequences: it would go along their places"},
+       "slice takes no packed sequences: it would work along their positions"},
       {CLV_OP_LAYERNORM,
        {{.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {S, F}}},
-       "layernorm takes no packed sequences: it would go along their places"},
+       "layernorm takes no packed sequences: it would work along their positions"},
       {CLV_OP_RESHAPE,
        {{.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {F, S}}},
-       "reshape takes no packed sequences: it would move their places"},
+       "reshape takes no packed sequences: it would move their positions"},
   };
   clv_attr_value heads = int_attr(CLV_ATTR_HEADS, 3);
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
@@ -126,7 +126,7 @@ static void packing_without_lengths_is_refused(void **state) {
   assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID, "no layer reads the lengths of sequences");
   join(g, CLV_OP_ATTENTION, 4, (int[]){x, x, x, at}, 4, &heads, 1);
   assert_fails(clv_graph_pack(g, &p, err), CLV_INVALID,
-               "layer 3: attention takes no packed sequences: it reads none of their lengths");
+               "layer 3: attention takes no packed sequences: it does not read their lengths");
   clv_graph_free(g);
 }
 

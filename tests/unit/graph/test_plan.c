@@ -44,7 +44,7 @@ static double difference(rig *r, clv_call *c, double *at) {
   const double h = 1e-5;
   double kept = *at, up, down;
   *at = kept + h;
-  r->plan->fresh = false;
+  r->plan->is_cache_current = false;
   up = loss_of(r, c);
   *at = kept - h;
   down = loss_of(r, c);
@@ -399,7 +399,7 @@ static void transient_weights_give_the_same_bits(void **state) {
       float *w = (float *)(void *)(made.block + clv_params_find(made.params, "3.weight")->offset);
       *w *= 2;
       memcpy(stay.block, made.block, stay.params->total_bytes);
-      stay.plan->fresh = false;
+      stay.plan->is_cache_current = false;
     }
     assert_true(clv_plan_get_info(stay.plan)->cache_bytes > 0);
     assert_int_equal(clv_plan_get_info(made.plan)->cache_bytes, 0);

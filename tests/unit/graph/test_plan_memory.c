@@ -226,8 +226,9 @@ static void phases_out_of_order_are_refused(void **state) {
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "has no forward");
   forward(&r, c);
   assert_fails(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err), CLV_PRECONDITION,
-               "backward_weight after backward_input");
-  assert_fails(BACK(r, c, nowhere), CLV_INVALID, "gradient of input 'input' has nowhere to go");
+               "backward_weight must follow a backward_input");
+  assert_fails(BACK(r, c, nowhere), CLV_INVALID,
+               "no buffer is given for the gradient of input 'input'");
   assert_ok(BACK(r, c, r.din));
   assert_fails(BACK(r, c, r.din), CLV_PRECONDITION, "is after backward_input");
   assert_ok(clv_plan_backward_weight(r.plan, c, r.block, r.grads, false, err));

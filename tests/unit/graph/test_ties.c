@@ -95,8 +95,8 @@ static void tie_across_two_modules_gives_the_bits_of_one(void **state) {
   rig one = rig_new(front, &(rig_options){.backend = clv_backend_cpu()});
   CLV_AUTO(clv_params_freep) clv_params *p = NULL;
   assert_ok(clv_params_of(head, &p, err));
-  assert_int_equal(p->ties[0].of, -1);
-  p->ties[0].param.elsewhere = one.block + table_of(&one)->offset;
+  assert_int_equal(p->ties[0].owner_index, -1);
+  p->ties[0].param.owner_data = one.block + table_of(&one)->offset;
   clv_plan_options o = {.backend = clv_backend_cpu(),
                         .dtype = CLV_F32,
                         .batch = N,
@@ -137,16 +137,17 @@ static void invalid_ties_are_refused(void **state) {
   int tanh = 3, square = 2, head = 4;
   (void)state;
   assert_fails(clv_graph_tie(g, tanh, "0", false, err), CLV_INVALID,
-               "layer 2 (tanh) has no parameter to be tied");
+               "layer 2 (tanh) has no trainable parameter that could be tied");
   assert_fails(clv_graph_tie(g, square, "2", false, err), CLV_INVALID,
-               "layer 2 (tanh) has no parameter to be tied");
+               "layer 2 (tanh) has no trainable parameter that could be tied");
   assert_fails(clv_graph_tie(g, square, "0", false, err), CLV_INVALID,
                "layer 1 has a weight [6, 6], and is tied to '0', which has [5, 6]");
   assert_fails(clv_graph_tie(g, square, "1", false, err), CLV_INVALID, "which is itself");
   assert_fails(clv_graph_tie(g, square, "3", false, err), CLV_INVALID, "which is tied to 0");
-  assert_fails(clv_graph_tie(g, square, "far", false, err), CLV_INVALID, "no layer is called so");
+  assert_fails(clv_graph_tie(g, square, "far", false, err), CLV_INVALID, "no layer has that name");
   assert_fails(clv_graph_tie(g, head, "", true, err), CLV_INVALID, "a name has 1 to 63 characters");
-  assert_fails(clv_graph_tie(g, 1, "4", true, err), CLV_INVALID, "layer 0 is tied, and layer 3");
+  assert_fails(clv_graph_tie(g, 1, "4", true, err), CLV_INVALID,
+               "layer 0 is to be tied, but layer 3");
 }
 
 int main(void) {

@@ -59,7 +59,7 @@ static void wait_computes_values_and_gradients_in_f32(void **state) {
 
 static double objective(rig *r, clv_call *c) {
   double sum = 0;
-  r->plan->fresh = false;
+  r->plan->is_cache_current = false;
   forward(r, c);
   for (int i = 0; i < 15; i++)
     sum += ((double *)(void *)r->out)[i] * ((double *)(void *)r->dout)[i];

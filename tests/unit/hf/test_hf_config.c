@@ -193,8 +193,9 @@ static void unsupported_config_values_are_refused_by_name(void **state) {
       {gpt2, "\"scale_attn_weights\": false", "scale_attn_weights is false"},
       {"{\"model_type\": \"t5\"", "",
        "f/config.json:1:16: model_type 't5' is not known; there are"},
-      {"{\"hidden_size\": 3", "", "f/config.json: there is no model_type"},
-      {"{\"model_type\": \"bert\"", "", "f/config.json: there is no vocab_size, which a bert has"},
+      {"{\"hidden_size\": 3", "", "f/config.json: the key model_type is missing"},
+      {"{\"model_type\": \"bert\"", "",
+       "f/config.json: the key vocab_size is missing, which a bert needs"},
       {"[1", "", "f/config.json:1:1: an object is expected"},
   };
   (void)state;

@@ -234,7 +234,7 @@ static void tied_head_shares_the_token_embedding(void **state) {
     snprintf(weight, sizeof weight, "%s.weight", of[i].decoder);
     assert_int_equal(p->n_ties, 1);
     assert_string_equal(p->ties[0].param.name, weight);
-    assert_string_equal(p->list[p->ties[0].of].name, of[i].table);
+    assert_string_equal(p->list[p->ties[0].owner_index].name, of[i].table);
     assert_null(clv_params_find(p, weight));
     snprintf(weight, sizeof weight, "%s.bias", of[i].decoder);
     assert_int_equal(clv_params_find(p, weight) != NULL, of[i].head == CLV_HF_MASKED);

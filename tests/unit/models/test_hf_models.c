@@ -82,7 +82,7 @@ static void model_errors_name_session_line_or_config_file(void **state) {
   assert_refused(session("llama", "head: token, labels: 0", all, 1), &ids,
                  "/s.yaml:7:", "labels is a whole number from 1");
   assert_refused(session("llama", "head: token, classes: 2", all, 1), &ids,
-                 "/s.yaml:7:", "a model by hf has no 'classes', only labels");
+                 "/s.yaml:7:", "a model by hf has no key 'classes', only labels");
   assert_refused(session("nothing", "head: token", all, 1), &ids,
                  "/s.yaml:7:13: model.hf: ", "nothing/config.json");
 }

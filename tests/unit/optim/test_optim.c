@@ -302,9 +302,9 @@ static void test_invalid_groups_are_refused(void **state) {
   clv_optim_config many[CLV_OPTIM_MAX_GROUPS + 1];
   (void)state;
   for (size_t i = 0; i < CLV_COUNT(many); i++) many[i] = plain;
-  groups_refused(many, 0, 0, "0 groups");
-  groups_refused(many, CLV_COUNT(many), 0, "17 groups");
-  groups_refused(many, 2, 2, "group 2 of 2");
+  groups_refused(many, 0, 0, "groups, not 0");
+  groups_refused(many, CLV_COUNT(many), 0, "groups, not 17");
+  groups_refused(many, 2, 2, "in group 2, but there are 2 groups");
   many[1] = (clv_optim_config){.kind = CLV_OPTIM_ADAM, .lr = 0.1};
   groups_refused(many, 2, 0, "group 1 is of kind 1, group 0 of kind 0");
   many[1] = plain, many[1].momentum = 2;
@@ -359,7 +359,7 @@ static void test_invalid_spans_are_refused(void **state) {
     clv_err err;
     assert_int_equal(clv_optim_new(&c, 1, 64, &wrong[i], 1, &formulas, &o, &err), CLV_INVALID);
     assert_null(o);
-    assert_non_null(strstr(err.text, "of a block of 64"));
+    assert_non_null(strstr(err.text, "outside its block of 64 bytes"));
   }
   clv_optim_span whole = {0, 16, 0};
   clv_optim_free(make(&c, 64, &whole, 1));

@@ -100,7 +100,7 @@ static void invalid_lora_options_are_refused(void **state) {
   (void)state;
   static const bad_row bad[] = {
       {"lora: {targets: [qurey]}",
-       "12:112: stage 'm': lora.targets: no layer here is called 'qurey', "
+       "12:112: stage 'm': lora.targets: no layer here has the name 'qurey', "
        "did you mean 'query'?"},
       {"lora: {targets: [classifier]}", "the linear ones are query, key"},
       {"lora: {targets: [query], train: [kay]}",

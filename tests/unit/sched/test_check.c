@@ -111,7 +111,7 @@ static const struct {
      "the gradient of micro-batch 0 of stage 1 has to come first"},
     {"schedule custom stages 2 ranks 1 micro-batches 1 first-backward 1\nstage 0 rank 0\n"
      "stage 1 rank 0\nrank 0: F0@0 F0@1 B0@1 B0@0\n",
-     "(B0 of stage 0): the stage has forwards alone"},
+     "(B0 of stage 0): the stage has only forwards"},
     {LOCAL("pipedream", "2", "0") "rank 0: F0@0 F1@0 B0@0 B1@0\n",
      "(B1 of stage 0): belongs to step 1, and S0 has to come first"},
     {LOCAL("pipedream", "2", "0") "rank 0: F0@0 S0@0\n", "0 of its 1 gradients are there"},

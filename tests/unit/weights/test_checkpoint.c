@@ -188,7 +188,7 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   clv_checkpoint *none = NULL;
   clv_err err;
   assert_int_equal(clv_checkpoint_load_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
-  assert_says(&err, "unfinished is not there: train first");
+  assert_says(&err, "unfinished does not exist: train first");
   assert_ok(clv_mkdirs(run, &err), &err);
   assert_int_equal(clv_checkpoint_load_latest(run, &none, NULL, &err), CLV_NOT_FOUND);
   assert_says(&err, "no usable checkpoint: train first");

@@ -65,7 +65,7 @@ static void invalid_parts_are_refused_and_keep_the_old_file(void **state) {
   put_refused(f, 1, 20, SIZE_MAX);
   assert_ok(clv_weights_put(f, 0, 0, m, 3, &err), &err);
   assert_int_equal(clv_weights_finish(f, NULL, NULL, &err), CLV_PRECONDITION);
-  assert_says(&err, "20 of 24 bytes of tensor 1 have come");
+  assert_says(&err, "only 20 of 24 bytes of tensor 1 were written");
   assert_int_equal(access(at("kept.tmp"), F_OK), 0);
   clv_weights_writer_free(f);
   assert_int_equal(access(at("kept.tmp"), F_OK), -1);

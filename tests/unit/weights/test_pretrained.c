@@ -245,9 +245,9 @@ static void index_unlike_its_files_is_refused(void **state) {
   (void)state;
   static const char *const says[][2] = {
       {"{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\"}}",
-       "has tensor 'cls.x', which the index has not"},
+       "has tensor 'cls.x', which the index does not list"},
       {"{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\",\"cls.x\":\"2.safetensors\"}}",
-       "has tensor 'cls.x', which the index has not, or in another file"},
+       "has tensor 'cls.x', which the index does not list for this file"},
       {"{\"weight_map\":{\"bert.a.weight\":\"1.safetensors\",\"cls.x\":\"1.safetensors\","
        "\"cls.y\":\"1.safetensors\"}}",
        "has no tensor 'cls.y'"},
