@@ -18,7 +18,7 @@ of("common/net/rpc/credentials.c", "tests/unit/rpc/test_identity",
    a_peer_is_whom_grpc_names=("static grpc_auth_property_iterator identities(", "grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME)",
                               "grpc_auth_context_peer_identity(context)"))
 of("common/net/rpc/peers.c", "tests/unit/rpc/test_identity",
-   wasted_calls_are_free=("static rpc_refusal waste(", "entry->wasted++;", "return RPC_REPLY;"))
+   wasted_calls_are_free=("static rpc_refusal count_wasted_call(", "entry->wasted++;", "return RPC_REPLY;"))
 of("worker/accept_guard.c", "tests/unit/rpc/test_accept_guard", grpc_accepts_by_itself=("", '__asm__("accept4")', '__asm__("other_accept4")'))
 of("worker/read_guard.c", "tests/unit/rpc/test_read_guard", grpc_reads_by_itself=("", '__asm__("SSL_read")', '__asm__("other_SSL_read")'))
 of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
@@ -66,7 +66,7 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
    any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
 
 # ---- links and the engine ------------------------------------------------------------------------
-of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void settle(", "memcpy(", "return;"))
+of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_received(", "memcpy(", "return;"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.first) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return NOW;", ""),
@@ -88,7 +88,7 @@ of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
    an_end_does_not_wait_for_work=("", "while (b->n_out || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);", ""))
 of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
-   who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->refused", "queued = 0;"),
+   who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->is_over_quota", "queued = 0;"),
    calls_that_wait_hold_up_no_end=first("", "if (e->counts.calls_waiting) return false;", "return c != NULL;"),
    steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.final) return false;", ""))
 

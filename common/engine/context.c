@@ -133,7 +133,7 @@ clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64
   v->at = &c->values;
   if (v->next) v->next->at = &v->next;
   c->values = v;
-  __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
+  __atomic_store_n(&e->counts.values, e->values.n_used, __ATOMIC_RELAXED);
   *ret = v;
   return CLV_OK;
 }
@@ -145,7 +145,7 @@ void clv_value_unlink(clv_contexts *e, clv_value *v) {
   *v->at = v->next;
   if (v->next) v->next->at = v->at;
   clv_slab_recycle(&e->values, v);
-  __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
+  __atomic_store_n(&e->counts.values, e->values.n_used, __ATOMIC_RELAXED);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -250,7 +250,8 @@ static void size_slabs(clv_contexts *e) {
   e->gradients =
       clv_slab_of(sizeof(clv_module_gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
   e->errors = clv_slab_of(sizeof(clv_shared_err), MAX_CONTEXT_ITEMS, "errors");
-  e->errors.block = 4; /* room to say what used the quota up, when little else is left */
+  e->errors.records_per_block =
+      4; /* room to say what used the quota up, when little else is left */
   e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting changes of parameters");
   e->entries =
       clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "places of changes of parameters");

@@ -161,7 +161,7 @@ clv_code clv_on_call_announcement(clv_contexts *e, clv_context *ctx, clv_packet 
 /* Its arguments; the first that is wrong fails it. */
 static clv_code take_args(clv_contexts *e, clv_context_call *c, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
+  if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   CLV_TRY(check_call(c, f, err));
   c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in; i++) {
@@ -174,8 +174,8 @@ static clv_code take_args(clv_contexts *e, clv_context_call *c, const clv_packet
 /* The record of a CALL that is whole now: the one that its head has made, or a new one. */
 static clv_code whole_call(clv_contexts *e, clv_context *ctx, const clv_packet *p,
                            clv_context_call **ret, clv_err *err) {
-  *ret = p->headed ? call_on_its_way(e, ctx, &p->frame) : NULL;
-  ctx->calls_seen += !p->headed;
+  *ret = p->was_announced ? call_on_its_way(e, ctx, &p->frame) : NULL;
+  ctx->calls_seen += !p->was_announced;
   if (*ret) {
     clv_call_end_announcement(*ret);
     clv_call_on_event(e, *ret, CALL_TENSORS_RECEIVED);

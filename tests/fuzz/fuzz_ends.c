@@ -437,8 +437,9 @@ static void check_nothing_is_left(play *p) {
   NEVER(e->n_open || e->n_work || e->ready || e->due || e->waiting_changes || e->held.first);
   NEVER(e->counts.calls_waiting);
   for (size_t i = 0; i < CLV_COUNT(empty); i++) {
-    if (empty[i]->used) fprintf(stderr, "%u %s are left\n", empty[i]->used, empty[i]->what);
-    NEVER(empty[i]->used);
+    if (empty[i]->n_used)
+      fprintf(stderr, "%u %s are left\n", empty[i]->n_used, empty[i]->record_name);
+    NEVER(empty[i]->n_used);
   }
 }
 

@@ -96,8 +96,8 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
   r->sent_bytes += c.peer_received_bytes;
   r->sending_ns += c.peer_receiving_ns;
   r->measured_ns = CLV_MAX(r->measured_ns, c.peer_measured_ns);
-  r->awaits += c.awaits;
-  r->awaited_ns += c.awaited_ns;
+  r->awaits += c.n_node_waits;
+  r->awaited_ns += c.node_wait_ns;
   s->bytes_in += c.bytes_in;
   s->bytes_out += c.bytes_out;
   clv_link_ping_async(h->link);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads that run unary handlers and deferred sends, so that a slow one never holds up a queue
- * thread.
- */
+ * Thread pool: runs unary handlers and deferred sends, so that a slow one never blocks a queue
+ * thread. */
 #include "common/net/rpc/rpc_int.h"
 
 static clv_rpc_job *take(rpc_pool *pool) {

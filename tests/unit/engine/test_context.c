@@ -223,7 +223,7 @@ static bool random_head(fixture *f, clv_packet *p, uint64_t *seed) {
   assert_ok(clv_packet_new(f->pool, CLV_CALL, &head, &err));
   head->frame = p->frame;
   head->frame.n_tensors = 0;
-  head->head = p->headed = true;
+  head->is_announcement = p->was_announced = true;
   assert_ok(clv_node_send_to(f->node, "", head, &err));
   return draw(seed, 4) > 0;
 }
