@@ -1,7 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Field tables of frames, which repeat proto/cleave/v1/cleave.proto. */
 #include "common/net/wire/frame_int.h"
 
-/* A changed list of kinds changes what peers understand. */
+/* The list of kinds is part of the protocol; a change needs a new protocol version. */
 _Static_assert(
     CLV_FRAME_KINDS == 46 && CLV_WIRE_PROTOCOL == 8,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "

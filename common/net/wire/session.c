@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * OpenSession and CloseSession.
- */
+ * Messages of OpenSession and CloseSession. */
 #include "common/net/wire/unary_int.h"
 
 static clv_code get_lease(uint32_t ms, uint32_t *ret, clv_err *err) {

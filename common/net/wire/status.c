@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status: what a worker holds and does, and its sessions.
- */
+ * Status: reports the resources, the activity and the sessions of a worker. */
 #include "common/net/wire/unary_int.h"
 
 #include <string.h>
 
-/* The scan charges for our structs what protobuf-c's take, and 32 bytes. */
+/* The scan counts for each of our structs the size of protobuf-c's and 32 bytes. */
 _Static_assert(sizeof(clv_wire_session_status) <= sizeof(Cleave__V1__SessionStatus) + 32, "room");
 _Static_assert(sizeof(clv_wire_link_status) <= sizeof(Cleave__V1__LinkStatus) + 32, "room");
 _Static_assert(sizeof(clv_wire_device_status) <= sizeof(Cleave__V1__DeviceStatus) + 32, "room");
@@ -180,7 +179,7 @@ static size_t room_for(const clv_wire_status_reply *m) {
   return room;
 }
 
-/* NULL when there is nothing to say. */
+/* Returns NULL without an error to report. */
 static Cleave__V1__Trouble *put_trouble(const clv_wire_last_error *from, Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);

@@ -549,13 +549,13 @@ static void invalid_cache_fields_are_refused(void **state) {
       {CLV_WIRE_RECORDS + 1, 60, 1, {numbers}, false, "a cache of 4294967297 records"},
       {9, 0, 1, {numbers}, false, "kept for 0 s"},
       {9, UINT64_MAX, 1, {numbers}, false, "kept for 18446744073709551615 s"},
-      {9, 60, 0, {numbers}, false, "without numbers"},
-      {9, 60, 3, {rows, rows, numbers}, false, "without numbers"},
+      {9, 60, 0, {numbers}, false, "no record numbers"},
+      {9, 60, 3, {rows, rows, numbers}, false, "no record numbers"},
       {9, 60, 2, {rows, floats}, false, "are i64"},
       {9, 60, 2, {rows, square}, false, "are i64"},
       {9, 60, 2, {fewer, numbers}, false, "one row for each of 2"},
       {9, 60, 2, {none, numbers}, false, "one row for each of 2"},
-      {9, 60, 2, {rows, numbers}, true, "a failure of what a cache has"},
+      {9, 60, 2, {rows, numbers}, true, "a VALUE of a cache cannot carry a failure"},
   };
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes head = {0};

@@ -70,7 +70,7 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
   assert_int_equal(
       clv_frame_decode_bundled(&piece, 1, &before.frame[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
-  assert_non_null(strstr(err.text, "has none before it"));
+  assert_non_null(strstr(err.text, "contains another frame"));
   nested.len -= 2; /* the frame runs past the end of the message */
   assert_int_equal(decode_bundle(&nested, &err), CLV_INVALID);
 }
@@ -345,14 +345,14 @@ static const bad_frame broken[] = {
     {CLV_STATE_LOAD, of_a_path, SAME, "[A-Za-z0-9._-]"},
     {CLV_STATE_REMOVE, of_a_dot, SAME, "no dot first"},
     {CLV_STATE_FILE, of_a_blank, SAME, "[A-Za-z0-9._-]"},
-    {CLV_STATE_SAVE, of_gradients, SAME, "a file of gradients"},
+    {CLV_STATE_SAVE, of_gradients, SAME, "gradients cannot be in a state file"},
     {CLV_STATE_FILE, large_file, SAME, "state.bytes of "},
     {CLV_CALL, no_context, SAME, "CALL: context id 0"},
     {CLV_CALL, no_message, SAME, "message id 0"},
-    {CLV_CALL, no_value, SAME, "argument 0 is neither here nor a value"},
+    {CLV_CALL, no_value, SAME, "argument 0 has neither a tensor nor a value id"},
     {CLV_CALL, no_args, 0, "0 arguments"},
-    {CLV_CALL, none_here, SAME, "1 of them here, and 2 tensors"},
-    {CLV_CALL, all_here, SAME, "3 of them here, and 2 tensors"},
+    {CLV_CALL, none_here, SAME, "1 of them inline, but 2 tensors"},
+    {CLV_CALL, all_here, SAME, "3 of them inline, but 2 tensors"},
     {CLV_CALL, upstream_here, SAME, "upstream ids do not belong here"},
     {CLV_CALL, to_somebody, SAME, "`to` does not belong here"},
     {CLV_PING, to_somebody, SAME, "`to` does not belong here"},
