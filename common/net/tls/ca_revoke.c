@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The certificate authority's own list of revoked certificates: DIR/crl.pem, made anew by each
- * `certs revoke`, with a number that grows.
- */
+ * The CA's list of revoked certificates, DIR/crl.pem. Each `certs revoke` rewrites it with a higher
+ * number. */
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
