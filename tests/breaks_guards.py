@@ -25,15 +25,15 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    nobody_is_asked_for_a_place=first("static int on_verify(", "entry *e =", "return ok;"),
    tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
-   a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
+   a_full_table_sheds_nobody=("static bool free_connection(", "if (!admission.decide || n_live < admission.max_connections) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
 of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
    connections_have_no_quota=("static clv_tls_decision room_for(", "h->held >= h->quota", "h->quota == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
-   frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
+   frames_are_free=("static const char *charge(", "f->bucket_level[bucket] += amount;", "f->bucket_level[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
-   a_revoked_certificate_is_admitted=("static clv_tls_decision judge(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
-   a_list_that_has_ended_is_enough=("static clv_tls_decision judge(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
+   a_revoked_certificate_is_admitted=("static clv_tls_decision decide(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
+   a_list_that_has_ended_is_enough=("static clv_tls_decision decide(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_accepted",
    a_revoked_worker_is_dialled=first("", "if (v == CLV_TLS_ADMIT) return 1;", "v = CLV_TLS_ADMIT;"))
 of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
@@ -42,7 +42,7 @@ of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
 
 # ---- what peers and files say, and what they may take --------------------------------------------
 of("common/base/log_limit.c", "tests/unit/base/test_log_limit",
-   lines_are_never_too_many=first("static bool is_one_too_many(", "return e->passed", "return false;"))
+   lines_are_never_too_many=first("static bool is_over_limit(", "return e->passed", "return false;"))
 of("common/base/digest.c", "tests/unit/base/test_base",
    a_key_can_be_read_backwards=first("", "if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);", "memcpy(digest.bytes, seed, sizeof *seed);"))
 of("common/base/memory.c", "tests/unit/engine/test_charge",

@@ -13,7 +13,7 @@ static const clv_optimizer_row rows[] = {
 #undef CLV_OPTIMIZER
 };
 
-/* A number's place in clv_optim_config, and its range. */
+/* Offset of a number in clv_optim_config, and its range. */
 static const struct {
   const char *name;
   size_t offset;

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a link. Files, lowest first; each calls only those above its line:
+ * Internals of a link. The files, lowest first; each calls only those above it in this list:
  *
- *   crc.c            sums of parts
- *   transport_rpc.c  gRPC as the transport of lanes, which knows no link
+ *   crc.c            CRC32C of a tensor from those of its chunks
+ *   transport_rpc.c  gRPC as the transport of lanes; does not know links
  *   frame_writer.c   encodes frames and writes them to the streams of the lanes
- *   recv_window.c    counts received bytes, and returns them to the peer as CREDIT
- *   packet.c         packets; packet_frames.c fills in those of contexts
- *   device_copy.c    how much of a tensor is copied from a device, and which queues wait for it
+ *   recv_window.c    counts received bytes and returns them to the peer as CREDIT
+ *   packet.c         packets; packet_frames.c makes those of contexts
+ *   device_copy.c    progress of a tensor's copy from a device, and the queues that wait for it
  *   pace.c           congestion window: decides which chunk is sent when, without clock or network
- *   send_queue.c     packets and chunks that wait for credit, pace or a device copy
+ *   send_queue.c     packets and chunks that wait for credit, the window or a device copy
  *   progress.c       advances device copies and wakes the send queues
- *   reassembly.c     puts received chunks together to whole packets
- *   link_state.c           states of a link, from its first lane to its end
- *   counters.c          counters and load of a link
- *   lane.c           receives the frames of a stream, by the state of its lane
- *   link.c           makes, dials and closes links
- *   link_rpc.c       makes and accepts links over gRPC
+ *   reassembly.c     assembles received chunks to complete packets
+ *   link_state.c     states of a link, from its first lane to its end
+ *   counters.c       counters and load of a link
+ *   lane.c           handles the frames of a stream, by the state of its lane
+ *   link.c           sends, dials and closes
+ *   link_rpc.c       dials and accepts links over gRPC
  *
- * One logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries every
- * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share
- * the chunks, one after the other. Chunks and the head they belong to arrive in any order:
- * whichever comes first makes the entry in `partial`, and the packet is delivered when all its
- * tensors are whole.
+ * A link is one logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries
+ * all frames but CHUNK and the PINGs about chunks, so that an ABORT overtakes a large tensor. The
+ * bulk lanes carry the chunks, in turn. Chunks and the head that names them arrive in any order:
+ * the first of them makes the entry in the table of reassembly.c, and the packet is delivered once
+ * all its tensors are complete.
  *
- * The chunks of a tensor are queued before its head, so that each is summed when it leaves, or as
- * it comes, and no pass over the whole tensor stands before or after the transfer.
+ * The sender queues the chunks of a tensor before its head, and both sides sum each chunk while it
+ * is sent or received. So no pass over the whole tensor precedes or follows the transfer.
  *
- * Locks: a link's, then its recv_window's or its writer's; none is held over a call out.
+ * Locks: that of a link, then that of its recv_window or its writer. None is held over a callback.
  */
 #ifndef CLEAVE_LINK_INT_H
 #define CLEAVE_LINK_INT_H

@@ -57,7 +57,7 @@ static void invalid_json_is_located(void **state) {
       {"[1 2]", "f.json:1:4: ',' or ']' is expected here"},
       {"{\"a\" 1}", "f.json:1:6: ':' is expected here"},
       {"{1: 2}", "f.json:1:2: a text is expected here, found a number"},
-      {"[\"a", "f.json:1:2: this text has no end"},
+      {"[\"a", "f.json:1:2: this text is not terminated"},
       {"[\"a\nb\"]", "f.json:1:4: a control character needs an escape"},
       {"[\"\\q\"]", "f.json:1:3: an unknown escape"},
       {"[\"\\u12g4\"]", "f.json:1:3: \\u needs four digits"},
@@ -94,11 +94,12 @@ static void deep_nesting_and_bad_numbers_are_refused(void **state) {
   expect_error(CLV_INVALID, "is no whole number", clv_json_integer(&j, 0, INT64_MAX, &whole, &err),
                &err);
   j = over("\"a\": 1");
-  expect_error(CLV_INVALID, "'a' stands here twice",
+  expect_error(CLV_INVALID, "key 'a' occurs twice",
                clv_json_find_key(&j, names, 1, &seen, &which, &err), &err);
   j = over("[] 1");
   must(clv_json_skip(&j, &err), &err);
-  expect_error(CLV_INVALID, "f.json:1:4: something stands behind", clv_json_end(&j, &err), &err);
+  expect_error(CLV_INVALID, "f.json:1:4: unexpected text after the value", clv_json_end(&j, &err),
+               &err);
 }
 
 int main(void) {
