@@ -5,7 +5,8 @@
  * counter-based random generator.
  *
  * Threads: every function may be called from any thread unless its comment says otherwise. The only
- * state kept here is that of the log (level, form, limits) and of clv_interrupt. */
+ * state kept here is that of the log (level, form, limits) and of clv_interrupt.
+ */
 #ifndef CLEAVE_BASE_H
 #define CLEAVE_BASE_H
 

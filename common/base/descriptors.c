@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Limit of open files. A program raises it at start and checks it before it dials workers. */
+ * Limit of open files. A program raises it at start and checks it before it dials workers.
+ */
 #include <fcntl.h>
 #include <sys/resource.h>
 

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files: reading, durable writing, folders, and random bytes of the system.
+ */
 #include "common/base/base.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that this process may use: that of the host, or the smaller limit of a control group. */
+ * Memory that this process may use: that of the host, or the smaller limit of a control group.
+ */
 #include "common/base/base.h"
 
 #include <limits.h>

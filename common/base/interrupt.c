@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Request of the user to end the process; a signal handler stores its time. */
+ * Request of the user to end the process; a signal handler stores its time.
+ */
 #include <stdatomic.h>
 
 #include "common/base/base.h"

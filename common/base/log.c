@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log lines and notices on standard error.
+ */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,8 @@
  * TEN lines in the next minute, regardless of its burst.
  *
  * The table is bounded. When it is full, the source whose minute began first is dropped and its
- * count is logged, so no line is dropped unreported. */
+ * count is logged, so no line is dropped unreported.
+ */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

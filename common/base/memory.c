@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory: checked sizes, allocation, cancellation hooks and growing byte strings.
+ */
 #include "common/base/base.h"
 
 #include <stdatomic.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decoding of UTF-8, one character at a time. */
+ * Decoding of UTF-8, one character at a time.
+ */
 #include <string.h>
 
 #include "common/base/base.h"

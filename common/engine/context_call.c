@@ -168,7 +168,7 @@ static clv_code take_args(clv_contexts *e, clv_context_call *c, const clv_packet
     clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;
     CLV_TRY(take_arg(e, c, i, &f->call.args[i], here, err));
   }
-  return f->call.after ? follow(e, c, f->call.after, err) : CLV_OK;
+  return f->call.runs_after ? follow(e, c, f->call.runs_after, err) : CLV_OK;
 }
 
 /* The record of a CALL that is whole now: the one that its head has made, or a new one. */

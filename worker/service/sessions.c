@@ -236,7 +236,7 @@ static void end_earlier(clv_service *v, const char *uri, const clv_wire_open_req
 static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
                               bool *ret_changed, clv_err *err) {
   *ret_changed = false;
-  if (!r->single)
+  if (!r->is_only_attempt)
     CLV_TRY(clv_epochs_register(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
                                 ret_changed, err));
   end_earlier(v, uri, r);

@@ -136,7 +136,7 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->references_pending = k.references.pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
-  out->turn_ns = t.share_ns;
+  out->share_wait_ns = t.share_ns;
 }
 
 /* out->modules and out->links have room; a node lives as long as its session. */

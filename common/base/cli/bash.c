@@ -5,7 +5,8 @@
  * plain words, which need no quoting.
  *
  * Bash splits words at '=' and ':' as well. The script joins them again, and replies with the part
- * after the split, because bash replaces only that. */
+ * after the split, because bash replaces only that.
+ */
 #include <string.h>
 
 #include "common/base/cli/cli_int.h"

@@ -8,7 +8,8 @@
  * No function exits the process.
  * Conventions are GNU's: long options may be shortened while they stay unique, --name=value and
  * --name value are the same, short options may be joined (-vn), options and words may come in any
- * order, `--` ends options. */
+ * order, `--` ends options.
+ */
 #ifndef CLEAVE_CLI_H
 #define CLEAVE_CLI_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Internals of cli: access to the rows of a program together with the rows that every program
- * has. */
+ * has.
+ */
 #ifndef CLEAVE_CLI_INT_H
 #define CLEAVE_CLI_INT_H
 

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Table of exit codes, and the report of why a program ends.
+ */
 #include "common/base/cli/cli.h"
 
 /* clang-format off */

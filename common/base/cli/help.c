@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --help of the program, of a group of commands, and of one command with its own options. */
+ * --help of the program, of a group of commands, and of one command with its own options.
+ */
 #include <string.h>
 
 #include "common/base/cli/cli_int.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Main function of the programs: from argv to the exit code. */
+ * Main function of the programs: from argv to the exit code.
+ */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>

@@ -2,7 +2,8 @@
  *
  * Parser: command line to struct. Options may stand before the command, so the parser checks at the
  * end whether they belong to it. After an error it still reads the rest of the line, because
- * --log-format may follow and decides the form of the error. The first error is reported. */
+ * --log-format may follow and decides the form of the error. The first error is reported.
+ */
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -274,7 +275,7 @@ static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *er
   return fail_command(cli, line, err);
 }
 
-/* ---- what goes together ---------------------------------------------------------------------- */
+/* ---- checks across arguments ----------------------------------------------------------------- */
 
 static clv_code check_options(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;

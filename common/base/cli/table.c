@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that every program has, and access to rows. */
+ * Rows that every program has, and access to rows.
+ */
 #include <ctype.h>
 #include <string.h>
 

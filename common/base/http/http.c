@@ -2,7 +2,8 @@
  *
  * The daemon of libmicrohttpd without its threads: a thread of this folder calls MHD_run_wait, so
  * that it can also cut connections that take too long. The library's time-out restarts with every
- * byte, so a client that sends a byte every few seconds would never reach it. */
+ * byte, so a client that sends a byte every few seconds would never reach it.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
@@ -198,7 +199,7 @@ static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_p
   return CLV_OK;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 
 static clv_code start(clv_http *h, clv_err *err) {
   int fd;

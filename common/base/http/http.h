@@ -7,7 +7,8 @@
  * headers), and the time from accept to the end. A connection carries one request and is closed.
  *
  * Threads: one of its own, which writes the pages. Uses libmicrohttpd, which no other folder
- * uses. */
+ * uses.
+ */
 #ifndef CLEAVE_HTTP_H
 #define CLEAVE_HTTP_H
 

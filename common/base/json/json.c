@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pull parser for JSON. Readers of data files, tokenizers and stored records call it. */
+ * Pull parser for JSON. Readers of data files, tokenizers and stored records call it.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -98,7 +99,7 @@ static bool hex4(const clv_json *j, size_t at, uint32_t *ret) {
   return true;
 }
 
-/* Reads the code point after "\\u": one unit, or a surrogate pair. */
+/* Reads the code point after "\u": one unit, or a surrogate pair. */
 static clv_code take_unicode(clv_json *j, clv_bytes *ret, clv_err *err) {
   uint32_t high, low;
   size_t from = j->at - 2;

@@ -5,7 +5,8 @@
  * column.
  *
  * Ownership: the caller keeps the text alive. Threads: one at a time for each reader.
- * Limits: CLV_JSON_DEPTH nested lists and objects. */
+ * Limits: CLV_JSON_DEPTH nested lists and objects.
+ */
 #ifndef CLEAVE_JSON_H
 #define CLEAVE_JSON_H
 

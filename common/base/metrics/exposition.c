@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes metrics in the text format of Prometheus.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,8 @@
  * from configurations and fixed lists, never from a peer, because Prometheus keeps a series for
  * each value.
  *
- * Threads: none of its own; one thread for each clv_metrics_out and each histogram. */
+ * Threads: none of its own; one thread for each clv_metrics_out and each histogram.
+ */
 #ifndef CLEAVE_METRICS_H
 #define CLEAVE_METRICS_H
 

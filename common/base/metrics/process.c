@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Metrics of this process: CPU time, memory, descriptors, start time.
+ */
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
@@ -16,7 +19,7 @@ typedef struct process {
   double cpu_s, resident_bytes, virtual_bytes, age_s, start_s, threads, fds, max_fds;
 } process;
 
-/* ---- what the system says -------------------------------------------------------------------- */
+/* ---- readings of the system ------------------------------------------------------------------ */
 
 /* Reads CPU time from the system's clocks, because /proc may show no system files
  * (ProcSubset=pid). */

@@ -5,7 +5,8 @@
  * defaults and ranges of its settings from here. A format is a row of formats.def and a reader
  * (master/data).
  *
- * Threads: all functions are pure. */
+ * Threads: all functions are pure.
+ */
 #ifndef CLEAVE_SETTINGS_H
 #define CLEAVE_SETTINGS_H
 

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors: shapes, storages and reference counts.
+ */
 #include "common/base/tensor/tensor.h"
 
 #include <stdatomic.h>

@@ -4,7 +4,8 @@
  *
  * A tensor holds a reference to a storage. Several tensors may view one storage, as the parameters
  * of a module view its parameter block. Reference counts are atomic. The elements are not guarded:
- * a thread that writes them must be their only user. */
+ * a thread that writes them must be their only user.
+ */
 #ifndef CLEAVE_TENSOR_H
 #define CLEAVE_TENSOR_H
 

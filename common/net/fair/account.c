@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Accounts: charge, discharge and report the usage of quotas. Pools charge tensors, slabs charge
- * records; the worker makes one account for itself, each identity and each session. */
+ * records; the worker makes one account for itself, each identity and each session.
+ */
 #include "common/net/fair/account_int.h"
 
 #include <stdlib.h>
@@ -116,7 +117,7 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
   if (n) discharge_up_to(a, NULL, q, n);
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- usage ----------------------------------------------------------------------------------- */
 
 uint64_t clv_account_used(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Internals of accounts. A root account lists the pools below it, so that unused tensors of one
- * pool can be freed when another pool needs the memory. */
+ * pool can be freed when another pool needs the memory.
+ */
 #ifndef CLEAVE_ACCOUNT_INT_H
 #define CLEAVE_ACCOUNT_INT_H
 

@@ -4,7 +4,8 @@
  * whole worker. *Pools* and *slabs* allocate memory that is charged to accounts. The *scheduler*
  * shares the cores among the nodes of a process. The folder uses no network and no clock of its
  * own. A refused request returns CLV_EXHAUSTED with a text for the peer that made it. Everything
- * here is thread-safe unless its comment says otherwise; a slab is for one thread at a time. */
+ * here is thread-safe unless its comment says otherwise; a slab is for one thread at a time.
+ */
 #ifndef CLEAVE_FAIR_H
 #define CLEAVE_FAIR_H
 

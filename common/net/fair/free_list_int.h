@@ -2,7 +2,8 @@
  *
  * Free lists of records, linked through their first bytes. Address sanitizer reports any access to
  * a record in a free list. Builds that are not for release (CLV_FILLS_FREED) fill its bytes with
- * FREED_BYTE, so that a pointer or counter read from it is invalid. */
+ * FREED_BYTE, so that a pointer or counter read from it is invalid.
+ */
 #ifndef CLEAVE_FAIR_IDLE_INT_H
 #define CLEAVE_FAIR_IDLE_INT_H
 

@@ -2,7 +2,8 @@
  *
  * Pools of tensors. A pool keeps one reference to every tensor it made; a tensor with no other
  * reference is free for the next request of its size. So a pool needs no release callback and no
- * list of free tensors. */
+ * list of free tensors.
+ */
 #include "common/net/fair/account_int.h"
 #include "common/net/fair/free_list_int.h"
 
@@ -233,7 +234,7 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
   return code;
 }
 
-/* ---- spare records --------------------------------------------------------------------------- */
+/* ---- free list of records -------------------------------------------------------------------- */
 
 void *clv_pool_record_alloc(clv_pool *p) {
   pthread_mutex_lock(&p->lock);

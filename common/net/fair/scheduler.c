@@ -12,7 +12,8 @@
  *
  * A time slice ends between two pieces of work, when another share is due and slice_ns have passed;
  * pieces of microseconds thus do not each cost a wake-up. All computed time is charged before
- * virtual times are compared. */
+ * virtual times are compared.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -102,7 +103,7 @@ static void update_charges(clv_fair_scheduler *t, uint64_t now) {
       if (s->n_held) charge(s, now);
 }
 
-/* ---- who is scheduled ------------------------------------------------------------------------ */
+/* ---- scheduling ------------------------------------------------------------------------------ */
 
 static clv_share *first_of_tenant(const tenant *of) {
   clv_share *first = NULL;
@@ -159,7 +160,7 @@ static bool is_slice_over(const clv_share *s, uint64_t now) {
   return first->owner == s->owner ? first->time < s->time : first->owner->time < s->owner->time;
 }
 
-/* ---- a share's own thread -------------------------------------------------------------------- */
+/* ---- calls from the share's own thread ------------------------------------------------------- */
 
 static bool is_stopped(const clv_share *s) {
   return __atomic_load_n(&s->is_stopped, __ATOMIC_RELAXED);
@@ -251,7 +252,7 @@ void clv_share_refund(clv_share *s, uint64_t ns) {
   pthread_mutex_unlock(&t->lock);
 }
 
-/* ---- any thread ------------------------------------------------------------------------------ */
+/* ---- calls from any thread ------------------------------------------------------------------- */
 
 void clv_share_stop(clv_share *s) {
   if (!s) return;
@@ -270,7 +271,7 @@ void clv_share_count(clv_share *s, clv_share_counts *ret) {
   pthread_mutex_unlock(&s->scheduler->lock);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- construction ---------------------------------------------------------------------------- */
 
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_scheduler **ret,
                                 clv_err *err) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slabs: records of one size, taken from blocks and reused through a free list. */
+ * Slabs: records of one size, taken from blocks and reused through a free list.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters of a link: totals, tensors in transfer, round-trip time and clock offset of the peer. */
+ * Counters of a link: totals, tensors in transfer, round-trip time and clock offset of the peer.
+ */
 #include "common/net/link/link_int.h"
 
 void clv_link_count(clv_link *l, clv_link_counts *ret) {

@@ -2,7 +2,8 @@
  *
  * Device copies: progress of the copy of a tensor from a device to host memory, and the send queues
  * that wait for it. The engine reports progress through progress.c; send queues call
- * clv_device_copy_wait. */
+ * clv_device_copy_wait.
+ */
 #include <stdlib.h>
 
 #include "common/net/link/link_int.h"

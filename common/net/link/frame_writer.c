@@ -2,13 +2,14 @@
  *
  * Frame writer: encodes frames and passes them to the streams of the lanes. Does not know packets,
  * credit or the congestion window. After a failed send it cancels the streams; the end of their
- * lanes then ends the link. */
+ * lanes then ends the link.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/net/link/link_int.h"
 
-/* ---- memory for heads ------------------------------------------------------------------------ */
+/* ---- encode buffers -------------------------------------------------------------------------- */
 
 /* Preallocates encode buffers, so that the first step with many sending threads allocates none. */
 static clv_code preallocate_heads(clv_frame_writer *o, clv_err *err) {

@@ -2,7 +2,8 @@
  *
  * Lanes: receive the messages of a stream, decode their frames and run the action for each frame in
  * the state of the lane. The transport calls clv_lane_message, clv_lane_sent and clv_lane_ended.
- * Complete packets are delivered to the link's owner from here. */
+ * Complete packets are delivered to the link's owner from here.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +116,7 @@ static clv_code on_attach(const message *m, clv_err *err) {
   return join_lane(l, m->lane, m->f, err);
 }
 
-/* ---- what is legal where --------------------------------------------------------------------- */
+/* ---- illegal frames and the table of actions ------------------------------------------------- */
 
 static clv_code refuse_before_attach(const message *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "the first frame must be ATTACH, not %s",

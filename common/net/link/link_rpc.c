@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Links over gRPC: passes the events of gRPC streams to their lanes. clv_link_open dials,
- * clv_lane_accept accepts. */
+ * clv_lane_accept accepts.
+ */
 #include "common/net/link/link_int.h"
 
 static void rpc_message(void *user, clv_rpc_stream *stream, const clv_iov *iov, size_t n) {

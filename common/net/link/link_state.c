@@ -13,7 +13,8 @@
  * ENDING: the link has ended, and streams are being closed or cancelled. New lanes are refused. The
  * end of the last lane enters ENDED.
  *
- * ENDED: no lane is left. Every event but another end is refused. */
+ * ENDED: no lane is left. Every event but another end is refused.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +95,7 @@ clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_eve
   return code;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_err unused;

@@ -11,7 +11,8 @@
  * these chunks. The shortest recent round trip is taken for that of the empty path: usually it is
  * that of a PING on lane 0 before the first chunk after a pause. The minimum expires after
  * PERIOD_NS, because paths change. If no pause occurred in that time, the window closes for a
- * moment, so that the new minimum does not include our own queue. */
+ * moment, so that the new minimum does not include our own queue.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@
 #define QUEUE_NS UINT64_C(45000000)
 #define PERIOD_NS UINT64_C(10000000000)
 
-/* ---- what waits ------------------------------------------------------------------------------ */
+/* ---- queue of chunks ------------------------------------------------------------------------- */
 
 void clv_pace_init(clv_pace *p) { p->window = INITIAL_WINDOW; }
 
@@ -53,7 +54,7 @@ clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- what leaves ----------------------------------------------------------------------------- */
+/* ---- choosing the next chunk ----------------------------------------------------------------- */
 
 static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
   if (p->n_probes == MAX_PROBES) return 0;
@@ -99,7 +100,7 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   return true;
 }
 
-/* ---- what is learned ------------------------------------------------------------------------- */
+/* ---- adapting the window --------------------------------------------------------------------- */
 
 /* Records a round trip. Keeps the minimum of this period and of the one before. True: a new period
  * begins. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packets: made from a pool's free list, filled with tensors, freed back to the pool. */
+ * Packets: made from a pool's free list, filled with tensors, freed back to the pool.
+ */
 #include "common/net/link/link_int.h"
 
 #include <stdlib.h>

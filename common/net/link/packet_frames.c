@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Makes packets of the frames of contexts. The master calls these functions, one for each kind of
- * frame. */
+ * frame.
+ */
 #include "common/net/link/link_int.h"
 
 #include <stdio.h>
@@ -165,7 +166,7 @@ clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t mess
                                  clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_apply(pool, context, message, module, 1, lr, true, ret, err));
   (*ret)->frame.commit.position = position;
-  (*ret)->frame.commit.keep = keep;
+  (*ret)->frame.commit.saves_weights = keep;
   return CLV_OK;
 }
 

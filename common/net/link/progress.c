@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Advances and ends device copies, and resumes the send queues that waited for the bytes. */
+ * Advances and ends device copies, and resumes the send queues that waited for the bytes.
+ */
 #include "common/net/link/link_int.h"
 
 static void wake_send_queues(clv_device_copy *c) {

@@ -18,7 +18,8 @@
  * head is refused.
  *
  * COMPLETE: head and all bytes are claimed. The entry leaves the table once all tensors of its
- * packet are received; a head or chunk before that is refused. */
+ * packet are received; a head or chunk before that is refused.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,7 +247,7 @@ static clv_code run_event(clv_partial_tensor_event event, partial_event_args *n,
   return actions[state_of(n->e)][event](n, err);
 }
 
-/* ---- whole packets --------------------------------------------------------------------------- */
+/* ---- complete packets ------------------------------------------------------------------------ */
 
 /* Drops the tensors of a packet over the quota and stores the error. The engine reports it when it
  * handles the packet. */
@@ -471,7 +472,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
   return take_inline(a, p, pieces, payload, ret, err);
 }
 
-/* ---- what there is of it --------------------------------------------------------------------- */
+/* ---- counters -------------------------------------------------------------------------------- */
 
 void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
   uint64_t now = clv_clock_now(&a->clock);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Receive window of a link: bytes of tensors received and not yet returned to the peer as CREDIT.
- * reassembly.c counts received packets and bytes; clv_packet_free releases them. */
+ * reassembly.c counts received packets and bytes; clv_packet_free releases them.
+ */
 #include <stdlib.h>
 
 #include "common/net/link/link_int.h"

@@ -3,7 +3,8 @@
  * Send queue: packets and chunks that wait for credit, for the congestion window or for a device
  * copy. clv_send_queue_send sends a small packet at once and queues others; the jobs `drain`
  * (packets) and `send` (chunks) run on a thread of the transport. A packet that fails in a job
- * breaks the writer, because no caller is left to return the error to. */
+ * breaks the writer, because no caller is left to return the error to.
+ */
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -169,7 +170,7 @@ clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- tensors that are still copied ----------------------------------------------------------- */
+/* ---- waiting for device copies --------------------------------------------------------------- */
 
 typedef enum copy_progress { PART_COPIED, PART_PENDING, PART_FAILED } copy_progress;
 
@@ -290,7 +291,7 @@ static clv_code send_directly(clv_send_queue *d, clv_packet *p, clv_err *err) {
   return why.code;
 }
 
-/* ---- packets that wait ----------------------------------------------------------------------- */
+/* ---- packet queue ---------------------------------------------------------------------------- */
 
 /* Returns the packet to send next: the partially sent one, else the first of the queue if the
  * credit covers it. The caller holds the lock. */
@@ -403,7 +404,7 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   return refuse(d, what, bytes, err);
 }
 
-/* ---- what there is of it --------------------------------------------------------------------- */
+/* ---- counters -------------------------------------------------------------------------------- */
 
 /* Adds packets that wait for credit, for a device copy or behind others. The caller holds the
  * lock. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gRPC as the transport of lanes, with one connection for each lane. Does not know links. */
+ * gRPC as the transport of lanes, with one connection for each lane. Does not know links.
+ */
 #include <stdlib.h>
 
 #include "common/net/link/link_int.h"

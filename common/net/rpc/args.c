@@ -2,7 +2,8 @@
  *
  * gRPC channel arguments of clients and servers. Flow control keeps gRPC's bandwidth probe.
  * Measured on loopback with TLS, a fixed large window without the probe halves the throughput; a 4
- * MiB look-ahead with 256 KiB reads raises it by up to 20 %. */
+ * MiB look-ahead with 256 KiB reads raises it by up to 20 %.
+ */
 #include <assert.h>
 
 #include "common/net/rpc/rpc_int.h"

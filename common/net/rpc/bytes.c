@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pieces of received messages, and texts from or to a peer. */
+ * Pieces of received messages, and texts from or to a peer.
+ */
 #include <grpc/slice_buffer.h>
 #include <string.h>
 

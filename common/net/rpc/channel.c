@@ -5,7 +5,8 @@
  * gRPC reports to watchers of a channel only that it failed; the reason is in the status of calls.
  * So after a failure the channel makes one probe call, which fails at once in this process, to get
  * the text. A failed gRPC channel is destroyed, because gRPC would keep dialling in the
- * background. */
+ * background.
+ */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ struct clv_rpc_channel {
   bool connecting;
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 
 static clv_code check_target(const char *target, clv_err *err) {
   const char *colon = target ? strrchr(target, ':') : NULL;

@@ -6,7 +6,8 @@
  * before HTTP/2, so that a wrong server receives no byte of a request.
  *
  * gRPC's "peer identity" is never used, because it mixes all subject alternative names: a DNS name
- * spelled like a URI would count as one. */
+ * spelled like a URI would count as one.
+ */
 #include <grpc/support/alloc.h>
 #include <grpc/support/string_util.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Texts for lost connections. gRPC reports them in words of the system or of its own parts;
- * rpc_translate_end_text replaces those by a text for users. */
+ * rpc_translate_end_text replaces those by a text for users.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Thread pool: runs unary handlers and deferred sends, so that a slow one never blocks a queue
- * thread. */
+ * thread.
+ */
 #include "common/net/rpc/rpc_int.h"
 
 static clv_rpc_job *take(rpc_pool *pool) {

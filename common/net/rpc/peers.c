@@ -6,7 +6,8 @@
  * A client that opens and resets calls in a loop costs a server far more than itself
  * (CVE-2023-44487), and gRPC 1.51 has no protection. A call is wasted when its peer cancels it or
  * when it exceeds max_calls. An identity that wastes more than max_cancels_per_second is refused
- * for cut_ms. Its connection is closed, which drops what gRPC and the kernel have still queued. */
+ * for cut_ms. Its connection is closed, which drops what gRPC and the kernel have still queued.
+ */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
@@ -181,7 +182,7 @@ clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry) {
   return job;
 }
 
-/* ---- cutting a connection -------------------------------------------------------------------- */
+/* ---- closing a connection -------------------------------------------------------------------- */
 
 /* Writes the peer address of `fd` as gRPC spells it. False: `fd` is no connected IP socket. */
 static bool read_peer_address(int fd, char *text, size_t len) {

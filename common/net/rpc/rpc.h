@@ -17,7 +17,8 @@
  *
  * Identity. The identity of a peer is the only URI among the subject alternative names of its
  * verified leaf certificate. A certificate with no URI or with several is refused with
- * CLV_UNAUTHENTICATED, regardless of its other contents. */
+ * CLV_UNAUTHENTICATED, regardless of its other contents.
+ */
 #ifndef CLEAVE_RPC_H
 #define CLEAVE_RPC_H
 

@@ -4,7 +4,8 @@
  * queue for each finished batch; the tag is embedded in the object that the batch belongs to.
  *
  * Locks do not nest. None is held over a callback, or over a call into gRPC that may release
- * slices. */
+ * slices.
+ */
 #ifndef CLEAVE_RPC_INT_H
 #define CLEAVE_RPC_INT_H
 

@@ -13,7 +13,8 @@
  * sender cut off, even while the leader is busy reading it.
  *
  * Spinning. A thread that sleeps in the kernel takes 30 to 50 us to wake up. So after an event the
- * leader polls without sleeping for `spin_us`, unless a thread computes or a helper works. */
+ * leader polls without sleeping for `spin_us`, unless a thread computes or a helper works.
+ */
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
 #include <sched.h>
@@ -152,7 +153,7 @@ static void wake_helper(clv_rpc_runtime *runtime) {
   pthread_mutex_unlock(&runtime->lock);
 }
 
-/* ---- the leader ------------------------------------------------------------------------------ */
+/* ---- leader ---------------------------------------------------------------------------------- */
 
 typedef struct leader {
   clv_rpc_runtime *runtime;
@@ -238,7 +239,7 @@ static void *admission_thread(void *arg) {
   }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 
 static void make_queues(clv_rpc_runtime *runtime) {
   runtime->queue = grpc_completion_queue_create_for_next(NULL);

@@ -3,7 +3,8 @@
  * Server: start, accept, drain, counters. server_call.c handles each call.
  *
  * ACCEPT_SLOTS slots always wait for new calls. A slot requests the next call before it handles the
- * one it received, so that a burst of calls does not pile up inside gRPC for want of a slot. */
+ * one it received, so that a burst of calls does not pile up inside gRPC for want of a slot.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <netdb.h>
@@ -223,7 +224,7 @@ unsigned clv_rpc_server_connections(const clv_rpc_server *server) {
   return rpc_count_connections(server->port);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 void rpc_server_shut(rpc_tag *tag, bool ok) {
   (void)ok;

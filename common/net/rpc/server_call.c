@@ -4,7 +4,8 @@
  * unary request to the handler threads or refuses the call.
  *
  * `holds` counts the batches in flight and the functions that use the call; the last drop frees it.
- * A stream takes over the gRPC call and reports its end. */
+ * A stream takes over the gRPC call and reports its end.
+ */
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ typedef struct incoming {
   clv_rpc_job job;
 } incoming;
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 static void finish(incoming *in, bool cancelled) {
   clv_rpc_server *server = in->server;

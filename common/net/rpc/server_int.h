@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Internals of a server, shared by server.c and server_call.c. */
+ * Internals of a server, shared by server.c and server_call.c.
+ */
 #ifndef CLEAVE_RPC_SERVER_INT_H
 #define CLEAVE_RPC_SERVER_INT_H
 

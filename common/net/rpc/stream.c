@@ -2,7 +2,8 @@
  *
  * Start, receive and end of a stream. A stream has three tags: send (stream_send.c), recv (one
  * RECV_MESSAGE at a time, started again when on_message has returned) and end (the status on a
- * client, the close on a server). */
+ * client, the close on a server).
+ */
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,7 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   free(stream);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 /* Returns how the stream ended, for on_closed. */
 static clv_code read_end(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
@@ -157,7 +158,7 @@ static void recv_done(rpc_tag *tag, bool ok) {
   rpc_stream_drop(stream);
 }
 
-/* ---- the start ------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;

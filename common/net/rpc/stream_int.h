@@ -5,7 +5,8 @@
  * `holds` counts the batches in flight and the functions that use `call` now. The stream ends when
  * its final batch (status or close) has completed and the last hold is dropped. Only then the call
  * is released and on_closed runs. Callbacks run under a hold, so none runs concurrently with or
- * after on_closed. */
+ * after on_closed.
+ */
 #ifndef CLEAVE_RPC_STREAM_INT_H
 #define CLEAVE_RPC_STREAM_INT_H
 

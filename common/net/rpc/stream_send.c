@@ -3,7 +3,8 @@
  * Send queue of a stream: messages, one of them in flight at a time. The thread that changes
  * `sending` from SEND_IDLE to SEND_BUSY, under the lock, starts the batch after it has released the
  * lock. The event of the batch starts the next message. Batches start without the lock because gRPC
- * may release slices inside the start, which calls the `release` of pieces. */
+ * may release slices inside the start, which calls the `release` of pieces.
+ */
 #include <grpc/slice_buffer.h>
 #include <stdlib.h>
 #include <string.h>

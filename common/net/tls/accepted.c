@@ -12,7 +12,8 @@
  * with an alert. gRPC does not send alerts, so this file catches the alert in a BIO of its own and
  * writes it to the socket.
  *
- * Every connection is verified: without tickets no TLS session can be resumed. */
+ * Every connection is verified: without tickets no TLS session can be resumed.
+ */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <openssl/err.h>
@@ -99,7 +100,7 @@ static void shut(entry *e) {
   if (memcmp(&now, &e->from, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
 }
 
-/* ---- room ------------------------------------------------------------------------------------ */
+/* ---- freeing connections --------------------------------------------------------------------- */
 
 static bool is_handshaking(const entry *e) { return e->is_used && !e->is_shut && !e->is_counted; }
 
@@ -246,7 +247,7 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   return 0;
 }
 
-/* ---- what handshakes.c sees ------------------------------------------------------------------ */
+/* ---- messages of a handshake ----------------------------------------------------------------- */
 
 /* Counts the connection: the peer has proved its key. */
 static void count_connection(entry *e) {
@@ -429,7 +430,7 @@ void clv_tls_accepted_message(uint64_t connection, size_t bytes) {
 
 uint64_t clv_tls_accepted_floods(void) { return n_floods; }
 
-/* ---- what OpenSSL calls ---------------------------------------------------------------------- */
+/* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
 static entry *free_entry(void) {
   for (size_t i = 0; i < n_entries; i++)
@@ -480,7 +481,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 static void install(void) {
   entries = calloc(TABLE, sizeof *entries);

@@ -2,7 +2,8 @@
  *
  * Certificate authority of `certs`: one EC P-256 key that signs leaves with one URI each. Names are
  * added to certificates as objects, never as text of OpenSSL's extension language, so that no name
- * can add a second one. */
+ * can add a second one.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <ctype.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fields of a certificate: its URI, its usage, its times. */
+ * Fields of a certificate: its URI, its usage, its times.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <ctype.h>

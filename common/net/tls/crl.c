@@ -2,7 +2,8 @@
  *
  * Reading lists of revoked certificates (RFC 5280, 5). A file has one list for each CA. A list must
  * be signed by one of our CAs. A list of only some certificates (a critical extension) is refused,
- * because it would admit the others. */
+ * because it would admit the others.
+ */
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <stdio.h>
@@ -174,7 +175,7 @@ clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **re
   return clv_tls_crl_parse(pem.data, pem.len, path, ca_pem, ret, err);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 bool clv_tls_crl_has(const clv_tls_crl *c, const char *issuer, const char *serial) {
   char text[NUMBER_LEN], *key = text;

@@ -2,7 +2,8 @@
  *
  * TLS 1.3 floor. gRPC-C 1.51 offers no minimum version: it sets TLS 1.2 on every context, which
  * overwrites MinProtocol of any configuration. It never changes the SSL_OP_NO_TLSv1_2 option, which
- * `Protocol` sets. */
+ * `Protocol` sets.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <openssl/conf.h>

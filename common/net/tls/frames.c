@@ -5,7 +5,8 @@
  * reports none. So every frame is charged to a leaky bucket of its kind, and calls and messages
  * that gRPC delivers to the program are credited. A bucket that overflows ends the connection.
  *
- * Only the 9-byte header of each frame is read. Nothing is decoded or stored. */
+ * Only the 9-byte header of each frame is read. Nothing is decoded or stored.
+ */
 #include <string.h>
 
 #include "common/net/tls/tls_int.h"

@@ -3,7 +3,8 @@
  * Counters of how handshakes of this process end. gRPC 1.51 reports no failed handshakes, so this
  * file registers extra data for OpenSSL's connection objects: OpenSSL calls `made` and `freed`, and
  * passes every message and alert of a connection to on_message. The extra data itself is the state,
- * a number and not a pointer, so nothing is allocated. */
+ * a number and not a pointer, so nothing is allocated.
+ */
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +17,7 @@ static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2]; /* [is it a se
 static _Atomic uint64_t handshake_limit_ms;
 static int slot = -1;
 
-/* ---- the datum: when the handshake began, ms, and its stage ---------------------------------- */
+/* ---- extra data: start of the handshake, ms, and its stage ----------------------------------- */
 
 static void *datum(uint64_t began_ms, stage s) {
   return (void *)(uintptr_t)(began_ms << 2 | (uint64_t)s);
@@ -73,7 +74,7 @@ static void count_failure(const SSL *ssl, clv_tls_failure failure) {
   atomic_fetch_add_explicit(&failed[SSL_is_server(ssl)][failure], 1, memory_order_relaxed);
 }
 
-/* ---- what OpenSSL calls ---------------------------------------------------------------------- */
+/* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
 static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
@@ -129,7 +130,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   count_failure(ssl, failure);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 static void install(void) {
   slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Identity of this process, checked before use by the rules that a peer applies. */
+ * Identity of this process, checked before use by the rules that a peer applies.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <openssl/err.h>
@@ -188,7 +189,7 @@ static clv_code check_chain(const credentials *c, unsigned usage, int64_t *ret_e
   return CLV_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- complete check -------------------------------------------------------------------------- */
 
 static clv_code check_all(const credentials *c, clv_tls_identity *identity, clv_err *err) {
   CLV_TRY(check_key(c, err));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading and writing PEM files: certificates and private keys. */
+ * Reading and writing PEM files: certificates and private keys.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <errno.h>

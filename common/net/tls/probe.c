@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Probing client of `doctor`. Runs a handshake over memory BIOs, so that every wait has a deadline
- * and a closed connection raises no SIGPIPE, and explains the result to the user. */
+ * and a closed connection raises no SIGPIPE, and explains the result to the user.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <openssl/err.h>
@@ -114,7 +115,7 @@ static clv_code make_connection(prober *p, const char *host, bool verify, clv_er
   return CLV_OK;
 }
 
-/* ---- driving it ------------------------------------------------------------------------------ */
+/* ---- running a handshake --------------------------------------------------------------------- */
 
 typedef enum outcome { DONE, FAILED, CLOSED, TIMED_OUT } outcome;
 
@@ -516,7 +517,7 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
     clv_fail(err, r.code, "%s: %s", address, r.reason);
 }
 
-/* ---- which versions -------------------------------------------------------------------------- */
+/* ---- versions -------------------------------------------------------------------------------- */
 
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,

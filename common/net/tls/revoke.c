@@ -2,7 +2,8 @@
  *
  * List of revoked certificates in force in this process, for peers that it dials and accepts. While
  * a list is in force, a peer that it does not clear is refused, also when the list has expired or
- * is of another CA. */
+ * is of another CA.
+ */
 #include <openssl/err.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -60,7 +61,7 @@ int64_t clv_tls_revocation_expiry(void) {
   return ends;
 }
 
-/* ---- judging --------------------------------------------------------------------------------- */
+/* ---- decisions ------------------------------------------------------------------------------- */
 
 /* Decides on a certificate. The caller holds the lock. */
 static clv_tls_decision decide(const char *issuer, const char *serial, clv_err *err) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptions of certificates as text or JSON, from one struct of their fields. */
+ * Descriptions of certificates as text or JSON, from one struct of their fields.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <arpa/inet.h>
@@ -56,7 +57,7 @@ static void add_item(clv_bytes *list, bool json, const char *text) {
     clv_bytes_puts(list, text);
 }
 
-/* Adds a name from the certificate. Everything but printable ASCII becomes \\xNN, so it is safe to
+/* Adds a name from the certificate. Everything but printable ASCII becomes \xNN, so it is safe to
  * print on a terminal. */
 static void add_name(clv_bytes *list, bool json, const ASN1_STRING *value) {
   CLV_AUTO(clv_bytes_done) clv_bytes safe = {0};
@@ -145,7 +146,7 @@ static clv_code gather(facts *f, X509 *cert, bool json, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static const char *state_of(const facts *f, int64_t now) {
   return f->is_revoked    ? "revoked"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Check of files with a detached signature. Refuses several things that OpenSSL accepts: no signer,
- * two signers, a signature with embedded text, weak digests and keys. */
+ * two signers, a signature with embedded text, weak digests and keys.
+ */
 /* cms.h reads PEM only behind pem.h. */
 #include <openssl/pem.h>
 

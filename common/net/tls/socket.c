@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TCP client whose waits all end at a deadline. */
+ * TCP client whose waits all end at a deadline.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <errno.h>

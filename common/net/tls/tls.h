@@ -10,7 +10,8 @@
  * ("spiffe://cleave/worker-1"). Common names and DNS names never count.
  *
  * Threads: every function may be called from any thread; call clv_tls_floor_install before other
- * threads make TLS contexts. Times are seconds since 1970 (UTC). */
+ * threads make TLS contexts. Times are seconds since 1970 (UTC).
+ */
 #ifndef CLEAVE_TLS_H
 #define CLEAVE_TLS_H
 

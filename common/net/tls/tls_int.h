@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Declarations shared by the files of this folder: clean-up of OpenSSL objects, reading and writing
- * of PEM files, and access to the fields of certificates. */
+ * of PEM files, and access to the fields of certificates.
+ */
 #ifndef CLEAVE_TLS_INT_H
 #define CLEAVE_TLS_INT_H
 
@@ -139,7 +140,7 @@ const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t le
 void clv_tls_frames_message(clv_tls_frames *f, size_t bytes); /* gRPC has delivered a message */
 void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount);
 
-/* ---- accepted.c, as handshakes.c calls it ---------------------------------------------------- */
+/* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
 
 /* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
 void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cached: lists the caches that a worker keeps for its caller, and removes them. */
+ * Cached: lists the caches that a worker keeps for its caller, and removes them.
+ */
 #include "common/net/wire/unary_int.h"
 
 clv_code clv_wire_cached_request_decode(const clv_piece *pieces, size_t n_pieces,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading position in a message of several pieces. */
+ * Reading position in a message of several pieces.
+ */
 #include "common/net/wire/cursor_int.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reading position in a message of several pieces, with the primitives of the protobuf encoding.
- * Every read is checked against `end`. Bytes are copied only on request. */
+ * Every read is checked against `end`. Bytes are copied only on request.
+ */
 #ifndef CLEAVE_WIRE_CURSOR_INT_H
 #define CLEAVE_WIRE_CURSOR_INT_H
 

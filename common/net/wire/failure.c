@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Failure of a frame: with its text, or reduced to code and place. */
+ * Failure of a frame: with its text, or reduced to code and place.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules about complete frames. clv_frame_decode and clv_frame_encode call clv_frame_check. */
+ * Rules about complete frames. clv_frame_decode and clv_frame_encode call clv_frame_check.
+ */
 #include "common/net/wire/frame_int.h"
 
 #include <math.h>
@@ -325,7 +326,7 @@ static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err 
     return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
                     (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
   if ((f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||
-      (f->reference.yours && f->kind != CLV_REF_USE))
+      (f->reference.is_for_owner && f->kind != CLV_REF_USE))
     return clv_fail(err, CLV_INVALID, "`early` or `yours` does not belong here");
   return clv_text_check(f->reference.node, strlen(f->reference.node), "reference.node", err);
 }
@@ -437,7 +438,7 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
   return CLV_OK;
 }
 
-/* ---- the whole ----------------------------------------------------------------------------- */
+/* ---- complete frames ----------------------------------------------------------------------- */
 
 static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
   if (rule->needs_context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");

@@ -2,7 +2,8 @@
  *
  * Decoder of frames: one pass over the pieces, driven by the field tables, into a struct of fixed
  * size. Allocates nothing; nests at most four levels (frame, backward, call, target).
- * clv_frame_check then checks the complete frame. */
+ * clv_frame_check then checks the complete frame.
+ */
 #include "common/net/wire/frame_int.h"
 
 #include <string.h>
@@ -19,7 +20,7 @@ typedef struct decoder {
   bool has_own; /* a field of the last frame was found */
 } decoder;
 
-/* ---- single values: `place` is where the value goes ---------------------------------------- */
+/* ---- single values: stored at `place` ------------------------------------------------------ */
 
 static clv_code read_u32(decoder *d, const clv_field *f, void *place, clv_err *err) {
   uint64_t value;

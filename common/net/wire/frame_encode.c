@@ -2,7 +2,8 @@
  *
  * Encoder of frames. A frame without its payload has a bounded size, so it is written to an array
  * on the stack and copied once. Fields are in ascending order, except that the payload is last, so
- * that the transport can append the tensor's own memory. */
+ * that the transport can append the tensor's own memory.
+ */
 #include "common/net/wire/frame_int.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
   return p;
 }
 
-/* ---- one function per field type; values that are zero are left out ------------------------ */
+/* ---- one function for each field type; zero values are omitted ----------------------------- */
 
 typedef struct place {
   const clv_field *f;

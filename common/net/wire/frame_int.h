@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the encoder and the decoder of frames: the field tables, which repeat the .proto file,
- * and the rules of the frame kinds. */
+ * and the rules of the frame kinds.
+ */
 #ifndef CLEAVE_WIRE_FRAME_INT_H
 #define CLEAVE_WIRE_FRAME_INT_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Hello. Each encoder of a unary message decodes its result: set-up calls are rare, so the rules
- * are written once, in the decoder, and nothing is sent that the peer would refuse. */
+ * are written once, in the decoder, and nothing is sent that the peer would refuse.
+ */
 #include <string.h>
 
 #include "common/net/wire/unary_int.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of LoadModule; part of wire.h, which includes this file. */
+ * Messages of LoadModule; part of wire.h, which includes this file.
+ */
 #ifndef CLEAVE_WIRE_LOAD_INT_H
 #define CLEAVE_WIRE_LOAD_INT_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * LoadModule: a graph as data. The decoder checks counts, order and sizes; shape inference on the
- * worker checks the ops. */
+ * worker checks the ops.
+ */
 #include "common/net/wire/unary_int.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Access to the payload of a frame, which may span several pieces. */
+ * Access to the payload of a frame, which may span several pieces.
+ */
 #include "common/net/wire/wire.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Server reflection: answers from the FileDescriptorSet that the build embeds. The set is trusted
- * and small, so each request walks it again. */
+ * and small, so each request walks it again.
+ */
 #include "common/net/wire/unary_int.h"
 
 #include "grpc/reflection/v1alpha/reflection.pb-c.h"

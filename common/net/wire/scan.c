@@ -2,7 +2,8 @@
  *
  * Walks a message by its descriptor, with a stack of its own. The sums follow what protobuf-c 1.4
  * allocates: the struct of each message, arrays of repeated fields, copies of text and bytes, a
- * record for each unknown field, and scratch for every field of a message beyond sixteen. */
+ * record for each unknown field, and scratch for every field of a message beyond sixteen.
+ */
 #include "common/net/wire/unary_int.h"
 
 enum {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status: reports the resources, the activity and the sessions of a worker. */
+ * Status: reports the resources, the activity and the sessions of a worker.
+ */
 #include "common/net/wire/unary_int.h"
 
 #include <string.h>
@@ -114,7 +115,7 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
                                    .memory_limit = from->memory_limit,
                                    .busy_ns = from->busy_ns,
                                    .idle_ns = from->idle_ns,
-                                   .turn_ns = from->turn_ns,
+                                   .share_wait_ns = from->turn_ns,
                                    .n_modules = (uint32_t)from->n_modules,
                                    .n_links = (uint32_t)from->n_links,
                                    .last_error = get_trouble(from->last_error)};
@@ -258,7 +259,7 @@ static void put_numbers(const clv_wire_session_status *from, Cleave__V1__Session
   to->age_ms = from->age_ms;
   to->busy_ns = from->busy_ns;
   to->idle_ns = from->idle_ns;
-  to->turn_ns = from->turn_ns;
+  to->turn_ns = from->share_wait_ns;
 }
 
 static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *mem,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of Status; part of wire.h, which includes this file. */
+ * Messages of Status; part of wire.h, which includes this file.
+ */
 #ifndef CLEAVE_WIRE_STATUS_INT_H
 #define CLEAVE_WIRE_STATUS_INT_H
 
@@ -45,7 +46,7 @@ typedef struct clv_wire_session_status {
   bool attached;
   uint64_t values, calls_waiting, late_frames;
   uint64_t references_owned, references_used, references_pending;
-  uint64_t age_ms, memory_limit, busy_ns, idle_ns, turn_ns;
+  uint64_t age_ms, memory_limit, busy_ns, idle_ns, share_wait_ns;
   clv_wire_module_status *modules;
   clv_wire_link_status *links;
   clv_wire_last_error last_error;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scanning, unpacking and packing of unary messages. */
+ * Scanning, unpacking and packing of unary messages.
+ */
 #include "common/net/wire/unary_int.h"
 
 #include <math.h>

@@ -3,7 +3,8 @@
  * Unary messages are unpacked by protobuf-c, which trusts its input: it recurses without a limit
  * and can turn one byte into seventy. So clv_wire_scan first walks a message by its descriptor. It
  * refuses malformed, deeply nested or too numerous fields, and adds up the memory that unpacking
- * takes. Then one block of that size is allocated for protobuf-c and the plain structs. */
+ * takes. Then one block of that size is allocated for protobuf-c and the plain structs.
+ */
 #ifndef CLEAVE_WIRE_UNARY_INT_H
 #define CLEAVE_WIRE_UNARY_INT_H
 
@@ -64,7 +65,7 @@ char *clv_put_text(const char *text); /* NULL becomes "" */
 clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array, void *ret_items,
                        clv_err *err) CLV_USE_RESULT;
 
-/* ---- messages that several others contain -------------------------------------------------- */
+/* ---- shared messages ----------------------------------------------------------------------- */
 
 void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret);
 clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret,

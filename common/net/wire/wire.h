@@ -11,7 +11,8 @@
  *
  * Threads: no state; different objects may be used from different threads at once.
  * Errors of every decoder: CLV_INVALID (malformed, out of range), CLV_EXHAUSTED (over a limit, or
- * out of memory), CLV_UNIMPLEMENTED (another protocol version). */
+ * out of memory), CLV_UNIMPLEMENTED (another protocol version).
+ */
 #ifndef CLEAVE_WIRE_H
 #define CLEAVE_WIRE_H
 
@@ -250,8 +251,8 @@ typedef struct clv_frame {
     uint32_t n_more_lrs;
     float more_lrs[CLV_WIRE_GROUPS]; /* of groups 1.. */
     uint32_t position;               /* of an APPLY inside its context; 0: after it */
-    bool keep; /* keep the weights before the step, for calls with `old_weights` */
-  } commit;    /* APPLY, END_CONTEXT */
+    bool saves_weights; /* keep the weights before the step, for calls with `old_weights` */
+  } commit;             /* APPLY, END_CONTEXT */
   struct {
     bool finite;
   } vote; /* FINISHED */
@@ -278,7 +279,7 @@ typedef struct clv_frame {
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
-    uint64_t after; /* a call of the context at this node whose backward runs first; 0: none */
+    uint64_t runs_after; /* a call of the context at this node whose backward runs first; 0: none */
     uint32_t position, input_position,
         weight_position; /* in the order of the context at its node; 0: none */
     bool old_weights;    /* uses the weights before the context's last step */
@@ -288,9 +289,9 @@ typedef struct clv_frame {
   } measure; /* PONG */
   struct {
     uint64_t ref, fork, key;
-    uint64_t number; /* counted by its sender for its receiver; REF_ACK: number that it answers */
-    bool early;      /* REF_USE, REF_FETCH: the owner does not know the fork yet */
-    bool yours;      /* REF_USE: the receiver is the owner */
+    uint64_t number;   /* counted by its sender for its receiver; REF_ACK: number that it answers */
+    bool early;        /* REF_USE, REF_FETCH: the owner does not know the fork yet */
+    bool is_for_owner; /* REF_USE: the receiver is the owner */
     char node[CLV_WIRE_NAME + 1]; /* REF_USE: the owner; in what the master forwards: the sender */
   } reference;                    /* REF_* */
   clv_wire_cached cached;         /* VALUE; its last tensor holds record numbers */
@@ -435,7 +436,7 @@ typedef struct clv_wire_open_request {
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
-  bool single;                 /* no other attempt will follow */
+  bool is_only_attempt;        /* no other attempt will follow */
   uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
 typedef struct clv_wire_open_reply {

@@ -159,7 +159,7 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
   engine_begin(&w, 0);
   call(&w, 30, A, LEAF);
   clv_packet *p = call_of(&w, 31, B, LEAF);
-  p->frame.call.after = 30;
+  p->frame.call.runs_after = 30;
   clv_packet_set_positions(p, 7, 8, 9, false);
   give(&w, p);
   keep(&w, 31);

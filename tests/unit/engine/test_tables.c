@@ -113,7 +113,7 @@ static void call_with(engine *w, uint64_t context, uint64_t id, uint64_t leaf) {
 
 static void call_after(engine *w, uint64_t context, uint64_t id, uint64_t leader) {
   clv_packet *p = call_of(w, context, id, 0);
-  p->frame.call.after = leader;
+  p->frame.call.runs_after = leader;
   send(w, p);
 }
 

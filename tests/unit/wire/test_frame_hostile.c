@@ -277,7 +277,7 @@ SPOIL(a_number, f->reference.number = 1)
 SPOIL(no_ref, f->reference.ref = 0)
 SPOIL(no_fork, f->reference.fork = 0)
 SPOIL(early, f->reference.early = true)
-SPOIL(yours, f->reference.yours = true)
+SPOIL(yours, f->reference.is_for_owner = true)
 SPOIL(node_newline, strcpy(f->reference.node, "w\n"))
 SPOIL(drop_tensor, f->n_tensors = 0)
 
@@ -429,7 +429,7 @@ static void put_call(const clv_frame *f, bodies *b) {
     b->args[i].here = f->call.args[i].here;
     b->arg_list[i] = &b->args[i];
   }
-  b->call.after = f->call.after;
+  b->call.after = f->call.runs_after;
   b->call.n_args = f->call.n_args;
   b->call.args = b->arg_list;
 }
@@ -507,7 +507,7 @@ static void put_named(const clv_frame *f, bodies *b) {
   b->reference.fork = f->reference.fork;
   b->reference.number = f->reference.number;
   b->reference.early = f->reference.early;
-  b->reference.yours = f->reference.yours;
+  b->reference.yours = f->reference.is_for_owner;
   b->reference.node = (char *)(uintptr_t)f->reference.node;
 }
 
