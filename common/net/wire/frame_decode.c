@@ -67,7 +67,7 @@ static clv_code read_bytes(decoder *d, const clv_field *f, void *place, clv_err 
   size_t len;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   if (len != f->size && len != 0)
-    return clv_fail(err, CLV_INVALID, "%s has %zu bytes, must have %zu", f->name, len, f->size);
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", f->name, len, f->size);
   memset(place, 0, f->size);
   return clv_cursor_copy(&d->at, len, place, err);
 }

@@ -105,7 +105,7 @@ clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret, clv_err 
 
 clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret, clv_err *err) {
   if (data.len != sizeof ret->bytes)
-    return clv_fail(err, CLV_INVALID, "%s has %zu bytes, must have %zu", what, data.len,
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", what, data.len,
                     sizeof ret->bytes);
   memcpy(ret->bytes, data.data, sizeof ret->bytes);
   return CLV_OK;
@@ -113,7 +113,7 @@ clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret
 
 clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *ret, clv_err *err) {
   if (data.len != sizeof ret->bytes)
-    return clv_fail(err, CLV_INVALID, "%s has %zu bytes, a SHA-256 has %zu", what, data.len,
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; a SHA-256 has %zu", what, data.len,
                     sizeof ret->bytes);
   memcpy(ret->bytes, data.data, sizeof ret->bytes);
   return CLV_OK;
@@ -122,7 +122,7 @@ clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *
 clv_code clv_get_name(const char *text, const char *what, clv_err *err) {
   size_t len = strlen(text);
   if (len < 1 || len > CLV_WIRE_NAME)
-    return clv_fail(err, CLV_INVALID, "%s has %zu bytes, must have 1 to %d", what, len,
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have 1 to %d", what, len,
                     CLV_WIRE_NAME);
   return CLV_OK;
 }

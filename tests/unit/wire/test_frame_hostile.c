@@ -599,14 +599,14 @@ static void body_unlike_the_frame_kind_is_refused(void **state) {
       {BYTES("\x08\x0e"), "STATE_PUT: `state` is missing"},
       {BYTES("\x08\x10\xaa\x01\x00"), "PING: `credit` does not belong here"},
       {BYTES("\x08\x09\xaa\x01\x00\x92\x01\x00"), "CREDIT: `commit` does not belong here"},
-      {BYTES("\x08\x18\x62\x00\xca\x01\x00"), "`backward` beside"},
-      {BYTES("\x08\x18\xca\x01\x00\x62\x00"), "`backward` beside"},
+      {BYTES("\x08\x18\x62\x00\xca\x01\x00"), "`backward` together"},
+      {BYTES("\x08\x18\xca\x01\x00\x62\x00"), "`backward` together"},
       {BYTES("\x08\x18\xca\x01\x00\x51"
              "12345678"),
-       "`backward` beside"},
+       "`backward` together"},
       {BYTES("\x08\x18\x51"
              "12345678\xca\x01\x00"),
-       "`backward` beside"},
+       "`backward` together"},
       {BYTES("\x08\x14\x10\x01\x18\x01"), "CALL: `call` is missing"},
       {BYTES("\x08\x18\x10\x01\x20\x01"), "PREPARE: `backward` is missing"},
       {BYTES("\x08\x10\x62\x02\x08\x05"), "PING: 1 tensors; 0 to 0 belong here"},

@@ -264,7 +264,7 @@ static void close_messages_round_trip(void **state) {
   clv_piece piece = {short_id, sizeof short_id - 1};
   clv_wire_close_request bad;
   assert_fails(clv_wire_close_request_decode(&piece, 1, &bad, &err), CLV_INVALID,
-               "session id has 2 bytes, must have 16");
+               "session id of 2 bytes; it must have 16");
 }
 
 /* ---- status ------------------------------------------------------------------------------------
