@@ -554,8 +554,8 @@ static void invalid_cache_fields_are_refused(void **state) {
       {9, 60, 3, {rows, rows, numbers}, false, "no record numbers"},
       {9, 60, 2, {rows, floats}, false, "must be i64"},
       {9, 60, 2, {rows, square}, false, "must be i64"},
-      {9, 60, 2, {fewer, numbers}, false, "one row for each of 2"},
-      {9, 60, 2, {none, numbers}, false, "one row for each of 2"},
+      {9, 60, 2, {fewer, numbers}, false, "not one for each of the 2"},
+      {9, 60, 2, {none, numbers}, false, "not one for each of the 2"},
       {9, 60, 2, {rows, numbers}, true, "a VALUE of a cache cannot carry a failure"},
   };
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
