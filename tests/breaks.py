@@ -24,17 +24,17 @@ def of(path, test, **edits):
 
 # ---- shares of the cores -------------------------------------------------------------------------
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
-   a_tenant_starts_with_what_it_saved=("static void arrive", "of->time = CLV_MAX(of->time, least_tenant(s->at));", ";"),
-   threads_are_charged_as_one=("static void charge", "threads = spent * s->held;", "threads = spent;"),
-   a_share_starts_with_what_it_saved=("static void arrive", "s->time = CLV_MAX(s->time, least_share(of));", ";"),
-   the_last_to_ask_is_first=("static clv_share *first_of", "s->asked < first->asked", "s->asked > first->asked"),
-   the_last_tenant_to_ask_is_first=("static clv_share *first_waiting", "s->asked < first->asked", "s->asked > first->asked"),
-   weights_do_not_count=("static void charge", "(threads + s->of->weight - 1) / s->of->weight", "threads"),
-   small_ones_overtake=("static void schedule", "s->wanted <= t->free", "t->free"),
-   a_slice_has_no_length=("static bool slice_over", "|| now - s->began < s->at->o.slice_ns", ""),
-   a_stopped_share_waits=("static void wait", "s->waiting && !s->stopped", "s->waiting"),
-   a_credit_has_no_limit=("void clv_share_refund", "ns = CLV_MIN(ns, now - s->began - s->credited);", ""),
-   a_credit_is_not_the_tenants=("void clv_share_refund", "less(s->of->time, ns * s->held / s->of->weight)", "s->of->time"))
+   a_tenant_starts_with_what_it_saved=("static void activate_share", "of->time = CLV_MAX(of->time, least_tenant_time(s->scheduler));", ";"),
+   threads_are_charged_as_one=("static void charge", "threads = spent * s->n_held;", "threads = spent;"),
+   a_share_starts_with_what_it_saved=("static void activate_share", "s->time = CLV_MAX(s->time, least_share_time(of));", ";"),
+   the_last_to_ask_is_first=("static clv_share *first_of_tenant", "s->request < first->request", "s->request > first->request"),
+   the_last_tenant_to_ask_is_first=("static clv_share *first_waiting", "s->request < first->request", "s->request > first->request"),
+   weights_do_not_count=("static void charge", "(threads + s->owner->weight - 1) / s->owner->weight", "threads"),
+   small_ones_overtake=("static void schedule", "s->n_wanted <= t->free", "t->free"),
+   a_slice_has_no_length=("static bool is_slice_over", "|| now - s->slice_start < s->scheduler->o.slice_ns", ""),
+   a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
+   a_credit_has_no_limit=("void clv_share_refund", "ns = CLV_MIN(ns, now - s->slice_start - s->refunded);", ""),
+   a_credit_is_not_the_tenants=("void clv_share_refund", "subtract_to_zero(s->owner->time, ns * s->n_held / s->owner->weight)", "s->owner->time"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
@@ -113,9 +113,9 @@ of("common/model/graph/params.c", "tests/unit/graph/test_ops",
 
 # ---- accounts ------------------------------------------------------------------------------------
 of("common/net/fair/account.c", "tests/unit/fair/test_account",
-   a_refused_charge_stays=("clv_account *clv_account_try_charge", "take_back(a, at, q, n);", ""),
-   a_discharge_counts_below_alone=("void clv_account_discharge", "take_back(a, NULL, q, n);", "take_back(a, a->o.above, q, n);"),
-   strangers_numbers_are_told=("clv_code clv_account_fail_exceeded", "if (a->o.shared)", "if (false)"))
+   a_refused_charge_stays=("clv_account *clv_account_try_charge", "discharge_up_to(a, at, q, n);", ""),
+   a_discharge_counts_below_alone=("void clv_account_discharge", "discharge_up_to(a, NULL, q, n);", "discharge_up_to(a, a->o.parent, q, n);"),
+   strangers_numbers_are_told=("clv_code clv_account_fail_exceeded", "if (a->o.is_shared)", "if (false)"))
 
 # ---- adapters ------------------------------------------------------------------------------------
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
@@ -381,18 +381,18 @@ LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
 of("common/net/link/link_state.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
    a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
-   a_link_that_attaches_does_not_end=("static life_action *const actions", "[CLV_LINK_ATTACHING] = {join, attach, end,", "[CLV_LINK_ATTACHING] = {join, attach, pass,"),
-   an_end_is_said_again=("static life_action *const actions", "[CLV_LINK_ENDING] = {refuse, pass, pass, lose}", "[CLV_LINK_ENDING] = {refuse, pass, end, lose}"),
-   a_link_is_gone_before_its_last_lane=("static clv_code lose", "--l->n_joined == 0", "--l->n_joined == 1"))
+   a_link_that_attaches_does_not_end=("static state_action *const actions", "[CLV_LINK_ATTACHING] = {join, attach, end,", "[CLV_LINK_ATTACHING] = {join, attach, ignore,"),
+   an_end_is_said_again=("static state_action *const actions", "[CLV_LINK_ENDING] = {refuse, ignore, ignore, remove_lane}", "[CLV_LINK_ENDING] = {refuse, ignore, end, remove_lane}"),
+   a_link_is_gone_before_its_last_lane=("static clv_code remove_lane", "--l->n_joined == 0", "--l->n_joined == 1"))
 of("common/net/link/lane.c", LINK_CELLS,
-   credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = no_bulk", "[CREDIT] = on_credit"),
-   packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = no_bulk", "[PACKET] = on_packet"),
-   the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = no_attach", "[PING] = on_ping"))
+   credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = refuse_on_bulk", "[CREDIT] = on_credit"),
+   packets_come_on_any_lane=("[CLV_LANE_BULK] = {", "[PACKET] = refuse_on_bulk", "[PACKET] = on_packet"),
+   the_first_frame_is_any=("[CLV_LANE_ACCEPTED] = {", "[PING] = refuse_before_attach", "[PING] = on_ping"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
 of("common/net/link/reassembly.c", LINK_CELLS,
    a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
-   bytes_come_twice=("static clv_code claim", "before && before->to > from", "false"))
+   bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
 of("common/net/link/recv_window.c", LINKS,
    credit_is_granted_twice=("static uint64_t grant", "r->credit_pending = 0;", ""),
    the_last_credit_is_held_back=("static uint64_t grant", "!idle &&", ""))
@@ -466,11 +466,11 @@ of("common/engine/context_wake.c", WAKES,
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
 of("common/net/link/link.c", "tests/unit/link/test_dial",
-   a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = join_failed(l, code, err);", ""))
+   a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = set_ended_error(l, code, err);", ""))
 
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/rpc/stream_send.c", "tests/unit/rpc/test_stream",
-   more_is_enclosed_than_a_receiver_takes=("static bool have_room", "stream->n_enclosed < CLV_RPC_COALESCED &&", ""))
+   more_is_enclosed_than_a_receiver_takes=("static bool can_coalesce", "stream->n_coalesced < CLV_RPC_COALESCED &&", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_before", "if (d->before->n == CLV_WIRE_BUNDLED)", "if (d->before->n == 2 * CLV_WIRE_BUNDLED)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
@@ -530,7 +530,7 @@ of("common/engine/node_links.c", SIMULATED + "0",
 of("common/engine/node.c", SIMULATED,
    what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
 of("common/net/link/send_queue.c", SIMULATED,
-   what_has_waited_waits_for_the_next=("static void add_waiting(", "p->with_next = false;", ""),
+   what_has_waited_waits_for_the_next=("static void add_waiting(", "p->is_coalesced = false;", ""),
    credit_is_not_given_back=("void clv_send_queue_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))

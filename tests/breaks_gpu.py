@@ -25,9 +25,9 @@ of("common/engine/context_backward.c", CHUNKS,
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
 of("common/net/link/send_queue.c", COMING,
-   a_chunk_leaves_before_its_bytes_have_come=("static presence find_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
-   a_parked_tensor_gets_another_number=("static presence send_chunked(", "if (!p->begun)", "if (!p->left)"),
-   frames_overtake_what_is_parked=("static send_decision judge(", "|| d->partially_sent", ""),
+   a_chunk_leaves_before_its_bytes_have_come=("static copy_progress await_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
+   a_parked_tensor_gets_another_number=("static copy_progress send_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
+   frames_overtake_what_is_parked=("static send_decision decide_send(", "|| d->partially_sent", ""),
    what_is_parked_stays_when_the_link_ends=("void clv_send_queue_end(", "clv_steal(&d->partially_sent)", "NULL"))
 of("common/net/link/device_copy.c", COMING,
    a_failure_is_told_nobody=("void clv_device_copy_record(", "if (failure) c->failure = *failure;", ";"))

@@ -18,22 +18,22 @@ of("common/net/rpc/credentials.c", "tests/unit/rpc/test_identity",
    a_peer_is_whom_grpc_names=("static grpc_auth_property_iterator identities(", "grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME)",
                               "grpc_auth_context_peer_identity(context)"))
 of("common/net/rpc/peers.c", "tests/unit/rpc/test_identity",
-   wasted_calls_are_free=("static rpc_refusal waste(", "entry->wasted++;", "return RPC_REPLY;"))
+   wasted_calls_are_free=("static rpc_refusal count_wasted_call(", "entry->wasted++;", "return RPC_REPLY;"))
 of("worker/accept_guard.c", "tests/unit/rpc/test_accept_guard", grpc_accepts_by_itself=("", '__asm__("accept4")', '__asm__("other_accept4")'))
 of("worker/read_guard.c", "tests/unit/rpc/test_read_guard", grpc_reads_by_itself=("", '__asm__("SSL_read")', '__asm__("other_SSL_read")'))
 of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    nobody_is_asked_for_a_place=first("static int on_verify(", "entry *e =", "return ok;"),
    tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
-   a_full_table_sheds_nobody=("static bool make_room(", "if (!admission.judge || n_live < admission.places) return true;", "return true;"),
+   a_full_table_sheds_nobody=("static bool free_connection(", "if (!admission.decide || n_live < admission.max_connections) return true;", "return true;"),
    open_connections_outlive_a_revocation=first("", "e->refused = CLV_TLS_REVOKED; shut(e); ended++;", "continue;"))
 of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
    connections_have_no_quota=("static clv_tls_decision decide_by_quota(", "h->held >= h->quota", "h->quota == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",
-   frames_are_free=("static const char *charge(", "f->level[bucket] += amount;", "f->level[bucket] += 0 * amount;"))
+   frames_are_free=("static const char *charge(", "f->bucket_level[bucket] += amount;", "f->bucket_level[bucket] += 0 * amount;"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_crl",
-   a_revoked_certificate_is_admitted=("static clv_tls_decision judge(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
-   a_list_that_has_ended_is_enough=("static clv_tls_decision judge(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
+   a_revoked_certificate_is_admitted=("static clv_tls_decision decide(", "crl && clv_tls_crl_has(crl, issuer, serial)", "crl && !serial"),
+   a_list_that_has_ended_is_enough=("static clv_tls_decision decide(", "crl && clv_tls_crl_check(crl, issuer, err) != CLV_OK", "crl && !issuer"))
 of("common/net/tls/revoke.c", "tests/unit/tls/test_accepted",
    a_revoked_worker_is_dialled=first("", "if (v == CLV_TLS_ADMIT) return 1;", "v = CLV_TLS_ADMIT;"))
 of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
@@ -42,7 +42,7 @@ of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
 
 # ---- what peers and files say, and what they may take --------------------------------------------
 of("common/base/log_limit.c", "tests/unit/base/test_log_limit",
-   lines_are_never_too_many=first("static bool is_one_too_many(", "return e->passed", "return false;"))
+   lines_are_never_too_many=first("static bool is_over_limit(", "return e->passed", "return false;"))
 of("common/base/digest.c", "tests/unit/base/test_base",
    a_key_can_be_read_backwards=first("", "if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);", "memcpy(digest.bytes, seed, sizeof *seed);"))
 of("common/base/memory.c", "tests/unit/engine/test_charge",
@@ -66,7 +66,7 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
    any_number_is_finite=("", "!(__builtin_fabsf((float)v[i]) <= FLT_MAX)", "v[i] == v[i] + 1 && v[i] == v[i] - 1 && sizeof(type) == 0"))
 
 # ---- links and the engine ------------------------------------------------------------------------
-of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void settle(", "memcpy(", "return;"))
+of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_received(", "memcpy(", "return;"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.first) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
    an_abort_waits=("", "if (urgent) return NOW;", ""),
@@ -88,7 +88,7 @@ of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
    an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);", ""))
 of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
-   who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->refused", "queued = 0;"),
+   who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->is_over_quota", "queued = 0;"),
    calls_that_wait_hold_up_no_end=first("", "if (e->counts.calls_waiting) return false;", "return c != NULL;"),
    steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.has_no_revert) return false;", ""))
 

@@ -189,9 +189,9 @@ clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
 }
 
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
-  const clv_tls_admission a = {.places = config->limits.connections,
+  const clv_tls_admission a = {.max_connections = config->limits.connections,
                                .unread = clv_service_transport_memory(config) / 2,
-                               .judge = decide_admission,
+                               .decide = decide_admission,
                                .enter = enter,
                                .leave = leave,
                                .flood = flood,

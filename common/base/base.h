@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * base: what every other folder stands on. Result codes and located errors, checked size
- * arithmetic, scope-bound clean-up, growing byte strings, logging, a monotonic clock, digests and
- * the counter-based random generator.
+ * base: used by every other folder. Result codes and located errors, checked size arithmetic,
+ * scope-bound clean-up, growing byte strings, logging, a monotonic clock, digests and the
+ * counter-based random generator.
  *
- * Threads: every function may be called from any thread unless it says otherwise. Nothing here
- * keeps state except the log level.
+ * Threads: every function may be called from any thread unless its comment says otherwise. The only
+ * state kept here is that of the log (level, form, limits) and of clv_interrupt.
  */
 #ifndef CLEAVE_BASE_H
 #define CLEAVE_BASE_H
@@ -26,39 +26,38 @@ typedef enum clv_code {
   CLV_OK = 0,
   CLV_CANCELLED = 1,
   CLV_UNKNOWN = 2,
-  CLV_INVALID = 3, /* an argument, a file or a message is wrong in itself */
+  CLV_INVALID = 3, /* an argument, a file or a message is not valid in itself */
   CLV_DEADLINE = 4,
   CLV_NOT_FOUND = 5,
   CLV_EXISTS = 6,
   CLV_DENIED = 7,       /* authenticated, but not allowed */
   CLV_EXHAUSTED = 8,    /* a quota, a limit or memory */
-  CLV_PRECONDITION = 9, /* right call, wrong state */
+  CLV_PRECONDITION = 9, /* valid call in the wrong state */
   CLV_ABORTED = 10,
   CLV_RANGE = 11,
   CLV_UNIMPLEMENTED = 12,
   CLV_INTERNAL = 13,
   CLV_UNAVAILABLE = 14,
-  CLV_DATA_LOSS = 15, /* damaged bytes: a checksum or a format that does not hold */
+  CLV_DATA_LOSS = 15, /* damaged bytes: a checksum differs, or a format is violated */
   CLV_UNAUTHENTICATED = 16,
-  /* a peer's answer makes no sense; of this process alone, never on the wire */
+  /* a peer's answer violates the protocol; used in this process alone, never on the wire */
   CLV_BAD_ANSWER = 17,
 } clv_code;
 
-/* Lower-case name of a code ("not found"); "unknown" for values outside the list. */
+/* Returns the lower-case name of a code ("not found"); "unknown" for values outside the list. */
 const char *clv_code_name(clv_code code);
 
 enum { CLV_ERR_TEXT = 480, CLV_ERR_PLACE = 64, CLV_ERR_ELEMENT = 32 };
 
-/* A failure, on the caller's stack. `where` is "file:line" of the code that failed; `text` quotes
- * the offending setting, shape or size and the limit. An element of a tensor is never in the text,
- * which may travel: it stands in `element`, for the person whose process this is. Never allocates,
- * so it works when memory is gone. */
+/* A failure, on the caller's stack. `text` quotes the offending setting, shape or size and the
+ * limit. Errors may be sent to peers, so `text` never contains an element of a tensor; `element`
+ * does, for the user of this process. Never allocates, so it works without memory. */
 typedef struct clv_err {
   clv_code code;
-  const char *where; /* static string */
+  const char *where; /* "file:line" of the code that failed; static */
   char text[CLV_ERR_TEXT];
-  char place[CLV_ERR_PLACE];     /* the op that failed: "layer 3 (embedding), forward", or "" */
-  char element[CLV_ERR_ELEMENT]; /* "987654", or "" */
+  char place[CLV_ERR_PLACE];     /* op that failed: "layer 3 (embedding), forward"; "": unknown */
+  char element[CLV_ERR_ELEMENT]; /* offending element, "987654"; "": none */
 } clv_err;
 
 #define CLV_STR2(x) #x
@@ -67,20 +66,20 @@ typedef struct clv_err {
 #define CLV_USE_RESULT __attribute__((warn_unused_result))
 #define CLV_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* Fill *err (which may be NULL) and return `code`. Use through clv_fail. */
+/* Fills *err (NULL is allowed) and returns `code`. Use it through clv_fail. */
 clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...)
     CLV_PRINTF(4, 5);
 #define clv_fail(err, code, ...) clv_fail_at(CLV_HERE, (err), (code), __VA_ARGS__)
 
-/* Say which element was wrong, of an error that has just been filled. Returns its code. */
+/* Adds the offending element to an error that has just been filled. Returns the error's code. */
 clv_code clv_err_element(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
-/* Put "prefix: " before the text, for context on the way up. Returns err's code
- * (CLV_INTERNAL when err is NULL). */
+/* Puts "prefix: " before the text, for the context of a caller. Returns err's code (CLV_INTERNAL if
+ * err is NULL). */
 clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
-/* Return early with the code of a call that failed: the one macro here that changes control
- * flow. */
+/* Returns from the caller with the code of a call that failed. The only macro here that changes
+ * control flow. */
 #define CLV_TRY(call)                                  \
   do {                                                 \
     clv_code clv_try_code_ = (call);                   \
@@ -89,14 +88,14 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* ---- scope-bound clean-up -------------------------------------------------------------------- */
 
-/* Letting go of nothing is fine: every function whose name ends in _free, _unref, _done, _close,
- * _release or _stop, in any folder, takes NULL for what it lets go of, and does nothing. (Static
- * ones may not; tests/closers.py has the others, and what ends so by chance.) */
+/* Every function whose name ends in _free, _unref, _done, _close, _release or _stop, in any folder,
+ * accepts NULL for the object to free and then does nothing. Static functions may not accept NULL;
+ * tests/closers.py lists other exceptions. */
 
-/* CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL; -- the function gets &t at scope end. */
+/* CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL; calls the function with &t at scope end. */
 #define CLV_AUTO(fn) __attribute__((cleanup(fn)))
 
-/* Hand a scope-bound pointer over: *ret_t = clv_steal(&t). */
+/* Returns a scope-bound pointer and sets the variable to NULL: *ret_t = clv_steal(&t). */
 #define clv_steal(pp)                 \
   (__extension__({                    \
     __typeof__(*(pp)) clv_s_ = *(pp); \
@@ -106,7 +105,7 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 void clv_freep(void *pp); /* frees *(void **)pp */
 
-/* What a noun ends in behind a number: "%u session%s", n, CLV_S(n). */
+/* Plural ending after a number: "%u session%s", n, CLV_S(n). */
 #define CLV_S(n) ((n) == 1 ? "" : "s")
 
 #define CLV_COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -115,50 +114,52 @@ void clv_freep(void *pp); /* frees *(void **)pp */
 
 /* ---- memory and sizes ------------------------------------------------------------------------ */
 
-/* True and the product/sum in *ret, or false on overflow (*ret untouched). */
+/* Store the product or sum in *ret. False: it overflows, and *ret is unchanged. */
 bool clv_mul_size(size_t a, size_t b, size_t *ret);
 bool clv_add_size(size_t a, size_t b, size_t *ret);
 size_t clv_align_up(size_t n, size_t alignment_pow2);
 
-/* Zeroed memory for n items of `size` bytes, or CLV_EXHAUSTED (overflow included). n*size == 0
- * gives a valid pointer of one byte. The caller frees with free(). */
+/* Allocates zeroed memory for n items of `size` bytes. n * size == 0 returns a valid pointer. The
+ * caller frees it with free(). CLV_EXHAUSTED: out of memory, or the size overflows. */
 clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
-/* Who waits for what takes long. Asked now and then, by whoever does it. */
+/* Cancellation hook of a long operation. The operation polls gone() and returns CLV_CANCELLED when
+ * the caller has left. */
 typedef struct clv_cancel_hook {
-  bool (*gone)(void *user); /* nobody wants it any more: a deadline has passed, a caller has left */
+  bool (*gone)(void *user); /* true: a deadline has passed or the caller has left */
   void *user;
 } clv_cancel_hook;
 
-/* CLV_CANCELLED when the waiter is gone; a waiter of NULL never is. */
+/* CLV_CANCELLED if gone() returns true. waiter NULL: never cancelled. */
 clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
 
-/* memset to 0 of much, while somebody waits for it; else CLV_CANCELLED. */
+/* Sets a large block to 0 and polls `waiter` in between. CLV_CANCELLED: the caller has left. */
 clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes,
                               clv_err *err) CLV_USE_RESULT;
 
-/* What memory this process may have, and what says so. */
+/* Memory that this process may use, and where the limit comes from. */
 typedef struct clv_host_memory {
-  uint64_t bytes; /* 0: nobody knows */
+  uint64_t bytes; /* 0: unknown */
   char of[64];    /* "this host's memory", "the control group's memory.max" */
 } clv_host_memory;
 
-/* root: "", or a folder that stands for /. */
+/* root: ""; a test passes a folder that replaces / */
 void clv_host_memory_read(const char *root, clv_host_memory *ret);
 
-/* 64-byte aligned, not zeroed; free() releases it. Counted in clv_alloc_count. */
+/* Allocates memory aligned to 64 bytes, not zeroed; the caller frees it with free(). Counted in
+ * clv_alloc_count. */
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
-/* How often clv_alloc, clv_alloc_aligned, clv_strdup and growing byte strings took memory in this
- * process; the hot path keeps it constant (a test reads it). */
+/* Returns how often clv_alloc, clv_alloc_aligned, clv_strdup and growing byte strings have
+ * allocated memory in this process. A test checks that a step leaves it constant. */
 uint64_t clv_alloc_count(void);
 
 clv_code clv_strdup(const char *text, char **ret_copy, clv_err *err) CLV_USE_RESULT;
 
 /* ---- growing byte strings -------------------------------------------------------------------- */
 
-/* Zero-initialise to start ({0}); `data` is NUL-terminated after every append. A failed append
- * sets `failed` and later appends do nothing, so that one check at the end is enough. */
+/* Initialise with {0}. `data` is NUL-terminated after every append. A failed append sets `failed`,
+ * and later appends do nothing, so one check at the end is enough. */
 typedef struct clv_bytes {
   char *data;
   size_t len, cap; /* bytes */
@@ -169,70 +170,71 @@ void clv_bytes_done(clv_bytes *b); /* frees and zeroes; usable with CLV_AUTO */
 void clv_bytes_add(clv_bytes *b, const void *data, size_t len);
 void clv_bytes_puts(clv_bytes *b, const char *text);
 void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) CLV_PRINTF(2, 3);
-/* A quoted, escaped JSON string; what is not UTF-8 becomes U+FFFD. */
+/* Appends a quoted, escaped JSON string. Bytes that are not UTF-8 become U+FFFD. */
 void clv_bytes_json(clv_bytes *b, const char *text);
-/* Text of a manual page: nothing in it is taken for roff's own. */
+/* Appends text of a manual page, with roff's control characters escaped. */
 void clv_bytes_roff(clv_bytes *b, const char *text);
 
-/* Whole file into *ret (replacing it). Refuses files over max_bytes with CLV_EXHAUSTED, missing
- * ones with CLV_NOT_FOUND; what is not a regular file with CLV_INVALID. */
+/* Reads a whole file into *ret, replacing its contents. CLV_EXHAUSTED: over max_bytes;
+ * CLV_NOT_FOUND: no such file; CLV_INVALID: not a regular file. */
 clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* Write PATH.tmp, fsync, rename over PATH, fsync the folder: the file is there whole or not at
- * all. */
+/* Writes PATH.tmp, syncs it, renames it to PATH and syncs the folder, so PATH is either complete or
+ * unchanged. */
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* fsync of the folder that a file is in: a name that is new there stays. */
+/* Syncs the folder of a file, so that a new name in it survives a crash. */
 clv_code clv_file_sync_folder(const char *path, clv_err *err) CLV_USE_RESULT;
 
-/* Create a folder and its missing parents (mode 0755 & ~umask). */
+/* Creates a folder and its missing parents (mode 0755 & ~umask). */
 clv_code clv_mkdirs(const char *path, clv_err *err) CLV_USE_RESULT;
 
-/* Whether it may name a file that a peer speaks of: 1..CLV_FILE_NAME of [A-Za-z0-9._-], no dot
- * first. So it is no path, and nothing hidden. */
+/* True if a peer's `name` is safe as a file name: 1 to CLV_FILE_NAME characters of [A-Za-z0-9._-],
+ * no leading dot. So it is neither a path nor a hidden file. */
 enum { CLV_FILE_NAME = 128 };
 bool clv_is_file_name(const char *name);
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* `text` as it is, or its beginning and "..." where it has `size` bytes or more; no character of
- * UTF-8 is cut. size: at least 4. Returns dst. */
+/* Copies `text`, or its beginning and "..." if it has `size` bytes or more. Does not cut a UTF-8
+ * character. size: at least 4. Returns dst. */
 const char *clv_text_truncate(const char *text, char *dst, size_t size);
 
-/* What is not printable ASCII becomes '?': text of a peer or a library, on its way to a
- * terminal. */
+/* Replaces every byte that is not printable ASCII by '?', so that text of a peer or a library is
+ * safe to print on a terminal. */
 void clv_text_to_printable(char *text);
 
-/* The same for text of people, which may be UTF-8: its control characters alone become '?', but for
- * line ends and tabs. */
+/* Appends UTF-8 text with its control characters replaced by '?', except line ends and tabs. */
 void clv_text_sanitize_utf8(const char *text, clv_bytes *out);
 
-/* Why bind() or listen() failed, and what helps. */
+/* Returns why bind() or listen() failed, and what helps. */
 const char *clv_bind_error_text(int error);
 
-/* Levenshtein-nearest of n candidates within distance 3 (and half the word's length), or NULL. */
+/* Returns the candidate nearest to `word` by Levenshtein distance, at most 3 and half the word's
+ * length. NULL: none is that near. */
 const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n);
 
-/* "64MiB", "1.5 GiB", "1k", "250" -> bytes (k/M/G = 1000s, Ki/Mi/Gi = 1024s, B optional). */
+/* Converts "64MiB", "1.5 GiB", "1k" or "250" to bytes (k/M/G: powers of 1000, Ki/Mi/Gi: powers of
+ * 1024, B optional). */
 clv_code clv_parse_size(const char *text, uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 
-/* "30s", "250ms", "2m", "1h" -> milliseconds. */
+/* Converts "30s", "250ms", "2m" or "1h" to milliseconds. */
 clv_code clv_parse_duration(const char *text, uint64_t *ret_ms, clv_err *err) CLV_USE_RESULT;
 
-/* "1.5 MiB" into buf (at least 16 bytes); returns buf. */
+/* Writes "1.5 MiB" to buf (at least 16 bytes); returns buf. */
 char *clv_format_size(uint64_t bytes, char *buf, size_t len);
 
-/* "UTF-16" or "UTF-32" where a text begins with the byte order mark of one, or with ASCII
- * characters of UTF-16; NULL: neither. */
+/* Returns "UTF-16" or "UTF-32" if the text begins with its byte order mark, or with ASCII
+ * characters in UTF-16. NULL: neither. */
 const char *clv_text_utf16_or_32(const void *text, size_t len);
 
-/* Bytes (1..4) and code point of the UTF-8 character (RFC 3629) at text, where `left` >= 1 bytes
- * are, SIZE_MAX for text that ends in a NUL. 0 when there is none: cut short, overlong, a surrogate
- * or above U+10FFFF; *ret_point is then untouched. */
+/* Decodes the UTF-8 character (RFC 3629) at `text`. Returns its bytes, 1 to 4, and its code point.
+ * `left`: bytes available, at least 1; SIZE_MAX for NUL-terminated text. 0: not a character
+ * (truncated, overlong, a surrogate or above U+10FFFF); *ret_point is unchanged. */
 size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point);
-/* U+0000..U+001F and U+007F..U+009F, which terminals obey. */
+/* True for U+0000..U+001F and U+007F..U+009F, the control characters of terminals. */
 bool clv_is_control(uint32_t point);
 
 /* ---- log ------------------------------------------------------------------------------------- */
@@ -246,37 +248,37 @@ typedef enum clv_log_level {
 
 const char *clv_log_level_name(clv_log_level level); /* "warn" */
 
-/* Lines on standard error: `time level text`, or JSON objects with time, level, event and message.
- * Where that is systemd's journal ($JOURNAL_STREAM) a line starts with its priority, as in "<4>".
- * Library folders log at debug only; the programs log the rest. */
+/* Sets the level and form of log lines on standard error: `time level text`, or JSON objects with
+ * time, level, event and message. If standard error is systemd's journal ($JOURNAL_STREAM), a line
+ * begins with its priority, as in "<4>". Library folders log at debug only; the programs log the
+ * rest. */
 void clv_log_set(clv_log_level level, bool json);
 void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
-/* The same with a word for what happened ("ready"), which the text form puts before the text; those
- * of clv_log are "log". */
+/* As clv_log, with the event's name ("ready"). The text form prints it before the text. Lines of
+ * clv_log have the event "log". */
 void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
-/* What makes a line: `who` caused it, an identity or an address, and `what` it is in a few words,
- * static text ("denied calls"). */
+/* Key for rate limiting of log lines: the peer that caused the line (`who`, an identity or address)
+ * and the kind of event (`what`, static text such as "denied calls"). */
 typedef struct clv_log_source {
   const char *who, *what;
-  /* lines of its first minute; 0: ten, as in each later minute of one that goes on */
+  /* lines in the first minute; 0: ten. Later minutes of a source that goes on have ten. */
   unsigned burst;
 } clv_log_source;
 
-/* The same for lines that a peer causes: those over the number of lines a minute are left out, and
- * counted in a line of their own when the minute is over. `event` is static text, "log" for none.
- * clv_log_limited_tick is to be called now and then, so that the count is told without a next line.
- * Any thread. */
+/* As clv_log_event, for lines that a peer causes: at most a number of lines each minute for each
+ * source. Further lines are dropped and counted; a line with their number follows when the minute
+ * is over. `event`: static text; "log": none. Call clv_log_limited_tick regularly, so that the
+ * number is logged without a next line. Thread-safe. */
 void clv_log_limited(clv_log_level level, const char *event, const clv_log_source *source,
                      const char *fmt, ...) CLV_PRINTF(4, 5);
 void clv_log_limited_tick(void);
 
-/* What decides about them, for a clock of any kind. One thread at a time. Zeroed but for the first
- * two fields it is ready; left_out is told what was left out, and must not call it. */
+/* State of the rate limiter for one source. */
 typedef struct clv_log_entry {
   uint64_t hash, began_ms, left_out;
   unsigned passed;
-  bool used, noisy;
+  bool is_used, is_limited;
   clv_log_level level;
   const char *event, *what;
   char who[128];
@@ -288,18 +290,18 @@ typedef struct clv_log_limiter {
   clv_log_entry entries[256];
 } clv_log_limiter;
 
-/* Whether a line of this source is to be written at now_ms, which never goes back. */
+/* True if a line of this source may be written at now_ms. now_ms must not decrease. */
 bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
                           const clv_log_source *source, uint64_t now_ms) CLV_USE_RESULT;
 void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms);
 
-/* What a program tells the person who started it, at whatever level the log is: `NAME: text`, or a
- * JSON object as above. `name` is a static string. */
+/* clv_notice writes a line for the user who started the program, at any log level: `NAME: text`, or
+ * a JSON object as above. `name`: static string. */
 void clv_log_set_program(const char *name);
 void clv_notice(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
-/* Where a library hands a fact up that a person should know and no error carries: the program that
- * gave it says it, or logs it (tests/check-logging). Zeroed: nobody is told. */
+/* Callback for a message that a library reports to the user and that is no error. The program
+ * prints or logs it (tests/check-logging). All zero: the message is dropped. */
 typedef struct clv_notifier {
   void (*notify)(void *user, const char *text);
   void *user;
@@ -312,28 +314,29 @@ char *clv_time_text(uint64_t wall_ms, char text[32]);
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
-/* Raises this process's limit of open files (RLIMIT_NOFILE) as far as it may. */
+/* Raises this process's limit of open files (RLIMIT_NOFILE) to the hard limit. */
 void clv_open_files_raise(void);
-/* CLV_EXHAUSTED, with the limit and what to do, unless `n` more files can be opened now: libraries
- * that find none left blame what they were reading. */
+/* Checks that `n` more files can be opened now. CLV_EXHAUSTED names the limit and what to do;
+ * without this check, libraries that run out of descriptors report misleading errors. */
 clv_code clv_open_files_check(unsigned n, clv_err *err) CLV_USE_RESULT;
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
 uint64_t clv_now_ns(void); /* monotonic */
 
-/* The person at the terminal wants this process to end. A signal handler of cleave-master notes it,
- * once; calls that wait for a worker look at it a few times a second and end with CLV_CANCELLED.
- * libcleave and the worker never note it. Returns for how long it has been so, 0: it is not. */
-void clv_interrupt(void); /* safe in a signal handler */
+/* The user has asked the process to end (Ctrl-C). cleave-master's signal handler calls
+ * clv_interrupt; libcleave and the worker never do. Calls that wait for a worker poll it a few
+ * times a second and return CLV_CANCELLED. clv_interrupted_ms: milliseconds since the request; 0:
+ * none. */
+void clv_interrupt(void); /* async-signal-safe */
 uint64_t clv_interrupted_ms(void);
-clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT; /* CLV_CANCELLED: it is so */
-uint64_t clv_wall_ms(void); /* milliseconds since 1970, for people and records only */
+clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT; /* CLV_CANCELLED: the user has asked */
+uint64_t clv_wall_ms(void); /* milliseconds since 1970; for texts and records only */
 
-/* Where the engine and what lies below it have the time from: handed in, so that a simulation can
- * hand in its own. now_ns NULL: clv_now_ns. */
+/* Clock of the engine and the folders below it, passed as an argument so that a simulation can use
+ * its own. now_ns NULL: clv_now_ns. */
 typedef struct clv_clock {
-  uint64_t (*now_ns)(void *user); /* any thread */
+  uint64_t (*now_ns)(void *user); /* thread-safe */
   void *user;
 } clv_clock;
 
@@ -348,60 +351,62 @@ typedef struct clv_sha256 {
 } clv_sha256;
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* The same of much, while somebody waits for it; else CLV_CANCELLED. */
+/* As clv_sha256_of, for large data; polls `waiter` in between. CLV_CANCELLED: the caller has
+ * left. */
 clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* Of a file's bytes from 0 to `bytes`, wherever the descriptor stands, which stays there; `waiter`
- * NULL: nobody leaves. CLV_DATA_LOSS: it has fewer, or cannot be read. */
+/* Digest of the bytes 0 to `bytes` of a file. Does not move the descriptor's offset. waiter NULL:
+ * never cancelled. CLV_DATA_LOSS: the file has fewer bytes, or cannot be read. */
 clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, const char *label,
                        clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
-bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* 64 hex digits, nothing else */
-/* 2 * n hex digits, nothing else, to n bytes; the same back, with the NUL. */
+bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* exactly 64 hex digits */
+/* clv_hex_parse converts exactly 2 * n hex digits to n bytes; clv_hex converts n bytes to 2 * n
+ * digits and a NUL. */
 bool clv_hex_parse(const char *hex, uint8_t *ret, size_t n);
 void clv_hex(const uint8_t *bytes, size_t n, char *ret);
 
-/* HMAC-SHA256 (RFC 2104): without the secret nobody can try what the text may be. */
+/* HMAC-SHA256 (RFC 2104). Without the secret, guesses of the text cannot be checked. */
 clv_code clv_hmac_sha256(const clv_sha256 *secret, const void *data, size_t len, clv_sha256 *ret,
                          clv_err *err) CLV_USE_RESULT;
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* What random numbers follow from: of a session (its seed), or derived from that one way. */
+/* Key of a random generator: a session's seed, or derived from one by clv_key_derive. */
 typedef struct clv_key {
   uint8_t bytes[16];
 } clv_key;
 
 enum { CLV_KEY_MAX_INPUT = 64 };
 
-/* The first 16 bytes of SHA-256(domain, NUL, seed, the len <= CLV_KEY_MAX_INPUT bytes at `of`).
- * Whoever has one key can compute neither the seed nor another key. */
+/* Derives a key: the first 16 bytes of SHA-256(domain, NUL, seed, the len <= CLV_KEY_MAX_INPUT
+ * bytes at `of`). A derived key reveals neither the seed nor other keys. */
 clv_code clv_key_derive(const char *domain, const clv_key *seed, const void *of, size_t len,
                         clv_key *ret, clv_err *err) CLV_USE_RESULT;
 
-/* CRC32C (Castagnoli, iSCSI): crc of `data` continued from `crc` (0 to start). */
+/* Returns the CRC32C (Castagnoli, iSCSI) of `data`, continued from `crc` (0 to start). */
 uint32_t clv_crc32c(uint32_t crc, const void *data, size_t len);
 
-/* Bytes from the system's generator (ids, never training numbers). */
+/* Fills in bytes from the system's random generator; used for ids, never for training. */
 clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* ---- counter-based random numbers ------------------------------------------------------------ */
 
-/* Philox4x32-10 (Salmon et al., SC'11): the four words depend on key and counter alone, so the
- * same element gets the same number wherever a layer runs and in whatever order. */
+/* Philox4x32-10 (Salmon et al., SC'11). The four words depend on key and counter alone, so an
+ * element gets the same number on every device and in any order. */
 typedef struct clv_rng_key {
-  uint64_t seed, seed_high; /* the two halves of a clv_key, or a number */
+  uint64_t seed, seed_high; /* two halves of a clv_key, or a number */
   uint64_t step;            /* training step, 0 for initialisation */
   uint32_t micro_batch;     /* index within the step */
   uint32_t layer;           /* index in the uncut graph, shifted left 4, plus parameter slot */
 } clv_rng_key;
 
-/* With that key, the rest 0. */
+/* Returns a clv_rng_key with this key as seed; the other fields are 0. */
 clv_rng_key clv_rng_key_of(const clv_key *key);
 
-/* What Philox4x32-10 is given for the stream of a key: block i has {i, counter...}. For devices
- * that draw numbers themselves. */
+/* Inputs of Philox4x32-10 for the stream of a key: block i has the counter {i, counter...}. For
+ * devices that draw the numbers themselves. */
 typedef struct clv_rng_stream {
   uint32_t counter[3], key[2];
 } clv_rng_stream;
@@ -410,27 +415,26 @@ clv_rng_stream clv_rng_stream_of(const clv_rng_key *key);
 /* Block `index` of a stream. */
 void clv_rng_stream_block(const clv_rng_stream *s, uint32_t index, uint32_t ret[4]);
 
-/* Row `row` of part `part` of a stream, a stream of its own: its key and half of its counter are
- * block `part` of s. What is numbered by three indices gets numbers that do not depend on how many
- * there are of each. */
+/* Derives the stream of row `row` of part `part` from s: its key and half of its counter are block
+ * `part` of s. So numbers with three indices do not depend on the extents of these indices. */
 clv_rng_stream clv_rng_stream_row(const clv_rng_stream *s, uint32_t part, uint32_t row);
 
-/* Four 32-bit words for block `index` of the stream named by `key`. */
+/* Writes the four words of block `index` of the stream of `key`. */
 void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);
 
-/* dst[i] uniform in [low, high): word i%4 of block i/4, top 24 bits / 2^24. dst: [n] f32. */
+/* dst[i] is uniform in [low, high): word i%4 of block i/4, top 24 bits / 2^24. dst: [n] f32. */
 void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, size_t n);
-/* The n that follow the first `from`, a multiple of 4. */
+/* As clv_rng_uniform, but skips the first `from` numbers; `from` is a multiple of 4. */
 void clv_rng_uniform_from(const clv_rng_key *key, size_t from, float low, float high, float *dst,
                           size_t n);
 
-/* dst[i] normal with the given mean and standard deviation (Box-Muller on words 2j, 2j+1 in
- * double precision). dst: [n] f32. */
+/* dst[i] is normal with this mean and standard deviation (Box-Muller on words 2j, 2j+1 in double
+ * precision). dst: [n] f32. */
 void clv_rng_normal(const clv_rng_key *key, float mean, float std, float *dst, size_t n);
 void clv_rng_normal_from(const clv_rng_key *key, size_t from, float mean, float std, float *dst,
                          size_t n);
 
-/* A seeded permutation of 0..n-1 (Fisher-Yates from the end), used to shuffle an epoch. */
+/* Writes a seeded permutation of 0..n-1 (Fisher-Yates from the end), used to shuffle an epoch. */
 void clv_rng_permutation(const clv_rng_key *key, uint32_t *dst, size_t n);
 
 #ifdef __cplusplus

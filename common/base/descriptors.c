@@ -1,10 +1,13 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Limit of open files. A program raises it at start and checks it before it dials workers.
+ */
 #include <fcntl.h>
 #include <sys/resource.h>
 
 #include "common/base/base.h"
 
-enum { PLENTY = 4096 }; /* descriptors: a limit above is not looked at */
+enum { PLENTY = 4096 }; /* a higher limit is not checked */
 
 void clv_open_files_raise(void) {
   struct rlimit files;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 digests, HMAC and derived keys with libcrypto; CRC32C.
+ */
 #include "common/base/base.h"
 
 #include <errno.h>

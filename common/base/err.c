@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors: filling and extending a clv_err.
+ */
 #include "common/base/base.h"
 
 #include <stdio.h>
@@ -16,7 +19,7 @@ const char *clv_code_name(clv_code code) {
   return (unsigned)code < CLV_COUNT(code_names) ? code_names[code] : "unknown";
 }
 
-/* Ends a text that did not fit in "...". wanted: length of the full text, as of snprintf. */
+/* Ends a truncated text with "...". wanted: length of the full text, as returned by snprintf. */
 static void show_cut(char text[CLV_ERR_TEXT], int wanted) {
   static const char more[] = "...";
   size_t at = CLV_ERR_TEXT - sizeof more;

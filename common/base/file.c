@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files: reading, durable writing, folders, and random bytes of the system.
+ */
 #include "common/base/base.h"
 
 #include <errno.h>
@@ -50,7 +53,7 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret, clv_e
   return CLV_OK;
 }
 
-/* What cannot be written is a precondition that is not met; "unavailable" is for peers. */
+/* Errors are CLV_PRECONDITION, because CLV_UNAVAILABLE is for peers. */
 static clv_code write_all(int fd, const char *path, const void *data, size_t len, clv_err *err) {
   const char *p = data;
   while (len) {
@@ -84,7 +87,7 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
   CLV_AUTO(close_fd)
   int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
   if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
-  if (fchmod(fd, (mode_t)mode) != 0) /* a leftover of a crash may have another mode */
+  if (fchmod(fd, (mode_t)mode) != 0) /* a file left by a crash may have another mode */
     return clv_fail(err, CLV_PRECONDITION, "%s: chmod: %s", tmp.data, strerror(errno));
   clv_code code = write_all(fd, tmp.data, data, len, err);
   if (code == CLV_OK && rename(tmp.data, path) != 0)

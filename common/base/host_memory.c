@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What memory this process may have: the host's, or less by a control group above it.
+ * Memory that this process may use: that of the host, or the smaller limit of a control group.
  */
 #include "common/base/base.h"
 
@@ -15,7 +15,7 @@ static void close_file(FILE **f) {
   if (*f) fclose(*f);
 }
 
-/* The number that a file starts with; none in "max", nor in a file that is not there. */
+/* Reads the number at the beginning of a file. False: no such file, or no number ("max"). */
 static bool read_number(const char *path, uint64_t *ret) {
   CLV_AUTO(close_file) FILE *f = fopen(path, "re");
   unsigned long long n;
@@ -34,7 +34,7 @@ static uint64_t ram_of(const char *root) {
   return (uint64_t)kib << 10;
 }
 
-/* The least limit of a group and of those above it. group: cut on the way. */
+/* Stores the least limit of a group and its parents. Shortens `group`. */
 static void walk_up(const char *root, const char *mount, const char *file, char *group,
                     clv_host_memory *ret) {
   for (;;) {
@@ -51,7 +51,8 @@ static void walk_up(const char *root, const char *mount, const char *file, char 
   }
 }
 
-/* A line of /proc/self/cgroup: number, controllers, group. Version 2 has the number 0 and none. */
+/* Reads a line of /proc/self/cgroup: number, controllers, group. In version 2 the number is 0 and
+ * no controllers are listed. */
 static void read_line(const char *root, char *line, clv_host_memory *ret) {
   line[strcspn(line, "\n")] = '\0';
   char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;

@@ -1,9 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Request of the user to end the process; a signal handler stores its time.
+ */
 #include <stdatomic.h>
 
 #include "common/base/base.h"
 
-static atomic_uint_fast64_t since_ns; /* 0: nobody has asked */
+static atomic_uint_fast64_t since_ns; /* 0: not requested */
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a signal handler may not wait");
 
 void clv_interrupt(void) {

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log lines and notices on standard error.
+ */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +13,6 @@
 
 enum { TEXT_MAX = 2048 };
 
-/* The level and form of the log are the process's one piece of mutable state here. */
 static _Atomic int log_level = CLV_LOG_INFO;
 static _Atomic bool log_json, log_journal;
 static _Atomic(const char *) log_name = "cleave";
@@ -25,7 +27,8 @@ static const struct {
 
 const char *clv_log_level_name(clv_log_level level) { return levels[level].name; }
 
-/* $JOURNAL_STREAM is inherited by children whose standard error may be something else. */
+/* True if standard error is the journal. Compares the stream, because child processes inherit
+ * $JOURNAL_STREAM and may have another standard error. */
 static bool is_journal(void) {
   unsigned long long device, inode;
   struct stat st;
@@ -61,14 +64,15 @@ static void add_json(clv_bytes *line, clv_log_level level, const char *event, co
   clv_bytes_puts(line, "}\n");
 }
 
-/* File names and arguments may hold anything. */
+/* Replaces control characters, because file names and arguments may contain any. */
 static void add_text(clv_bytes *line, const char *start, const char *text) {
   clv_bytes_puts(line, start);
   clv_text_sanitize_utf8(text, line);
   clv_bytes_puts(line, "\n");
 }
 
-/* One write keeps lines whole. `start`: what the text form begins with. */
+/* Writes a line with one call, so that lines of threads do not mix. `start`: beginning of the text
+ * form. */
 static void write_line(clv_log_level level, const char *event, const char *start,
                        const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines that a peer causes. Whoever can make a line can make a million of them, so each source, an
- * identity and a cause, has a number of lines a minute; the rest is counted, and the count is told
- * when the minute is over. A source that went on gets TEN in the next minute, whatever it had.
+ * Rate limit of log lines that peers cause. A peer that can cause one line can cause a million. So
+ * each source (a peer and a kind of event) may write a number of lines a minute. Further lines are
+ * counted, and the count is logged when the minute is over. A source that had lines dropped gets
+ * TEN lines in the next minute, regardless of its burst.
  *
- * The table is bounded. When it is full the source whose minute began first is dropped, and its
- * count is told then: nothing is left out in silence.
+ * The table is bounded. When it is full, the source whose minute began first is dropped and its
+ * count is logged, so no line is dropped unreported.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 enum { MINUTE_MS = 60000, TEN = 10 };
 
-/* FNV-1a, so that texts that are longer than an entry keeps differ. */
+/* FNV-1a hash, so that texts longer than the entry's copy differ. */
 static uint64_t hash_of(const clv_log_source *s) {
   uint64_t h = 0xcbf29ce484222325u;
   for (const char *p = s->who; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
@@ -25,22 +26,22 @@ static uint64_t hash_of(const clv_log_source *s) {
 }
 
 static bool is_of(const clv_log_entry *e, uint64_t hash, const clv_log_source *s) {
-  return e->used && e->hash == hash && strncmp(e->who, s->who, sizeof e->who - 1) == 0 &&
+  return e->is_used && e->hash == hash && strncmp(e->who, s->who, sizeof e->who - 1) == 0 &&
          strcmp(e->what, s->what) == 0;
 }
 
 static void report(const clv_log_limiter *l, clv_log_entry *e) {
   if (e->left_out) l->left_out(l->user, e);
-  e->noisy = e->left_out > 0;
+  e->is_limited = e->left_out > 0;
   e->left_out = 0;
   e->passed = 0;
 }
 
-/* A free entry, or the one whose minute began first. */
-static clv_log_entry *place(clv_log_limiter *l) {
+/* Returns a free entry, or the one whose minute began first, after reporting it. */
+static clv_log_entry *take_entry(clv_log_limiter *l) {
   clv_log_entry *first = &l->entries[0];
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++) {
-    if (!l->entries[i].used) return &l->entries[i];
+    if (!l->entries[i].is_used) return &l->entries[i];
     if (l->entries[i].began_ms < first->began_ms) first = &l->entries[i];
   }
   report(l, first);
@@ -51,8 +52,8 @@ static clv_log_entry *find(clv_log_limiter *l, const clv_log_source *s, uint64_t
   uint64_t hash = hash_of(s);
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++)
     if (is_of(&l->entries[i], hash, s)) return &l->entries[i];
-  clv_log_entry *e = place(l);
-  *e = (clv_log_entry){.used = true, .hash = hash, .began_ms = now_ms, .what = s->what};
+  clv_log_entry *e = take_entry(l);
+  *e = (clv_log_entry){.is_used = true, .hash = hash, .began_ms = now_ms, .what = s->what};
   snprintf(e->who, sizeof e->who, "%s", s->who);
   return e;
 }
@@ -62,8 +63,8 @@ static void begin_minute(const clv_log_limiter *l, clv_log_entry *e, uint64_t no
   e->began_ms = now_ms;
 }
 
-static bool is_one_too_many(const clv_log_entry *e, unsigned burst) {
-  return e->passed >= (e->noisy || !burst ? TEN : burst);
+static bool is_over_limit(const clv_log_entry *e, unsigned burst) {
+  return e->passed >= (e->is_limited || !burst ? TEN : burst);
 }
 
 bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
@@ -72,7 +73,7 @@ bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *e
   if (now_ms - e->began_ms >= MINUTE_MS) begin_minute(l, e, now_ms);
   e->level = level;
   e->event = event;
-  if (is_one_too_many(e, s->burst)) {
+  if (is_over_limit(e, s->burst)) {
     e->left_out++;
     return false;
   }
@@ -83,14 +84,14 @@ bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *e
 void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms) {
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++) {
     clv_log_entry *e = &l->entries[i];
-    if (!e->used || now_ms - e->began_ms < MINUTE_MS) continue;
+    if (!e->is_used || now_ms - e->began_ms < MINUTE_MS) continue;
     bool quiet = e->passed == 0 && !e->left_out;
     begin_minute(l, e, now_ms);
-    if (quiet) e->used = false;
+    if (quiet) e->is_used = false;
   }
 }
 
-/* ---- the process's own ----------------------------------------------------------------------- */
+/* ---- limiter of the process ------------------------------------------------------------------ */
 
 /* "1,288" */
 static char *format_count(uint64_t n, char buf[32]) {

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory: checked sizes, allocation, cancellation hooks and growing byte strings.
+ */
 #include "common/base/base.h"
 
 #include <stdatomic.h>
@@ -36,9 +39,10 @@ clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) {
   return CLV_OK;
 }
 
-/* Blocks of several large pages are put on them: activations are walked through from end to end,
- * and with small pages the walk waits for address translations. Only whole pages are asked for, so
- * no more memory is resident than is used; a system that refuses is as before. */
+/* Blocks of several large pages are allocated on large pages: kernels read activations from end to
+ * end, and with small pages they wait for address translations. Only whole large pages are
+ * requested, so no more memory is resident than is used. If the system refuses, small pages
+ * remain. */
 enum { LARGE_PAGE = 2 << 20, WORTH_LARGE_PAGES = 2 * LARGE_PAGE };
 
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
@@ -55,7 +59,7 @@ clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
 
 clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) {
   if (!waiter || !waiter->gone(waiter->user)) return CLV_OK;
-  return clv_fail(err, CLV_CANCELLED, "nobody waits for this any more");
+  return clv_fail(err, CLV_CANCELLED, "the caller has left, or its deadline has passed");
 }
 
 enum { ZERO_AT_ONCE = 64 << 20 };
@@ -141,7 +145,8 @@ void clv_bytes_json(clv_bytes *b, const char *text) {
       clv_bytes_printf(b, "\\%c", *p);
     else if (*p < 0x20 || *p == 0x7f)
       clv_bytes_printf(b, "\\u%04x", *p);
-    else if (*p == 0xc2 && n == 2 && p[1] < 0xa0) /* terminals may obey these, too */
+    /* C1 control characters, which some terminals obey */
+    else if (*p == 0xc2 && n == 2 && p[1] < 0xa0)
       clv_bytes_printf(b, "\\u%04x", p[1]);
     else if (n)
       clv_bytes_add(b, p, n);

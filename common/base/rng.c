@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Philox4x32-10 through Random123. The counter is (block, micro-batch, step low, step high), the
+ * Philox4x32-10 through Random123. The counter is (block, micro-batch, step low, step high). The
  * key mixes the seed with the layer, so that no two (layer, step, micro-batch) share a stream. The
- * upper half of the seed enters both: who would try keys has 128 bits before him, not 64.
+ * upper half of the seed enters both, so a brute-force search has to try 128 bits, not 64.
  */
 #include "common/base/base.h"
 
@@ -25,7 +25,7 @@ clv_rng_key clv_rng_key_of(const clv_key *key) {
 clv_rng_stream clv_rng_stream_of(const clv_rng_key *key) {
   uint64_t step = key->step ^ key->seed_high;
   philox4x32_key_t k = {{(uint32_t)key->seed, (uint32_t)(key->seed >> 32)}};
-  /* The layer enters through one more round of the generator: key = philox(layer; seed). */
+  /* Mixes in the layer with one more round of the generator: key = philox(layer; seed). */
   philox4x32_ctr_t layer = {
       {key->layer, 0x636c656bu, (uint32_t)key->seed_high, (uint32_t)(key->seed_high >> 32)}};
   philox4x32_ctr_t mixed = philox4x32(layer, k);

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Texts: truncation, replacement of unsafe characters, sizes and durations, suggestions for typing
+ * errors.
+ */
 #include "common/base/base.h"
 
 #include <ctype.h>
@@ -27,7 +31,7 @@ const char *clv_text_truncate(const char *text, char *dst, size_t size) {
   return dst;
 }
 
-/* C1 controls count as well, as UTF-8 and as bytes of their own: terminals may obey either. */
+/* Counts C1 controls too, as UTF-8 and as single bytes, because terminals may obey either. */
 void clv_text_sanitize_utf8(const char *text, clv_bytes *out) {
   uint32_t point;
   for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
@@ -148,8 +152,9 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len) {
   return buf;
 }
 
-/* A line that starts with a dot or an apostrophe would be a request, a backslash an escape; a plain
- * '-' is a hyphen to roff, and what is copied from a manual should be typed as it stands. */
+/* Escapes text for roff: a line that begins with a dot or an apostrophe would be a request, a
+ * backslash an escape. A plain '-' would be a hyphen, but text copied from a manual must keep its
+ * dashes. */
 void clv_bytes_roff(clv_bytes *b, const char *text) {
   for (const char *p = text; *p; p++) {
     bool line_start = p == text || p[-1] == '\n';

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Characters of UTF-8, one at a time.
+ * Decoding of UTF-8, one character at a time.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
   if (p[0] < 0xc2 || p[0] > 0xf4 || n > left) return 0;
   uint32_t point = p[0] & (0x7fu >> n);
   for (size_t i = 1; i < n; i++) {
-    if ((p[i] & 0xc0) != 0x80) return 0; /* a terminating NUL ends up here as well */
+    if ((p[i] & 0xc0) != 0x80) return 0; /* also the terminating NUL */
     point = point << 6 | (p[i] & 0x3f);
   }
   bool surrogate = point >= 0xd800 && point <= 0xdfff;

@@ -133,7 +133,7 @@ clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64
   v->prev_next = &c->values;
   if (v->next) v->next->prev_next = &v->next;
   c->values = v;
-  __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
+  __atomic_store_n(&e->counts.values, e->values.n_used, __ATOMIC_RELAXED);
   *ret = v;
   return CLV_OK;
 }
@@ -145,7 +145,7 @@ void clv_value_unlink(clv_contexts *e, clv_value *v) {
   *v->prev_next = v->next;
   if (v->next) v->next->prev_next = v->prev_next;
   clv_slab_recycle(&e->values, v);
-  __atomic_store_n(&e->counts.values, e->values.used, __ATOMIC_RELAXED);
+  __atomic_store_n(&e->counts.values, e->values.n_used, __ATOMIC_RELAXED);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -252,7 +252,7 @@ static void size_slabs(clv_contexts *e) {
       clv_slab_of(sizeof(clv_module_gradient), MAX_CONTEXT_ITEMS, "gradients of modules");
   e->errors = clv_slab_of(sizeof(clv_shared_err), MAX_CONTEXT_ITEMS, "errors");
   /* small slabs, so that a reason can still be recorded when the quota is nearly used up */
-  e->errors.block = 4;
+  e->errors.records_per_block = 4;
   e->changes = clv_slab_of(sizeof(clv_change), MAX_CHANGES, "waiting parameter changes");
   e->entries =
       clv_slab_of(sizeof(clv_queue_entry), MAX_CONTEXT_ITEMS, "queue entries of parameter changes");

@@ -169,21 +169,21 @@ clv_code clv_on_call_announcement(clv_contexts *e, clv_context *ctx, clv_packet 
 /* Records the arguments of a call. The first wrong argument fails the call. */
 static clv_code take_args(clv_contexts *e, clv_context_call *c, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
-  if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
+  if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   CLV_TRY(check_call(c, f, err));
   c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in; i++) {
     clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;
     CLV_TRY(take_arg(e, c, i, &f->call.args[i], here, err));
   }
-  return f->call.after ? wait_for_leader(e, c, f->call.after, err) : CLV_OK;
+  return f->call.runs_after ? wait_for_leader(e, c, f->call.runs_after, err) : CLV_OK;
 }
 
 /* Returns the record of a complete CALL: the announced one, or a new one. */
 static clv_code complete_call(clv_contexts *e, clv_context *ctx, const clv_packet *p,
                               clv_context_call **ret, clv_err *err) {
-  *ret = p->headed ? find_announced_call(e, ctx, &p->frame) : NULL;
-  ctx->calls_seen += !p->headed;
+  *ret = p->was_announced ? find_announced_call(e, ctx, &p->frame) : NULL;
+  ctx->calls_seen += !p->was_announced;
   if (*ret) {
     clv_call_end_announcement(*ret);
     clv_call_on_event(e, *ret, CALL_TENSORS_RECEIVED);

@@ -186,7 +186,7 @@ static clv_code handle_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
   if (is_of_module(kind)) return on_state(e, p, ret_kept, err);
   if (!handlers[kind].handle)
     return clv_fail(err, CLV_UNIMPLEMENTED, "a node does not handle %s", clv_frame_kind_name(kind));
-  if (!p->head) return on_frame(e, p, ret_kept, err);
+  if (!p->is_announcement) return on_frame(e, p, ret_kept, err);
   on_announcement(e, p);
   return CLV_OK;
 }

@@ -99,7 +99,7 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   CLV_TRY(clv_contexts_slab_alloc(e, &e->steps, &s, err));
   s->module = f->module;
   s->scale = f->commit.scale;
-  s->saves_weights = f->commit.keep;
+  s->saves_weights = f->commit.saves_weights;
   s->n_rates = 1 + f->commit.n_more_lrs;
   s->rates[0] = f->commit.lr;
   for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.more_lrs[i - 1];

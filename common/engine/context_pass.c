@@ -257,7 +257,7 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
   const clv_frame *f = &p->frame;
   clv_value *v;
   clv_action action;
-  clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->arrived_ns);
+  clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->completed_ns);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_GRADIENT, &action, err));
   const clv_cell *cell = clv_pass_on_event(e, ctx, gradient_event(ctx, v, f->phase));
@@ -273,8 +273,9 @@ static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packe
 clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   clv_err why;
   (void)err;
-  clv_code code = p->refused ? clv_fail(&why, p->frame.failure.code, "%s", p->frame.failure.text)
-                             : take_gradient(e, ctx, p, &why);
+  clv_code code = p->is_over_quota
+                      ? clv_fail(&why, p->frame.failure.code, "%s", p->frame.failure.text)
+                      : take_gradient(e, ctx, p, &why);
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, &why, CLV_MODULE_ALL);
   return CLV_OK;
 }

@@ -206,7 +206,7 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   const clv_frame *f = &p->frame;
   clv_value *v;
   clv_action action;
-  clv_context_trace_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->arrived_ns);
+  clv_context_trace_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->completed_ns);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED, &action, err));
   if (action == CELL_IGNORE) return CLV_OK; /* repeated VALUE */

@@ -30,8 +30,8 @@ typedef bool waits(clv_contexts *e, const clv_context *c, const clv_packet *p);
 /* True for a CALL that waits for an input and that no other call waits for. */
 static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-  bool missing = p->head;
-  for (uint32_t i = 0; i < f->call.n_args && !p->head; i++) {
+  bool missing = p->is_announcement;
+  for (uint32_t i = 0; i < f->call.n_args && !p->is_announcement; i++) {
     const clv_value *v = c ? clv_context_find_value(e, c, f->call.args[i].value) : NULL;
     if (v && v->failed) return false;
     missing |= !f->call.args[i].here && !(v && v->tensor);
@@ -113,7 +113,8 @@ static size_t bytes_of(const clv_packet *p) {
 
 bool clv_contexts_can_wait(clv_contexts *e, uint64_t queued, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-  if (!waiting[f->kind] || p->refused || f->has_failure || (queued & meets[f->kind])) return false;
+  if (!waiting[f->kind] || p->is_over_quota || f->has_failure || (queued & meets[f->kind]))
+    return false;
   if (bytes_of(p) > LARGE_BYTES) return false;
   return waiting[f->kind](e, clv_context_find(e, f->context), p);
 }

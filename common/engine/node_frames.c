@@ -210,7 +210,7 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept,
   uint32_t *got = &n->puts[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
-  if (p->refused) return clv_fail(err, f->failure.code, "%s", f->failure.text);
+  if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   if (m->o.backend->memory) return put_as_work(n, m, p, last, ret_kept, err);
   CLV_TRY(set_item(n, m, p, err));
   return last ? answer_done(n, f, f->state.count, err) : CLV_OK;

@@ -187,7 +187,7 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
  * sent causes no other. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
-  p->with_next = true;
+  p->is_coalesced = true;
   clv_code code = CLV_OK;
   const clv_request c = clv_node_request(&p->frame);
   CLV_AUTO(clv_link_unrefp)

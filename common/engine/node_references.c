@@ -82,7 +82,7 @@ static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_messa
   f->context = m->context;
   f->message = m->value;
   if (m->kind != CLV_RREF_USE) return;
-  f->reference.yours = m->owner == to;
+  f->reference.is_for_owner = m->owner == to;
   if (m->owner < MAX_NAMES)
     memcpy(f->reference.node, n->contexts->names[m->owner], sizeof f->reference.node);
 }
@@ -279,8 +279,9 @@ static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *re
 
 static clv_code owner_of(clv_session_node *n, const clv_frame *f, uint32_t *ret, clv_err *err) {
   *ret = self_of(n);
-  return f->reference.yours ? CLV_OK
-                            : clv_contexts_index_of_name(n->contexts, f->reference.node, ret, err);
+  return f->reference.is_for_owner
+             ? CLV_OK
+             : clv_contexts_index_of_name(n->contexts, f->reference.node, ret, err);
 }
 
 static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {

@@ -114,7 +114,7 @@ static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_l
 static void times(const clv_wire_session_status *now, const clv_wire_session_status *before,
                   clv_status_session *ret, double *ret_ns) {
   double busy = grown(now->busy_ns, before->busy_ns), idle = grown(now->idle_ns, before->idle_ns);
-  double for_cores = grown(now->turn_ns, before->turn_ns);
+  double for_cores = grown(now->share_wait_ns, before->share_wait_ns);
   *ret_ns = busy + idle + for_cores;
   ret->busy = share(busy, *ret_ns);
   ret->idle = share(idle, *ret_ns);

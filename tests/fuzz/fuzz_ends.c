@@ -148,7 +148,7 @@ static void send_call(play *p) {
   if (flags == 5) f.flags |= CLV_FLAG_TRACE;
   if (one_in(p, 4)) f.flags |= CLV_FLAG_DELIVER;
   if (f.flags & CLV_FLAG_DELIVER) snprintf(f.to, sizeof f.to, "%s", draw_name(p));
-  if (one_in(p, 2)) f.call.after = draw_value(p);
+  if (one_in(p, 2)) f.call.runs_after = draw_value(p);
   if (one_in(p, 8)) send_positions(p, &f);
   bool chunked = one_in(p, 16);
   for (int i = 0; i < (module_ops[f.module] == CLV_OP_MSE ? 2 : 1); i++) send_arg(p, &f, chunked);
@@ -280,7 +280,7 @@ static void send_apply(play *p) {
     f.module = draw(p, MODULES);
     f.commit.apply = true;
     f.commit.position = 1 + (ctx ? ctx->positions_done : 0) + draw(p, 3);
-    f.commit.keep = one_in(p, 2);
+    f.commit.saves_weights = one_in(p, 2);
   }
   if (f.module != CLV_MODULE_ALL) f.generation = generation_of(p, f.module);
   send_frame(p, &f, false);
@@ -315,7 +315,7 @@ static void send_end_that_spares(play *p) {
     f.generation = generation_of(p, f.module);
     f.call.n_args = 1;
     f.call.args[0].value = last;
-    if (one_in(p, 4)) f.call.after = draw_value(p);
+    if (one_in(p, 4)) f.call.runs_after = draw_value(p);
     if (one_in(p, 4)) send_positions(p, &f);
     last = f.message;
     send_frame(p, &f, false);
@@ -361,9 +361,9 @@ static void send_reference(play *p) {
   f.reference.ref = f.reference.fork = f.reference.key = 1 + draw(p, 4);
   bool by_worker = one_in(p, 8);
   f.reference.number = ++p->n_references[by_worker];
-  f.reference.yours = f.kind == CLV_REF_USE && one_in(p, 2);
+  f.reference.is_for_owner = f.kind == CLV_REF_USE && one_in(p, 2);
   if (f.kind == CLV_REF_USE) f.reference.fork += 8;
-  if (f.kind == CLV_REF_USE && !f.reference.yours)
+  if (f.kind == CLV_REF_USE && !f.reference.is_for_owner)
     snprintf(f.reference.node, sizeof f.reference.node, "w2");
   if (f.kind == CLV_REF_KEEP || f.kind == CLV_REF_USE) f.context = draw_context(p);
   if (f.context) f.message = draw_value(p);
@@ -439,8 +439,9 @@ static void check_nothing_is_left(play *p) {
         e->deferred_frames.first);
   NEVER(e->counts.calls_waiting);
   for (size_t i = 0; i < CLV_COUNT(empty); i++) {
-    if (empty[i]->used) fprintf(stderr, "%u %s are left\n", empty[i]->used, empty[i]->what);
-    NEVER(empty[i]->used);
+    if (empty[i]->n_used)
+      fprintf(stderr, "%u %s are left\n", empty[i]->n_used, empty[i]->record_name);
+    NEVER(empty[i]->n_used);
   }
 }
 

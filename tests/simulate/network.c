@@ -216,7 +216,7 @@ static bool stream_defer(void *stream, clv_rpc_job *job) {
 static void stream_keep(void *stream) { (void)stream; }
 
 static const clv_transport transport = {.send = stream_send,
-                                        .enclose = stream_enclose,
+                                        .coalesce = stream_enclose,
                                         .flush = stream_flush,
                                         .close = stream_close,
                                         .cancel = stream_cancel,

@@ -275,7 +275,7 @@ static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t
   must(clv_packet_call(k->pool, context, id, m->index, true, &p, &err));
   must(clv_packet_add_arg(p, 0, true, x, &err));
   p->frame.generation = m->generation;
-  p->frame.call.after = after;
+  p->frame.call.runs_after = after;
   clv_node_post(k->node, p);
 }
 

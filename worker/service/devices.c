@@ -13,11 +13,11 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
                            clv_err *err) {
   clv_device *d = &v->devices[v->n_devices];
   size_t left;
-  clv_account_options o = {.of = "this device",
-                           .most = {[CLV_QUOTA_BYTES] = v->config->device_memory},
+  clv_account_options o = {.owner_text = "this device",
+                           .limit = {[CLV_QUOTA_BYTES] = v->config->device_memory},
                            .key = {[CLV_QUOTA_BYTES] = "device_memory"},
-                           .shared = true,
-                           .tells_left = true};
+                           .is_shared = true,
+                           .reports_remaining = true};
   d->total = 0;
   if (backend->memory) CLV_TRY(backend->memory->room(backend, &left, &d->total, err));
   CLV_TRY(clv_account_new(&o, &d->account, err));
@@ -55,7 +55,8 @@ const clv_backend *clv_service_backend(const clv_service *v) { return v->devices
 clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) {
   const clv_service *v = s->service;
   for (uint32_t i = 0; i < v->n_devices; i++) {
-    clv_account_options o = {.above = v->devices[i].account, .of = "this session on the device"};
+    clv_account_options o = {.parent = v->devices[i].account,
+                             .owner_text = "this session on the device"};
     CLV_TRY(clv_account_new(&o, &s->on_device[i], err));
   }
   return CLV_OK;

@@ -135,7 +135,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
   clv_wire_spec outputs[1];
   CLV_TRY(clv_alloc(CLV_WIRE_PARAMS, sizeof *params, &params, err));
   clv_wire_load_reply out = {.params = params, .outputs = outputs};
-  clv_code code = clv_session_load(s, &r, peer->gone, &out, reply, err);
+  clv_code code = clv_session_load(s, &r, peer->is_cancelled, &out, reply, err);
   if (code != CLV_OK) {
     clv_session_log_error(s, "module %u '%s' was not loaded: %s", r.module, r.name, err->text);
     return code;

@@ -240,7 +240,7 @@ static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wir
 static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
                               bool *ret_changed, clv_err *err) {
   *ret_changed = false;
-  if (!r->single)
+  if (!r->is_only_attempt)
     CLV_TRY(clv_epochs_register(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
                                 ret_changed, err));
   close_earlier_attempt(v, uri, r);

@@ -96,8 +96,8 @@ static void add_link(clv_wire_session_status *s, const held_link *h) {
   r->sent_bytes += c.peer_received_bytes;
   r->sending_ns += c.peer_receiving_ns;
   r->measured_ns = CLV_MAX(r->measured_ns, c.peer_measured_ns);
-  r->awaits += c.awaits;
-  r->awaited_ns += c.awaited_ns;
+  r->awaits += c.n_node_waits;
+  r->awaited_ns += c.node_wait_ns;
   s->bytes_in += c.bytes_in;
   s->bytes_out += c.bytes_out;
   clv_link_ping_async(h->link);
@@ -137,7 +137,7 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->references_pending = k.references.pending;
   out->busy_ns = t.busy_ns;
   out->idle_ns = t.idle_ns;
-  out->turn_ns = t.share_ns;
+  out->share_wait_ns = t.share_ns;
 }
 
 /* Fills a session. out->modules and out->links are allocated; a node exists as long as its

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The completion script of bash: rows of the tables as cases, and the same few functions for every
- * program. It needs nothing of the bash-completion package. Names of commands, options and choices
- * are our own plain words, which need no quoting.
+ * Completion script of bash: rows of the tables as cases, and the same few functions for every
+ * program. Does not need the bash-completion package. Names of commands, options and choices are
+ * plain words, which need no quoting.
  *
- * Bash cuts words at '=' and ':' as well; the script puts them together again, and replies with
- * what stands behind the cut, which is what bash replaces.
+ * Bash splits words at '=' and ':' as well. The script joins them again, and replies with the part
+ * after the split, because bash replaces only that.
  */
 #include <string.h>
 
 #include "common/base/cli/cli_int.h"
 
-/* @ stands for the name of the program as part of a function's. */
+/* @ is replaced by the program's name in function names. */
 static const char functions[] =
     "@_words() { mapfile -t COMPREPLY < <(compgen -W \"$1\" -- \"$2\"); }\n"
     "@_files() {\n"
@@ -93,7 +93,7 @@ static void add_offer(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, "'");
 }
 
-/* Sets `value`, and fails for what takes none. */
+/* Sets `value`. Fails for options without a value. */
 static void add_values(const clv_cli *cli, clv_bytes *out) {
   identifier(out, cli->name);
   clv_bytes_puts(out, "_value() {\n  case $1 in\n");
@@ -135,7 +135,7 @@ static void add_command(const clv_cli *cli, const clv_cli_command *c, clv_bytes 
   clv_bytes_puts(out, " ;;\n");
 }
 
-/* The second words of the group that command i is the first of. */
+/* Writes the second words of the group whose first command is i. */
 static void add_group(const clv_cli *cli, size_t i, clv_bytes *out) {
   const clv_cli_command *first = clv_cli_command_at(cli, i);
   int n = (int)clv_cli_first_word(first);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cli: what the programs understand on their command line, as two tables: commands and options.
- * Parsing, --help of the program and of each command, the manual page and the completions of bash
- * and zsh all walk the same rows. The codes that programs exit with are a table here too.
+ * cli: command lines as two tables, commands and options. Parsing, --help of the program and of
+ * each command, the manual page and the completions of bash and zsh use the same rows. The exit
+ * codes of programs are a table here too.
  *
- * Ownership: tables and argv are borrowed and must outlive the parsed arguments. Threads: the start
- * of main. Nothing here exits.
- * Conventions are GNU's: long options may be shortened while they stay clear, --name=value and
- * --name value are the same, short ones may be joined (-vn), options and words come in any order,
- * `--` ends options.
+ * Ownership: tables and argv must outlive the parsed arguments. Threads: call at the start of main.
+ * No function exits the process.
+ * Conventions are GNU's: long options may be shortened while they stay unique, --name=value and
+ * --name value are the same, short options may be joined (-vn), options and words may come in any
+ * order, `--` ends options.
  */
 #ifndef CLEAVE_CLI_H
 #define CLEAVE_CLI_H
@@ -21,7 +21,7 @@ extern "C" {
 
 /* ---- exit codes ------------------------------------------------------------------------------ */
 
-/* EXIT-CODES.md has a section for each. */
+/* Exit codes; EXIT-CODES.md has a section for each. */
 typedef enum clv_exit_code {
   CLV_EXIT_OK = 0,
   CLV_EXIT_FAILED = 1,
@@ -40,16 +40,16 @@ typedef enum clv_exit_code {
 
 typedef struct clv_exit_row {
   clv_exit_code code;
-  bool points;     /* a message that ends a program with it names the section of EXIT-CODES.md */
-  bool worker;     /* cleave-worker may end with it too */
-  const char *doc; /* a few words */
+  bool links_to_docs; /* the message that ends the program names the section of EXIT-CODES.md */
+  bool worker;        /* cleave-worker may end with it too */
+  const char *doc;    /* a few words */
 } clv_exit_row;
 
 extern const clv_exit_row clv_exit_rows[];
 extern const size_t clv_exit_n_rows;
 
-/* Say on standard error why the program ends (clv_notice, event "failed"), with where to read on
- * about the code. Returns the code. */
+/* Reports on standard error why the program ends (clv_notice, event "failed"), and where the code
+ * is documented. Returns the code. */
 int clv_exit_report(clv_exit_code code, const clv_err *err);
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -58,9 +58,9 @@ typedef enum clv_cli_kind {
   CLV_CLI_FLAG,   /* bool */
   CLV_CLI_NUMBER, /* uint64_t, from `min` to `max` */
   CLV_CLI_REAL,   /* double, from `low` to `high` */
-  CLV_CLI_TEXT,   /* const char *; NULL when not given, the last one counts */
-  CLV_CLI_CHOICE, /* int: 1 + the index into `choices`, 0 when not given */
-  CLV_CLI_TEXTS,  /* clv_cli_list: may be repeated, up to `max` times (0: CLV_CLI_LIST) */
+  CLV_CLI_TEXT,   /* const char *; NULL: not given; the last one counts */
+  CLV_CLI_CHOICE, /* int: 1 + the index into `choices`; 0: not given */
+  CLV_CLI_TEXTS,  /* clv_cli_list: may be repeated, at most `max` times (0: CLV_CLI_LIST) */
 } clv_cli_kind;
 
 enum { CLV_CLI_WORDS = 64, CLV_CLI_LIST = 256, CLV_CLI_OPTIONS = 128, CLV_CLI_NAME = 48 };
@@ -72,33 +72,34 @@ typedef struct clv_cli_list {
 
 typedef struct clv_cli_option {
   const char *name; /* long form, without its dashes */
-  char key;         /* short form; 0 = none */
-  bool required;    /* by its commands */
+  char key;         /* short form; 0: none */
+  bool required;    /* by the commands that it belongs to */
   clv_cli_kind kind;
-  const char *arg; /* FILE, N: how help names its value; says what completion offers (below) */
-  /* "train, certs issue": those it belongs to; "certs": all that start so; NULL: all */
+  const char *arg; /* FILE, N: name of the value in help; selects what completion offers (below) */
+  /* commands it belongs to, as "train, certs issue"; "certs": all that begin so; NULL: all */
   const char *commands;
-  size_t offset;              /* in the program's arguments */
-  uint64_t min, max;          /* NUMBER (max 0: any), TEXTS */
+  size_t offset;              /* in the struct of the program's arguments */
+  uint64_t min, max;          /* NUMBER (max 0: no limit), TEXTS */
   double low, high;           /* REAL */
   const char *const *choices; /* CHOICE, NULL-terminated */
-  /* Of KEY=VALUE: words to offer, "a.b=" or "c=value", apart by spaces; NULL: none. */
+  /* Of KEY=VALUE: writes the words to offer, "a.b=" or "c=value", separated by spaces; NULL:
+   * none. */
   void (*keys)(clv_bytes *out);
   const char *doc; /* a few words, no capital, no full stop */
 } clv_cli_option;
 
 typedef struct clv_cli_command {
-  const char *name; /* "train"; two words where commands have a common first one: "certs issue" */
-  /* What follows: "SESSION.yaml", "[NAME]" may be left out, "NAME..." is one or more, "bash|zsh"
-   * one of these. Completion offers files for names that end in .yaml, .pem or are FILE or PATH,
-   * folders for DIR and RUN. */
+  const char *name; /* two words where commands share the first: "certs issue" */
+  /* Words after the command: "SESSION.yaml"; "[NAME]" is optional; "NAME..." is one or more;
+   * "bash|zsh" is one of these. Completion offers files for names that end in .yaml or .pem or are
+   * FILE or PATH, and folders for DIR and RUN. */
   const char *args;
   const char *doc;  /* one line, no full stop */
-  const char *more; /* paragraphs for help and the manual, apart by an empty line; NULL: none */
+  const char *more; /* paragraphs for help and the manual, separated by empty lines; NULL: none */
   int (*run)(void *args);
 } clv_cli_command;
 
-/* A manual page besides the program's own. */
+/* A further manual page of the program. */
 typedef struct clv_cli_page {
   const char *name; /* "cleave-session.yaml" */
   unsigned section;
@@ -106,9 +107,9 @@ typedef struct clv_cli_page {
 } clv_cli_page;
 
 typedef struct clv_cli {
-  const char *name, *doc; /* "cleave-master", a line for NAME */
-  const char *about;      /* paragraphs for DESCRIPTION, apart by an empty line */
-  bool worker;            /* which exit codes */
+  const char *name, *doc; /* "cleave-master", and a line for NAME */
+  const char *about;      /* paragraphs for DESCRIPTION, separated by empty lines */
+  bool worker;            /* selects the exit codes */
   const clv_cli_command *commands;
   size_t n_commands;
   const clv_cli_option *options;
@@ -118,38 +119,37 @@ typedef struct clv_cli {
   const char *see_also; /* roff: "cleave-worker(1), ..." */
 } clv_cli;
 
-/* What every program has: its arguments are a struct that starts with this. */
+/* Parsed line. The struct of a program's arguments begins with it. */
 typedef struct clv_cli_line {
   const clv_cli *cli;
   const clv_cli_command *command;
-  const char *group; /* without a command: the first word that several have in common, or NULL */
-  const char *words[CLV_CLI_WORDS]; /* behind the command */
+  const char *group; /* without a command: the first word that several commands share, or NULL */
+  const char *words[CLV_CLI_WORDS]; /* words after the command */
   size_t n_words;
   bool help, version, verbose;
-  int log_format; /* 0 = not given, else one of CLV_LOG_AS_ */
+  int log_format; /* 0: not given; else one of CLV_LOG_AS_ */
 } clv_cli_line;
 
 enum { CLV_LOG_AS_TEXT = 1, CLV_LOG_AS_JSON = 2 };
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
-/* argv into the zeroed struct at `args`. CLV_INVALID with a text for a person when something is
- * wrong; what was understood is in `args` also then, the command too where it is known. With --help
- * or --version nothing is wrong. */
+/* Parses argv into the zeroed struct at `args`. CLV_INVALID with a text for the user; `args` then
+ * has what was parsed, and the command if it is known. --help and --version suppress errors. */
 clv_code clv_cli_parse(const clv_cli *cli, int argc, char *const *argv, void *args,
                        clv_err *err) CLV_USE_RESULT;
 
-/* The whole way: parse, answer --help and --version, set the log's form, run the command; returns
- * the exit code. The commands `completion` and `man` are in every program. */
+/* Runs a program: parses, answers --help and --version, sets the log's form, runs the command.
+ * Returns the exit code. Adds the commands `completion` and `man` to every program. */
 int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args);
 
-/* A wrong use that the tables cannot tell: the text and where help is; returns CLV_EXIT_USAGE. */
+/* Reports a wrong use that the tables cannot detect, and where help is. Returns CLV_EXIT_USAGE. */
 int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) CLV_PRINTF(2, 3);
 
-/* --log-format beats the file's log.json. */
+/* True for a JSON log; --log-format overrides log.json of the file. */
 bool clv_cli_is_log_json(const clv_cli_line *line, bool in_file);
 
-/* What --help prints of the line's command, its group or the program, appended to *out. */
+/* Appends the --help text of the line's command, its group or the program. */
 void clv_cli_help(const clv_cli_line *line, clv_bytes *out);
 
 #ifdef __cplusplus

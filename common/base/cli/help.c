@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --help: of the program, of a group of commands, of one command with its own options.
+ * --help of the program, of a group of commands, and of one command with its own options.
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 enum { LEFT = 28, WIDTH = 90 };
 
-/* Text from column `column` on, broken between words. */
+/* Writes text from column `column` on, broken between words. */
 static void wrap(clv_bytes *out, const char *text, size_t column) {
   size_t width = WIDTH - column;
   while (*text) {
@@ -54,7 +54,7 @@ static void option_row(clv_bytes *out, const clv_cli_option *o) {
   row(out, left.data, doc.data);
 }
 
-/* Those of the command alone; NULL: those of all. */
+/* Writes the options of the command alone; NULL: those of all commands. */
 static void option_rows(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
   bool any = false;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {

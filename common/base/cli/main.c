@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From argv to the exit code.
+ * Main function of the programs: from argv to the exit code.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -48,23 +48,23 @@ static bool reader_has_left(void) {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* What a command said may have met a full disk; a reader such as `head` that left had enough of
- * it. */
+/* Reports a failed write to standard output, such as a full disk. A closed pipe (`head`) is no
+ * error. */
 static int check_stdout_written(int outcome) {
   bool failed = fflush(stdout) != 0 || ferror(stdout);
   return failed && outcome == CLV_EXIT_OK && !reader_has_left() ? report_unwritable() : outcome;
 }
 
-/* Else the first file or connection that is opened would have the number of a closed standard
- * stream, and what is printed would go into it. Opened for the other direction, so that printing
- * fails. */
+/* Opens /dev/null for closed standard streams. Otherwise the first file or connection would get the
+ * number of such a stream, and printed text would go into it. Opened for the other direction, so
+ * that printing fails. */
 static void fill_standard_streams(void) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) return;
 }
 
-/* No core file may hold keys, records or weights, and no other process of this user may read them.
- * It comes before everything else, and so before any key is in memory. */
+/* Prevents core files and access by other processes of this user, because memory holds keys,
+ * records and weights. Called before everything else, so before any key is in memory. */
 static void forbid_core_dumps(void) {
   setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

@@ -50,7 +50,7 @@ static void option(const clv_cli_option *o, clv_bytes *out) {
   if (o->required) clv_bytes_puts(out, "Required.\n");
 }
 
-/* Those of the command alone; NULL: those of all. */
+/* Writes the options of the command alone; NULL: those of all commands. */
 static void options(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);

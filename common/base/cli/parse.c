@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Command line to struct. Options may stand before the command, so whether they belong to it is
- * judged at the end; and the rest of the line is read after a mistake too, since --log-format may
- * follow and decides in which form the mistake is told. The first mistake is the one that is told.
+ * Parser: command line to struct. Options may stand before the command, so the parser checks at the
+ * end whether they belong to it. After an error it still reads the rest of the line, because
+ * --log-format may follow and decides the form of the error. The first error is reported.
  */
 #include <stdlib.h>
 #include <stdio.h>
@@ -17,9 +17,9 @@ typedef struct parser {
   char *const *argv;
   char *args; /* the program's struct; NULL: values are not stored */
   clv_cli_line *line;
-  const clv_cli_command *command; /* when it is known */
+  const clv_cli_command *command; /* NULL: not known yet */
   bool seen[CLV_CLI_OPTIONS];
-  bool only_words; /* behind -- */
+  bool only_words; /* after -- */
 } parser;
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static clv_code take_text(const clv_cli_option *o, clv_cli_list *list, const cha
                           clv_err *err) {
   size_t max = o->max && o->max < CLV_CLI_LIST ? (size_t)o->max : CLV_CLI_LIST;
   if (list->n == max)
-    return clv_fail(err, CLV_INVALID, "--%s: more than %zu are too many", o->name, max);
+    return clv_fail(err, CLV_INVALID, "--%s may be given at most %zu times", o->name, max);
   list->items[list->n++] = text;
   return CLV_OK;
 }
@@ -111,8 +111,8 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
                   near ? near : "", near ? "?" : "");
 }
 
-/* Options that start with `name` of n bytes: their number and the first two. One that is called so
- * is the only one. Those of a command alone, unless it is NULL. */
+/* Counts the options that start with `name` of n bytes, and returns the first two. An exact match
+ * is the only one. Restricted to those of the command, unless it is NULL. */
 static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const char *name, size_t n,
                           size_t found[2]) {
   size_t count = 0;
@@ -129,7 +129,7 @@ static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const c
   return count;
 }
 
-/* The option that `name` of n bytes stands for, whole or shortened; those of the command come
+/* Returns the option that `name` of n bytes means, full or shortened; those of the command come
  * first. */
 static clv_code find_long(const parser *p, const char *name, size_t n, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -140,7 +140,7 @@ static clv_code find_long(const parser *p, const char *name, size_t n, size_t *r
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a message");
   if (count == 0) return fail_unknown(p, text.data, err);
   if (count > 1)
-    return clv_fail(err, CLV_INVALID, "--%s may be --%s or --%s; write more of it", text.data,
+    return clv_fail(err, CLV_INVALID, "--%s is ambiguous: --%s or --%s", text.data,
                     clv_cli_option_at(p->cli, found[0])->name,
                     clv_cli_option_at(p->cli, found[1])->name);
   *ret = found[0];
@@ -174,7 +174,7 @@ static bool find_short(const parser *p, char key, size_t *ret) {
   return false;
 }
 
-/* "-vn", "-sKEY=VALUE", "-s" "KEY=VALUE". */
+/* Parses "-vn", "-sKEY=VALUE" or "-s" "KEY=VALUE". */
 static clv_code take_short(parser *p, const char *letters, clv_err *err) {
   for (; *letters; letters++) {
     size_t index = 0;
@@ -214,7 +214,7 @@ static void drop_words(clv_cli_line *line, size_t n) {
   memmove(line->words, line->words + n, line->n_words * sizeof line->words[0]);
 }
 
-/* How many of the words are the command's name, 0 when it is another one. */
+/* Returns how many words are the command's name; 0: another command. */
 static size_t matches(const clv_cli_command *c, const clv_cli_line *line) {
   size_t n = clv_cli_first_word(c);
   if (!clv_cli_starts_with(c, line->words[0])) return 0;
@@ -222,7 +222,7 @@ static size_t matches(const clv_cli_command *c, const clv_cli_line *line) {
   return line->n_words > 1 && strcmp(line->words[1], c->name + n + 1) == 0 ? 2 : 0;
 }
 
-/* The first words of all commands, or the second ones of a group; each once. */
+/* Lists the first words of all commands, or the second words of a group, each once. */
 static size_t candidates(const clv_cli *cli, const char *group,
                          char words[CLV_CLI_OPTIONS][CLV_CLI_NAME]) {
   size_t n = 0;
@@ -275,7 +275,7 @@ static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *er
   return fail_command(cli, line, err);
 }
 
-/* ---- what goes together ---------------------------------------------------------------------- */
+/* ---- checks across arguments ----------------------------------------------------------------- */
 
 static clv_code check_options(const parser *p, clv_err *err) {
   const clv_cli_command *c = p->line->command;
@@ -302,10 +302,10 @@ static clv_code check_words(const parser *p, clv_err *err) {
     most = arg.repeated ? CLV_CLI_WORDS : most + 1;
   }
   if (p->line->n_words < least)
-    return clv_fail(err, CLV_INVALID, "%s: something is missing: %s %s %s", c->name, p->cli->name,
+    return clv_fail(err, CLV_INVALID, "%s: an argument is missing: %s %s %s", c->name, p->cli->name,
                     c->name, c->args);
   if (p->line->n_words > most)
-    return clv_fail(err, CLV_INVALID, "%s: '%.100s' is too much: %s %s%s%s", c->name,
+    return clv_fail(err, CLV_INVALID, "%s: unexpected argument '%.100s': %s %s%s%s", c->name,
                     p->line->words[most], p->cli->name, c->name, c->args ? " " : "",
                     c->args ? c->args : "");
   return CLV_OK;
@@ -335,8 +335,7 @@ static clv_code check_line(const parser *p, clv_err *err) {
   return check_choices(p, err);
 }
 
-/* The command may stand behind options, which are read with it in mind: so the words are read
- * ahead. */
+/* Reads the words ahead, because the command may follow options that depend on it. */
 static const clv_cli_command *look_ahead(const clv_cli *cli, int argc, char *const *argv) {
   clv_cli_line line = {.cli = cli};
   parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .line = &line};
@@ -346,7 +345,7 @@ static const clv_cli_command *look_ahead(const clv_cli *cli, int argc, char *con
   return line.command;
 }
 
-/* The first mistake goes to *err. */
+/* Stores the first error in *err. */
 static clv_code read_words(parser *p, clv_err *err) {
   clv_code code = CLV_OK;
   clv_err later;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows that every program has, and what rows say.
+ * Rows that every program has, and access to rows.
  */
 #include <ctype.h>
 #include <string.h>

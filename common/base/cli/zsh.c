@@ -6,7 +6,7 @@
 
 #include "common/base/cli/cli_int.h"
 
-/* A sentence inside '...' and [...]. */
+/* Writes a sentence inside '...' and [...], escaped. */
 static void quoted(clv_bytes *out, const char *text) {
   for (; *text; text++) {
     if (*text == '\'')
@@ -39,7 +39,7 @@ static void add_action(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, ")");
 }
 
-/* One form of an option, as one word of _arguments. */
+/* Writes one form of an option, as one word of _arguments. */
 static void add_form(const clv_cli_option *o, const char *form, clv_bytes *out) {
   clv_bytes_printf(out, " '%s%s%s[", o->kind == CLV_CLI_TEXTS ? "*" : "", form,
                    o->kind == CLV_CLI_FLAG ? ""
@@ -63,7 +63,7 @@ static void add_option(const clv_cli_option *o, clv_bytes *out) {
   if (o->key) add_form(o, key, out);
 }
 
-/* Of a command: its own and those of all; else those of all. */
+/* Writes the options of a command and those of all commands; NULL: only the latter. */
 static void add_options(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
@@ -86,7 +86,7 @@ static void add_arguments(const clv_cli *cli, const clv_cli_command *c, clv_byte
   }
 }
 
-/* _describe a list of "name:sentence". */
+/* Writes _describe with a list of "name:sentence". */
 static void add_described(const char *name, const char *doc, clv_bytes *out) {
   clv_bytes_printf(out, " '%s:", name);
   quoted(out, doc);
@@ -148,8 +148,8 @@ void clv_cli_zsh(const clv_cli *cli, clv_bytes *out) {
     add_arguments(cli, c, out);
     clv_bytes_puts(out, " ;;\n");
   }
-  /* From a folder of fpath the file is the function, at its first call; else somebody sources
-   * it. */
+  /* Loaded from a folder of fpath, the file is the function at its first call; else it is
+   * sourced. */
   clv_bytes_printf(
       out, "  esac\n}\nif [[ $funcstack[1] == _%s ]]; then _%s \"$@\"; else compdef _%s %s; fi\n",
       cli->name, cli->name, cli->name, cli->name);

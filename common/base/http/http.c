@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libmicrohttpd's daemon without threads of its own: a thread of ours calls MHD_run_wait, so that
- * it can also cut connections that take too long. The library's time-out starts anew with every
- * byte, which is what somebody who sends one every few seconds counts on.
+ * The daemon of libmicrohttpd without its threads: a thread of this folder calls MHD_run_wait, so
+ * that it can also cut connections that take too long. The library's time-out restarts with every
+ * byte, so a client that sends a byte every few seconds would never reach it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,13 +21,13 @@
 enum {
   MAX_CONNECTIONS = 64,
   USUAL_REQUEST_MS = 5000,
-  MEMORY_BYTES = 8192, /* of a connection: its request line and headers */
+  MEMORY_BYTES = 8192, /* of a connection: request line and headers */
   POLL_MS = 100,       /* how late a connection is cut, and how long closing may take */
-  HASTE = 10,          /* timeouts are so much shorter when half of the places are taken */
+  HASTE = 10,          /* divides the time limit when half of the connections are in use */
 };
 
 typedef struct guest {
-  int fd; /* -1: a free place */
+  int fd; /* -1: free entry */
   uint64_t since_ns;
 } guest;
 
@@ -38,12 +38,12 @@ struct clv_http {
   pthread_t thread;
   bool running;
   _Atomic bool stop;
-  guest guests[MAX_CONNECTIONS]; /* of the thread */
+  guest guests[MAX_CONNECTIONS]; /* used by the thread alone */
 };
 
 /* ---- one request ----------------------------------------------------------------------------- */
 
-/* The body's memory goes to the response. */
+/* Makes a response that takes over the body's memory. */
 static struct MHD_Response *respond(clv_bytes *body) {
   if (!body->len)
     return MHD_create_response_from_buffer(0, (char *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
@@ -81,14 +81,14 @@ static enum MHD_Result show(const clv_http *h, const clv_http_page *page,
   return answer(c, status, page->type, &body);
 }
 
-/* Answered as soon as the headers are there: a body is not waited for, nothing here wants one. */
+/* Answers as soon as the headers are received, because no page reads a body. */
 static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
                                   const char *method, const char *version, const char *upload,
                                   size_t *upload_len, void **state) {
   const clv_http *h = user;
   (void)version, (void)upload, (void)upload_len, (void)state;
   if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-    return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD alone\n");
+    return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
   for (size_t i = 0; i < h->o.n_pages; i++)
     if (strcmp(h->o.pages[i].path, path) == 0) return show(h, &h->o.pages[i], c);
   return refuse(c, MHD_HTTP_NOT_FOUND, "no such page\n");
@@ -118,8 +118,8 @@ static void on_connection(void *user, struct MHD_Connection *c, void **context,
   if (g) g->fd = -1;
 }
 
-/* The library sees the end of a connection that is shut here, and closes it. A scraper needs
- * milliseconds: in a crowd nobody gets much more, so that it is served. */
+/* Shuts connections over their time limit; the library then closes them. Under load the limit is a
+ * tenth, so that a scraper, which needs milliseconds, is served. */
 static void cut_late(clv_http *h) {
   unsigned taken = 0;
   for (size_t i = 0; i < CLV_COUNT(h->guests); i++) taken += h->guests[i].fd >= 0;
@@ -142,7 +142,7 @@ static void *serve(void *arg) {
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* "[::1]:9101" to "::1" and "9101". */
+/* Splits "[::1]:9101" into "::1" and "9101". */
 static clv_code split(const char *listen, char *host, size_t len, const char **ret_port,
                       clv_err *err) {
   const char *colon = strrchr(listen, ':');
@@ -199,7 +199,7 @@ static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_p
   return CLV_OK;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 
 static clv_code start(clv_http *h, clv_err *err) {
   int fd;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pull parser for JSON. Readers of data files, tokenizers and stored records call it.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,14 +29,14 @@ clv_code clv_json_fail(const clv_json *j, size_t at, clv_err *err, const char *f
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", j->label, line, column, text);
 }
 
-/* At the begin of a file also the byte order mark of UTF-8. */
+/* Skips white space, and at the beginning of a file the byte order mark of UTF-8. */
 static void skip_space(clv_json *j) {
   if (!j->at && !j->lines_before && j->len >= 3 && memcmp(j->text, "\xef\xbb\xbf", 3) == 0)
     j->at = 3;
   while (j->at < j->len && memchr(" \t\r\n", j->text[j->at], 4)) j->at++;
 }
 
-/* The next byte that is no space, -1 at the end. */
+/* Returns the next byte that is no white space; -1 at the end. */
 static int next_byte(clv_json *j) {
   skip_space(j);
   return j->at < j->len ? (unsigned char)j->text[j->at] : -1;
@@ -96,7 +99,7 @@ static bool hex4(const clv_json *j, size_t at, uint32_t *ret) {
   return true;
 }
 
-/* Behind "\u": one unit, or the two of a pair. */
+/* Reads the code point after "\u": one unit, or a surrogate pair. */
 static clv_code take_unicode(clv_json *j, clv_bytes *ret, clv_err *err) {
   uint32_t high, low;
   size_t from = j->at - 2;
@@ -124,7 +127,7 @@ static clv_code take_escape(clv_json *j, clv_bytes *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* What needs no escape, at least one character. */
+/* Returns the length of the text from here that needs no unescaping; at least one character. */
 static clv_code take_plain(clv_json *j, clv_bytes *ret, clv_err *err) {
   size_t from = j->at;
   while (j->at < j->len && j->text[j->at] != '"' && j->text[j->at] != '\\') {
@@ -145,7 +148,7 @@ clv_code clv_json_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   clv_bytes_add(ret, "", 0);
   while (j->at < j->len && j->text[j->at] != '"')
     CLV_TRY(j->text[j->at] == '\\' ? take_escape(j, ret, err) : take_plain(j, ret, err));
-  if (j->at == j->len) return clv_json_fail(j, from, err, "this text has no end");
+  if (j->at == j->len) return clv_json_fail(j, from, err, "this text is not terminated");
   j->at++;
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a text of JSON") : CLV_OK;
 }
@@ -158,7 +161,8 @@ static size_t digits(const clv_json *j, size_t at) {
   return n;
 }
 
-/* The bytes of the number at `at`, 0 when it is none; *ret_whole: without fraction and exponent. */
+/* Returns the length of the number at `at`; 0: no number. *ret_whole: no fraction and no
+ * exponent. */
 static size_t number_length(const clv_json *j, size_t at, bool *ret_whole) {
   size_t begin = at;
   at += j->text[at] == '-';
@@ -185,7 +189,7 @@ enum { MAX_NUMBER = 63 }; /* characters */
 static clv_code take_number(clv_json *j, char text[MAX_NUMBER + 1], bool *ret_whole, clv_err *err) {
   CLV_TRY(expect(j, CLV_JSON_NUMERAL, err));
   size_t n = number_length(j, j->at, ret_whole);
-  if (!n || n > MAX_NUMBER) return clv_json_fail(j, j->at, err, "no number that can be read");
+  if (!n || n > MAX_NUMBER) return clv_json_fail(j, j->at, err, "a number is not valid");
   memcpy(text, j->text + j->at, n);
   text[n] = '\0';
   j->at += n;
@@ -231,8 +235,7 @@ bool clv_json_skip_null(clv_json *j) { return take_word(j, "null"); }
 clv_code clv_json_open(clv_json *j, clv_json_kind kind, clv_err *err) {
   CLV_TRY(expect(j, kind, err));
   if (j->depth == CLV_JSON_DEPTH)
-    return clv_json_fail(j, j->at, err, "more than %d lists and objects inside each other",
-                         CLV_JSON_DEPTH);
+    return clv_json_fail(j, j->at, err, "more than %d nested lists and objects", CLV_JSON_DEPTH);
   j->at++;
   j->depth++;
   return CLV_OK;
@@ -269,7 +272,7 @@ clv_code clv_json_find_key(clv_json *j, const char *const *names, size_t n, uint
   for (size_t i = 0; i < n; i++)
     if (strlen(names[i]) == key.len && memcmp(names[i], key.data, key.len) == 0) *ret = (int)i;
   if (*ret < 0) return CLV_OK;
-  if (*seen & 1u << *ret) return clv_json_fail(j, from, err, "'%s' stands here twice", key.data);
+  if (*seen & 1u << *ret) return clv_json_fail(j, from, err, "key '%s' occurs twice", key.data);
   *seen |= 1u << *ret;
   return CLV_OK;
 }
@@ -286,7 +289,7 @@ static clv_code skip_scalar(clv_json *j, clv_json_kind kind, clv_err *err) {
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no JSON value begins here");
 }
 
-/* As deep as CLV_JSON_DEPTH at most. */
+/* Recursion is bounded by CLV_JSON_DEPTH. */
 clv_code clv_json_skip(clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
@@ -307,5 +310,5 @@ static clv_code skip_inside(clv_json *j, clv_json_kind kind, clv_err *err) {
 
 clv_code clv_json_end(clv_json *j, clv_err *err) {
   if (next_byte(j) < 0) return CLV_OK;
-  return clv_json_fail(j, j->at, err, "something stands behind the value");
+  return clv_json_fail(j, j->at, err, "unexpected text after the value");
 }

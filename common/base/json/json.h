@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * json: JSON text pulled value by value, without a tree: files of strangers that hold millions of
- * values cost no more memory than the longest text in them. Every error says line and column.
+ * json: a pull parser for JSON text. The caller reads value by value and no tree is built, so a
+ * file of millions of values needs no more memory than its longest text. Every error names line and
+ * column.
  *
- * Ownership: a reader borrows its text. Threads: one at a time.
- * Limits: CLV_JSON_DEPTH lists and objects inside each other.
+ * Ownership: the caller keeps the text alive. Threads: one at a time for each reader.
+ * Limits: CLV_JSON_DEPTH nested lists and objects.
  */
 #ifndef CLEAVE_JSON_H
 #define CLEAVE_JSON_H
@@ -26,45 +27,46 @@ typedef enum clv_json_kind {
   CLV_JSON_OBJECT,
 } clv_json_kind;
 
-/* Where a reader is. Zero-initialise, then set label, text and len. */
+/* State of a reader. Zero-initialise, then set label, text and len. */
 typedef struct clv_json {
   const char *label; /* for messages */
   const char *text;
   size_t len, at;
-  size_t lines_before; /* of a file that this is one line of */
+  size_t lines_before; /* lines of the file before this text, if the text is one line of it */
   unsigned depth;
 } clv_json;
 
-/* "label:line:column: ..." of the byte `at`. */
+/* Fails with "label:line:column: ..." of the byte at offset `at`. */
 clv_code clv_json_fail(const clv_json *j, size_t at, clv_err *err, const char *fmt, ...)
     CLV_PRINTF(4, 5);
 
-/* What begins here; CLV_INVALID when no value does. */
+/* Returns the kind of the next value. CLV_INVALID: no value begins here. */
 clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The value here, which must be of that kind. Texts may hold NUL; numbers are whole. */
+/* Read the next value, which must be of the named kind. Texts may contain NUL; integers have no
+ * fraction. */
 clv_code clv_json_text(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_bool(clv_json *j, bool *ret, clv_err *err) CLV_USE_RESULT;
-/* Steps over null; false and nothing else where another value is. */
+/* Skips null. False: the next value is not null, and nothing is skipped. */
 bool clv_json_skip_null(clv_json *j);
-/* Steps over any value, which is checked. */
+/* Checks and skips the next value. */
 clv_code clv_json_skip(clv_json *j, clv_err *err) CLV_USE_RESULT;
 
-/* for (size_t n = 0;; n++) { clv_json_next(j, n, &more); if (!more) break; ...a value... }
- * behind clv_json_open. Of an object, clv_json_key comes first in each round. */
+/* Iterate after clv_json_open: for (size_t n = 0;; n++) { clv_json_next(j, kind, n, &more, err); if
+ * (!more) break; ...read a value... }. In an object, call clv_json_key first in each round. */
 clv_code clv_json_open(clv_json *j, clv_json_kind kind, clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_next(clv_json *j, clv_json_kind kind, size_t n, bool *ret_more,
                        clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_key(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Nothing but white space is left. */
+/* Checks that only white space follows. */
 clv_code clv_json_end(clv_json *j, clv_err *err) CLV_USE_RESULT;
 
-/* Which of n names a key is; CLV_INVALID where `seen`, a set of them, has it already. -1 is none of
- * them. */
+/* Returns the index of the next key among n names; -1: none of them. CLV_INVALID: the key is in
+ * `seen`, the set of keys read before. */
 clv_code clv_json_find_key(clv_json *j, const char *const *names, size_t n, uint32_t *seen,
                            int *ret, clv_err *err) CLV_USE_RESULT;
 

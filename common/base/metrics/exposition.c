@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes metrics in the text format of Prometheus.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +17,7 @@ struct clv_metrics_out {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* The shortest of two texts that reads back as the same number. */
+/* Writes a number with the fewest digits that read back as the same number. */
 static void put_number(clv_bytes *b, double v) {
   char text[40];
   if (isnan(v)) {
@@ -28,8 +31,9 @@ static void put_number(clv_bytes *b, double v) {
   }
 }
 
-/* One byte at a time, as text in HELP (no quotes there) or in a label. What is not printable ASCII
- * becomes a question mark: the format wants UTF-8, and half a character is none. */
+/* Appends one byte of a HELP text (without quotes) or of a label. A byte that is not printable
+ * ASCII becomes a question mark, because the format requires UTF-8 and the text may be cut inside a
+ * character. */
 static void put_escaped(clv_bytes *b, const char *text, size_t most, bool quotes) {
   for (size_t i = 0; i < most && text[i]; i++) {
     char c = text[i];
@@ -53,7 +57,7 @@ static void begin(clv_metrics_out *o) {
   clv_bytes_printf(o->text, "\n# TYPE %s %s\n", o->row->name, kinds[o->row->kind]);
 }
 
-/* name_suffix{labels,le="bound"} value; bound NULL: without. */
+/* Writes name_suffix{labels,le="bound"} value; bound NULL: no le. */
 static void put_sample(clv_metrics_out *o, const char *suffix, const clv_metric_label *labels,
                        size_t n, const double *bound, double value) {
   clv_bytes *b = o->text;

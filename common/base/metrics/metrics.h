@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * metrics: numbers as the text that Prometheus scrapes (format 0.0.4). A program has one table of
- * what it exposes; a row is a name, its kind, its unit, a sentence, and where the number stands in
- * a struct that the program fills for each scrape, or a function that writes a sample per label.
+ * metrics: writes numbers in the text format of Prometheus (0.0.4). A program has one table of its
+ * metrics. A row has a name, a kind, a unit, a sentence, and either the offset of the number in a
+ * struct that the program fills for each scrape, or a function that writes a sample for each label.
  *
- * Names end in their unit (seconds, bytes) and, when they only grow, in _total. Values of labels
- * come from configurations and fixed lists, never from what a peer says: each new value is a series
- * that Prometheus keeps.
+ * Names end in their unit (seconds, bytes), and in _total if they only grow. Values of labels come
+ * from configurations and fixed lists, never from a peer, because Prometheus keeps a series for
+ * each value.
  *
- * Threads: none of its own; one thread per clv_metrics_out and per histogram.
+ * Threads: none of its own; one thread for each clv_metrics_out and each histogram.
  */
 #ifndef CLEAVE_METRICS_H
 #define CLEAVE_METRICS_H
 
 #include "common/base/base.h"
 
-/* Content-Type of what clv_metrics_write writes. */
+/* Content-Type of the text of clv_metrics_write. */
 #define CLV_METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 typedef enum clv_metric_kind { CLV_COUNTER, CLV_GAUGE, CLV_HISTOGRAM } clv_metric_kind;
 
-/* Where the samples of one metric go. */
+/* Receives the samples of one metric. */
 typedef struct clv_metrics_out clv_metrics_out;
 
 typedef struct clv_metric {
@@ -28,21 +28,21 @@ typedef struct clv_metric {
   clv_metric_kind kind;
   const char *unit; /* "seconds", "bytes", or "" for counts */
   const char *help; /* one sentence */
-  size_t at;        /* of a double in the numbers, unless `write` is set */
+  size_t at;        /* offset of a double in the numbers, unless `write` is set */
   void (*write)(clv_metrics_out *out, const void *numbers);
 } clv_metric;
 
-/* HELP, TYPE and samples of each row, appended; a row whose `write` writes nothing is left out. */
+/* Appends HELP, TYPE and samples of each row. A row whose `write` writes no sample is omitted. */
 void clv_metrics_write(const clv_metric *table, size_t n, const void *numbers, clv_bytes *ret);
 
 typedef struct clv_metric_label {
   const char *name;  /* static */
-  const char *value; /* any text: quoted and cut to CLV_METRIC_LABEL bytes */
+  const char *value; /* any text; it is escaped and cut to CLV_METRIC_LABEL bytes */
 } clv_metric_label;
 
 enum { CLV_METRIC_LABEL = 256 };
 
-/* One sample of the row at work; labels: [n]. */
+/* Writes one sample of the row whose `write` is running; labels: [n]. */
 void clv_metric_sample(clv_metrics_out *out, double value, const clv_metric_label *labels,
                        size_t n);
 
@@ -51,9 +51,9 @@ void clv_metric_sample(clv_metrics_out *out, double value, const clv_metric_labe
 enum { CLV_HISTOGRAM_BOUNDS = 16 };
 
 typedef struct clv_histogram {
-  const double *bounds; /* [n_bounds] ascending; behind them is infinity */
+  const double *bounds; /* [n_bounds] ascending; the last bucket ends at infinity */
   uint32_t n_bounds;
-  uint64_t counts[CLV_HISTOGRAM_BOUNDS + 1]; /* of each bucket alone */
+  uint64_t counts[CLV_HISTOGRAM_BOUNDS + 1]; /* of each bucket, not cumulative */
   double sum;
 } clv_histogram;
 

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Metrics of this process: CPU time, memory, descriptors, start time.
+ */
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
@@ -12,20 +15,21 @@
 
 typedef struct process {
   const char *program;
-  bool known; /* /proc could be read */
+  bool known; /* /proc is readable */
   double cpu_s, resident_bytes, virtual_bytes, age_s, start_s, threads, fds, max_fds;
 } process;
 
-/* ---- what the system says -------------------------------------------------------------------- */
+/* ---- readings of the system ------------------------------------------------------------------ */
 
-/* From the system's clocks, so that it works where /proc shows processes alone (ProcSubset=pid). */
+/* Reads CPU time from the system's clocks, because /proc may show no system files
+ * (ProcSubset=pid). */
 static double seconds_of(clockid_t clock) {
   struct timespec t = {0};
   clock_gettime(clock, &t);
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Fields are counted behind the program's name, which may hold anything. */
+/* Counts fields from the end of the program's name, which may contain any character. */
 static bool read_stat(process *p) {
   char text[1024];
   unsigned long long user, system, threads, start, size, pages;
@@ -55,7 +59,7 @@ static double open_fds(void) {
   if (!dir) return 0;
   for (const struct dirent *e; (e = readdir(dir)) != NULL;) n += e->d_name[0] != '.';
   closedir(dir);
-  return n - 1; /* that of the folder itself */
+  return n - 1; /* without the descriptor of the folder itself */
 }
 
 uint64_t clv_metrics_resident(void) {
@@ -63,7 +67,8 @@ uint64_t clv_metrics_resident(void) {
   return read_stat(&p) ? (uint64_t)p.resident_bytes : 0;
 }
 
-/* Looked up once: clocks are set, and a start that moved would look like a restart. */
+/* Computed once: the system's clock may be set, and a changed start time would look like a
+ * restart. */
 static double started_s;
 
 static void look_up_start(void) {

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Table of data formats, made from formats.def.
+ */
 #include <stdio.h>
 
 #include "common/base/settings/settings.h"

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Table of optimisers, made from optimizers.def, and checks of their settings.
+ */
 #include "common/base/settings/settings.h"
 
 #include <math.h>
@@ -13,7 +16,7 @@ static const clv_optimizer_row rows[] = {
 #undef CLV_OPTIMIZER
 };
 
-/* A number's place in clv_optim_config, and its range. */
+/* Offset of a number in clv_optim_config, and its range. */
 static const struct {
   const char *name;
   size_t offset;
@@ -73,7 +76,7 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- what follows from them ------------------------------------------------------------------ */
+/* ---- derived values -------------------------------------------------------------------------- */
 
 void clv_optim_set_defaults(clv_optim_config *c) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors: shapes, storages and reference counts.
+ */
 #include "common/base/tensor/tensor.h"
 
 #include <stdatomic.h>
@@ -130,7 +133,7 @@ clv_code clv_tensor_wrap(clv_dtype dtype, const clv_shape *shape, void *data,
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   *s = (clv_storage){.refs = 1, .bytes = bytes, .data = data, .release = release, .owner = owner};
   clv_code code = tensor_over(s, data, dtype, shape, bytes, ret, err);
-  if (code != CLV_OK) free(s); /* the caller keeps its memory when we fail */
+  if (code != CLV_OK) free(s); /* after a failure the caller keeps its memory */
   return code;
 }
 
@@ -151,7 +154,8 @@ clv_code clv_tensor_view(clv_tensor *base, size_t offset_bytes, clv_dtype dtype,
   size_t start = (size_t)((char *)base->data - (char *)base->storage->data);
   if (!clv_add_size(start, offset_bytes, &start) || !clv_add_size(start, bytes, &end) ||
       end > base->storage->bytes)
-    return clv_fail(err, CLV_RANGE, "a view of %zu bytes at %zu leaves its %zu-byte storage", bytes,
+    return clv_fail(err, CLV_RANGE,
+                    "a view of %zu bytes at offset %zu exceeds its storage of %zu bytes", bytes,
                     start, base->storage->bytes);
   CLV_TRY(tensor_over(base->storage, (char *)base->storage->data + start, dtype, shape, bytes, ret,
                       err));

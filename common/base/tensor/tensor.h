@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tensor: dtype, shape and reference-counted row-major tensors in host memory.
+ * tensor: data types, shapes and reference-counted row-major tensors in host memory.
  *
- * A tensor owns a reference on a storage; several tensors may view one storage (named views into
- * a module's parameter block). Reference counts are atomic; the numbers themselves are not guarded:
- * whoever writes them is alone with them.
+ * A tensor holds a reference to a storage. Several tensors may view one storage, as the parameters
+ * of a module view its parameter block. Reference counts are atomic. The elements are not guarded:
+ * a thread that writes them must be their only user.
  */
 #ifndef CLEAVE_TENSOR_H
 #define CLEAVE_TENSOR_H
@@ -29,7 +29,8 @@ size_t clv_dtype_size(clv_dtype dtype);      /* bytes per element; 0 for an unkn
 const char *clv_dtype_name(clv_dtype dtype); /* "f32"; "?" for an unknown value */
 bool clv_dtype_parse(const char *name, clv_dtype *ret);
 
-/* The upper half of an f32: as it is, and rounded to nearest even; NaN stays NaN. */
+/* Convert between bf16, the upper half of an f32, and f32. clv_bf16_of rounds to nearest even; NaN
+ * stays NaN. */
 float clv_bf16_value(uint16_t bits);
 uint16_t clv_bf16_of(float value);
 
@@ -46,18 +47,18 @@ typedef struct clv_shape {
 
 bool clv_shape_equal(const clv_shape *a, const clv_shape *b);
 
-/* Number of elements. CLV_INVALID when rank or an extent is out of range (negative), or
- * CLV_EXHAUSTED when the product overflows size_t. */
+/* Returns the number of elements. CLV_INVALID: the rank or an extent is out of range;
+ * CLV_EXHAUSTED: the product overflows size_t. */
 clv_code clv_shape_numel(const clv_shape *shape, size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 clv_code clv_shape_bytes(const clv_shape *shape, clv_dtype dtype, size_t *ret_bytes,
                          clv_err *err) CLV_USE_RESULT;
 
-/* "[64, 1, 28, 28]" into buf; returns buf. 160 bytes hold any shape. */
+/* Writes "[64, 1, 28, 28]" to buf; returns buf. 160 bytes hold any shape. */
 char *clv_shape_format(const clv_shape *shape, char *buf, size_t len);
 
-struct clv_backend; /* of kernels */
+struct clv_backend; /* defined in kernels */
 
-/* Refcounted memory. `release` is called with `owner` when the last reference is released. */
+/* Reference-counted memory. The last reference calls release(owner). */
 typedef struct clv_storage clv_storage;
 
 typedef struct clv_tensor {
@@ -66,29 +67,29 @@ typedef struct clv_tensor {
   size_t n;     /* elements */
   size_t bytes; /* n * element size */
   void *data;   /* row-major, 64-byte aligned when made by clv_tensor_new */
-  /* Whose memory `data` is, which the host cannot touch; NULL: the host's, as these make it. */
+  /* device backend that owns `data`, which the host cannot access; NULL: host memory */
   const struct clv_backend *home;
   /* private */
   clv_storage *storage;
   int refs;
 } clv_tensor;
 
-/* A tensor with its own memory, not initialised. */
+/* Makes a tensor with its own, uninitialised memory. */
 clv_code clv_tensor_new(clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
                         clv_err *err) CLV_USE_RESULT;
 
-/* A tensor over memory of the caller's: `release(owner)` is called once, when nothing refers to it
- * any more (release may be NULL: the memory outlives all users). */
+/* Makes a tensor over the caller's memory. Calls release(owner) once, with the last reference.
+ * release NULL: the memory outlives all users. */
 clv_code clv_tensor_wrap(clv_dtype dtype, const clv_shape *shape, void *data,
                          void (*release)(void *owner), void *owner, clv_tensor **ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* A tensor over bytes [offset, offset + size of shape) of another's memory; shares its storage. */
+/* Makes a tensor over bytes [offset, offset + size of shape) of `base`; shares its storage. */
 clv_code clv_tensor_view(clv_tensor *base, size_t offset_bytes, clv_dtype dtype,
                          const clv_shape *shape, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 clv_tensor *clv_tensor_ref(clv_tensor *t);
-clv_tensor *clv_tensor_unref(clv_tensor *t); /* takes NULL; returns NULL */
+clv_tensor *clv_tensor_unref(clv_tensor *t); /* NULL is allowed; returns NULL */
 void clv_tensor_unrefp(clv_tensor **t);      /* for CLV_AUTO */
 
 #ifdef __cplusplus

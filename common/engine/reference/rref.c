@@ -76,7 +76,7 @@ void clv_rrefs_count(const clv_rrefs *t, clv_rref_counts *ret) {
                            .forks = t->forks.n,
                            .used = t->handles.n,
                            .passing = t->children.n,
-                           .parked = t->parked_slab.used,
+                           .parked = t->parked_slab.n_used,
                            .unacknowledged = t->n_posts};
 }
 

@@ -1,9 +1,13 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Accounts: charge, discharge and report the usage of quotas. Pools charge tensors, slabs charge
+ * records; the worker makes one account for itself, each identity and each session.
+ */
 #include "common/net/fair/account_int.h"
 
 #include <stdlib.h>
 
-/* Of one, and of any other number. */
+/* Names of one unit and of several. */
 static const char *const quota_names[CLV_QUOTAS][2] = {
     [CLV_QUOTA_SESSIONS] = {"session", "sessions"},
     [CLV_QUOTA_BYTES] = {"byte", "bytes"},
@@ -16,7 +20,7 @@ clv_code clv_account_new(const clv_account_options *o, clv_account **ret, clv_er
   CLV_TRY(clv_alloc(1, sizeof *a, &a, err));
   a->o = *o;
   a->refs = 1;
-  if (o->above) clv_account_ref(o->above);
+  if (o->parent) clv_account_ref(o->parent);
   pthread_mutex_init(&a->lock, NULL);
   *ret = a;
   return CLV_OK;
@@ -29,8 +33,8 @@ clv_account *clv_account_ref(clv_account *a) {
 
 void clv_account_unref(clv_account *a) {
   if (!a || __atomic_fetch_sub(&a->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  for (clv_quota q = 0; q < CLV_QUOTAS; q++) clv_account_discharge(a->o.above, q, a->used[q]);
-  clv_account_unref(a->o.above);
+  for (clv_quota q = 0; q < CLV_QUOTAS; q++) clv_account_discharge(a->o.parent, q, a->used[q]);
+  clv_account_unref(a->o.parent);
   pthread_mutex_destroy(&a->lock);
   free(a);
 }
@@ -42,12 +46,12 @@ void clv_account_unrefp(clv_account **a) {
 
 /* ---- charging -------------------------------------------------------------------------------- */
 
-static uint64_t most_of(const clv_account *a, clv_quota q) {
-  return __atomic_load_n(&a->o.most[q], __ATOMIC_RELAXED);
+static uint64_t limit_of(const clv_account *a, clv_quota q) {
+  return __atomic_load_n(&a->o.limit[q], __ATOMIC_RELAXED);
 }
 
-void clv_account_set_limit(clv_account *a, clv_quota q, uint64_t most) {
-  __atomic_store_n(&a->o.most[q], most, __ATOMIC_RELAXED);
+void clv_account_set_limit(clv_account *a, clv_quota q, uint64_t limit) {
+  __atomic_store_n(&a->o.limit[q], limit, __ATOMIC_RELAXED);
 }
 
 static void raise_peak(clv_account *a, clv_quota q) {
@@ -58,48 +62,50 @@ static void raise_peak(clv_account *a, clv_quota q) {
   }
 }
 
-static bool add(clv_account *a, clv_quota q, uint64_t n) {
-  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), most = most_of(a, q);
+static bool add_within_limit(clv_account *a, clv_quota q, uint64_t n) {
+  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), limit = limit_of(a, q);
   do {
-    if (most && (n > most || used > most - n)) return false;
+    if (limit && (n > limit || used > limit - n)) return false;
   } while (!__atomic_compare_exchange_n(&a->used[q], &used, used + n, true, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
   return true;
 }
 
-/* From `a` up to, and without, `end`. */
-static void take_back(clv_account *a, const clv_account *end, clv_quota q, uint64_t n) {
-  for (; a != end; a = a->o.above) __atomic_fetch_sub(&a->used[q], n, __ATOMIC_RELAXED);
+/* Discharges the accounts from `a` up to `end`, which is not discharged. */
+static void discharge_up_to(clv_account *a, const clv_account *end, clv_quota q, uint64_t n) {
+  for (; a != end; a = a->o.parent) __atomic_fetch_sub(&a->used[q], n, __ATOMIC_RELAXED);
 }
 
 clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) {
-  for (clv_account *at = a; at; at = at->o.above) {
-    if (add(at, q, n)) continue;
-    take_back(a, at, q, n);
+  for (clv_account *at = a; at; at = at->o.parent) {
+    if (add_within_limit(at, q, n)) continue;
+    discharge_up_to(a, at, q, n);
     return at;
   }
-  for (clv_account *at = a; at; at = at->o.above) raise_peak(at, q);
+  for (clv_account *at = a; at; at = at->o.parent) raise_peak(at, q);
   return NULL;
 }
 
-/* What strangers use is nobody's business: of an account that they share no number is told. */
+/* Reports an exceeded quota. Errors of a shared account omit its usage, so that no identity learns
+ * what the others use. */
 clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
   const char *key = a->o.key[q], *raise = key ? "; raise " : "";
   const char *where = key ? " in worker.yaml" : "", *exceed = n == 1 ? "exceeds" : "exceed";
   const char *unit = quota_names[q][n != 1];
-  uint64_t used = clv_account_used(a, q), most = most_of(a, q);
-  if (a->o.shared && a->o.tells_left)
-    return clv_fail(err, CLV_EXHAUSTED,
-                    "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
-                    (unsigned long long)n, unit, exceed, a->o.of,
-                    (unsigned long long)(most - CLV_MIN(used, most)), raise, key ? key : "", where);
-  if (a->o.shared)
+  uint64_t used = clv_account_used(a, q), limit = limit_of(a, q);
+  if (a->o.is_shared && a->o.reports_remaining)
+    return clv_fail(
+        err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s, which has %llu left%s%s%s",
+        (unsigned long long)n, unit, exceed, a->o.owner_text,
+        (unsigned long long)(limit - CLV_MIN(used, limit)), raise, key ? key : "", where);
+  if (a->o.is_shared)
     return clv_fail(err, CLV_EXHAUSTED, "%llu %s more %s the quota of %s%s%s%s",
-                    (unsigned long long)n, unit, exceed, a->o.of, raise, key ? key : "", where);
+                    (unsigned long long)n, unit, exceed, a->o.owner_text, raise, key ? key : "",
+                    where);
   return clv_fail(err, CLV_EXHAUSTED,
                   "%llu %s more %s the quota of %s: %llu in use, the limit is %llu%s%s%s",
-                  (unsigned long long)n, unit, exceed, a->o.of, (unsigned long long)used,
-                  (unsigned long long)most, raise, key ? key : "", where);
+                  (unsigned long long)n, unit, exceed, a->o.owner_text, (unsigned long long)used,
+                  (unsigned long long)limit, raise, key ? key : "", where);
 }
 
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) {
@@ -108,10 +114,10 @@ clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *er
 }
 
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
-  if (n) take_back(a, NULL, q, n);
+  if (n) discharge_up_to(a, NULL, q, n);
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- usage ----------------------------------------------------------------------------------- */
 
 uint64_t clv_account_used(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
@@ -121,14 +127,14 @@ uint64_t clv_account_peak(const clv_account *a, clv_quota q) {
   return __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
 }
 
-uint64_t clv_account_own_limit(const clv_account *a, clv_quota q) { return most_of(a, q); }
+uint64_t clv_account_own_limit(const clv_account *a, clv_quota q) { return limit_of(a, q); }
 
 bool clv_account_is_below(const clv_account *a, const clv_account *above) {
-  while (a && a != above) a = a->o.above;
+  while (a && a != above) a = a->o.parent;
   return a != NULL;
 }
 
 clv_account *clv_account_root(clv_account *a) {
-  while (a->o.above) a = a->o.above;
+  while (a->o.parent) a = a->o.parent;
   return a;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accounts from within: the pools that a topmost account knows, so that memory which lies idle in
- * one can be given back when another needs it.
+ * Internals of accounts. A root account lists the pools below it, so that unused tensors of one
+ * pool can be freed when another pool needs the memory.
  */
 #ifndef CLEAVE_ACCOUNT_INT_H
 #define CLEAVE_ACCOUNT_INT_H
@@ -14,12 +14,13 @@ struct clv_account {
   clv_account_options o;
   int refs;
   uint64_t used[CLV_QUOTAS]; /* atomic */
-  uint64_t peak[CLV_QUOTAS]; /* atomic: the most that was */
-  pthread_mutex_t lock;      /* the list, before the lock of any pool */
-  clv_pool *pools;           /* of a topmost account, all below it */
+  uint64_t peak[CLV_QUOTAS]; /* atomic: the highest usage so far */
+  pthread_mutex_t lock;      /* guards the list; taken before the lock of any pool */
+  clv_pool *pools;           /* root account: all pools below it */
 };
 
-/* The account that has no room for `n` more, from `a` upwards; NULL: they are charged. */
+/* Charges `n` to `a` and its parents. Returns the first account upwards whose limit is exceeded;
+ * NULL: all are charged. */
 clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) CLV_USE_RESULT;
 clv_code clv_account_fail_exceeded(clv_account *a, clv_quota q, uint64_t n, clv_err *err);
 bool clv_account_is_below(const clv_account *a, const clv_account *above);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of records that nobody has, linked by their first bytes. Address sanitizer reports who
- * touches such a record. In builds that are not for release (CLV_FILLS_FREED) its bytes are
- * FREED_BYTE, so that a pointer or a counter which is read there is no valid one.
+ * Free lists of records, linked through their first bytes. Address sanitizer reports any access to
+ * a record in a free list. Builds that are not for release (CLV_FILLS_FREED) fill its bytes with
+ * FREED_BYTE, so that a pointer or counter read from it is invalid.
  */
 #ifndef CLEAVE_FAIR_IDLE_INT_H
 #define CLEAVE_FAIR_IDLE_INT_H
@@ -27,7 +27,7 @@
 
 enum { FREED_BYTE = 0xdb };
 
-/* Puts a record of `bytes` at the head of the list. */
+/* Adds a record of `bytes` to the front of the list. */
 static inline void clv_free_list_push(void **list, void *record, size_t bytes) {
 #ifdef CLV_FILLS_FREED
   memset(record, FREED_BYTE, bytes);
@@ -37,7 +37,7 @@ static inline void clv_free_list_push(void **list, void *record, size_t bytes) {
   ASAN_POISON_MEMORY_REGION(record, bytes);
 }
 
-/* Takes the first record of a list that has one. Its bytes are undefined. */
+/* Takes the first record of a list that is not empty. The bytes of the record are undefined. */
 static inline void *clv_free_list_pop(void **list, size_t bytes) {
   void *record = *list;
   ASAN_UNPOISON_MEMORY_REGION(record, bytes);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pool keeps one reference to every tensor it made: a tensor with no other reference is free for
- * the next request of its size. No release callback, no list to keep in step.
+ * Pools of tensors. A pool keeps one reference to every tensor it made; a tensor with no other
+ * reference is free for the next request of its size. So a pool needs no release callback and no
+ * list of free tensors.
  */
 #include "common/net/fair/account_int.h"
 #include "common/net/fair/free_list_int.h"
@@ -10,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE_KEPT = 256 };
+enum { RECORDS_KEPT = 256 };
 
-/* The transport reads into buffers of up to 1 MiB; larger blocks are pooled tensors, made once. */
+/* The transport reads into buffers of up to 1 MiB. Larger blocks are tensors of pools, which are
+ * allocated once. */
 void clv_tune_malloc(void) {
   mallopt(M_MMAP_THRESHOLD, 2 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
@@ -22,30 +24,30 @@ struct clv_pool {
   pthread_mutex_t lock;
   int refs;
   clv_account *account;
-  clv_pool *next, **at; /* of those that the topmost account knows */
+  clv_pool *next, **prev_next; /* list of the root account */
   clv_tensor **tensors;
   size_t n, cap;
-  void *spare; /* each begins with the next */
-  size_t n_spare;
+  void *records; /* free list of records, linked through their first bytes */
+  size_t n_records;
 };
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
-static void enlist(clv_pool *p) {
+static void list_pool(clv_pool *p) {
   clv_account *top = clv_account_root(p->account);
   pthread_mutex_lock(&top->lock);
   p->next = top->pools;
-  p->at = &top->pools;
-  if (p->next) p->next->at = &p->next;
+  p->prev_next = &top->pools;
+  if (p->next) p->next->prev_next = &p->next;
   top->pools = p;
   pthread_mutex_unlock(&top->lock);
 }
 
-static void delist(clv_pool *p) {
+static void unlist_pool(clv_pool *p) {
   clv_account *top = clv_account_root(p->account);
   pthread_mutex_lock(&top->lock);
-  *p->at = p->next;
-  if (p->next) p->next->at = p->at;
+  *p->prev_next = p->next;
+  if (p->next) p->next->prev_next = p->prev_next;
   pthread_mutex_unlock(&top->lock);
 }
 
@@ -55,7 +57,7 @@ clv_code clv_pool_new_for_account(clv_account *account, clv_pool **ret, clv_err 
   pthread_mutex_init(&p->lock, NULL);
   p->refs = 1;
   p->account = clv_account_ref(account);
-  enlist(p);
+  list_pool(p);
   *ret = p;
   return CLV_OK;
 }
@@ -63,8 +65,8 @@ clv_code clv_pool_new_for_account(clv_account *account, clv_pool **ret, clv_err 
 clv_code clv_pool_new(size_t max_bytes, size_t max_tensors, clv_pool **ret, clv_err *err) {
   CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
   clv_account_options o = {
-      .of = "this session",
-      .most = {[CLV_QUOTA_BYTES] = max_bytes, [CLV_QUOTA_TENSORS] = max_tensors}};
+      .owner_text = "this session",
+      .limit = {[CLV_QUOTA_BYTES] = max_bytes, [CLV_QUOTA_TENSORS] = max_tensors}};
   CLV_TRY(clv_account_new(&o, &own, err));
   return clv_pool_new_for_account(own, ret, err);
 }
@@ -74,15 +76,15 @@ clv_pool *clv_pool_ref(clv_pool *p) {
   return p;
 }
 
-static void *take_spare(clv_pool *p) {
-  return clv_free_list_pop(&p->spare, malloc_usable_size(p->spare));
+static void *pop_record(clv_pool *p) {
+  return clv_free_list_pop(&p->records, malloc_usable_size(p->records));
 }
 
 void clv_pool_unref(clv_pool *p) {
   if (!p || __atomic_fetch_sub(&p->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  delist(p);
+  unlist_pool(p);
   for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->tensors[i]);
-  while (p->spare) free(take_spare(p));
+  while (p->records) free(pop_record(p));
   free(p->tensors);
   pthread_mutex_destroy(&p->lock);
   clv_account_unref(p->account);
@@ -93,13 +95,13 @@ clv_account *clv_pool_account(const clv_pool *p) { return p->account; }
 
 size_t clv_pool_bytes(const clv_pool *p) { return clv_account_used(p->account, CLV_QUOTA_BYTES); }
 
-static bool is_free(clv_tensor *t) { return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1; }
+static bool is_unused(clv_tensor *t) { return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1; }
 
-/* A free tensor of exactly `bytes`, relabelled; NULL when there is none. */
+/* Returns a free tensor of exactly `bytes` with the new type and shape; NULL: there is none. */
 static clv_tensor *reuse(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes) {
   for (size_t i = 0; i < p->n; i++) {
     clv_tensor *t = p->tensors[i];
-    if (t->bytes != bytes || !is_free(t)) continue;
+    if (t->bytes != bytes || !is_unused(t)) continue;
     t->dtype = dtype;
     t->shape = *shape;
     t->n = bytes / clv_dtype_size(dtype);
@@ -110,11 +112,11 @@ static clv_tensor *reuse(clv_pool *p, clv_dtype dtype, const clv_shape *shape, s
 
 /* ---- charges --------------------------------------------------------------------------------- */
 
-/* Memory of sizes nobody uses any more is given back. */
-static void drop_free(clv_pool *p) {
+/* Frees the tensors that are not in use. The caller holds the lock. */
+static void free_unused(clv_pool *p) {
   size_t kept = 0, bytes = 0;
   for (size_t i = 0; i < p->n; i++) {
-    if (is_free(p->tensors[i])) {
+    if (is_unused(p->tensors[i])) {
       bytes += p->tensors[i]->bytes;
       clv_tensor_unref(p->tensors[i]);
     } else {
@@ -126,14 +128,14 @@ static void drop_free(clv_pool *p) {
   p->n = kept;
 }
 
-/* Of all pools below an account that is over its quota. */
-static void make_room(clv_account *over) {
+/* Frees the unused tensors of all pools below an account whose quota is exceeded. */
+static void free_unused_below(clv_account *over) {
   clv_account *top = clv_account_root(over);
   pthread_mutex_lock(&top->lock);
   for (clv_pool *p = top->pools; p; p = p->next) {
     if (!clv_account_is_below(p->account, over)) continue;
     pthread_mutex_lock(&p->lock);
-    drop_free(p);
+    free_unused(p);
     pthread_mutex_unlock(&p->lock);
   }
   pthread_mutex_unlock(&top->lock);
@@ -142,7 +144,7 @@ static void make_room(clv_account *over) {
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) {
   clv_account *over = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
   if (!over) return CLV_OK;
-  make_room(over);
+  free_unused_below(over);
   return clv_account_charge(p->account, CLV_QUOTA_BYTES, bytes, err);
 }
 
@@ -152,13 +154,13 @@ void clv_pool_discharge(clv_pool *p, size_t bytes) {
 
 void clv_pool_shrink(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
-  drop_free(p);
+  free_unused(p);
   pthread_mutex_unlock(&p->lock);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static clv_code add_place(clv_pool *p, clv_err *err) {
+static clv_code grow_list(clv_pool *p, clv_err *err) {
   if (p->n < p->cap) return CLV_OK;
   size_t cap = p->cap ? 2 * p->cap : 16;
   clv_tensor **more = realloc(p->tensors, cap * sizeof *more);
@@ -168,7 +170,7 @@ static clv_code add_place(clv_pool *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* *ret_over: the account that is, of the quota *ret_quota. */
+/* *ret_over, *ret_quota: the account and the quota that are exceeded. */
 static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv_quota *ret_quota) {
   *ret_quota = CLV_QUOTA_TENSORS;
   *ret_over = clv_account_try_charge(p->account, CLV_QUOTA_TENSORS, 1);
@@ -179,11 +181,11 @@ static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv
   return !*ret_over;
 }
 
-/* Under the lock. */
-static clv_code grow(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
-                     clv_tensor **ret, clv_account **ret_over, clv_err *err) {
+/* Allocates one more tensor. The caller holds the lock. */
+static clv_code add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
+                           clv_tensor **ret, clv_account **ret_over, clv_err *err) {
   clv_quota q;
-  CLV_TRY(add_place(p, err));
+  CLV_TRY(grow_list(p, err));
   if (!charge_tensor(p, bytes, ret_over, &q))
     return clv_account_fail_exceeded(*ret_over, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
   clv_code code = clv_tensor_new(dtype, shape, &p->tensors[p->n], err);
@@ -196,8 +198,8 @@ static clv_code grow(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_
   return CLV_OK;
 }
 
-static clv_code tensor_of(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
-                          clv_tensor **ret, clv_account **ret_over, clv_err *err) {
+static clv_code find_or_add(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
+                            clv_tensor **ret, clv_account **ret_over, clv_err *err) {
   clv_code code = CLV_OK;
   *ret_over = NULL;
   pthread_mutex_lock(&p->lock);
@@ -205,7 +207,7 @@ static clv_code tensor_of(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
   if (t)
     *ret = t;
   else
-    code = grow(p, dtype, shape, bytes, ret, ret_over, err);
+    code = add_tensor(p, dtype, shape, bytes, ret, ret_over, err);
   pthread_mutex_unlock(&p->lock);
   return code;
 }
@@ -215,10 +217,10 @@ clv_code clv_pool_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, c
   clv_account *over;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
-  clv_code code = tensor_of(p, dtype, shape, bytes, ret, &over, err);
+  clv_code code = find_or_add(p, dtype, shape, bytes, ret, &over, err);
   if (!over) return code;
-  make_room(over);
-  return tensor_of(p, dtype, shape, bytes, ret, &over, err);
+  free_unused_below(over);
+  return find_or_add(p, dtype, shape, bytes, ret, &over, err);
 }
 
 clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
@@ -232,22 +234,22 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
   return code;
 }
 
-/* ---- spare records --------------------------------------------------------------------------- */
+/* ---- free list of records -------------------------------------------------------------------- */
 
 void *clv_pool_record_alloc(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
-  void *record = p->spare ? take_spare(p) : NULL;
-  p->n_spare -= record != NULL;
+  void *record = p->records ? pop_record(p) : NULL;
+  p->n_records -= record != NULL;
   pthread_mutex_unlock(&p->lock);
   return record;
 }
 
 void clv_pool_record_recycle(clv_pool *p, void *record) {
   pthread_mutex_lock(&p->lock);
-  bool keep = p->n_spare < SPARE_KEPT;
+  bool keep = p->n_records < RECORDS_KEPT;
   if (keep) {
-    clv_free_list_push(&p->spare, record, malloc_usable_size(record));
-    p->n_spare++;
+    clv_free_list_push(&p->records, record, malloc_usable_size(record));
+    p->n_records++;
   }
   pthread_mutex_unlock(&p->lock);
   if (!keep) free(record);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shares of the cores. Weighted fair queueing in two levels: each tenant has a virtual time, the
- * time its shares have computed (threads together) divided by its weight, and each share has one
- * among the shares of its tenant. A free core goes to the tenant with the least, and there to the
- * share with the least.
+ * Weighted fair queueing of the cores, in two levels. Each tenant has a virtual time: the time that
+ * its shares have computed, summed over threads, divided by its weight. Each share has a virtual
+ * time among the shares of its tenant. A free core goes to the tenant with the least virtual time,
+ * and there to the share with the least.
  *
- * A share is active from the moment it asks until it has nothing to do. One that becomes active
- * starts at the least time of those that are, so that nobody saves up time by being idle; a tenant
- * keeps its time when its shares go, so that nobody sheds it by coming back.
+ * A share is active from its request until it has nothing to do. A share or tenant that becomes
+ * active starts at no less than the least virtual time of the active ones, so being idle saves up
+ * no time. A tenant keeps its virtual time when its shares are freed, so reconnecting does not
+ * reset it.
  *
- * A time slice lasts from one piece of work to the next and ends where another share is due:
- * between pieces, and not before slice_ns, so that pieces of microseconds do not pay for a wake-up
- * each. What has been computed is charged before anybody is compared.
+ * A time slice ends between two pieces of work, when another share is due and slice_ns have passed;
+ * pieces of microseconds thus do not each cost a wake-up. All computed time is charged before
+ * virtual times are compared.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 typedef struct tenant {
   uint64_t weight;
   uint64_t time;       /* virtual, ns */
-  uint64_t idle_start; /* of its shares, virtual: where one starts when no other is active */
+  uint64_t idle_start; /* virtual time at which a share starts when no other is active */
   uint32_t n_active;
   clv_share *shares;
 } tenant;
@@ -29,24 +30,25 @@ typedef struct tenant {
 struct clv_fair_scheduler {
   pthread_mutex_t lock;
   clv_fair_scheduler_options o;
-  unsigned free;              /* threads that may start */
-  uint32_t n_waiting;         /* shares; read without the lock */
-  uint64_t idle_start, asked; /* as a tenant's; how many have asked */
-  tenant **tenants;           /* [o.n_tenants] */
+  unsigned free;                   /* threads that may start now */
+  uint32_t n_waiting;              /* number of waiting shares; read without the lock */
+  uint64_t idle_start, n_requests; /* idle_start: as a tenant's; n_requests: requests so far */
+  tenant **tenants;                /* [o.n_tenants] */
 };
 
 struct clv_share {
-  clv_fair_scheduler *at;
-  tenant *of;
-  clv_share *next, **place;
+  clv_fair_scheduler *scheduler;
+  tenant *owner;
+  clv_share *next, **prev_next;
   pthread_cond_t scheduled;
-  unsigned held, wanted; /* threads; held is read by its own thread without the lock */
-  bool active, waiting, stopped;
-  uint64_t time;     /* virtual, among the shares of its tenant */
-  uint64_t asked;    /* order of those whose times are equal */
-  uint64_t began;    /* its slice, ns */
-  uint64_t since;    /* asked or charged, ns */
-  uint64_t credited; /* of its slice, ns */
+  unsigned n_held,
+      n_wanted; /* threads; n_held is read by the share's own thread without the lock */
+  bool is_active, is_waiting, is_stopped;
+  uint64_t time;          /* virtual, among the shares of its tenant */
+  uint64_t request;       /* number of its last request; orders shares with equal times */
+  uint64_t slice_start;   /* start of the slice, ns */
+  uint64_t charged_until; /* time of the request or of the last charge, ns */
+  uint64_t refunded;      /* time refunded in this slice, ns */
   clv_share_counts counts;
 };
 
@@ -54,61 +56,61 @@ static uint64_t now_of(const clv_fair_scheduler *t) { return clv_clock_now(&t->o
 
 /* ---- virtual time ---------------------------------------------------------------------------- */
 
-static uint64_t least_tenant(const clv_fair_scheduler *t) {
+static uint64_t least_tenant_time(const clv_fair_scheduler *t) {
   uint64_t least = UINT64_MAX;
   for (size_t i = 0; i < t->o.n_tenants; i++)
     if (t->tenants[i]->n_active) least = CLV_MIN(least, t->tenants[i]->time);
   return least == UINT64_MAX ? t->idle_start : least;
 }
 
-static uint64_t least_share(const tenant *of) {
+static uint64_t least_share_time(const tenant *of) {
   uint64_t least = UINT64_MAX;
   for (const clv_share *s = of->shares; s; s = s->next)
-    if (s->active) least = CLV_MIN(least, s->time);
+    if (s->is_active) least = CLV_MIN(least, s->time);
   return least == UINT64_MAX ? of->idle_start : least;
 }
 
-static void arrive(clv_share *s) {
-  tenant *of = s->of;
-  if (s->active) return;
-  if (!of->n_active) of->time = CLV_MAX(of->time, least_tenant(s->at));
-  s->time = CLV_MAX(s->time, least_share(of));
-  s->active = true;
+static void activate_share(clv_share *s) {
+  tenant *of = s->owner;
+  if (s->is_active) return;
+  if (!of->n_active) of->time = CLV_MAX(of->time, least_tenant_time(s->scheduler));
+  s->time = CLV_MAX(s->time, least_share_time(of));
+  s->is_active = true;
   of->n_active++;
 }
 
-static void depart(clv_share *s) {
-  tenant *of = s->of;
-  if (!s->active) return;
-  s->active = false;
+static void deactivate_share(clv_share *s) {
+  tenant *of = s->owner;
+  if (!s->is_active) return;
+  s->is_active = false;
   of->n_active--;
   of->idle_start = CLV_MAX(of->idle_start, s->time);
-  s->at->idle_start = CLV_MAX(s->at->idle_start, of->time);
+  s->scheduler->idle_start = CLV_MAX(s->scheduler->idle_start, of->time);
 }
 
 static void charge(clv_share *s, uint64_t now) {
-  uint64_t spent = now - s->since, threads = spent * s->held;
-  s->since = now;
+  uint64_t spent = now - s->charged_until, threads = spent * s->n_held;
+  s->charged_until = now;
   s->counts.computed_ns += spent;
   s->time += threads;
-  s->of->time += (threads + s->of->weight - 1) / s->of->weight;
+  s->owner->time += (threads + s->owner->weight - 1) / s->owner->weight;
 }
 
-/* All that compute, up to now. */
-static void settle(clv_fair_scheduler *t, uint64_t now) {
+/* Charges all running shares with the time since their last charge. */
+static void update_charges(clv_fair_scheduler *t, uint64_t now) {
   for (size_t i = 0; i < t->o.n_tenants; i++)
     for (clv_share *s = t->tenants[i]->shares; s; s = s->next)
-      if (s->held) charge(s, now);
+      if (s->n_held) charge(s, now);
 }
 
-/* ---- who is scheduled ------------------------------------------------------------------------ */
+/* ---- scheduling ------------------------------------------------------------------------------ */
 
-static clv_share *first_of(const tenant *of) {
+static clv_share *first_of_tenant(const tenant *of) {
   clv_share *first = NULL;
   for (clv_share *s = of->shares; s; s = s->next) {
-    if (!s->waiting) continue;
+    if (!s->is_waiting) continue;
     bool before =
-        !first || s->time < first->time || (s->time == first->time && s->asked < first->asked);
+        !first || s->time < first->time || (s->time == first->time && s->request < first->request);
     if (before) first = s;
   }
   return first;
@@ -117,155 +119,159 @@ static clv_share *first_of(const tenant *of) {
 static clv_share *first_waiting(const clv_fair_scheduler *t) {
   clv_share *first = NULL;
   for (size_t i = 0; i < t->o.n_tenants; i++) {
-    clv_share *s = t->tenants[i]->n_active ? first_of(t->tenants[i]) : NULL;
-    bool before = s && (!first || s->of->time < first->of->time ||
-                        (s->of->time == first->of->time && s->asked < first->asked));
+    clv_share *s = t->tenants[i]->n_active ? first_of_tenant(t->tenants[i]) : NULL;
+    bool before = s && (!first || s->owner->time < first->owner->time ||
+                        (s->owner->time == first->owner->time && s->request < first->request));
     if (before) first = s;
   }
   return first;
 }
 
 static void start_slice(clv_share *s, uint64_t now) {
-  s->waiting = false;
-  __atomic_fetch_sub(&s->at->n_waiting, 1, __ATOMIC_RELAXED);
-  s->held = s->wanted;
-  s->at->free -= s->held;
-  s->counts.waited_ns += now - s->since;
+  s->is_waiting = false;
+  __atomic_fetch_sub(&s->scheduler->n_waiting, 1, __ATOMIC_RELAXED);
+  s->n_held = s->n_wanted;
+  s->scheduler->free -= s->n_held;
+  s->counts.waited_ns += now - s->charged_until;
   s->counts.slices++;
-  s->began = s->since = now;
-  s->credited = 0;
+  s->slice_start = s->charged_until = now;
+  s->refunded = 0;
 }
 
-/* Nobody overtakes the first, however many threads it waits for. */
+/* Starts waiting shares strictly in order. A share that needs many threads blocks those behind
+ * it. */
 static void schedule(clv_fair_scheduler *t, uint64_t now) {
-  for (clv_share *s; (s = first_waiting(t)) != NULL && s->wanted <= t->free;) {
+  for (clv_share *s; (s = first_waiting(t)) != NULL && s->n_wanted <= t->free;) {
     start_slice(s, now);
     pthread_cond_signal(&s->scheduled);
   }
 }
 
 static void end_slice(clv_share *s, uint64_t now) {
-  s->at->free += s->held;
-  s->held = 0;
-  schedule(s->at, now);
+  s->scheduler->free += s->n_held;
+  s->n_held = 0;
+  schedule(s->scheduler, now);
 }
 
-/* This one has had its slice, and another that waits has computed less. */
-static bool slice_over(const clv_share *s, uint64_t now) {
-  const clv_share *first = first_waiting(s->at);
-  if (!first || now - s->began < s->at->o.slice_ns) return false;
-  return first->of == s->of ? first->time < s->time : first->of->time < s->of->time;
+/* True if this share has used its slice and a waiting share has computed less. */
+static bool is_slice_over(const clv_share *s, uint64_t now) {
+  const clv_share *first = first_waiting(s->scheduler);
+  if (!first || now - s->slice_start < s->scheduler->o.slice_ns) return false;
+  return first->owner == s->owner ? first->time < s->time : first->owner->time < s->owner->time;
 }
 
-/* ---- a share's own thread -------------------------------------------------------------------- */
+/* ---- calls from the share's own thread ------------------------------------------------------- */
 
-static bool stopped(const clv_share *s) { return __atomic_load_n(&s->stopped, __ATOMIC_RELAXED); }
+static bool is_stopped(const clv_share *s) {
+  return __atomic_load_n(&s->is_stopped, __ATOMIC_RELAXED);
+}
 
-static bool somebody_waits(const clv_fair_scheduler *t) {
+static bool has_waiting_share(const clv_fair_scheduler *t) {
   return __atomic_load_n(&t->n_waiting, __ATOMIC_RELAXED) != 0;
 }
 
 static void wait(clv_share *s, unsigned threads, uint64_t now) {
-  clv_fair_scheduler *t = s->at;
-  arrive(s);
-  s->wanted = threads;
-  s->asked = ++t->asked;
-  s->since = now;
-  s->waiting = true;
+  clv_fair_scheduler *t = s->scheduler;
+  activate_share(s);
+  s->n_wanted = threads;
+  s->request = ++t->n_requests;
+  s->charged_until = now;
+  s->is_waiting = true;
   __atomic_fetch_add(&t->n_waiting, 1, __ATOMIC_RELAXED);
   schedule(t, now);
-  while (s->waiting && !s->stopped) pthread_cond_wait(&s->scheduled, &t->lock);
-  if (!s->waiting) return;
-  s->waiting = false;
+  while (s->is_waiting && !s->is_stopped) pthread_cond_wait(&s->scheduled, &t->lock);
+  if (!s->is_waiting) return;
+  s->is_waiting = false;
   __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
-  s->counts.waited_ns += now_of(t) - s->since;
-  depart(s);
-  schedule(t, now_of(t)); /* the next one may fit */
+  s->counts.waited_ns += now_of(t) - s->charged_until;
+  deactivate_share(s);
+  schedule(t, now_of(t)); /* the next share may fit */
 }
 
 bool clv_share_take(clv_share *s, unsigned threads) {
   if (!s) return true;
-  clv_fair_scheduler *t = s->at;
+  clv_fair_scheduler *t = s->scheduler;
   threads = CLV_MAX(1u, CLV_MIN(threads, t->o.cores));
-  if (s->held == threads && !somebody_waits(t) && !stopped(s)) return true;
+  if (s->n_held == threads && !has_waiting_share(t) && !is_stopped(s)) return true;
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_of(t);
-  settle(t, now);
-  bool keep = s->held == threads && !s->stopped && !slice_over(s, now);
-  if (!keep && s->held) end_slice(s, now);
-  if (!keep && !s->stopped) wait(s, threads, now);
-  bool mine = s->held;
-  if (!mine) depart(s);
+  update_charges(t, now);
+  bool keep = s->n_held == threads && !s->is_stopped && !is_slice_over(s, now);
+  if (!keep && s->n_held) end_slice(s, now);
+  if (!keep && !s->is_stopped) wait(s, threads, now);
+  bool is_scheduled = s->n_held;
+  if (!is_scheduled) deactivate_share(s);
   pthread_mutex_unlock(&t->lock);
-  return mine;
+  return is_scheduled;
 }
 
-static void leave(clv_share *s, bool if_over) {
-  clv_fair_scheduler *t = s->at;
+static void end_slice_now(clv_share *s, bool only_if_over) {
+  clv_fair_scheduler *t = s->scheduler;
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_of(t);
-  settle(t, now);
-  if (!if_over || slice_over(s, now)) {
-    depart(s);
+  update_charges(t, now);
+  if (!only_if_over || is_slice_over(s, now)) {
+    deactivate_share(s);
     end_slice(s, now);
   }
   pthread_mutex_unlock(&t->lock);
 }
 
 bool clv_share_would_block(const clv_share *s) {
-  if (!s || somebody_waits(s->at)) return s;
-  if (s->held) return false;
-  pthread_mutex_lock(&s->at->lock);
-  bool taken = s->at->free < s->wanted;
-  pthread_mutex_unlock(&s->at->lock);
+  if (!s || has_waiting_share(s->scheduler)) return s;
+  if (s->n_held) return false;
+  pthread_mutex_lock(&s->scheduler->lock);
+  bool taken = s->scheduler->free < s->n_wanted;
+  pthread_mutex_unlock(&s->scheduler->lock);
   return taken;
 }
 
 void clv_share_yield(clv_share *s) {
-  if (s && s->held && somebody_waits(s->at)) leave(s, true);
+  if (s && s->n_held && has_waiting_share(s->scheduler)) end_slice_now(s, true);
 }
 
 void clv_share_release(clv_share *s) {
-  if (s && s->held) leave(s, false);
+  if (s && s->n_held) end_slice_now(s, false);
 }
 
-static uint64_t less(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
+static uint64_t subtract_to_zero(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
 
-/* No more is taken off a tenant than was added, as its part of each charge is rounded up. */
+/* Subtracts at most what was added: the tenant's part of a charge is rounded up, that of a refund
+ * down. */
 void clv_share_refund(clv_share *s, uint64_t ns) {
-  if (!s || !s->held || !ns) return;
-  clv_fair_scheduler *t = s->at;
+  if (!s || !s->n_held || !ns) return;
+  clv_fair_scheduler *t = s->scheduler;
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_of(t);
-  settle(t, now);
-  ns = CLV_MIN(ns, now - s->began - s->credited);
-  s->credited += ns;
+  update_charges(t, now);
+  ns = CLV_MIN(ns, now - s->slice_start - s->refunded);
+  s->refunded += ns;
   s->counts.computed_ns -= ns;
-  s->time = less(s->time, ns * s->held);
-  s->of->time = less(s->of->time, ns * s->held / s->of->weight);
+  s->time = subtract_to_zero(s->time, ns * s->n_held);
+  s->owner->time = subtract_to_zero(s->owner->time, ns * s->n_held / s->owner->weight);
   pthread_mutex_unlock(&t->lock);
 }
 
-/* ---- any thread ------------------------------------------------------------------------------ */
+/* ---- calls from any thread ------------------------------------------------------------------- */
 
 void clv_share_stop(clv_share *s) {
   if (!s) return;
-  pthread_mutex_lock(&s->at->lock);
-  __atomic_store_n(&s->stopped, true, __ATOMIC_RELAXED);
+  pthread_mutex_lock(&s->scheduler->lock);
+  __atomic_store_n(&s->is_stopped, true, __ATOMIC_RELAXED);
   pthread_cond_signal(&s->scheduled);
-  pthread_mutex_unlock(&s->at->lock);
+  pthread_mutex_unlock(&s->scheduler->lock);
 }
 
 void clv_share_count(clv_share *s, clv_share_counts *ret) {
-  pthread_mutex_lock(&s->at->lock);
-  uint64_t now = now_of(s->at);
-  if (s->held) charge(s, now);
+  pthread_mutex_lock(&s->scheduler->lock);
+  uint64_t now = now_of(s->scheduler);
+  if (s->n_held) charge(s, now);
   *ret = s->counts;
-  if (s->waiting) ret->waited_ns += now - s->since;
-  pthread_mutex_unlock(&s->at->lock);
+  if (s->is_waiting) ret->waited_ns += now - s->charged_until;
+  pthread_mutex_unlock(&s->scheduler->lock);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- construction ---------------------------------------------------------------------------- */
 
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_scheduler **ret,
                                 clv_err *err) {
@@ -307,10 +313,10 @@ clv_code clv_fair_scheduler_add_tenant(clv_fair_scheduler *t, uint64_t weight, s
   return clv_fail(err, CLV_EXHAUSTED, "out of memory");
 }
 
-void clv_fair_scheduler_set_weight(clv_fair_scheduler *t, size_t of, uint64_t weight) {
+void clv_fair_scheduler_set_weight(clv_fair_scheduler *t, size_t tenant_index, uint64_t weight) {
   pthread_mutex_lock(&t->lock);
-  settle(t, now_of(t));
-  if (of < t->o.n_tenants) t->tenants[of]->weight = CLV_MAX(weight, 1u);
+  update_charges(t, now_of(t));
+  if (tenant_index < t->o.n_tenants) t->tenants[tenant_index]->weight = CLV_MAX(weight, 1u);
   pthread_mutex_unlock(&t->lock);
 }
 
@@ -329,14 +335,14 @@ clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_er
   pthread_mutex_unlock(&t->lock);
   if (!at) return clv_fail(err, CLV_INVALID, "there is no tenant %zu", of);
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
-  s->at = t;
-  s->of = at;
+  s->scheduler = t;
+  s->owner = at;
   pthread_cond_init(&s->scheduled, NULL);
   pthread_mutex_lock(&t->lock);
-  s->next = s->of->shares;
-  s->place = &s->of->shares;
-  if (s->next) s->next->place = &s->next;
-  s->of->shares = s;
+  s->next = s->owner->shares;
+  s->prev_next = &s->owner->shares;
+  if (s->next) s->next->prev_next = &s->next;
+  s->owner->shares = s;
   pthread_mutex_unlock(&t->lock);
   *ret = s;
   return CLV_OK;
@@ -345,10 +351,10 @@ clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_er
 void clv_share_free(clv_share *s) {
   if (!s) return;
   clv_share_release(s);
-  pthread_mutex_lock(&s->at->lock);
-  *s->place = s->next;
-  if (s->next) s->next->place = s->place;
-  pthread_mutex_unlock(&s->at->lock);
+  pthread_mutex_lock(&s->scheduler->lock);
+  *s->prev_next = s->next;
+  if (s->next) s->next->prev_next = s->prev_next;
+  pthread_mutex_unlock(&s->scheduler->lock);
   pthread_cond_destroy(&s->scheduled);
   free(s);
 }

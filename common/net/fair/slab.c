@@ -1,19 +1,22 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Slabs: records of one size, taken from blocks and reused through a free list.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/net/fair/fair.h"
 #include "common/net/fair/free_list_int.h"
 
-enum { SLAB_RECORDS = 64 }; /* of a block, unless the slab says otherwise */
+enum { SLAB_RECORDS = 64 }; /* in each block, unless the slab sets `block` */
 
 typedef struct slab_block {
   struct slab_block *next;
   _Alignas(16) char records[];
 } slab_block;
 
-static clv_code grow(clv_pool *pool, clv_slab *s, clv_err *err) {
-  size_t records = s->block ? s->block : SLAB_RECORDS;
+static clv_code add_block(clv_pool *pool, clv_slab *s, clv_err *err) {
+  size_t records = s->records_per_block ? s->records_per_block : SLAB_RECORDS;
   size_t bytes = sizeof(slab_block) + records * s->size;
   slab_block *b;
   CLV_TRY(clv_pool_charge(pool, bytes, err));
@@ -25,24 +28,24 @@ static clv_code grow(clv_pool *pool, clv_slab *s, clv_err *err) {
   b->next = s->blocks;
   s->blocks = b;
   for (size_t i = 0; i < records; i++)
-    clv_free_list_push(&s->idle, b->records + i * s->size, s->size);
+    clv_free_list_push(&s->free_list, b->records + i * s->size, s->size);
   return CLV_OK;
 }
 
 clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) {
-  if (s->used == s->most)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->most, s->what);
-  if (!s->idle) CLV_TRY(grow(pool, s, err));
-  void *record = clv_free_list_pop(&s->idle, s->size);
+  if (s->n_used == s->limit)
+    return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->limit, s->record_name);
+  if (!s->free_list) CLV_TRY(add_block(pool, s, err));
+  void *record = clv_free_list_pop(&s->free_list, s->size);
   memset(record, 0, s->size);
-  s->used++;
+  s->n_used++;
   *(void **)ret_pp = record;
   return CLV_OK;
 }
 
 void clv_slab_recycle(clv_slab *s, void *record) {
-  clv_free_list_push(&s->idle, record, s->size);
-  s->used--;
+  clv_free_list_push(&s->free_list, record, s->size);
+  s->n_used--;
 }
 
 void clv_slab_done(clv_slab *s) {
@@ -53,6 +56,6 @@ void clv_slab_done(clv_slab *s) {
   }
 }
 
-clv_slab clv_slab_of(size_t size, uint32_t most, const char *what) {
-  return (clv_slab){.size = clv_align_up(size, 16), .most = most, .what = what};
+clv_slab clv_slab_of(size_t size, uint32_t limit, const char *record_name) {
+  return (clv_slab){.size = clv_align_up(size, 16), .limit = limit, .record_name = record_name};
 }

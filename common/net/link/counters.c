@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a link can tell of itself: sums, what is on its way now, how far its other end is.
+ * Counters of a link: totals, tensors in transfer, round-trip time and clock offset of the peer.
  */
 #include "common/net/link/link_int.h"
 
@@ -9,19 +9,20 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
   uint64_t bytes, ns;
   clv_reassembly_measure(&l->in, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
-  uint64_t now = clv_clock_now(&l->clock); /* no PING is sent after it */
+  /* read under the lock, so that no PING is sent after it */
+  uint64_t now = clv_clock_now(&l->clock);
   *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
-                           .clock_ahead_ns = c->clock_ahead_ns,
+                           .clock_offset_ns = c->clock_offset_ns,
                            .received_bytes = bytes,
                            .receiving_ns = ns,
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns};
-  /* The answer that is late is news as well. */
+  /* An open PING that already takes longer than the last one counts as well. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
-  ret->awaits = __atomic_load_n(&c->awaits, __ATOMIC_RELAXED);
-  ret->awaited_ns = __atomic_load_n(&c->awaited_ns, __ATOMIC_RELAXED);
+  ret->n_node_waits = __atomic_load_n(&c->n_node_waits, __ATOMIC_RELAXED);
+  ret->node_wait_ns = __atomic_load_n(&c->node_wait_ns, __ATOMIC_RELAXED);
   ret->bytes_in = __atomic_load_n(&c->bytes_in, __ATOMIC_RELAXED);
   ret->bytes_out = __atomic_load_n(&l->writer->bytes_out, __ATOMIC_RELAXED);
   ret->messages_in = __atomic_load_n(&c->messages_in, __ATOMIC_RELAXED);
@@ -40,8 +41,8 @@ void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
 }
 
 void clv_link_count_wait(clv_link *l, uint64_t ns) {
-  if (ns >= LONG_WAIT_NS) __atomic_fetch_add(&l->counts.awaits, 1, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&l->counts.awaited_ns, ns, __ATOMIC_RELAXED);
+  if (ns >= LONG_WAIT_NS) __atomic_fetch_add(&l->counts.n_node_waits, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&l->counts.node_wait_ns, ns, __ATOMIC_RELAXED);
 }
 
 /* ---- PING and PONG --------------------------------------------------------------------------- */
@@ -50,16 +51,16 @@ void clv_link_ping_async(clv_link *l) {
   clv_frame f = {.kind = CLV_PING};
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock);
-  bool ask = l->life == CLV_LINK_OPEN && l->pongs == l->pings &&
-             now - l->ping_sent_ns > (uint64_t)ASK_MS * 1000000u;
+  bool ask = l->state == CLV_LINK_OPEN && l->pongs == l->pings &&
+             now - l->ping_sent_ns > (uint64_t)PING_INTERVAL_MS * 1000000u;
   if (ask) {
     f.message = ++l->pings;
     l->ping_sent_ns = now;
   }
   pthread_mutex_unlock(&l->lock);
-  clv_err ignored; /* a link that cannot send has ended, or its PONG is what does not come */
+  clv_err ignored; /* a link that cannot send has ended, or its missing PONG ends it */
   if (ask && clv_frame_writer_send_plain(l->writer, &f, &ignored) != CLV_OK)
-    clv_log(CLV_LOG_DEBUG, "no PING to %s: %s", l->peer, ignored.text);
+    clv_log(CLV_LOG_DEBUG, "cannot send a PING to %s: %s", l->peer, ignored.text);
 }
 
 void clv_link_ping_or_end(clv_link *l, unsigned ms, const char *text) {
@@ -71,7 +72,7 @@ void clv_link_ping_or_end(clv_link *l, unsigned ms, const char *text) {
   if (silent) clv_link_end(l, CLV_UNAVAILABLE, text);
 }
 
-static bool ended(const clv_link *l) { return l->life >= CLV_LINK_ENDING; }
+static bool ended(const clv_link *l) { return l->state >= CLV_LINK_ENDING; }
 
 clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_err *err) {
   uint64_t now = clv_clock_now(&l->clock), deadline = now + (uint64_t)timeout_ms * 1000000u;
@@ -87,7 +88,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   bool answered = l->pongs == f.message;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
   pthread_mutex_unlock(&l->lock);
-  if (!answered) return clv_fail(err, CLV_DEADLINE, "no answer to a PING of %s", l->peer);
+  if (!answered) return clv_fail(err, CLV_DEADLINE, "%s did not answer a PING in time", l->peer);
   return CLV_OK;
 }
 
@@ -99,23 +100,24 @@ clv_frame clv_link_pong(clv_link *l, const clv_frame *ping) {
   return pong;
 }
 
-/* Its clock was read halfway, as far as one can tell; nearest to the truth when all was quick. */
-static void take_measure(clv_link *l, const clv_frame *f, uint64_t now) {
+/* Stores what a PONG reports. The peer is assumed to have read its clock halfway through the round
+ * trip, so the offset is taken from the shortest round trip. */
+static void store_measure(clv_link *l, const clv_frame *f, uint64_t now) {
   uint64_t halfway = l->ping_sent_ns + l->counts.round_trip_ns / 2;
   l->counts.peer_received_bytes = f->measure.received_bytes;
   l->counts.peer_receiving_ns = f->measure.receiving_ns;
   l->counts.peer_measured_ns = now;
-  if (l->quickest_ns && l->quickest_ns <= l->counts.round_trip_ns) return;
-  l->quickest_ns = l->counts.round_trip_ns;
-  l->counts.clock_ahead_ns = (int64_t)(f->measure.clock_ns - halfway);
+  if (l->min_rtt_ns && l->min_rtt_ns <= l->counts.round_trip_ns) return;
+  l->min_rtt_ns = l->counts.round_trip_ns;
+  l->counts.clock_offset_ns = (int64_t)(f->measure.clock_ns - halfway);
 }
 
-/* Under the lock. */
-static void take_pong(clv_link *l, const clv_frame *f) {
+/* Stores the round trip of a PONG. The caller holds the lock. */
+static void store_pong(clv_link *l, const clv_frame *f) {
   uint64_t now = clv_clock_now(&l->clock);
   if (f->reply_to == l->pings) {
     l->counts.round_trip_ns = now - l->ping_sent_ns;
-    if (f->has_measure) take_measure(l, f, now);
+    if (f->has_measure) store_measure(l, f, now);
   }
   l->pongs = f->reply_to;
   pthread_cond_broadcast(&l->changed);
@@ -124,9 +126,9 @@ static void take_pong(clv_link *l, const clv_frame *f) {
 clv_code clv_link_note_pong(clv_link *l, const clv_frame *f, clv_err *err) {
   pthread_mutex_lock(&l->lock);
   bool awaited = f->reply_to > l->pongs && f->reply_to <= l->pings;
-  if (awaited) take_pong(l, f);
+  if (awaited) store_pong(l, f);
   pthread_mutex_unlock(&l->lock);
   if (awaited) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "a PONG to PING %llu, which was not sent or was answered",
+  return clv_fail(err, CLV_INVALID, "PONG to PING %llu, which was not sent or was answered before",
                   (unsigned long long)f->reply_to);
 }

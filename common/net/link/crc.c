@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CRC32C of a tensor whose chunks come in any order, each summed while it is still in the cache.
- * With shift(c, n) = c * x^(8n) mod P, the sum of A followed by B is shift(crc(A), len(B)) ^
- * crc(B): so every chunk counts for itself, shifted by the bytes that follow it. Source: Mark
- * Adler's crc32_combine in zlib, which proves it for CRC-32.
+ * CRC32C of a tensor whose chunks are received in any order. Each chunk is summed while it is still
+ * in the cache. With shift(c, n) = c * x^(8n) mod P, the CRC of A followed by B is shift(crc(A),
+ * len(B)) ^ crc(B). So each chunk contributes its CRC, shifted by the bytes that follow it. Source:
+ * Mark Adler's crc32_combine in zlib, which proves it for CRC-32.
  */
 #include "common/net/link/link_int.h"
 

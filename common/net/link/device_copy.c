@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Progress of copies from a device to the host's memory, and the send queues that wait for it.
+ * Device copies: progress of the copy of a tensor from a device to host memory, and the send queues
+ * that wait for it. The engine reports progress through progress.c; send queues call
+ * clv_device_copy_wait.
  */
 #include <stdlib.h>
 
@@ -9,8 +11,8 @@
 struct clv_device_copy {
   pthread_mutex_t lock;
   int refs;
-  size_t bytes;    /* that are there */
-  clv_err failure; /* code 0: none */
+  size_t bytes;    /* copied so far, from the first */
+  clv_err failure; /* code 0: the copy has not failed */
   clv_copy_waiter *awaiting;
 };
 
@@ -41,7 +43,7 @@ bool clv_device_copy_try_reset(clv_device_copy *c) {
   return true;
 }
 
-/* Under the lock, as the next one. */
+/* True if a waiter for `bytes` may be woken. The caller holds the lock. */
 static bool is_known(const clv_device_copy *c, size_t bytes) {
   return c->bytes >= bytes || c->failure.code != CLV_OK;
 }
@@ -65,7 +67,7 @@ clv_send_queue *clv_device_copy_next_waiter(clv_device_copy *c) {
   pthread_mutex_lock(&c->lock);
   clv_copy_waiter *a = take_due(c);
   pthread_mutex_unlock(&c->lock);
-  return a ? a->of : NULL;
+  return a ? a->queue : NULL;
 }
 
 bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a) {

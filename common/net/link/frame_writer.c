@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What leaves a link leaves here: frames are encoded and handed to the streams of lanes. Knows
- * nothing of packets, credit or what is due; where something cannot leave, the streams end, and
- * that is how the link learns of it.
+ * Frame writer: encodes frames and passes them to the streams of the lanes. Does not know packets,
+ * credit or the congestion window. After a failed send it cancels the streams; the end of their
+ * lanes then ends the link.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/net/link/link_int.h"
 
-/* ---- memory for heads ------------------------------------------------------------------------ */
+/* ---- encode buffers -------------------------------------------------------------------------- */
 
-/* That would otherwise be taken in the first step in which so many threads send at once. */
-static clv_code make_heads(clv_frame_writer *o, clv_err *err) {
+/* Preallocates encode buffers, so that the first step with many sending threads allocates none. */
+static clv_code preallocate_heads(clv_frame_writer *o, clv_err *err) {
   static const char nothing[HEAD_BYTES];
   for (; o->n_heads < PREALLOC_HEADS; o->n_heads++) {
     clv_bytes *b = &o->heads[o->n_heads];
@@ -23,14 +23,14 @@ static clv_code make_heads(clv_frame_writer *o, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_bytes head_take(clv_frame_writer *o) {
+static clv_bytes take_head_buffer(clv_frame_writer *o) {
   pthread_mutex_lock(&o->lock);
   clv_bytes b = o->n_heads ? o->heads[--o->n_heads] : (clv_bytes){0};
   pthread_mutex_unlock(&o->lock);
   return b;
 }
 
-static void head_put(clv_frame_writer *o, clv_bytes b) {
+static void return_head_buffer(clv_frame_writer *o, clv_bytes b) {
   pthread_mutex_lock(&o->lock);
   bool keep = o->n_heads < KEPT_HEADS;
   if (keep) o->heads[o->n_heads++] = b;
@@ -46,7 +46,7 @@ clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret, clv_err 
   pthread_mutex_init(&o->lock, NULL);
   o->refs = 1;
   snprintf(o->peer, sizeof o->peer, "%s", peer);
-  clv_code code = make_heads(o, err);
+  clv_code code = preallocate_heads(o, err);
   if (code != CLV_OK) {
     clv_frame_writer_unref(o);
     return code;
@@ -70,22 +70,22 @@ void clv_frame_writer_unref(clv_frame_writer *o) {
 /* ---- streams --------------------------------------------------------------------------------- */
 
 clv_stream clv_stream_ref(clv_stream s) {
-  if (s.of) s.of->ref(s.is);
+  if (s.transport) s.transport->ref(s.handle);
   return s;
 }
 
 void clv_stream_unref(clv_stream *s) {
   if (!s) return;
-  if (s->of) s->of->unref(s->is);
+  if (s->transport) s->transport->unref(s->handle);
   *s = (clv_stream){0};
 }
 
 void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, clv_stream s) {
   pthread_mutex_lock(&o->lock);
-  bool shut = o->shut;
+  bool shut = o->is_shut;
   if (!shut) o->streams[index] = clv_stream_ref(s);
   pthread_mutex_unlock(&o->lock);
-  if (shut) s.of->cancel(s.is, o->code == CLV_OK ? CLV_CANCELLED : o->code, o->text);
+  if (shut) s.transport->cancel(s.handle, o->code == CLV_OK ? CLV_CANCELLED : o->code, o->text);
 }
 
 void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index) {
@@ -96,19 +96,19 @@ void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index) {
   clv_stream_unref(&s);
 }
 
-static uint32_t streams_of(clv_frame_writer *o, clv_stream ret[MAX_LANES]) {
+static uint32_t ref_streams(clv_frame_writer *o, clv_stream ret[MAX_LANES]) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < MAX_LANES; i++)
-    if (o->streams[i].of) ret[n++] = clv_stream_ref(o->streams[i]);
+    if (o->streams[i].transport) ret[n++] = clv_stream_ref(o->streams[i]);
   return n;
 }
 
-static void end_all(clv_stream *streams, uint32_t n, clv_code code, const char *text) {
+static void end_streams(clv_stream *streams, uint32_t n, clv_code code, const char *text) {
   for (uint32_t i = 0; i < n; i++) {
     if (code == CLV_OK)
-      streams[i].of->close(streams[i].is);
+      streams[i].transport->close(streams[i].handle);
     else
-      streams[i].of->cancel(streams[i].is, code, text);
+      streams[i].transport->cancel(streams[i].handle, code, text);
     clv_stream_unref(&streams[i]);
   }
 }
@@ -116,36 +116,36 @@ static void end_all(clv_stream *streams, uint32_t n, clv_code code, const char *
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text) {
   clv_stream streams[MAX_LANES];
   pthread_mutex_lock(&o->lock);
-  uint32_t n = o->shut ? 0 : streams_of(o, streams);
-  if (!o->shut) {
+  uint32_t n = o->is_shut ? 0 : ref_streams(o, streams);
+  if (!o->is_shut) {
     o->code = code;
     snprintf(o->text, sizeof o->text, "%s", text);
   }
-  o->shut = true;
+  o->is_shut = true;
   pthread_mutex_unlock(&o->lock);
-  end_all(streams, n, code, text);
+  end_streams(streams, n, code, text);
 }
 
 void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text) {
   clv_stream streams[MAX_LANES];
   pthread_mutex_lock(&o->lock);
-  uint32_t n = streams_of(o, streams);
+  uint32_t n = ref_streams(o, streams);
   pthread_mutex_unlock(&o->lock);
-  end_all(streams, n, code, text);
+  end_streams(streams, n, code, text);
 }
 
 void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why) {
   pthread_mutex_lock(&o->lock);
-  bool first = !o->shut && !o->broken;
+  bool first = !o->is_shut && !o->is_broken;
   if (first) snprintf(o->text, sizeof o->text, "%s", why->text);
-  o->broken = true;
+  o->is_broken = true;
   pthread_mutex_unlock(&o->lock);
   if (first) clv_frame_writer_cancel(o, why->code, why->text);
 }
 
-static clv_stream stream_of(clv_frame_writer *o, uint32_t index) {
+static clv_stream lane_stream(clv_frame_writer *o, uint32_t index) {
   pthread_mutex_lock(&o->lock);
-  bool over = o->shut || o->broken;
+  bool over = o->is_shut || o->is_broken;
   clv_stream s = {0};
   if (!over) s = clv_stream_ref(o->streams[index]);
   pthread_mutex_unlock(&o->lock);
@@ -153,8 +153,8 @@ static clv_stream stream_of(clv_frame_writer *o, uint32_t index) {
 }
 
 bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) {
-  CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
-  return s.of && s.of->defer(s.is, job);
+  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, 0);
+  return s.transport && s.transport->defer(s.handle, job);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -167,11 +167,13 @@ clv_code clv_frame_writer_refuse(clv_frame_writer *o, clv_err *err) {
   return code;
 }
 
-/* Who asks and never reads the answers must not make them pile up here. */
-static clv_code count_unsent(clv_frame_writer *o, clv_err *err) {
+/* Counts a message that the transport has not accepted. A peer that sends PINGs and never reads the
+ * PONGs would fill the memory otherwise. */
+static clv_code count_unsent_message(clv_frame_writer *o, clv_err *err) {
   if (__atomic_add_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED) <= MAX_UNSENT) return CLV_OK;
   clv_frame_writer_sent(o);
-  return clv_fail(err, CLV_EXHAUSTED, "%s does not read: %d messages wait for it", o->peer,
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "%s does not read its stream: %d messages to it wait, the limit", o->peer,
                   MAX_UNSENT);
 }
 
@@ -190,11 +192,11 @@ static void release(const clv_rpc_piece *pieces, size_t n) {
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
 
-static clv_code hand_over(clv_frame_writer *o, clv_stream s, uint32_t index,
-                          const clv_rpc_piece *pieces, size_t n, size_t bytes, clv_err *err) {
-  /* Counted first: the peer may answer, and close, before the call below returns. */
+static clv_code pass_to_stream(clv_frame_writer *o, clv_stream s, uint32_t index,
+                               const clv_rpc_piece *pieces, size_t n, size_t bytes, clv_err *err) {
+  /* Count before the send: the peer may answer, and close, before send returns. */
   if (index == 0) {
-    clv_code code = count_unsent(o, err);
+    clv_code code = count_unsent_message(o, err);
     if (code != CLV_OK) {
       release(pieces, n);
       return code;
@@ -202,7 +204,7 @@ static clv_code hand_over(clv_frame_writer *o, clv_stream s, uint32_t index,
   }
   __atomic_fetch_add(&o->bytes_out, bytes, __ATOMIC_RELAXED);
   __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
-  clv_code code = s.of->send(s.is, pieces, n, err);
+  clv_code code = s.transport->send(s.handle, pieces, n, err);
   if (code == CLV_OK) return code;
   if (index == 0) clv_frame_writer_sent(o);
   return clv_err_prefix(err, "the connection to %s", o->peer);
@@ -211,48 +213,48 @@ static clv_code hand_over(clv_frame_writer *o, clv_stream s, uint32_t index,
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) {
-  CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, index);
-  clv_bytes head = head_take(o);
+  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, index);
+  clv_bytes head = take_head_buffer(o);
   clv_code code = clv_frame_encode(f, payload, &head, err);
-  if (code == CLV_OK && !s.of) code = clv_frame_writer_refuse(o, err);
+  if (code == CLV_OK && !s.transport) code = clv_frame_writer_refuse(o, err);
   pieces[0] = (clv_rpc_piece){.data = head.data, .len = head.len};
   if (code == CLV_OK)
-    code = hand_over(o, s, index, pieces, n_payload + 1, head.len + payload, err);
+    code = pass_to_stream(o, s, index, pieces, n_payload + 1, head.len + payload, err);
   else
     release(pieces + 1, n_payload);
-  head_put(o, head);
+  return_head_buffer(o, head);
   return code;
 }
 
-/* Its prefix, its head and its payload. Returns how many bytes; 0: there is no room. */
-static size_t enclose(clv_stream s, const clv_bytes *head, const clv_rpc_piece *payload, size_t n,
-                      size_t bytes) {
+/* Passes bundle prefix, head and payload to the stream. Returns their bytes; 0: they do not fit. */
+static size_t coalesce_frame(clv_stream s, const clv_bytes *head, const clv_rpc_piece *payload,
+                             size_t n, size_t bytes) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
   clv_iov pieces[2 + CLV_WIRE_TENSORS] = {
       {prefix, clv_frame_bundle_prefix(prefix, head->len + bytes)}, {head->data, head->len}};
   for (size_t i = 0; i < n; i++) pieces[2 + i] = (clv_iov){payload[i].data, payload[i].len};
-  return s.of->enclose(s.is, pieces, 2 + n) ? pieces[0].len + head->len + bytes : 0;
+  return s.transport->coalesce(s.handle, pieces, 2 + n) ? pieces[0].len + head->len + bytes : 0;
 }
 
 bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload, size_t bytes) {
   clv_err ignored;
-  CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
-  if (!s.of || !s.of->enclose) return false;
-  clv_bytes head = head_take(o);
+  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, 0);
+  if (!s.transport || !s.transport->coalesce) return false;
+  clv_bytes head = take_head_buffer(o);
   size_t sent = 0;
   if (clv_frame_encode(f, bytes, &head, &ignored) == CLV_OK)
-    sent = enclose(s, &head, payload, n_payload, bytes);
+    sent = coalesce_frame(s, &head, payload, n_payload, bytes);
   __atomic_fetch_add(&o->bytes_out, sent, __ATOMIC_RELAXED);
-  head_put(o, head);
+  return_head_buffer(o, head);
   return sent > 0;
 }
 
 void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
-  CLV_AUTO(clv_stream_unref) clv_stream s = stream_of(o, 0);
-  if (!s.of || !s.of->flush || count_unsent(o, &ignored) != CLV_OK) return;
-  if (s.of->flush(s.is))
+  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, 0);
+  if (!s.transport || !s.transport->flush || count_unsent_message(o, &ignored) != CLV_OK) return;
+  if (s.transport->flush(s.handle))
     __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   else
     clv_frame_writer_sent(o);

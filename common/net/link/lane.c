@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a stream says to its lane: each frame is a fact, and what it does depends on the state of
- * the lane. Whole packets are handed on from here.
+ * Lanes: receive the messages of a stream, decode their frames and run the action for each frame in
+ * the state of the lane. The transport calls clv_lane_message, clv_lane_sent and clv_lane_ended.
+ * Complete packets are delivered to the link's owner from here.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,17 +12,17 @@
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* A frame that came, and where. */
+/* A received frame and the lane that received it. */
 typedef struct message {
-  clv_link *link; /* NULL: of a lane that has none yet */
-  clv_lane *lane; /* of the first frame */
+  clv_link *link; /* NULL: the lane has no link yet */
+  clv_lane *lane; /* needed by ATTACH and ATTACHED alone; NULL: clv_link_on_frame */
   uint32_t index;
   const clv_frame *f;
   const clv_piece *pieces;
   const clv_payload *payload;
 } message;
 
-/* Kinds of frames, as far as lanes tell them apart. */
+/* Classes of frames that lanes treat alike. */
 typedef enum frame_class {
   ATTACH,
   ATTACHED,
@@ -69,7 +70,7 @@ static clv_code on_credit(const message *m, clv_err *err) {
   return CLV_OK;
 }
 
-/* A link that closes, or has broken, says so itself. */
+/* Answers a PING. Ignores CLV_UNAVAILABLE, because a closing or broken link reports its own end. */
 static clv_code on_ping(const message *m, clv_err *err) {
   clv_frame pong = clv_link_pong(m->link, m->f);
   clv_code code = clv_frame_writer_send_plain(m->link->writer, &pong, err);
@@ -83,7 +84,7 @@ static clv_code on_pong(const message *m, clv_err *err) {
 
 /* ---- the first frame ------------------------------------------------------------------------- */
 
-static clv_code attached(clv_link *l, clv_lane *ln, clv_err *err) {
+static clv_code mark_attached(clv_link *l, clv_lane *ln, clv_err *err) {
   clv_link_event_args n = {.index = ln->index};
   ln->state = ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL;
   return clv_link_on_event(l, CLV_LINK_LANE_ATTACHED, &n, err);
@@ -91,17 +92,17 @@ static clv_code attached(clv_link *l, clv_lane *ln, clv_err *err) {
 
 static clv_code on_attached(const message *m, clv_err *err) {
   if (m->lane->index == 0) clv_send_queue_grant(m->link->out, m->f->attached.credit_bytes);
-  return attached(m->link, m->lane, err);
+  return mark_attached(m->link, m->lane, err);
 }
 
-static clv_code join(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
+static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
   clv_link_event_args n = {.index = f->attach.lane, .lanes = 1 + f->attach.lanes};
   CLV_TRY(clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err));
   ln->index = n.index;
   ln->link = clv_link_ref(l);
   clv_frame_writer_attach(l->writer, ln->index, ln->stream);
   clv_send_queue_lanes(l->out, n.lanes);
-  CLV_TRY(attached(l, ln, err));
+  CLV_TRY(mark_attached(l, ln, err));
   clv_frame reply = {.kind = CLV_ATTACHED};
   reply.attached.credit_bytes = l->accept.credit_bytes;
   clv_rpc_piece pieces[1];
@@ -112,71 +113,72 @@ static clv_code on_attach(const message *m, clv_err *err) {
   const clv_lane_acceptor *a = m->lane->acceptor;
   CLV_AUTO(clv_link_unrefp) clv_link *l = NULL;
   CLV_TRY(a->find_link(a->user, m->f, m->lane->uri, &l, err));
-  return join(l, m->lane, m->f, err);
+  return join_lane(l, m->lane, m->f, err);
 }
 
-/* ---- what is legal where --------------------------------------------------------------------- */
+/* ---- illegal frames and the table of actions ------------------------------------------------- */
 
-static clv_code no_attach(const message *m, clv_err *err) {
+static clv_code refuse_before_attach(const message *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "the first frame must be ATTACH, not %s",
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code no_attached(const message *m, clv_err *err) {
+static clv_code refuse_before_attached(const message *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "expected ATTACHED, got %s",
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code second(const message *m, clv_err *err) {
-  return clv_fail(err, CLV_PRECONDITION, "a second %s on one lane",
+static clv_code refuse_repeated(const message *m, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "%s was sent twice on one lane",
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code no_bulk(const message *m, clv_err *err) {
-  return clv_fail(err, CLV_PRECONDITION, "%s on bulk lane %u, where only CHUNK and PING belong",
+static clv_code refuse_on_bulk(const message *m, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION,
+                  "%s was sent on bulk lane %u, which carries only CHUNK and PING",
                   clv_frame_kind_name(m->f->kind), m->index);
 }
 
-/* PROTOCOL.md 5, "Where frames are legal". */
+/* Actions for each state, from PROTOCOL.md 5, "Where frames are legal". */
 static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
     [CLV_LANE_ACCEPTED] = {[ATTACH] = on_attach,
-                           [ATTACHED] = no_attach,
-                           [CHUNK] = no_attach,
-                           [CREDIT] = no_attach,
-                           [PING] = no_attach,
-                           [PONG] = no_attach,
-                           [PACKET] = no_attach},
-    [CLV_LANE_DIALLED] = {[ATTACH] = no_attached,
+                           [ATTACHED] = refuse_before_attach,
+                           [CHUNK] = refuse_before_attach,
+                           [CREDIT] = refuse_before_attach,
+                           [PING] = refuse_before_attach,
+                           [PONG] = refuse_before_attach,
+                           [PACKET] = refuse_before_attach},
+    [CLV_LANE_DIALLED] = {[ATTACH] = refuse_before_attached,
                           [ATTACHED] = on_attached,
-                          [CHUNK] = no_attached,
-                          [CREDIT] = no_attached,
-                          [PING] = no_attached,
-                          [PONG] = no_attached,
-                          [PACKET] = no_attached},
-    [CLV_LANE_CONTROL] = {[ATTACH] = second,
-                          [ATTACHED] = second,
+                          [CHUNK] = refuse_before_attached,
+                          [CREDIT] = refuse_before_attached,
+                          [PING] = refuse_before_attached,
+                          [PONG] = refuse_before_attached,
+                          [PACKET] = refuse_before_attached},
+    [CLV_LANE_CONTROL] = {[ATTACH] = refuse_repeated,
+                          [ATTACHED] = refuse_repeated,
                           [CHUNK] = on_chunk,
                           [CREDIT] = on_credit,
                           [PING] = on_ping,
                           [PONG] = on_pong,
                           [PACKET] = on_packet},
-    [CLV_LANE_BULK] = {[ATTACH] = no_bulk,
-                       [ATTACHED] = no_bulk,
+    [CLV_LANE_BULK] = {[ATTACH] = refuse_on_bulk,
+                       [ATTACHED] = refuse_on_bulk,
                        [CHUNK] = on_chunk,
-                       [CREDIT] = no_bulk,
+                       [CREDIT] = refuse_on_bulk,
                        [PING] = on_ping,
-                       [PONG] = no_bulk,
-                       [PACKET] = no_bulk},
+                       [PONG] = refuse_on_bulk,
+                       [PACKET] = refuse_on_bulk},
 };
 
-static clv_code note(clv_lane_state state, const message *m, clv_err *err) {
+static clv_code run_action(clv_lane_state state, const message *m, clv_err *err) {
   return actions[state][class_of(m->f->kind)](m, err);
 }
 
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) {
   message m = {.link = l, .index = index, .f = f, .pieces = pieces, .payload = payload};
-  return note(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
+  return run_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -213,46 +215,47 @@ static void count_message(clv_link *l, uint64_t bytes) {
   __atomic_fetch_add(&l->counts.messages_in, 1, __ATOMIC_RELAXED);
 }
 
-static clv_code note_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
-                           const clv_payload *payload, clv_err *err) {
+static clv_code handle_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
+                             const clv_payload *payload, clv_err *err) {
   message m = {ln->link, ln, ln->index, f, pieces, payload};
-  return note(ln->state, &m, err);
+  return run_action(ln->state, &m, err);
 }
 
-/* The frames before the last one, in their order. */
-static clv_code note_before(clv_lane *ln, const clv_bundle *before, const clv_piece *pieces,
-                            size_t n, const clv_wire_limits *limits, clv_err *err) {
+/* Handles the frames of a bundle before the last one, in order. */
+static clv_code handle_bundled(clv_lane *ln, const clv_bundle *before, const clv_piece *pieces,
+                               size_t n, const clv_wire_limits *limits, clv_err *err) {
   for (uint32_t i = 0; i < before->n; i++) {
     clv_frame f;
     clv_payload payload;
     CLV_TRY(clv_frame_decode_bundled(pieces, n, &before->frame[i], limits, &f, &payload, err));
-    CLV_TRY(note_frame(ln, &f, pieces, &payload, err));
+    CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
   }
   return CLV_OK;
 }
 
-static clv_code decode_and_note(clv_lane *ln, const clv_iov *iov, size_t n, clv_err *err) {
-  const clv_piece *pieces = (const clv_piece *)iov; /* same layout, by wire.h's contract */
+static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_err *err) {
+  const clv_piece *pieces = (const clv_piece *)iov; /* same layout, as wire.h guarantees */
   clv_frame f;
   clv_payload payload;
   clv_bundle before;
   clv_wire_limits limits = ln->link ? ln->link->accept : clv_wire_limits_default();
   CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
   if (ln->link) count_message(ln->link, bytes_of(iov, n));
-  CLV_TRY(note_before(ln, &before, pieces, n, &limits, err));
-  return f.kind ? note_frame(ln, &f, pieces, &payload, err) : CLV_OK;
+  CLV_TRY(handle_bundled(ln, &before, pieces, n, &limits, err));
+  return f.kind ? handle_frame(ln, &f, pieces, &payload, err) : CLV_OK;
 }
 
-/* A link that has ended before has closed its streams; one whose peer goes on is cut off. */
+/* Handles a message. After an error the link ends and its streams are cancelled: a link that had
+ * ended before has only half-closed them, and the peer may keep sending. */
 void clv_lane_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   clv_err err;
-  clv_code code = decode_and_note(ln, iov, n, &err);
+  clv_code code = handle_message(ln, iov, n, &err);
   if (code == CLV_OK) return;
   if (!ln->link) {
-    ln->stream.of->cancel(ln->stream.is, code, err.text);
+    ln->stream.transport->cancel(ln->stream.handle, code, err.text);
     return;
   }
-  __atomic_store_n(&ln->link->refused, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
+  __atomic_store_n(&ln->link->has_violation, code != CLV_EXHAUSTED, __ATOMIC_RELAXED);
   clv_link_end(ln->link, code, err.text);
   clv_frame_writer_cancel(ln->link->writer, code, err.text);
 }

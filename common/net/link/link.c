@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Links from outside: sending, dialling over any transport, closing.
+ * Sending, dialling and closing of links. The engine calls clv_link_send for each packet; the owner
+ * of a session calls clv_link_start, clv_link_wait_attached and clv_link_close.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +11,8 @@
 
 clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
-  if (l->events.may_send && (p->frame.n_tensors || clv_frame_is_failure(&p->frame)))
-    code = l->events.may_send(l->events.user, l, p, err);
+  if (l->events.check_send && (p->frame.n_tensors || clv_frame_is_failure(&p->frame)))
+    code = l->events.check_send(l->events.user, l, p, err);
   if (code == CLV_OK) return clv_send_queue_send(l->out, p, err);
   clv_packet_free(p);
   return code;
@@ -34,25 +35,26 @@ static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index,
   return clv_frame_writer_send(l->writer, index, &f, pieces, 0, 0, err);
 }
 
-/* A link that ends while it is dialled takes no further lane: what ended it is the reason. */
-static clv_code join_failed(clv_link *l, clv_code code, clv_err *err) {
+/* Replaces the error of a lane that could not join with the reason why the link has ended, if it
+ * has. */
+static clv_code set_ended_error(clv_link *l, clv_code code, clv_err *err) {
   pthread_mutex_lock(&l->lock);
-  if (l->life >= CLV_LINK_ENDING)
+  if (l->state >= CLV_LINK_ENDING)
     code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
                     l->close_text);
   pthread_mutex_unlock(&l->lock);
   return code;
 }
 
-/* The lane may end, and be gone, as soon as it is dialled. */
+/* Dials one lane. The lane may have ended and be freed by the time the dialler returns. */
 static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *err) {
   clv_lane *ln;
   clv_link_event_args n = {.index = index, .lanes = lanes};
   CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
   CLV_TRY(clv_lane_new_dialled(l, index, &ln, err));
   clv_code code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
-  if (code != CLV_OK) code = join_failed(l, code, err);
-  if (code == CLV_OK) code = l->dialler.dial(l->dialler.user, index, ln, &s.is, err);
+  if (code != CLV_OK) code = set_ended_error(l, code, err);
+  if (code == CLV_OK) code = l->dialler.dial(l->dialler.user, index, ln, &s.handle, err);
   if (code != CLV_OK) {
     s = (clv_stream){0};
     clv_link_end(l, CLV_OK, "closed");
@@ -95,7 +97,7 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
 
 bool clv_link_is_attached(clv_link *l) {
   pthread_mutex_lock(&l->lock);
-  bool open = l->life == CLV_LINK_OPEN;
+  bool open = l->state == CLV_LINK_OPEN;
   pthread_mutex_unlock(&l->lock);
   return open;
 }
@@ -104,10 +106,10 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)timeout_ms * 1000000u;
   clv_code code = CLV_OK;
   pthread_mutex_lock(&l->lock);
-  while (l->life < CLV_LINK_OPEN && clv_link_wait(l, deadline)) continue;
-  if (l->life > CLV_LINK_OPEN)
+  while (l->state < CLV_LINK_OPEN && clv_link_wait(l, deadline)) continue;
+  if (l->state > CLV_LINK_OPEN)
     code = clv_fail(err, l->close_code, "%s", l->close_text);
-  else if (l->life < CLV_LINK_OPEN)
+  else if (l->state < CLV_LINK_OPEN)
     code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer,
                     timeout_ms);
   pthread_mutex_unlock(&l->lock);
@@ -117,8 +119,8 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-/* Wait until no lane is left, at most `ms`. */
-static bool lanes_left(clv_link *l, unsigned ms) {
+/* Waits until no lane is left, at most `ms`. True: lanes are left. */
+static bool wait_lanes_end(clv_link *l, unsigned ms) {
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)ms * 1000000u;
   pthread_mutex_lock(&l->lock);
   while (l->n_joined && clv_link_wait(l, deadline)) continue;
@@ -128,13 +130,14 @@ static bool lanes_left(clv_link *l, unsigned ms) {
 }
 
 static void wait_for_lanes(clv_link *l) {
-  if (!lanes_left(l, CLOSE_TIMEOUT_MS)) return;
+  if (!wait_lanes_end(l, CLOSE_TIMEOUT_MS)) return;
   clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
-  if (lanes_left(l, CANCEL_TIMEOUT_MS)) clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
+  if (wait_lanes_end(l, CANCEL_TIMEOUT_MS))
+    clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
 }
 
-/* A peer that goes on sending after our half close is cut off: nothing may run on the lanes when
- * the runtime goes. */
+/* Cancels the lanes of a peer that keeps sending after our half close, because no lane may run when
+ * the caller frees the runtime. */
 void clv_link_close(clv_link *l) {
   if (!l) return;
   clv_link_end(l, CLV_OK, "closed");

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a link. Files, lowest first; each calls only those above its line:
+ * Internals of a link. The files, lowest first; each calls only those above it in this list:
  *
- *   crc.c            sums of parts
- *   transport_rpc.c  gRPC as the transport of lanes, which knows no link
+ *   crc.c            CRC32C of a tensor from those of its chunks
+ *   transport_rpc.c  gRPC as the transport of lanes; does not know links
  *   frame_writer.c   encodes frames and writes them to the streams of the lanes
- *   recv_window.c    counts received bytes, and returns them to the peer as CREDIT
- *   packet.c         packets; packet_frames.c fills in those of contexts
- *   device_copy.c    how much of a tensor is copied from a device, and which queues wait for it
+ *   recv_window.c    counts received bytes and returns them to the peer as CREDIT
+ *   packet.c         packets; packet_frames.c makes those of contexts
+ *   device_copy.c    progress of a tensor's copy from a device, and the queues that wait for it
  *   pace.c           congestion window: decides which chunk is sent when, without clock or network
- *   send_queue.c     packets and chunks that wait for credit, pace or a device copy
+ *   send_queue.c     packets and chunks that wait for credit, the window or a device copy
  *   progress.c       advances device copies and wakes the send queues
- *   reassembly.c     puts received chunks together to whole packets
- *   link_state.c           states of a link, from its first lane to its end
- *   counters.c          counters and load of a link
- *   lane.c           receives the frames of a stream, by the state of its lane
- *   link.c           makes, dials and closes links
- *   link_rpc.c       makes and accepts links over gRPC
+ *   reassembly.c     assembles received chunks to complete packets
+ *   link_state.c     states of a link, from its first lane to its end
+ *   counters.c       counters and load of a link
+ *   lane.c           handles the frames of a stream, by the state of its lane
+ *   link.c           sends, dials and closes
+ *   link_rpc.c       dials and accepts links over gRPC
  *
- * One logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries every
- * frame that is not about chunks, so that an ABORT overtakes a large tensor; the bulk lanes share
- * the chunks, one after the other. Chunks and the head they belong to arrive in any order:
- * whichever comes first makes the entry in `partial`, and the packet is delivered when all its
- * tensors are whole.
+ * A link is one logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries
+ * all frames but CHUNK and the PINGs about chunks, so that an ABORT overtakes a large tensor. The
+ * bulk lanes carry the chunks, in turn. Chunks and the head that names them arrive in any order:
+ * the first of them makes the entry in the table of reassembly.c, and the packet is delivered once
+ * all its tensors are complete.
  *
- * The chunks of a tensor are queued before its head, so that each is summed when it leaves, or as
- * it comes, and no pass over the whole tensor stands before or after the transfer.
+ * The sender queues the chunks of a tensor before its head, and both sides sum each chunk while it
+ * is sent or received. So no pass over the whole tensor precedes or follows the transfer.
  *
- * Locks: a link's, then its recv_window's or its writer's; none is held over a call out.
+ * Locks: that of a link, then that of its recv_window or its writer. None is held over a callback.
  */
 #ifndef CLEAVE_LINK_INT_H
 #define CLEAVE_LINK_INT_H
@@ -39,56 +39,59 @@
 enum {
   MAX_LANES = 1 + CLV_WIRE_LANES,
   MAX_PARTIAL = 512,
-  MAX_SPANS = 512,       /* of one tensor on its way: chunks may come in any order */
-  KEPT_SPANS = 64,       /* memory for these is reused from tensor to tensor */
-  PREALLOC_PARTIAL = 32, /* tensors that may be on their way before memory is taken for spans */
+  MAX_SPANS = 512, /* of one tensor in transfer; chunks may be received in any order */
+  KEPT_SPANS = 64, /* spans of one table entry, allocated once and reused for each tensor */
+  /* tensors that may be in transfer before a table entry allocates its spans */
+  PREALLOC_PARTIAL = 32,
   KEPT_HEADS = 16,
   PREALLOC_HEADS = 6,
-  HEAD_BYTES = 512, /* of most frames */
-  /* Packets of a peer that are not freed yet: the work of a step, several times over. */
+  HEAD_BYTES = 512, /* encoded size of most frames, without payload */
+  /* Packets received from a peer and not freed yet: several times those of one step. */
   MAX_PACKETS = 2 * CLV_WIRE_CONTRIBUTIONS,
-  CLOSE_TIMEOUT_MS = 500,    /* for the peer to end its side of a lane */
-  CANCEL_TIMEOUT_MS = 10000, /* for a cancelled lane to be gone */
-  LONG_WAIT_NS = 1000000,    /* what lies between two frames of one burst is shorter */
-  ASK_MS = 100,              /* between two PINGs of clv_link_ping_async */
-  MAX_UNSENT = MAX_PACKETS,  /* frames on the control lane that the peer does not take */
-  INITIAL_CHUNKS = 256,      /* memory for these is taken with the first */
-  MAX_PROBES = 256,          /* more than a window has, also on 16 lanes */
-  FIRST_WINDOW = 1 << 20,    /* bytes of chunks on their way, before anything is known */
-  LEAST_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES, /* one on its way while the other is reported */
-  MOST_WINDOW = 256 << 20,
+  CLOSE_TIMEOUT_MS = 500,    /* wait for the peer to end its side of a lane */
+  CANCEL_TIMEOUT_MS = 10000, /* wait for the end of a cancelled lane */
+  LONG_WAIT_NS = 1000000,    /* longer than any gap between two frames of one burst */
+  PING_INTERVAL_MS = 100,    /* least time between two PINGs of clv_link_ping_async */
+  MAX_UNSENT = MAX_PACKETS,  /* messages on the control lane that the transport has not accepted */
+  INITIAL_CHUNKS = 256,      /* allocated with the first chunk */
+  MAX_PROBES = 256,          /* more than fit in a window, also with 16 lanes */
+  INITIAL_WINDOW = 1 << 20,  /* bytes of chunks in flight before the first report */
+  MIN_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES, /* one chunk in flight while the other is reported */
+  MAX_WINDOW = 256 << 20,
 };
 
 /* ---- transport_rpc.c ------------------------------------------------------------------------- */
 
 extern const clv_transport clv_transport_rpc;
 
-/* For clv_link_start; `dial` is read until it returns. `events` are those of each stream, with a
- * lane for their user. */
+/* Makes a dialler over gRPC for clv_link_start. `dial` must stay valid until clv_link_start
+ * returns. Each stream gets a copy of `events` with its lane as `user`. */
 clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
                          const clv_rpc_stream_events *events, clv_dialler *ret,
                          clv_err *err) CLV_USE_RESULT;
 
 /* ---- frame_writer.c -------------------------------------------------------------------------- */
 
-/* A stream and the transport that carries it; zero: none. */
+/* A stream and the transport that carries it. All zero: no stream. */
 typedef struct clv_stream {
-  const clv_transport *of;
-  void *is;
+  const clv_transport *transport;
+  void *handle;
 } clv_stream;
 
 clv_stream clv_stream_ref(clv_stream s);
 void clv_stream_unref(clv_stream *s);
 
 /* Frame writer of a link: encodes frames and hands them to the streams of the lanes.
- * Reference-counted, because a packet that is freed after its link still grants credit here. */
+ * Reference-counted, because a packet that is freed after its link still sends CREDIT here. */
 typedef struct clv_frame_writer {
   pthread_mutex_t lock;
   int refs;
   char peer[CLV_WIRE_NAME + 1];
   clv_stream streams[MAX_LANES];
-  bool shut, broken; /* shut: refuses to send; broken: shut, and the link is not notified yet */
-  clv_code code;     /* reason of shut */
+  /* is_shut: refuses to send; is_broken: refuses to send after a failed send, and the link has not
+   * yet received the end of its lanes */
+  bool is_shut, is_broken;
+  clv_code code; /* why the writer is shut */
   char text[CLV_ERR_TEXT];
   clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
   size_t n_heads;
@@ -101,35 +104,37 @@ clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret,
 clv_frame_writer *clv_frame_writer_ref(clv_frame_writer *o);
 void clv_frame_writer_unref(clv_frame_writer *o); /* NULL is allowed */
 
-/* Sets the stream of a lane and takes a reference. Cancels the stream when the writer is shut. */
+/* Sets the stream of a lane and takes a reference to it. Cancels the stream if the writer is
+ * shut. */
 void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, clv_stream s);
-void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index); /* the stream has ended */
+void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index); /* after the end of the stream */
 
-/* A piece of `len` bytes of the tensor. Takes over a reference to the tensor. */
+/* Returns a piece of `len` bytes of the tensor. Takes over a reference to the tensor. */
 clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len);
 
-/* One frame on one lane: the encoded head is copied by the transport, payload pieces go by
- * reference. pieces[0] is filled in here; pieces[1..n_payload] hold `payload` bytes and are taken
- * over in all cases. CLV_UNAVAILABLE without a stream. */
+/* Sends one frame on one lane. The transport copies the encoded head and takes the payload pieces
+ * by reference. The function fills in pieces[0]; pieces[1..n_payload] hold `payload` bytes and are
+ * taken over in all cases. CLV_UNAVAILABLE: the lane has no stream. */
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) CLV_USE_RESULT;
 clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f,
                                      clv_err *err) CLV_USE_RESULT;
-/* Keeps a frame of lane 0 to send it in one message with the next frame there, in front of it, or
- * with clv_frame_writer_flush. False: the caller has to send it by itself. Copies the pieces, which
- * stay the caller's. */
+/* Holds a frame of lane 0 back, so that it is sent in one message with the next frame of lane 0,
+ * before that frame, or by clv_frame_writer_flush. Copies the pieces, which stay the caller's.
+ * False: the frame was not held back and the caller has to send it. */
 bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload,
                                size_t bytes) CLV_USE_RESULT;
 void clv_frame_writer_flush(clv_frame_writer *o);
-void clv_frame_writer_sent(clv_frame_writer *o); /* the transport has accepted a frame of lane 0 */
+/* call when the transport has accepted a frame of lane 0 */
+void clv_frame_writer_sent(clv_frame_writer *o);
 bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
 
 /* Shuts the writer: later sends fail, and all streams are closed (CLV_OK) or cancelled (other
  * codes). Only the first call counts. */
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text);
-/* Cancels the streams that have not ended. Their lanes receive the end. */
+/* Cancels the streams that have not ended. Their lanes receive clv_lane_ended. */
 void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels all streams after a failed send. Does nothing if the writer is already shut or broken. */
 void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why);
@@ -140,23 +145,25 @@ clv_code clv_frame_writer_refuse(clv_frame_writer *o,
 
 struct clv_send_queue;
 
-/* A send queue that waits until the first `bytes` are copied, or until the copy has failed. */
+/* A send queue that waits until the first `bytes` of a tensor are copied, or until the copy has
+ * failed. */
 typedef struct clv_copy_waiter {
   struct clv_copy_waiter *next;
-  struct clv_send_queue *of;
+  struct clv_send_queue *queue;
   size_t bytes;
 } clv_copy_waiter;
 
-/* True: the bytes are there or the copy has failed, and `a` was not queued. False: it waits. */
+/* Makes `a` wait for its bytes. True: they are copied or the copy has failed, and `a` does not
+ * wait. */
 bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a);
-/* True: `a` was waiting and is taken out. False: it did not wait, or clv_device_copy_next_waiter
- * has returned it. */
+/* Ends the wait of `a`. False: `a` did not wait, or clv_device_copy_next_waiter has returned it. */
 bool clv_device_copy_cancel_wait(clv_device_copy *c, clv_copy_waiter *a);
-/* _record notes that the first `bytes` are copied, or why the copy failed. _next_waiter then
- * returns each send queue to wake, NULL at the end. */
+/* clv_device_copy_record stores that the first `bytes` are copied, or why the copy failed.
+ * clv_device_copy_next_waiter then returns each send queue to wake, NULL at the end. */
 void clv_device_copy_record(clv_device_copy *c, size_t bytes, const clv_err *failure);
 struct clv_send_queue *clv_device_copy_next_waiter(clv_device_copy *c);
-/* The failure of the copy, unless the first `bytes` are there or may still come. */
+/* Returns the failure of the copy. CLV_OK: the first `bytes` are copied, or the copy has not
+ * failed. */
 clv_code clv_device_copy_check(clv_device_copy *c, size_t bytes, clv_err *err) CLV_USE_RESULT;
 
 /* ---- recv_window.c --------------------------------------------------------------------------- */
@@ -168,93 +175,104 @@ typedef struct clv_recv_window {
   int refs;
   clv_frame_writer *writer;
   uint64_t limit;          /* bytes of tensors that this side accepts at once */
-  uint64_t used_bytes;     /* of tensors received, for which no CREDIT was sent */
-  uint64_t credit_pending; /* of these, bytes that are free again; CREDIT is not sent yet */
+  uint64_t used_bytes;     /* bytes of tensors received for which no CREDIT was sent */
+  uint64_t credit_pending; /* part of used_bytes that is free again; CREDIT is not sent yet */
   uint32_t n_packets;      /* received and not freed yet */
-  void *memory;            /* of the link, freed with the window: packets read the link's name */
+  /* the link's block, freed with the window because packets still read the link's name */
+  void *link_memory;
 } clv_recv_window;
 
-/* Takes `memory` when it succeeds. */
+/* Takes over `memory` if it succeeds. */
 clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t most, void *memory,
                              clv_recv_window **ret, clv_err *err) CLV_USE_RESULT;
 clv_recv_window *clv_recv_window_ref(clv_recv_window *r);
 void clv_recv_window_unref(clv_recv_window *r); /* NULL is allowed */
 
-/* Counts one packet more. CLV_EXHAUSTED over MAX_PACKETS, unless `anyway`. */
+/* Counts one more packet. CLV_EXHAUSTED: the peer has sent more than MAX_PACKETS that are not
+ * freed; `anyway` counts the packet all the same. */
 clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *err) CLV_USE_RESULT;
-/* Counts `bytes` that the peer sends. CLV_EXHAUSTED over what the peer was granted. */
+/* Counts `bytes` that the peer sends. CLV_EXHAUSTED: the peer was not granted so many. */
 clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
-/* Returns the bytes of a packet that is freed. Bundles grants: sends CREDIT when a quarter of the
- * limit is pending, or when all that is used is. */
+/* Returns the bytes of a packet that is freed. Sends CREDIT once a quarter of the limit is pending,
+ * or once all used bytes are pending and they are more than an inline message holds. */
 void clv_recv_window_release(clv_recv_window *r, uint64_t bytes); /* NULL is allowed */
 
 /* ---- pace.c ---------------------------------------------------------------------------------- */
 
-/* Part of a tensor that waits until it may leave. */
+/* Part of a tensor that waits to be sent. */
 typedef struct clv_chunk {
   clv_tensor *tensor;
   uint64_t transfer, offset;
   size_t len;
 } clv_chunk;
 
-/* A chunk, its lane, and the numbers of PINGs to send before it on lane 0 and behind it; 0:
- * none. */
+/* A chunk to send and its lane. probe_before, probe_after: numbers of the PINGs to send before it
+ * on lane 0 and after it on its own lane; 0: no PING. */
 typedef struct clv_chunk_send {
   clv_chunk chunk;
   uint32_t index;
-  uint64_t before, after;
+  uint64_t probe_before, probe_after;
 } clv_chunk_send;
 
-/* A PING behind chunks: its PONG reports the first `until` bytes of the lane. */
+/* A PING sent after chunks. Its PONG reports that the peer has received the first `until` bytes of
+ * the lane. */
 typedef struct clv_probe {
-  uint64_t number, until, at; /* at: when it was sent, ns */
-  uint64_t in_flight;         /* bytes of chunks on their way then */
+  uint64_t number, until, at; /* at: time of sending, ns */
+  uint64_t in_flight;         /* bytes of chunks in flight at that time */
   uint32_t lane;
 } clv_probe;
 
-#define PROBE_BIT (UINT64_C(1) << 63) /* in the message of a PING that reports chunks */
+#define PROBE_BIT (UINT64_C(1) << 63) /* set in the message id of a PING that reports chunks */
 
-/* Bytes are those of chunks. One thread at a time. */
+/* Congestion window of a link and the chunks that wait for it. Counts bytes of chunks. The caller
+ * (the send queue) holds its own lock; not thread-safe. */
 typedef struct clv_pace {
-  clv_chunk *chunks; /* a ring */
+  clv_chunk *chunks; /* circular list of cap_chunks entries; n_chunks of them, from `first` */
   size_t first, n_chunks, cap_chunks;
   uint32_t n_lanes, next_lane;
   uint64_t window, in_flight;
-  uint64_t kept; /* the window while it is closed to measure the way; else 0 */
+  /* window to restore when the round trip is measured with a closed window; 0: the window is not
+   * closed */
+  uint64_t saved_window;
   uint64_t sent[MAX_LANES], probed[MAX_LANES], reported[MAX_LANES];
-  uint64_t settled[MAX_LANES]; /* sent when no probe was open: taken for arrived */
+  /* value of `sent` when the last pause ended: these bytes are assumed to be received */
+  uint64_t assumed_received[MAX_LANES];
   clv_probe probes[MAX_PROBES];
   uint32_t n_probes;
   uint64_t last_probe;
-  uint64_t shortest, shortest_before, period_began, changed; /* ns */
+  /* ns; the two minima are the shortest round trips of this measuring period and the one before */
+  uint64_t min_rtt_ns, prev_min_rtt_ns, period_start_ns, window_changed_ns;
 } clv_pace;
 
 void clv_pace_init(clv_pace *p);
-void clv_pace_clear(clv_pace *p); /* what waits; nothing more may come */
-/* A chunk waits; its tensor gets a reference. */
+void clv_pace_clear(clv_pace *p); /* drops the chunks that wait; queue no more afterwards */
+/* Queues a chunk and takes a reference to its tensor. */
 clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) CLV_USE_RESULT;
-/* The chunk that may leave now, which is the caller's. False: there is none. */
+/* Removes the next chunk that may be sent now; the caller takes over its reference. False: there is
+ * none, or the window is full. */
 bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret);
-/* The PONG to a probe. CLV_INVALID: none such is open. */
+/* Handles the PONG to a probe. CLV_INVALID: no such probe is open. */
 clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) CLV_USE_RESULT;
-/* Bytes of chunks on their way, as far as probes ask for them. */
+/* Returns the bytes of chunks in flight, as far as open probes will report them. */
 uint64_t clv_pace_in_flight(const clv_pace *p);
 
 /* ---- send_queue.c ---------------------------------------------------------------------------- */
 
-/* Send queue of a link: packets and chunks that wait for credit, for the pace or for a device copy.
- * Reference-counted; each of its jobs has a reference. */
+/* Send queue of a link: packets and chunks that wait for credit, for the congestion window or for a
+ * device copy. Reference-counted; each of its queued jobs has a reference. */
 typedef struct clv_send_queue {
   pthread_mutex_t lock;
   int refs;
   clv_frame_writer *writer;
   clv_clock clock;
-  bool ended;                        /* sends nothing any more */
-  uint64_t credit_left, credit_full; /* bytes of tensors we may send */
-  clv_packet *first, *last;          /* wait for credit, or for those in front of them */
-  bool draining, sending;            /* the job is queued or runs */
-  clv_packet *partially_sent;        /* waits for bytes of its tensors */
-  clv_copy_waiter awaiting;          /* for these bytes; owns a reference while it waits */
+  bool has_ended;                    /* drops what is queued and refuses new packets */
+  uint64_t credit_left, credit_full; /* bytes of tensors that may be sent now, and in all */
+  clv_packet *first, *last;     /* queue of packets that wait for credit or behind another packet */
+  bool is_draining, is_sending; /* the job is queued or runs */
+  /* a packet of which a part is sent and which waits for a device copy; NULL: none */
+  clv_packet *partially_sent;
+  /* wait of `partially_sent`; holds a reference to the queue while it waits */
+  clv_copy_waiter awaiting;
   clv_rpc_job drain, send;
   uint64_t next_transfer, tensors_out; /* atomic */
   clv_pace pace;
@@ -265,19 +283,19 @@ clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, ui
 clv_send_queue *clv_send_queue_ref(clv_send_queue *d);
 void clv_send_queue_unref(clv_send_queue *d); /* NULL is allowed */
 
-/* Set the number of lanes, and the credit that the peer grants at the start. */
+/* Set the number of lanes, and the credit that the peer grants when it attaches. */
 void clv_send_queue_lanes(clv_send_queue *d, uint32_t n_lanes);
 void clv_send_queue_grant(clv_send_queue *d, uint64_t credit);
-/* Takes the packet; as clv_link_send. */
+/* As clv_link_send: takes the packet, sends it now, queues it or refuses it. */
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) CLV_USE_RESULT;
-/* Adds `bytes` of credit and sends packets that waited for it. */
+/* Adds `bytes` of credit and starts the job that sends packets which waited for it. */
 void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes);
-/* Handles the PONG to a probe and sends chunks that waited for it. */
+/* Handles the PONG to a probe and starts the job that sends chunks which waited for it. */
 clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) CLV_USE_RESULT;
 /* Resumes sending after the device copy that d->awaiting waited for has advanced or failed.
  * Consumes the reference of d->awaiting. */
 void clv_send_queue_resume(clv_send_queue *d);
-/* Stops sending and drops what waits. */
+/* Stops sending and drops the packets and chunks that wait. */
 void clv_send_queue_end(clv_send_queue *d);
 /* Adds the bytes and frames that wait or are in flight to *load. */
 void clv_send_queue_load(clv_send_queue *d, clv_link_load *load);
@@ -289,23 +307,25 @@ typedef struct clv_span {
   uint64_t from, to;
 } clv_span;
 
-/* A tensor of which a part was received. `packet` is NULL until the head is received. */
+/* A tensor of which a part was received. */
 typedef struct clv_partial_tensor {
-  uint64_t transfer, total, claimed, received; /* claimed: by chunks that are being copied, too */
-  clv_tensor *tensor;                          /* NULL: over the quota; its bytes are dropped */
+  /* claimed: by chunks, those still being copied included */
+  uint64_t transfer, total, claimed, received;
+  clv_tensor *tensor; /* NULL: over the quota, so its bytes are dropped */
   clv_packet *packet;
   uint32_t slot, crc32c;
-  clv_span *spans; /* [n_spans] apart from each other, in order; kept by the place in the table */
+  clv_span *spans; /* [n_spans] disjoint, ascending; the memory stays with the table entry */
   size_t n_spans, cap_spans;
 } clv_partial_tensor;
 
-/* State of a tensor that is received in parts. The table of actions is in reassembly.c. */
+/* State of a tensor that is received in parts. reassembly.c has a paragraph for each state and the
+ * table of actions. */
 typedef enum clv_partial_tensor_state {
-  CLV_PARTIAL_NONE,     /* nothing */
-  CLV_PARTIAL_HEADLESS, /* bytes, and not its head */
-  CLV_PARTIAL_BYTES,    /* all bytes, and not its head */
-  CLV_PARTIAL_HEADED,   /* its head; bytes are missing */
-  CLV_PARTIAL_COMPLETE, /* all of it; the packet waits for other tensors */
+  CLV_PARTIAL_NONE,     /* no part was received */
+  CLV_PARTIAL_HEADLESS, /* bytes were received, the head was not */
+  CLV_PARTIAL_BYTES,    /* all bytes were received, the head was not */
+  CLV_PARTIAL_HEADED,   /* the head was received, bytes are missing */
+  CLV_PARTIAL_COMPLETE, /* head and all bytes were received; the packet waits for other tensors */
   CLV_PARTIAL_STATES
 } clv_partial_tensor_state;
 typedef enum clv_partial_tensor_event {
@@ -318,123 +338,127 @@ typedef struct clv_reassembly {
   pthread_mutex_t lock;
   clv_recv_window *recv_window;
   clv_pool *pool;
-  clv_link *link; /* whose packets say that they came from it */
+  clv_link *link; /* recorded as the origin of received packets */
   clv_clock clock;
   bool quota_fails_packet;
-  clv_err refusal; /* of the last tensor that was over the quota */
+  clv_err refusal; /* error of the last tensor that was over the quota */
   clv_partial_tensor in[MAX_PARTIAL];
   size_t n_in;
   uint64_t tensors_in; /* atomic */
   uint64_t received_bytes, receiving_ns;
-  uint64_t receiving_since; /* chunks, 0: none on their way */
+  /* when a tensor was last begun with none in transfer; valid while n_in > 0 */
+  uint64_t receiving_since;
 } clv_reassembly;
 
 clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_link *link,
                              clv_recv_window *recv_window, clv_err *err) CLV_USE_RESULT;
-void clv_reassembly_end(clv_reassembly *a);  /* the packets of half-received tensors are freed */
-void clv_reassembly_done(clv_reassembly *a); /* also after a failed or without an _init */
+void clv_reassembly_end(clv_reassembly *a);  /* frees the packets that wait for tensors */
+void clv_reassembly_done(clv_reassembly *a); /* also after a failed _init, or without one */
 
 clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer);
-/* A CHUNK. *ret is a packet that is whole with it, else NULL. */
+/* Handles a CHUNK. *ret is the packet that this chunk completes, else NULL. */
 clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
                                   const clv_payload *payload, clv_packet **ret,
                                   clv_err *err) CLV_USE_RESULT;
-/* A frame that is a packet, and of a CALL whose tensors come in chunks its announcement (else
- * NULL), which is to be delivered before clv_reassembly_add_packet. */
+/* Makes the packet of a frame. *ret_head is the announcement of a CALL whose tensors come in
+ * chunks, else NULL. The caller delivers it before it calls clv_reassembly_add_packet. */
 clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
                                    clv_packet **ret_head, clv_err *err) CLV_USE_RESULT;
-/* Takes the packet, and gives it in *ret if it is whole. */
+/* Takes the packet, and returns it in *ret if it is complete. */
 clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
                                    const clv_payload *payload, clv_packet **ret,
                                    clv_err *err) CLV_USE_RESULT;
-/* Bytes of tensors that came in chunks, and the time in which some were on their way. */
+/* Returns the bytes of tensors received in chunks, and the time in which at least one tensor was in
+ * transfer. */
 void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
 void clv_reassembly_load(clv_reassembly *a, clv_link_load *load);
 
 /* ---- link_state.c ---------------------------------------------------------------------------- */
 
-/* The action for each fact stands in a table in link_state.c. */
+/* State of a link. link_state.c has a paragraph for each state and the table of actions. */
 typedef enum clv_link_state {
-  CLV_LINK_NEW,       /* no lane yet */
+  CLV_LINK_NEW,       /* no lane has joined */
   CLV_LINK_ATTACHING, /* not all lanes are attached */
-  CLV_LINK_OPEN,      /* all are */
-  CLV_LINK_ENDING,    /* it has ended, some lanes have not */
+  CLV_LINK_OPEN,      /* all lanes are attached */
+  CLV_LINK_ENDING,    /* the link has ended, some lanes have not */
   CLV_LINK_ENDED,     /* no lane is left */
   CLV_LINK_STATES
 } clv_link_state;
 typedef enum clv_link_state_event {
-  CLV_LINK_LANE_JOINS,    /* a lane is dialled, or says ATTACH */
+  CLV_LINK_LANE_JOINS,    /* this side dials a lane, or the peer's lane sends ATTACH */
   CLV_LINK_LANE_ATTACHED, /* a lane is attached */
-  CLV_LINK_ENDS,          /* of a lane, over a message, or because somebody wants it */
-  CLV_LINK_LANE_ENDED,    /* a lane has ended; END was said before */
+  CLV_LINK_ENDS, /* a lane ends, a message violates the protocol, or the owner closes the link */
+  CLV_LINK_LANE_ENDED, /* a lane has ended; CLV_LINK_ENDS was reported before */
   CLV_LINK_STATE_EVENTS
 } clv_link_state_event;
 
-/* Input of a fact of a link; the table sets `first` if this END is the first. */
+/* Arguments of an event. The action of CLV_LINK_ENDS sets `first` if the link had not ended
+ * before. */
 typedef struct clv_link_event_args {
-  uint32_t index, lanes; /* JOIN, GONE; lanes: how many there will be */
-  clv_code code;         /* END */
+  uint32_t index, lanes; /* JOINS and LANE_ENDED; lanes: number of lanes of the link */
+  clv_code code;         /* of ENDS */
   const char *text;
   bool first;
 } clv_link_event_args;
 
 struct clv_link {
-  pthread_mutex_t lock;   /* of what follows down to the next gap */
-  pthread_cond_t changed; /* attached, ended, a lane gone, pong */
-  clv_link_state life;
-  bool lanes[MAX_LANES]; /* which there are */
+  pthread_mutex_t lock;   /* guards the fields down to the next gap */
+  pthread_cond_t changed; /* signalled by each event and each PONG */
+  clv_link_state state;
+  bool lanes[MAX_LANES]; /* lanes that have joined and not ended */
   uint32_t n_lanes, n_joined, n_attached;
   clv_code close_code;
   char close_text[CLV_ERR_TEXT];
   uint64_t ping_sent_ns, pings, pongs;
-  uint64_t quickest_ns; /* PING so far */
+  uint64_t min_rtt_ns; /* shortest round trip of a PING so far; 0: none yet */
   clv_link_counts counts;
 
   int refs;
   char peer[CLV_WIRE_NAME + 1];
-  bool refused; /* atomic: over a message that makes no sense */
+  bool has_violation; /* atomic: a message that violated the protocol ended the link */
   clv_clock clock;
   clv_wire_limits accept;
   clv_link_events events;
-  clv_dialler dialler; /* dialling side, until it has hung up */
+  clv_dialler dialler; /* dialling side: reset by clv_link_hang_up */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;
   clv_send_queue *out;
   clv_reassembly in;
 };
 
-/* Notes a fact; CLV_PRECONDITION where the table refuses it. */
-clv_code clv_link_on_event(clv_link *l, clv_link_state_event fact, clv_link_event_args *n,
+/* Runs the action for an event. CLV_PRECONDITION: the event is not legal in this state. */
+clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_event_args *n,
                            clv_err *err) CLV_USE_RESULT;
-/* The first end of any lane ends the link: streams are cancelled, what waits is dropped. */
+/* Ends the link, once: closes or cancels the streams, drops queued packets and reports
+ * on_closed. */
 void clv_link_end(clv_link *l, clv_code code, const char *text);
-/* A lane of it has ended. */
+/* Records that a lane has ended. */
 void clv_link_lane_ended(clv_link *l, uint32_t index);
 void clv_link_hang_up(clv_link *l);
-/* Under the lock, BLOCKS until something has changed. False: it is later than `deadline_ns`, or
- * nobody may wait because a clock was handed in. */
+/* BLOCKS until the link has changed. The caller holds the lock. False: `deadline_ns` has passed, or
+ * the link has a caller's clock and may not block. */
 bool clv_link_wait(clv_link *l, uint64_t deadline_ns);
 
 /* ---- counters.c ------------------------------------------------------------------------------ */
 
-/* A PING of the peer: what is measured here goes with the answer. */
+/* Returns the PONG to a PING of the peer, with the receive counters and the clock of this side. */
 clv_frame clv_link_pong(clv_link *l, const clv_frame *ping);
-/* CLV_INVALID: it answers no PING that is out. */
+/* Handles a PONG. CLV_INVALID: it answers no open PING. */
 clv_code clv_link_note_pong(clv_link *l, const clv_frame *pong, clv_err *err) CLV_USE_RESULT;
 
 /* ---- lane.c ---------------------------------------------------------------------------------- */
 
-/* The action for each kind of frame stands in a table in lane.c. */
+/* State of a lane. lane.c has the table of actions for each kind of frame. */
 typedef enum clv_lane_state {
-  CLV_LANE_ACCEPTED, /* ATTACH is to come */
-  CLV_LANE_DIALLED,  /* ATTACHED is to come */
+  CLV_LANE_ACCEPTED, /* waits for the peer's ATTACH */
+  CLV_LANE_DIALLED,  /* waits for the peer's ATTACHED */
   CLV_LANE_CONTROL,  /* attached, lane 0 */
-  CLV_LANE_BULK,     /* attached, another */
+  CLV_LANE_BULK,     /* attached, any other lane */
   CLV_LANE_STATES
 } clv_lane_state;
 
 struct clv_lane {
-  clv_link *link;    /* NULL until ATTACH is understood (accepting side) */
+  clv_link *link;    /* NULL until ATTACH has named the session (accepting side) */
   clv_stream stream; /* accepting side */
   uint32_t index;
   clv_lane_state state;
@@ -446,14 +470,14 @@ struct clv_lane {
 clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, clv_lane **ret,
                               clv_err *err) CLV_USE_RESULT;
 
-/* A decoded frame of an attached lane. An error ends the link. */
+/* Handles a decoded frame of an attached lane. The caller ends the link after an error. */
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) CLV_USE_RESULT;
 
 /* ---- crc.c ----------------------------------------------------------------------------------- */
 
-/* The part of a CRC32C that a chunk with the sum `crc` contributes when `bytes` follow it; the sum
- * of the whole is the exclusive or of all parts. */
+/* Returns what a chunk with the CRC32C `crc` contributes to the CRC32C of its tensor when `bytes`
+ * follow the chunk. The CRC32C of the tensor is the exclusive or of all contributions. */
 uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Links over gRPC: what its streams say goes to their lanes.
+ * Links over gRPC: passes the events of gRPC streams to their lanes. clv_link_open dials,
+ * clv_lane_accept accepts.
  */
 #include "common/net/link/link_int.h"
 
@@ -36,7 +37,8 @@ clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options
                        const clv_link_dial *dial, clv_link **ret, clv_err *err) {
   clv_link *l;
   clv_dialler dialler;
-  clv_rpc_stream_events events = events_of(NULL); /* each stream has its lane for a user */
+  /* dial_rpc sets `user` to the lane of each stream */
+  clv_rpc_stream_events events = events_of(NULL);
   CLV_TRY(clv_dialler_rpc(runtime, dial, &events, &dialler, err));
   CLV_TRY(clv_link_start(options, dial, &dialler, &l, err));
   clv_code code = clv_link_wait_attached(l, dial->timeout_ms, err);

@@ -1,7 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of a link: lanes join it and are attached, one of them ends or somebody ends it, and all
- * are gone. What a fact changes is recorded under the lock; calls out come after it.
+ * States of a link. lane.c, link.c and the transport report events through clv_link_on_event. An
+ * action changes the link under its lock; calls to other parts follow after the lock is released.
+ *
+ * NEW: no lane has joined. The first JOINS enters ATTACHING, an end enters ENDED.
+ *
+ * ATTACHING: some lanes have joined, not all are attached. The last ATTACHED enters OPEN, an end
+ * enters ENDING.
+ *
+ * OPEN: all lanes are attached; packets flow. A further lane is refused. An end enters ENDING.
+ *
+ * ENDING: the link has ended, and streams are being closed or cancelled. New lanes are refused. The
+ * end of the last lane enters ENDED.
+ *
+ * ENDED: no lane is left. Every event but another end is refused.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +22,20 @@
 
 #include "common/net/link/link_int.h"
 
-/* ---- facts ----------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
-typedef clv_code life_action(clv_link *l, clv_link_event_args *n, clv_err *err);
+typedef clv_code state_action(clv_link *l, clv_link_event_args *n, clv_err *err);
 
 static clv_code refuse(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  (void)l;
-  return clv_fail(err, CLV_PRECONDITION, "lane %u of %u is taken, out of range or too late",
-                  n->index, n->lanes);
+  if (l->state >= CLV_LINK_ENDING)
+    return clv_fail(err, CLV_PRECONDITION, "the link is closing, lane %u came too late", n->index);
+  if (n->index >= MAX_LANES || n->index >= n->lanes)
+    return clv_fail(err, CLV_PRECONDITION, "lane %u is out of range: the peer states %u lanes",
+                    n->index, n->lanes);
+  if (l->n_lanes != n->lanes)
+    return clv_fail(err, CLV_PRECONDITION, "lane %u states %u lanes, but the link has %u", n->index,
+                    n->lanes, l->n_lanes);
+  return clv_fail(err, CLV_PRECONDITION, "lane %u is already attached", n->index);
 }
 
 static clv_code join(clv_link *l, clv_link_event_args *n, clv_err *err) {
@@ -27,13 +45,13 @@ static clv_code join(clv_link *l, clv_link_event_args *n, clv_err *err) {
   l->n_lanes = n->lanes;
   l->lanes[n->index] = true;
   l->n_joined++;
-  l->life = CLV_LINK_ATTACHING;
+  l->state = CLV_LINK_ATTACHING;
   return CLV_OK;
 }
 
 static clv_code attach(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)n, (void)err;
-  if (++l->n_attached == l->n_lanes) l->life = CLV_LINK_OPEN;
+  if (++l->n_attached == l->n_lanes) l->state = CLV_LINK_OPEN;
   return CLV_OK;
 }
 
@@ -42,48 +60,48 @@ static clv_code end(clv_link *l, clv_link_event_args *n, clv_err *err) {
   n->first = true;
   l->close_code = n->code;
   snprintf(l->close_text, sizeof l->close_text, "%s", n->text);
-  l->life = l->n_joined ? CLV_LINK_ENDING : CLV_LINK_ENDED;
+  l->state = l->n_joined ? CLV_LINK_ENDING : CLV_LINK_ENDED;
   return CLV_OK;
 }
 
-static clv_code lose(clv_link *l, clv_link_event_args *n, clv_err *err) {
+static clv_code remove_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (n->index >= MAX_LANES || !l->lanes[n->index]) return refuse(l, n, err);
   l->lanes[n->index] = false;
-  if (--l->n_joined == 0) l->life = CLV_LINK_ENDED;
+  if (--l->n_joined == 0) l->state = CLV_LINK_ENDED;
   return CLV_OK;
 }
 
-static clv_code pass(clv_link *l, clv_link_event_args *n, clv_err *err) {
+static clv_code ignore(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)l, (void)n, (void)err;
   return CLV_OK;
 }
 
-/* PROTOCOL.md 4: each lane once, all of the same number; if any lane ends, all are closed. */
-static life_action *const actions[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
-    /*                       JOIN    ATTACHED END   GONE */
+/* PROTOCOL.md 4: each lane joins once, all state the same number; one lane's end closes all. */
+static state_action *const actions[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
+    /* JOINS   ATTACHED ENDS  LANE_ENDED */
     [CLV_LINK_NEW] = {join, refuse, end, refuse},
     [CLV_LINK_ATTACHING] = {join, attach, end, refuse},
     [CLV_LINK_OPEN] = {refuse, refuse, end, refuse},
-    [CLV_LINK_ENDING] = {refuse, pass, pass, lose},
-    [CLV_LINK_ENDED] = {refuse, refuse, pass, refuse},
+    [CLV_LINK_ENDING] = {refuse, ignore, ignore, remove_lane},
+    [CLV_LINK_ENDED] = {refuse, refuse, ignore, refuse},
 };
 
-clv_code clv_link_on_event(clv_link *l, clv_link_state_event fact, clv_link_event_args *n,
+clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_event_args *n,
                            clv_err *err) {
   pthread_mutex_lock(&l->lock);
-  clv_code code = actions[l->life][fact](l, n, err);
+  clv_code code = actions[l->state][event](l, n, err);
   pthread_cond_broadcast(&l->changed);
   pthread_mutex_unlock(&l->lock);
   return code;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 void clv_link_end(clv_link *l, clv_code code, const char *text) {
-  clv_err never;
+  clv_err unused;
   clv_link_event_args n = {.code = code, .text = text};
   const clv_link_events *owner = &l->events;
-  (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &never); /* no state refuses it */
+  (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &unused); /* no state refuses it */
   if (!n.first) return;
   clv_send_queue_end(l->out);
   clv_reassembly_end(&l->in);
@@ -92,10 +110,10 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
 }
 
 void clv_link_lane_ended(clv_link *l, uint32_t index) {
-  clv_err never;
+  clv_err unused;
   clv_link_event_args n = {.index = index};
   clv_frame_writer_detach(l->writer, index);
-  (void)!clv_link_on_event(l, CLV_LINK_LANE_ENDED, &n, &never);
+  (void)!clv_link_on_event(l, CLV_LINK_LANE_ENDED, &n, &unused);
 }
 
 void clv_link_hang_up(clv_link *l) {
@@ -113,7 +131,7 @@ bool clv_link_wait(clv_link *l, uint64_t deadline_ns) {
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-static clv_code fill(clv_link *l, const clv_link_options *o, clv_err *err) {
+static clv_code make_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
   CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));
   CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->out, err));
   CLV_TRY(clv_recv_window_new(l->writer, o->accept.credit_bytes, l, &l->recv_window, err));
@@ -134,7 +152,7 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   l->accept = o->accept;
   l->events = o->events;
   l->clock = o->clock;
-  clv_code code = fill(l, o, err);
+  clv_code code = make_parts(l, o, err);
   if (code != CLV_OK) {
     clv_link_unref(l);
     return code;
@@ -148,7 +166,8 @@ clv_link *clv_link_ref(clv_link *l) {
   return l;
 }
 
-/* Its memory goes with its recv_window: packets that came by it may still be there. */
+/* The link's block is freed with its receive window, because received packets may still read its
+ * name. */
 void clv_link_unref(clv_link *l) {
   if (!l || __atomic_fetch_sub(&l->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_recv_window *recv_window = l->recv_window;
@@ -169,5 +188,5 @@ void clv_link_unrefp(clv_link **l) {
 
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
 bool clv_link_has_violation(const clv_link *l) {
-  return __atomic_load_n(&l->refused, __ATOMIC_RELAXED);
+  return __atomic_load_n(&l->has_violation, __ATOMIC_RELAXED);
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many bytes of chunks may be on their way at once. All connections of a link usually wait in
- * one queue, that of its slowest hop, and TCP likes to fill it: an ABORT would wait behind seconds
- * of chunks. So chunks are handed to the transport only while less than `window` of them have not
- * been reported, and the window follows the time they take: what the way takes when its queue is
- * empty, and QUEUE_NS more, which keeps the link busy (the rule of FAST TCP and LEDBAT, RFC 6817,
- * per link).
+ * Congestion window of a link: how many bytes of chunks may be in flight at once. All connections
+ * of a link usually share the queue of the slowest hop. TCP fills that queue, and an ABORT would
+ * then wait behind seconds of chunks. So the send queue passes chunks to the transport only while
+ * fewer than `window` bytes are unreported. The window adapts to the round trip of probes: it aims
+ * at the round trip of an empty path plus QUEUE_NS, which keeps the link busy (the rule of FAST TCP
+ * and LEDBAT, RFC 6817, applied to a link).
  *
- * A report is the PONG to a PING that was sent behind chunks on their lane: lanes keep their order.
- * A PING on lane 0 before the first chunk after a pause shows the way when it is empty: the
- * shortest time of late is taken for that. It is forgotten in PERIOD_NS, because ways change; when
- * there was no pause so long, the window closes for a moment, so that what is measured anew is not
- * our own queue.
+ * A probe is a PING sent after chunks on their lane. Lanes keep their order, so its PONG reports
+ * these chunks. The shortest recent round trip is taken for that of the empty path: usually it is
+ * that of a PING on lane 0 before the first chunk after a pause. The minimum expires after
+ * PERIOD_NS, because paths change. If no pause occurred in that time, the window closes for a
+ * moment, so that the new minimum does not include our own queue.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +21,9 @@
 #define QUEUE_NS UINT64_C(45000000)
 #define PERIOD_NS UINT64_C(10000000000)
 
-/* ---- what waits ------------------------------------------------------------------------------ */
+/* ---- queue of chunks ------------------------------------------------------------------------- */
 
-void clv_pace_init(clv_pace *p) { p->window = FIRST_WINDOW; }
+void clv_pace_init(clv_pace *p) { p->window = INITIAL_WINDOW; }
 
 void clv_pace_clear(clv_pace *p) {
   for (; p->n_chunks; p->n_chunks--, p->first = (p->first + 1) % p->cap_chunks)
@@ -33,7 +33,7 @@ void clv_pace_clear(clv_pace *p) {
   p->cap_chunks = 0;
 }
 
-static clv_code make_room(clv_pace *p, clv_err *err) {
+static clv_code grow_queue(clv_pace *p, clv_err *err) {
   clv_chunk *more;
   size_t cap = p->cap_chunks ? 2 * p->cap_chunks : INITIAL_CHUNKS;
   if (p->n_chunks < p->cap_chunks) return CLV_OK;
@@ -47,14 +47,14 @@ static clv_code make_room(clv_pace *p, clv_err *err) {
 }
 
 clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) {
-  CLV_TRY(make_room(p, err));
+  CLV_TRY(grow_queue(p, err));
   clv_chunk *at = &p->chunks[(p->first + p->n_chunks++) % p->cap_chunks];
   *at = *c;
   clv_tensor_ref(at->tensor);
   return CLV_OK;
 }
 
-/* ---- what leaves ----------------------------------------------------------------------------- */
+/* ---- choosing the next chunk ----------------------------------------------------------------- */
 
 static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
   if (p->n_probes == MAX_PROBES) return 0;
@@ -63,19 +63,22 @@ static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
   return number;
 }
 
-/* What came last in transfers is never reported: of it nothing shows that it is still under way. */
-static void settle(clv_pace *p) { memcpy(p->settled, p->sent, sizeof p->settled); }
+/* Assumes that all bytes sent so far are received. Called after a pause without open probes: the
+ * last chunks of a transfer have no probe behind them, so no PONG reports them. */
+static void assume_received(clv_pace *p) {
+  memcpy(p->assumed_received, p->sent, sizeof p->assumed_received);
+}
 
 uint64_t clv_pace_in_flight(const clv_pace *p) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; p->n_probes && i < MAX_LANES; i++)
-    bytes += p->sent[i] - CLV_MAX(p->settled[i], p->reported[i]);
+    bytes += p->sent[i] - CLV_MAX(p->assumed_received[i], p->reported[i]);
   return bytes;
 }
 
-/* Probes are so close that less than an eighth of the window can be on its way without one: what
- * comes last in a transfer needs none. But a window that has become smaller since may be full of
- * it, with nobody to report that it has come: then a chunk leaves all the same, and asks. */
+/* Probes are so frequent that less than an eighth of the window is in flight without one, so the
+ * last chunks of a transfer need none. If the window has shrunk since, such chunks may fill it with
+ * no probe open. One more chunk is then sent, with a probe. */
 bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (!p->n_chunks) return false;
   *ret = (clv_chunk_send){.chunk = p->chunks[p->first]};
@@ -84,59 +87,63 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (full && !silent) return false;
   p->first = (p->first + 1) % p->cap_chunks;
   p->n_chunks--;
-  if (silent) settle(p);
+  if (silent) assume_received(p);
   uint32_t bulk = p->n_lanes > 1 ? p->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
-  if (!p->n_probes && bulk) ret->before = add_probe(p, 0, now); /* nothing of ours is in its way */
+  /* no chunk of ours is in front of it */
+  if (!p->n_probes && bulk) ret->probe_before = add_probe(p, 0, now);
   p->in_flight += len;
   p->sent[i] += len;
   ret->index = i;
   if (!full && (p->sent[i] - p->probed[i]) * 8 * CLV_MAX(bulk, 1u) < p->window) return true;
-  ret->after = add_probe(p, i, now);
-  if (ret->after) p->probed[i] = p->sent[i];
+  ret->probe_after = add_probe(p, i, now);
+  if (ret->probe_after) p->probed[i] = p->sent[i];
   return true;
 }
 
-/* ---- what is learned ------------------------------------------------------------------------- */
+/* ---- adapting the window --------------------------------------------------------------------- */
 
-/* The shortest time of this period and the one before. True when a new period begins. */
-static bool learn_way(clv_pace *p, uint64_t now, uint64_t took) {
-  bool over = p->shortest && now - p->period_began > PERIOD_NS;
-  if (!p->shortest || over) {
-    p->shortest_before = p->shortest ? p->shortest : took;
-    p->shortest = took;
-    p->period_began = now;
+/* Records a round trip. Keeps the minimum of this period and of the one before. True: a new period
+ * begins. */
+static bool update_min_rtt(clv_pace *p, uint64_t now, uint64_t took) {
+  bool over = p->min_rtt_ns && now - p->period_start_ns > PERIOD_NS;
+  if (!p->min_rtt_ns || over) {
+    p->prev_min_rtt_ns = p->min_rtt_ns ? p->min_rtt_ns : took;
+    p->min_rtt_ns = took;
+    p->period_start_ns = now;
   }
-  p->shortest = CLV_MIN(p->shortest, took);
+  p->min_rtt_ns = CLV_MIN(p->min_rtt_ns, took);
   return over;
 }
 
 static void close_window(clv_pace *p, uint64_t now) {
-  p->kept = p->window;
-  p->window = LEAST_WINDOW;
-  p->changed = now;
+  p->saved_window = p->window;
+  p->window = MIN_WINDOW;
+  p->window_changed_ns = now;
 }
 
-/* What a probe behind chunks says: so many bytes were on their way and took so long. A larger
- * window is not known to be good because less than it was well. */
-static void adapt(clv_pace *p, uint64_t now, const clv_probe *b) {
-  uint64_t took = CLV_MAX(now - b->at, UINT64_C(1)), kept = p->kept;
-  if (learn_way(p, now, took) && !kept) close_window(p, now);
-  if (b->at < p->changed) return; /* it does not show yet what the last change did */
-  double want = (double)(CLV_MIN(p->shortest, p->shortest_before) + QUEUE_NS);
+/* Adapts the window to the PONG of a probe behind chunks: b->in_flight bytes took until now. The
+ * window grows only up to what was in flight, because a larger window is not shown to be good by a
+ * smaller load. */
+static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
+  uint64_t took = CLV_MAX(now - b->at, UINT64_C(1)), saved_window = p->saved_window;
+  if (update_min_rtt(p, now, took) && !saved_window) close_window(p, now);
+  if (b->at < p->window_changed_ns)
+    return; /* sent before the last change, so it does not show the effect */
+  double want = (double)(CLV_MIN(p->min_rtt_ns, p->prev_min_rtt_ns) + QUEUE_NS);
   double by = want / (double)took, window = (double)p->window;
-  if (kept)
-    window = (double)kept;
+  if (saved_window)
+    window = (double)saved_window;
   else if (by < 1)
     window *= CLV_MAX(by, 0.5);
   else
     window = CLV_MAX(window, CLV_MIN(2 * window, by * (double)b->in_flight));
-  p->window = (uint64_t)CLV_MIN(CLV_MAX(window, (double)LEAST_WINDOW), (double)MOST_WINDOW);
-  p->kept = 0;
-  p->changed = now;
+  p->window = (uint64_t)CLV_MIN(CLV_MAX(window, (double)MIN_WINDOW), (double)MAX_WINDOW);
+  p->saved_window = 0;
+  p->window_changed_ns = now;
 }
 
-/* What a probe was sent behind has come. */
-static void note_come(clv_pace *p, const clv_probe *b) {
+/* Removes the bytes that a probe reports from those in flight. */
+static void note_reported(clv_pace *p, const clv_probe *b) {
   if (b->until <= p->reported[b->lane]) return;
   p->in_flight -= b->until - p->reported[b->lane];
   p->reported[b->lane] = b->until;
@@ -146,14 +153,15 @@ clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *er
   uint32_t at = 0;
   while (at < p->n_probes && p->probes[at].number != number) at++;
   if (at == p->n_probes)
-    return clv_fail(err, CLV_INVALID, "a PONG to PING %llu, which was not sent or was answered",
+    return clv_fail(err, CLV_INVALID,
+                    "PONG to PING %llu, which was not sent or was answered before",
                     (unsigned long long)number);
   clv_probe b = p->probes[at];
   memmove(&p->probes[at], &p->probes[at + 1], (--p->n_probes - at) * sizeof b);
-  note_come(p, &b);
+  note_reported(p, &b);
   if (b.lane || p->n_lanes < 2)
-    adapt(p, now, &b);
+    adjust_window(p, now, &b);
   else
-    (void)learn_way(p, now, now - b.at);
+    (void)update_min_rtt(p, now, now - b.at);
   return CLV_OK;
 }

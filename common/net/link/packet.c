@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packets: made from a pool's free list, filled with tensors, freed back to the pool.
+ */
 #include "common/net/link/link_int.h"
 
 #include <stdlib.h>
@@ -6,7 +9,7 @@
 
 enum { MOST_RESERVED = 256 };
 
-/* Packets for `n` messages on their way, so that none is made in the middle of a step. */
+/* Preallocates packets for `n` messages in flight, so that a step allocates none. */
 static clv_code reserve_packets(clv_pool *p, size_t n, clv_err *err) {
   clv_packet *list = NULL, *k;
   clv_code code = CLV_OK;

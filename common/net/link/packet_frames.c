@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames of contexts as packets, filled in.
+ * Makes packets of the frames of contexts. The master calls these functions, one for each kind of
+ * frame.
  */
 #include "common/net/link/link_int.h"
 
@@ -18,7 +19,8 @@ static clv_code packet_of(clv_pool *pool, clv_frame_kind kind, uint64_t context,
 static clv_code packet_to(clv_pool *pool, clv_frame_kind kind, uint64_t context, uint64_t message,
                           const char *to, clv_packet **ret, clv_err *err) {
   if (strlen(to) > CLV_WIRE_NAME)
-    return clv_fail(err, CLV_INVALID, "a name of %zu bytes; at most %d", strlen(to), CLV_WIRE_NAME);
+    return clv_fail(err, CLV_INVALID, "the node name has %zu bytes, the limit is %d", strlen(to),
+                    CLV_WIRE_NAME);
   CLV_TRY(packet_of(pool, kind, context, message, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
   return CLV_OK;
@@ -44,7 +46,8 @@ clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, c
 
 clv_code clv_packet_add_delivery(clv_packet *call, const char *to, clv_err *err) {
   if (strlen(to) > CLV_WIRE_NAME)
-    return clv_fail(err, CLV_INVALID, "a name of %zu bytes; at most %d", strlen(to), CLV_WIRE_NAME);
+    return clv_fail(err, CLV_INVALID, "the node name has %zu bytes, the limit is %d", strlen(to),
+                    CLV_WIRE_NAME);
   call->frame.flags |= CLV_FLAG_DELIVER;
   snprintf(call->frame.to, sizeof call->frame.to, "%s", to);
   return CLV_OK;
@@ -62,10 +65,11 @@ clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, cons
   return CLV_OK;
 }
 
-static clv_code packet_about(clv_pool *pool, clv_frame_kind kind, uint64_t context,
-                             const uint64_t *values, uint32_t n, clv_packet **ret, clv_err *err) {
+static clv_code packet_of_values(clv_pool *pool, clv_frame_kind kind, uint64_t context,
+                                 const uint64_t *values, uint32_t n, clv_packet **ret,
+                                 clv_err *err) {
   if (n > CLV_WIRE_UPSTREAM)
-    return clv_fail(err, CLV_EXHAUSTED, "%u values to %s; at most %d in one frame", n,
+    return clv_fail(err, CLV_EXHAUSTED, "%u values in one %s frame, the limit is %d", n,
                     clv_frame_kind_name(kind), CLV_WIRE_UPSTREAM);
   CLV_TRY(packet_of(pool, kind, context, 0, ret, err));
   (*ret)->frame.n_upstream = n;
@@ -75,14 +79,14 @@ static clv_code packet_about(clv_pool *pool, clv_frame_kind kind, uint64_t conte
 
 clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
                          uint32_t n, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_about(pool, CLV_DROP, context, values, n, ret, err));
+  CLV_TRY(packet_of_values(pool, CLV_DROP, context, values, n, ret, err));
   (*ret)->frame.step = calls;
   return CLV_OK;
 }
 
 clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
                           clv_packet **ret, clv_err *err) {
-  return packet_about(pool, CLV_SPARE, context, values, n, ret, err);
+  return packet_of_values(pool, CLV_SPARE, context, values, n, ret, err);
 }
 
 clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
@@ -106,7 +110,8 @@ clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t
   return CLV_OK;
 }
 
-/* Number of a name in the frame's list, 0 for the master. */
+/* Returns the number of a name in the frame's list, from 1; 0 for the master. Adds the name if
+ * needed. */
 static clv_code name_index(clv_frame *f, const char *to, uint32_t *ret, clv_err *err) {
   uint32_t i = 0;
   *ret = 0;
@@ -126,7 +131,7 @@ clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t valu
   clv_frame *f = &prepare->frame;
   uint32_t index;
   if (f->backward.n_calls == 0)
-    return clv_fail(err, CLV_PRECONDITION, "a target belongs to a needed call");
+    return clv_fail(err, CLV_PRECONDITION, "add a needed call before its targets");
   if (f->backward.n_targets == CLV_WIRE_TARGETS)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d targets", CLV_WIRE_TARGETS);
   CLV_TRY(name_index(f, to, &index, err));
@@ -161,7 +166,7 @@ clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t mess
                                  clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_apply(pool, context, message, module, 1, lr, true, ret, err));
   (*ret)->frame.commit.position = position;
-  (*ret)->frame.commit.keep = keep;
+  (*ret)->frame.commit.saves_weights = keep;
   return CLV_OK;
 }
 
@@ -175,7 +180,9 @@ void clv_packet_set_positions(clv_packet *call, uint32_t position, uint32_t inpu
 
 clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n, clv_err *err) {
   if (n > CLV_WIRE_GROUPS)
-    return clv_fail(err, CLV_EXHAUSTED, "%u more learning rates; at most %d", n, CLV_WIRE_GROUPS);
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "%u learning rates of further parameter groups, the limit is %d", n,
+                    CLV_WIRE_GROUPS);
   apply->frame.commit.n_more_lrs = n;
   memcpy(apply->frame.commit.more_lrs, lrs, n * sizeof *lrs);
   return CLV_OK;
@@ -201,8 +208,8 @@ clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t messa
 
 /* ---- references ------------------------------------------------------------------------------ */
 
-static clv_code about(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids, clv_packet **ret,
-                      clv_err *err) {
+static clv_code packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids,
+                              clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(pool, kind, ret, err));
   (*ret)->frame.reference.ref = ids->ref;
   (*ret)->frame.reference.fork = ids->fork;
@@ -213,7 +220,7 @@ static clv_code about(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *id
 clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
                              uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
                              clv_err *err) {
-  CLV_TRY(about(pool, CLV_REF_KEEP, ids, ret, err));
+  CLV_TRY(packet_of_ref(pool, CLV_REF_KEEP, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
   (*ret)->frame.context = context;
   (*ret)->frame.message = value;
@@ -223,7 +230,7 @@ clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char 
 
 clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
                             uint64_t context, uint64_t value, clv_packet **ret, clv_err *err) {
-  CLV_TRY(about(pool, CLV_REF_USE, ids, ret, err));
+  CLV_TRY(packet_of_ref(pool, CLV_REF_USE, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
   (*ret)->frame.reply_to = child;
   (*ret)->frame.context = context;
@@ -233,12 +240,12 @@ clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t chi
 
 clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
                               clv_err *err) {
-  return about(pool, CLV_REF_FETCH, ids, ret, err);
+  return packet_of_ref(pool, CLV_REF_FETCH, ids, ret, err);
 }
 
 clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
                                 clv_err *err) {
-  return about(pool, CLV_REF_DELETE, ids, ret, err);
+  return packet_of_ref(pool, CLV_REF_DELETE, ids, ret, err);
 }
 
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Advances and ends device copies: the send queues that waited for the bytes resume.
+ * Advances and ends device copies, and resumes the send queues that waited for the bytes.
  */
 #include "common/net/link/link_int.h"
 

@@ -1,7 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors that come in chunks, before or after the head that names them, and packets that are whole
- * with the last of theirs. Records and gives back; whoever calls delivers.
+ * Reassembly of tensors from chunks, and of packets from tensors. lane.c calls
+ * clv_reassembly_add_chunk for a CHUNK, and clv_reassembly_new_packet and clv_reassembly_add_packet
+ * for any other packet, and delivers the packets that these functions return. Chunks may be
+ * received before or after the head that names their transfer.
+ *
+ * States of a transfer (clv_partial_tensor_state):
+ *
+ * NONE: the table has no entry. A head enters HEADED, a chunk enters HEADLESS or BYTES.
+ *
+ * HEADLESS: some bytes are claimed by chunks, the head is missing. A chunk stays here or enters
+ * BYTES, the head enters HEADED.
+ *
+ * BYTES: all bytes are claimed, the head is missing. The head enters COMPLETE. A chunk is refused.
+ *
+ * HEADED: the head is received, bytes are missing. A chunk stays here or enters COMPLETE. A second
+ * head is refused.
+ *
+ * COMPLETE: head and all bytes are claimed. The entry leaves the table once all tensors of its
+ * packet are received; a head or chunk before that is refused.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +35,7 @@ clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_l
   a->link = link;
   a->clock = o->clock;
   a->quota_fails_packet = o->quota_fails_packet;
-  /* Memory that would otherwise be taken in the first step in which so many tensors come at
-   * once. */
+  /* Preallocated, so that the first step with many tensors in transfer allocates no spans. */
   for (int i = 0; i < PREALLOC_PARTIAL; i++) {
     CLV_TRY(clv_alloc(KEPT_SPANS, sizeof(clv_span), &a->in[i].spans, err));
     a->in[i].cap_spans = KEPT_SPANS;
@@ -27,7 +43,8 @@ clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_l
   return CLV_OK;
 }
 
-/* Under the lock: a packet that waits for tensors; none names it any more. */
+/* Removes a packet that waits for tensors from all its entries and returns it. The caller holds the
+ * lock. */
 static clv_packet *take_headed(clv_reassembly *a) {
   clv_packet *p = NULL;
   for (size_t i = 0; i < a->n_in; i++) {
@@ -37,7 +54,7 @@ static clv_packet *take_headed(clv_reassembly *a) {
   return p;
 }
 
-/* Their heads are here, so they are freed here. No tensor of theirs is. */
+/* Frees the packets whose heads were received. They own no tensor yet. */
 void clv_reassembly_end(clv_reassembly *a) {
   for (clv_packet *p;;) {
     pthread_mutex_lock(&a->lock);
@@ -60,7 +77,7 @@ void clv_reassembly_done(clv_reassembly *a) {
   pthread_mutex_destroy(&a->lock);
 }
 
-/* ---- a tensor on its way --------------------------------------------------------------------- */
+/* ---- tensors in transfer --------------------------------------------------------------------- */
 
 static clv_partial_tensor *find_partial(clv_reassembly *a, uint64_t transfer) {
   for (size_t i = 0; i < a->n_in; i++)
@@ -82,8 +99,8 @@ clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transf
   return s;
 }
 
-/* Memory for a tensor; *ret NULL: it is over the quota, and the link goes on. */
-static clv_code memory_for(clv_reassembly *a, uint64_t total, clv_tensor **ret, clv_err *err) {
+/* Allocates a tensor. *ret NULL: the tensor is over the quota, and the link continues. */
+static clv_code alloc_tensor(clv_reassembly *a, uint64_t total, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)total);
   clv_code code = clv_pool_tensor(a->pool, CLV_U8, &shape, ret, err);
   if (code != CLV_EXHAUSTED || !a->quota_fails_packet) return code;
@@ -92,13 +109,15 @@ static clv_code memory_for(clv_reassembly *a, uint64_t total, clv_tensor **ret, 
   return CLV_OK;
 }
 
-static clv_code begin(clv_reassembly *a, uint64_t transfer, uint64_t total,
-                      clv_partial_tensor **ret, clv_err *err) {
+static clv_code add_partial(clv_reassembly *a, uint64_t transfer, uint64_t total,
+                            clv_partial_tensor **ret, clv_err *err) {
   clv_tensor *t;
   if (a->n_in == MAX_PARTIAL)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %d tensors on their way", MAX_PARTIAL);
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "the peer sends more than %d tensors at once in chunks, the limit",
+                    MAX_PARTIAL);
   CLV_TRY(clv_recv_window_consume(a->recv_window, total, err));
-  CLV_TRY(memory_for(a, total, &t, err));
+  CLV_TRY(alloc_tensor(a, total, &t, err));
   if (!a->n_in) a->receiving_since = clv_clock_now(&a->clock);
   clv_partial_tensor *e = &a->in[a->n_in++];
   *e = (clv_partial_tensor){.transfer = transfer,
@@ -110,21 +129,22 @@ static clv_code begin(clv_reassembly *a, uint64_t transfer, uint64_t total,
   return CLV_OK;
 }
 
-/* Contents of a fact about a transfer. */
-typedef struct clv_partial_tensor_on_event {
+/* Arguments of an event of a transfer. */
+typedef struct partial_event_args {
   clv_reassembly *a;
-  clv_partial_tensor *e; /* NULL until it is begun */
+  clv_partial_tensor *e; /* NULL: no entry yet */
   uint64_t transfer, total;
-  clv_packet *packet; /* HEAD: whose tensor `slot` it is */
+  clv_packet *packet; /* of HEAD: its tensor `slot` has this transfer */
   uint32_t slot;
-  uint64_t from, to; /* CHUNK */
-} clv_partial_tensor_on_event;
+  uint64_t from, to; /* of CHUNK */
+} partial_event_args;
 
-typedef clv_code partial_action(clv_partial_tensor_on_event *n, clv_err *err);
+typedef clv_code partial_action(partial_event_args *n, clv_err *err);
 
 static clv_code insert_span(clv_partial_tensor *e, size_t at, clv_span s, clv_err *err) {
   if (e->n_spans == MAX_SPANS)
-    return clv_fail(err, CLV_EXHAUSTED, "transfer %llu comes in more than %d pieces",
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "the chunks of transfer %llu form more than %d separate ranges, the limit",
                     (unsigned long long)e->transfer, MAX_SPANS);
   if (e->n_spans == e->cap_spans) {
     size_t cap = e->cap_spans ? 2 * e->cap_spans : KEPT_SPANS;
@@ -139,16 +159,16 @@ static clv_code insert_span(clv_partial_tensor *e, size_t at, clv_span s, clv_er
   return CLV_OK;
 }
 
-/* Under the lock. Claim [from, to) for one chunk: each byte comes once, or the tensor would be
- * whole with bytes that nobody sent. Neighbours melt into one span, so chunks in order need a
- * single one. */
-static clv_code claim(clv_partial_tensor *e, uint64_t from, uint64_t to, clv_err *err) {
+/* Claims [from, to) for one chunk. Each byte may be sent once; otherwise a tensor could complete
+ * with bytes that were never sent. Adjacent spans are merged, so chunks in order need one span. The
+ * caller holds the lock. */
+static clv_code claim_span(clv_partial_tensor *e, uint64_t from, uint64_t to, clv_err *err) {
   size_t at = e->n_spans;
   while (at > 0 && e->spans[at - 1].from >= to) at--;
   clv_span *before = at > 0 ? &e->spans[at - 1] : NULL,
            *after = at < e->n_spans ? &e->spans[at] : NULL;
   if (before && before->to > from)
-    return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu came twice",
+    return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu were sent twice",
                     (unsigned long long)from, (unsigned long long)CLV_MIN(to, before->to),
                     (unsigned long long)e->transfer);
   bool joins_before = before && before->to == from, joins_after = after && after->from == to;
@@ -166,14 +186,13 @@ static clv_code claim(clv_partial_tensor *e, uint64_t from, uint64_t to, clv_err
   return CLV_OK;
 }
 
-/* A chunk takes its bytes. */
-static clv_code take_bytes(clv_partial_tensor_on_event *n, clv_err *err) {
-  CLV_TRY(claim(n->e, n->from, n->to, err));
+static clv_code claim_chunk(partial_event_args *n, clv_err *err) {
+  CLV_TRY(claim_span(n->e, n->from, n->to, err));
   n->e->claimed += n->to - n->from;
   return CLV_OK;
 }
 
-static clv_code take_head(clv_partial_tensor_on_event *n, clv_err *err) {
+static clv_code take_head(partial_event_args *n, clv_err *err) {
   (void)err;
   const clv_tensor_head *h = &n->packet->frame.tensors[n->slot];
   clv_partial_tensor *e = n->e;
@@ -187,55 +206,55 @@ static clv_code take_head(clv_partial_tensor_on_event *n, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code begin_bytes(clv_partial_tensor_on_event *n, clv_err *err) {
-  CLV_TRY(begin(n->a, n->transfer, n->total, &n->e, err));
-  return take_bytes(n, err);
+static clv_code begin_with_chunk(partial_event_args *n, clv_err *err) {
+  CLV_TRY(add_partial(n->a, n->transfer, n->total, &n->e, err));
+  return claim_chunk(n, err);
 }
 
-static clv_code begin_head(clv_partial_tensor_on_event *n, clv_err *err) {
-  CLV_TRY(begin(n->a, n->transfer, n->total, &n->e, err));
+static clv_code begin_with_head(partial_event_args *n, clv_err *err) {
+  CLV_TRY(add_partial(n->a, n->transfer, n->total, &n->e, err));
   return take_head(n, err);
 }
 
-static clv_code refuse_head(clv_partial_tensor_on_event *n, clv_err *err) {
-  return clv_fail(err, CLV_INVALID, "transfer %llu is named twice",
+static clv_code refuse_head(partial_event_args *n, clv_err *err) {
+  return clv_fail(err, CLV_INVALID, "transfer %llu is named by two tensors",
                   (unsigned long long)n->transfer);
 }
 
-static clv_code refuse_bytes(clv_partial_tensor_on_event *n, clv_err *err) {
-  return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu came twice",
+static clv_code refuse_bytes(partial_event_args *n, clv_err *err) {
+  return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu were sent twice",
                   (unsigned long long)n->from, (unsigned long long)n->to,
                   (unsigned long long)n->transfer);
 }
 
-/* PROTOCOL.md 4: chunks come in any order, before or after their head, each byte once. */
+/* PROTOCOL.md 4: chunks are received in any order, before or after their head, each byte once. */
 static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
     /*                          HEAD         CHUNK */
-    [CLV_PARTIAL_NONE] = {begin_head, begin_bytes},
-    [CLV_PARTIAL_HEADLESS] = {take_head, take_bytes},
+    [CLV_PARTIAL_NONE] = {begin_with_head, begin_with_chunk},
+    [CLV_PARTIAL_HEADLESS] = {take_head, claim_chunk},
     [CLV_PARTIAL_BYTES] = {take_head, refuse_bytes},
-    [CLV_PARTIAL_HEADED] = {refuse_head, take_bytes},
+    [CLV_PARTIAL_HEADED] = {refuse_head, claim_chunk},
     [CLV_PARTIAL_COMPLETE] = {refuse_head, refuse_bytes},
 };
 
-/* Under the lock. */
-static clv_code note_fact(clv_partial_tensor_event fact, clv_partial_tensor_on_event *n,
-                          clv_err *err) {
+/* Runs the action for an event. The caller holds the lock. */
+static clv_code run_event(clv_partial_tensor_event event, partial_event_args *n, clv_err *err) {
   n->e = find_partial(n->a, n->transfer);
   if (n->e && n->e->total != n->total)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
                     (unsigned long long)n->transfer, (unsigned long long)n->e->total,
                     (unsigned long long)n->total);
-  return actions[state_of(n->e)][fact](n, err);
+  return actions[state_of(n->e)][event](n, err);
 }
 
-/* ---- whole packets --------------------------------------------------------------------------- */
+/* ---- complete packets ------------------------------------------------------------------------ */
 
-/* Without its tensors; who obeys it says why. */
+/* Drops the tensors of a packet over the quota and stores the error. The engine reports it when it
+ * handles the packet. */
 static void refuse_packet(clv_packet *p, const clv_err *why) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   p->frame.n_tensors = 0;
-  p->refused = true;
+  p->is_over_quota = true;
   p->frame.has_failure = p->frame.kind == CLV_VALUE || p->frame.kind == CLV_REF_VALUE;
   clv_frame_set_failure(&p->frame, why->code, why->text, "");
 }
@@ -246,15 +265,15 @@ static bool has_all_tensors(const clv_packet *p) {
   return true;
 }
 
-/* Under the lock. */
-static bool is_whole(const clv_reassembly *a, const clv_packet *p) {
+/* The caller holds the lock. */
+static bool has_all_bytes(const clv_reassembly *a, const clv_packet *p) {
   for (size_t i = 0; i < a->n_in; i++)
     if (a->in[i].packet == p && a->in[i].received < a->in[i].total) return false;
   return true;
 }
 
-/* Under the lock. The packet has the tensor from here on. */
-static void hand_over(clv_reassembly *a, size_t i) {
+/* Moves a received tensor from its table entry to its packet. The caller holds the lock. */
+static void move_to_packet(clv_reassembly *a, size_t i) {
   clv_partial_tensor *e = &a->in[i], last = a->in[--a->n_in];
   e->packet->tensor[e->slot] = e->tensor;
   e->packet->crc32c[e->slot] = e->crc32c;
@@ -262,12 +281,13 @@ static void hand_over(clv_reassembly *a, size_t i) {
   if (i < a->n_in) *e = last;
 }
 
-/* Under the lock. A packet whose tensors are all whole leaves the table; NULL otherwise. */
-static clv_packet *finished(clv_reassembly *a, clv_packet *p) {
-  if (!p || !is_whole(a, p)) return NULL;
+/* Takes a packet whose tensors are all received from the table. NULL: tensors are missing. The
+ * caller holds the lock. */
+static clv_packet *take_if_complete(clv_reassembly *a, clv_packet *p) {
+  if (!p || !has_all_bytes(a, p)) return NULL;
   for (size_t i = 0; i < a->n_in;)
     if (a->in[i].packet == p)
-      hand_over(a, i);
+      move_to_packet(a, i);
     else
       i++;
   if (!a->n_in) a->receiving_ns += clv_clock_now(&a->clock) - a->receiving_since;
@@ -275,26 +295,27 @@ static clv_packet *finished(clv_reassembly *a, clv_packet *p) {
   return p;
 }
 
-/* Returns a complete packet once its checksums are compared. The error names no checksum, because
- * that of a single number tells the number. */
-static clv_code check_sums(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
+/* Compares the checksums of a complete packet and returns the packet. The error does not name them,
+ * because the checksum of a single number reveals that number. */
+static clv_code check_packet_sums(clv_reassembly *a, clv_packet *p, clv_packet **ret,
+                                  clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     if (p->crc32c[i] == p->frame.tensors[i].crc32c) continue;
-    clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame has another CRC32C than is stated", i,
-             clv_frame_kind_name(p->frame.kind));
+    clv_fail(err, CLV_DATA_LOSS, "tensor %u of a %s frame has another CRC32C than the frame states",
+             i, clv_frame_kind_name(p->frame.kind));
     clv_packet_free(p);
     return CLV_DATA_LOSS;
   }
   __atomic_fetch_add(&a->tensors_in, p->frame.n_tensors, __ATOMIC_RELAXED);
-  p->arrived_ns = clv_clock_now(&a->clock);
+  p->completed_ns = clv_clock_now(&a->clock);
   *ret = p;
   return CLV_OK;
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* The one copy on the way in: from the transport's slices into the tensor. Returns its part of the
- * sum. */
+/* Copies a chunk from the transport's slices into its tensor, the only copy of received bytes.
+ * Returns its contribution to the tensor's CRC32C. */
 static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload) {
   char *at = (char *)t->data + f->chunk.offset;
@@ -303,29 +324,30 @@ static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *p
                           f->chunk.total - f->chunk.offset - payload->len);
 }
 
-/* Adds the bytes of a copied chunk to its transfer, which is never complete before that. */
+/* Adds the bytes of a copied chunk to its transfer. Returns the packet that they complete, else
+ * NULL. */
 static clv_packet *note_received(clv_reassembly *a, uint64_t transfer, uint64_t bytes,
                                  uint32_t crc) {
   pthread_mutex_lock(&a->lock);
   clv_partial_tensor *e = find_partial(a, transfer);
   e->received += bytes;
   e->crc32c ^= crc;
-  clv_packet *whole = finished(a, e->packet);
+  clv_packet *whole = take_if_complete(a, e->packet);
   pthread_mutex_unlock(&a->lock);
   return whole;
 }
 
 clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
                                   const clv_payload *payload, clv_packet **ret, clv_err *err) {
-  clv_partial_tensor_on_event n = {.a = a,
-                                   .transfer = f->chunk.transfer,
-                                   .total = f->chunk.total,
-                                   .from = f->chunk.offset,
-                                   .to = f->chunk.offset + payload->len};
+  partial_event_args n = {.a = a,
+                          .transfer = f->chunk.transfer,
+                          .total = f->chunk.total,
+                          .from = f->chunk.offset,
+                          .to = f->chunk.offset + payload->len};
   pthread_mutex_lock(&a->lock);
-  /* The time of the first chunk itself is not known: it began before it came. */
+  /* The first chunk is not counted, because the start of its transfer is not known. */
   if (a->n_in) a->received_bytes += payload->len;
-  clv_code code = note_fact(CLV_PARTIAL_CHUNK, &n, err);
+  clv_code code = run_event(CLV_PARTIAL_CHUNK, &n, err);
   clv_tensor *t = code == CLV_OK && n.e->tensor ? clv_tensor_ref(n.e->tensor) : NULL;
   pthread_mutex_unlock(&a->lock);
   CLV_TRY(code);
@@ -333,30 +355,30 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
   clv_packet *whole = note_received(a, f->chunk.transfer, payload->len, crc);
   clv_tensor_unref(t);
   *ret = NULL;
-  return whole ? check_sums(a, whole, ret, err) : CLV_OK;
+  return whole ? check_packet_sums(a, whole, ret, err) : CLV_OK;
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void come_from(clv_reassembly *a, clv_packet *p) {
+static void set_packet_origin(clv_reassembly *a, clv_packet *p) {
   p->from = a->link;
   p->recv_window = clv_recv_window_ref(a->recv_window);
 }
 
 static bool comes_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer; }
 
-/* Makes an announcement of a CALL in chunks. It keeps the CALL's place in the order of frames when
- * later frames overtake the chunks. */
+/* Makes the announcement of a CALL in chunks. The announcement keeps the CALL's position in frame
+ * order when later frames overtake the chunks. */
 static clv_code announce(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   clv_packet *head;
   *ret = NULL;
   if (p->frame.kind != CLV_CALL || !comes_in_chunks(&p->frame)) return CLV_OK;
   CLV_TRY(clv_packet_new(a->pool, CLV_CALL, &head, err));
   (void)!clv_recv_window_add_packet(a->recv_window, true, err);
-  come_from(a, head);
+  set_packet_origin(a, head);
   head->frame = p->frame;
   head->frame.n_tensors = 0;
-  head->head = p->headed = true;
+  head->is_announcement = p->was_announced = true;
   *ret = head;
   return CLV_OK;
 }
@@ -365,12 +387,13 @@ clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_pa
                                    clv_packet **ret_head, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_recv_window_add_packet(a->recv_window, false, err));
-  CLV_TRY(clv_packet_new(a->pool, f->kind, &p, err)); /* which ends the link: no need to count */
-  come_from(a, p);
+  /* a failure ends the link, so the packet stays counted */
+  CLV_TRY(clv_packet_new(a->pool, f->kind, &p, err));
+  set_packet_origin(a, p);
   p->frame = *f;
   clv_code code = announce(a, p, ret_head, err);
   if (code != CLV_OK) {
-    p->frame.n_tensors = 0; /* no tensor of it is here yet */
+    p->frame.n_tensors = 0; /* the packet owns no tensor yet */
     clv_packet_free(p);
     return code;
   }
@@ -378,16 +401,16 @@ clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_pa
   return CLV_OK;
 }
 
-/* Under the lock: its tensors are named, or none is. */
-static clv_code name_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
+/* Enters all tensors of a packet in the table, or none. The caller holds the lock. */
+static clv_code enter_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
-    clv_partial_tensor_on_event n = {.a = a,
-                                     .transfer = p->frame.tensors[i].transfer,
-                                     .total = p->frame.tensors[i].bytes,
-                                     .packet = p,
-                                     .slot = i};
-    code = note_fact(CLV_PARTIAL_HEAD, &n, err);
+    partial_event_args n = {.a = a,
+                            .transfer = p->frame.tensors[i].transfer,
+                            .total = p->frame.tensors[i].bytes,
+                            .packet = p,
+                            .slot = i};
+    code = run_event(CLV_PARTIAL_HEAD, &n, err);
   }
   for (size_t i = 0; code != CLV_OK && i < a->n_in; i++)
     if (a->in[i].packet == p) a->in[i].packet = NULL;
@@ -396,17 +419,17 @@ static clv_code name_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
 
 static clv_code take_chunked(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
   pthread_mutex_lock(&a->lock);
-  clv_code code = name_tensors(a, p, err);
-  clv_packet *whole = code == CLV_OK ? finished(a, p) : NULL;
+  clv_code code = enter_tensors(a, p, err);
+  clv_packet *whole = code == CLV_OK ? take_if_complete(a, p) : NULL;
   pthread_mutex_unlock(&a->lock);
   if (code != CLV_OK) {
-    p->frame.n_tensors = 0; /* no tensor of it is here yet */
+    p->frame.n_tensors = 0; /* the packet owns no tensor yet */
     clv_packet_free(p);
   }
-  return whole ? check_sums(a, whole, ret, err) : code;
+  return whole ? check_packet_sums(a, whole, ret, err) : code;
 }
 
-/* From the payload into tensors of their own; as many as there is room for. */
+/* Copies the payload into new tensors, until the quota is reached. */
 static clv_code copy_tensors(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
                              const clv_payload *payload, clv_err *err) {
   uint32_t n = p->frame.n_tensors;
@@ -437,7 +460,7 @@ static clv_code take_inline(clv_reassembly *a, clv_packet *p, const clv_piece *p
     refuse_packet(p, err);
     code = CLV_OK;
   }
-  if (code == CLV_OK) return check_sums(a, p, ret, err);
+  if (code == CLV_OK) return check_packet_sums(a, p, ret, err);
   clv_packet_free(p);
   return code;
 }
@@ -449,7 +472,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
   return take_inline(a, p, pieces, payload, ret, err);
 }
 
-/* ---- what there is of it --------------------------------------------------------------------- */
+/* ---- counters -------------------------------------------------------------------------------- */
 
 void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns) {
   uint64_t now = clv_clock_now(&a->clock);

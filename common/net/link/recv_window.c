@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the peer has sent and not been given back.
+ * Receive window of a link: bytes of tensors received and not yet returned to the peer as CREDIT.
+ * reassembly.c counts received packets and bytes; clv_packet_free releases them.
  */
 #include <stdlib.h>
 
@@ -14,7 +15,7 @@ clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t most, void *memo
   r->refs = 1;
   r->writer = clv_frame_writer_ref(writer);
   r->limit = most;
-  r->memory = memory;
+  r->link_memory = memory;
   *ret = r;
   return CLV_OK;
 }
@@ -28,7 +29,7 @@ void clv_recv_window_unref(clv_recv_window *r) {
   if (!r || __atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_frame_writer_unref(r->writer);
   pthread_mutex_destroy(&r->lock);
-  free(r->memory);
+  free(r->link_memory);
   free(r);
 }
 
@@ -38,7 +39,8 @@ clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *er
   r->n_packets += !flood;
   pthread_mutex_unlock(&r->lock);
   if (!flood) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED, "more than %d messages wait here", MAX_PACKETS);
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "the peer has sent more than %d messages that are not handled yet", MAX_PACKETS);
 }
 
 clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) {
@@ -48,13 +50,15 @@ clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *er
   if (!over) r->used_bytes += bytes;
   pthread_mutex_unlock(&r->lock);
   if (!over) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED, "%llu bytes of tensors exceed the credit of %llu bytes",
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "the peer has sent %llu bytes of tensors, over its credit of %llu bytes",
                   (unsigned long long)(held + bytes), (unsigned long long)r->limit);
 }
 
-/* Under the lock: what is to be granted now. */
+/* Returns the bytes to send as CREDIT now; 0: wait for more. The caller holds the lock. */
 static uint64_t grant(clv_recv_window *r) {
-  /* What is held back when all is consumed must not be what the peer's next message waits for. */
+  /* When all is consumed, at most one inline message stays unreturned, so that the peer's next
+   * message never waits for it. */
   bool idle = r->credit_pending == r->used_bytes && r->credit_pending > CLV_WIRE_INLINE_MAX;
   if (!idle && r->credit_pending < r->limit / 4) return 0;
   uint64_t bytes = r->credit_pending;

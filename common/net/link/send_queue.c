@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packets and chunks that wait until they may leave, and the credit they wait for. What cannot
- * leave when its time has come breaks the writer.
+ * Send queue: packets and chunks that wait for credit, for the congestion window or for a device
+ * copy. clv_send_queue_send sends a small packet at once and queues others; the jobs `drain`
+ * (packets) and `send` (chunks) run on a thread of the transport. A packet that fails in a job
+ * breaks the writer, because no caller is left to return the error to.
  */
 #include <stddef.h>
 #include <stdlib.h>
 
 #include "common/net/link/link_int.h"
 
-/* From here on summing, encrypting and copying a tensor takes longer than waking a thread that does
- * it, so the compute thread goes on instead. */
+/* Packets of this size or more are sent by a job: to checksum, encrypt and copy them takes longer
+ * than to wake another thread, so the compute thread continues. */
 enum { DEFERRED_BYTES = 256 * 1024 };
 
 static void drain(clv_rpc_job *job);
@@ -28,7 +30,7 @@ clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, ui
   d->credit_left = d->credit_full = credit;
   d->drain.run = drain;
   d->send.run = send_more;
-  d->awaiting.of = d;
+  d->awaiting.queue = d;
   clv_pace_init(&d->pace);
   *ret = d;
   return CLV_OK;
@@ -58,10 +60,11 @@ void clv_send_queue_unref(clv_send_queue *d) {
 
 void clv_send_queue_end(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  d->ended = true;
+  d->has_ended = true;
   clv_packet *drop = d->first, *partially_sent = clv_steal(&d->partially_sent);
-  bool waits = partially_sent && clv_device_copy_cancel_wait(
-                                     partially_sent->device_copy[partially_sent->at], &d->awaiting);
+  bool waits =
+      partially_sent && clv_device_copy_cancel_wait(
+                            partially_sent->device_copy[partially_sent->send_index], &d->awaiting);
   d->first = d->last = NULL;
   clv_pace_clear(&d->pace);
   pthread_mutex_unlock(&d->lock);
@@ -82,10 +85,10 @@ void clv_send_queue_grant(clv_send_queue *d, uint64_t credit) {
   pthread_mutex_unlock(&d->lock);
 }
 
-/* A job could not send: nothing that waits behind it may leave, and the streams end. */
-static void give_up(clv_send_queue *d, const clv_err *why) {
+/* Handles a failed send in a job: stops the queue and breaks the writer. */
+static void break_writer(clv_send_queue *d, const clv_err *why) {
   pthread_mutex_lock(&d->lock);
-  d->ended = true;
+  d->has_ended = true;
   pthread_mutex_unlock(&d->lock);
   clv_frame_writer_fail(d->writer, why);
 }
@@ -111,26 +114,26 @@ static clv_code send_probe(clv_send_queue *d, uint64_t number, uint32_t index, c
 static bool next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
   uint64_t now = clv_clock_now(&d->clock);
   pthread_mutex_lock(&d->lock);
-  bool any = !d->ended && clv_pace_next(&d->pace, now, ret);
+  bool any = !d->has_ended && clv_pace_next(&d->pace, now, ret);
   pthread_mutex_unlock(&d->lock);
   return any;
 }
 
-/* What may leave now of the chunks that wait. */
+/* Sends the chunks that the congestion window admits now. */
 static clv_code send_chunks(clv_send_queue *d, clv_err *err) {
   for (clv_chunk_send c; next_chunk(d, &c);) {
-    clv_code probed = send_probe(d, c.before, 0, err);
-    clv_code code = send_chunk(d, &c.chunk, c.index, err); /* takes the tensor in any case */
+    clv_code probed = send_probe(d, c.probe_before, 0, err);
+    clv_code code = send_chunk(d, &c.chunk, c.index, err); /* takes over the tensor in all cases */
     CLV_TRY(probed);
     CLV_TRY(code);
-    CLV_TRY(send_probe(d, c.after, c.index, err));
+    CLV_TRY(send_probe(d, c.probe_after, c.index, err));
   }
   return CLV_OK;
 }
 
 static clv_code queue_chunk(clv_send_queue *d, const clv_chunk *c, clv_err *err) {
   pthread_mutex_lock(&d->lock);
-  clv_code code = d->ended ? CLV_OK : clv_pace_queue(&d->pace, c, err);
+  clv_code code = d->has_ended ? CLV_OK : clv_pace_queue(&d->pace, c, err);
   pthread_mutex_unlock(&d->lock);
   return code;
 }
@@ -139,20 +142,21 @@ static void send_more(clv_rpc_job *job) {
   clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, send));
   clv_err err;
   pthread_mutex_lock(&d->lock);
-  d->sending = false; /* a report that comes from now on starts another */
+  d->is_sending = false; /* a PONG after this point starts another job */
   pthread_mutex_unlock(&d->lock);
-  if (send_chunks(d, &err) != CLV_OK) give_up(d, &err);
+  if (send_chunks(d, &err) != CLV_OK) break_writer(d, &err);
   clv_send_queue_unref(d);
 }
 
-/* Summing is done, encrypting is not: that is no work for the thread that reads. */
+/* Starts the job that sends chunks. The reading thread must not send them itself, because to
+ * encrypt them takes long. */
 static void start_sending(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool start = d->pace.n_chunks && !d->sending && !d->ended;
-  d->sending |= start;
+  bool start = d->pace.n_chunks && !d->is_sending && !d->has_ended;
+  d->is_sending |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_send_queue_ref(d); /* the job's */
+  clv_send_queue_ref(d); /* for the job */
   if (!clv_frame_writer_defer(d->writer, &d->send)) send_more(&d->send);
 }
 
@@ -166,33 +170,33 @@ clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- tensors that are still copied ----------------------------------------------------------- */
+/* ---- waiting for device copies --------------------------------------------------------------- */
 
-typedef enum presence { PART_IS_HERE, PART_COMES, PART_NEVER } presence;
+typedef enum copy_progress { PART_COPIED, PART_PENDING, PART_FAILED } copy_progress;
 
-/* Asks the device copy for the first `bytes` of a tensor. PART_COMES: the queue has taken the
- * packet as partially_sent, and the job ends. */
-static presence find_part(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
-  clv_device_copy *c = p->device_copy[p->at];
-  if (!c) return PART_IS_HERE;
+/* Checks whether the first `bytes` of the current tensor are copied. PART_PENDING: the queue keeps
+ * the packet as partially_sent, and the caller's job ends. */
+static copy_progress await_part(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
+  clv_device_copy *c = p->device_copy[p->send_index];
+  if (!c) return PART_COPIED;
   pthread_mutex_lock(&d->lock);
   d->awaiting.bytes = bytes;
-  bool ended = d->ended, partially_sent = !ended && !clv_device_copy_wait(c, &d->awaiting);
+  bool ended = d->has_ended, partially_sent = !ended && !clv_device_copy_wait(c, &d->awaiting);
   if (partially_sent) {
     clv_send_queue_ref(d);
     d->partially_sent = p;
-    d->draining = false;
+    d->is_draining = false;
   }
   pthread_mutex_unlock(&d->lock);
-  if (partially_sent) return PART_COMES;
+  if (partially_sent) return PART_PENDING;
   clv_code code =
       ended ? clv_frame_writer_refuse(d->writer, err) : clv_device_copy_check(c, bytes, err);
-  return code == CLV_OK ? PART_IS_HERE : PART_NEVER;
+  return code == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
-static bool comes(const clv_packet *p) {
+static bool has_pending_copy(const clv_packet *p) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++)
     if (p->device_copy[i]) return true;
   return false;
@@ -213,12 +217,12 @@ static clv_code send_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
   size_t payload = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     clv_tensor *t = p->tensor[i];
-    p->frame.tensors[i].transfer = 0; /* a relayed packet came with ids of its own */
+    p->frame.tensors[i].transfer = 0; /* a relayed packet still has the sender's ids */
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
     pieces[i + 1] = clv_frame_writer_piece(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
   }
-  if (p->with_next &&
+  if (p->is_coalesced &&
       clv_frame_writer_coalesce(d->writer, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
     release(pieces + 1, p->frame.n_tensors);
     return CLV_OK;
@@ -226,72 +230,75 @@ static clv_code send_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
   return clv_frame_writer_send(d->writer, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
 }
 
-/* The chunks' sum is complete when they are queued, and the head need not wait until they have
- * left. */
-static presence queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  clv_tensor *t = p->tensor[p->at];
-  clv_tensor_head *head = &p->frame.tensors[p->at];
-  while (p->left < t->bytes) {
-    clv_chunk c = {t, head->transfer, p->left,
-                   CLV_MIN(t->bytes - p->left, (size_t)CLV_WIRE_CHUNK_BYTES)};
-    presence found = find_part(d, p, p->left + c.len, err);
-    if (found != PART_IS_HERE) return found;
-    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + p->left, c.len);
-    p->left += c.len;
-    if (queue_chunk(d, &c, err) != CLV_OK || send_chunks(d, err) != CLV_OK) return PART_NEVER;
+/* Queues the chunks of the current tensor as far as they are copied, and adds each to the checksum.
+ * The head follows when all chunks are queued; it need not wait until they are sent. */
+static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err) {
+  clv_tensor *t = p->tensor[p->send_index];
+  clv_tensor_head *head = &p->frame.tensors[p->send_index];
+  while (p->bytes_queued < t->bytes) {
+    clv_chunk c = {t, head->transfer, p->bytes_queued,
+                   CLV_MIN(t->bytes - p->bytes_queued, (size_t)CLV_WIRE_CHUNK_BYTES)};
+    copy_progress found = await_part(d, p, p->bytes_queued + c.len, err);
+    if (found != PART_COPIED) return found;
+    head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + p->bytes_queued, c.len);
+    p->bytes_queued += c.len;
+    if (queue_chunk(d, &c, err) != CLV_OK || send_chunks(d, err) != CLV_OK) return PART_FAILED;
   }
-  return PART_IS_HERE;
+  return PART_COPIED;
 }
 
-/* It may have begun to leave before. */
-static presence send_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  for (; p->at < p->frame.n_tensors; p->at++, p->left = 0, p->begun = false) {
-    clv_tensor_head *head = &p->frame.tensors[p->at];
-    if (!p->begun) {
+/* Sends a packet in chunks, then its head. May continue a packet of which a part is sent. */
+static copy_progress send_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
+  for (; p->send_index < p->frame.n_tensors;
+       p->send_index++, p->bytes_queued = 0, p->has_transfer_id = false) {
+    clv_tensor_head *head = &p->frame.tensors[p->send_index];
+    if (!p->has_transfer_id) {
       head->crc32c = 0;
       head->transfer = __atomic_add_fetch(&d->next_transfer, 1, __ATOMIC_RELAXED);
     }
-    p->begun = true;
-    presence found = queue_chunks(d, p, err);
-    if (found != PART_IS_HERE) return found;
+    p->has_transfer_id = true;
+    copy_progress found = queue_chunks(d, p, err);
+    if (found != PART_COPIED) return found;
   }
-  return clv_frame_writer_send_plain(d->writer, &p->frame, err) == CLV_OK ? PART_IS_HERE
-                                                                          : PART_NEVER;
+  return clv_frame_writer_send_plain(d->writer, &p->frame, err) == CLV_OK ? PART_COPIED
+                                                                          : PART_FAILED;
 }
 
-static presence send_whole(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  for (; p->at < p->frame.n_tensors; p->at++) {
-    presence found = find_part(d, p, p->tensor[p->at]->bytes, err);
-    if (found != PART_IS_HERE) return found;
+static copy_progress send_whole(clv_send_queue *d, clv_packet *p, clv_err *err) {
+  for (; p->send_index < p->frame.n_tensors; p->send_index++) {
+    copy_progress found = await_part(d, p, p->tensor[p->send_index]->bytes, err);
+    if (found != PART_COPIED) return found;
   }
-  return send_inline(d, p, err) == CLV_OK ? PART_IS_HERE : PART_NEVER;
+  return send_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
 }
 
-/* Takes the packet, unless it is partially_sent. */
-static presence send_now(clv_send_queue *d, clv_packet *p, clv_err *err) {
+/* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent. */
+static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = tensor_bytes(p);
-  presence found = bytes <= CLV_WIRE_INLINE_MAX ? send_whole(d, p, err) : send_chunked(d, p, err);
-  if (found == PART_COMES) return found;
+  copy_progress found =
+      bytes <= CLV_WIRE_INLINE_MAX ? send_whole(d, p, err) : send_chunked(d, p, err);
+  if (found == PART_PENDING) return found;
   __atomic_fetch_add(&d->tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
   clv_packet_free(p);
   return found;
 }
 
-/* One of which everything is here. */
-static clv_code send_at_once(clv_send_queue *d, clv_packet *p, clv_err *err) {
+/* Sends a packet that waits for nothing, on the caller's thread. */
+static clv_code send_directly(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_err why;
-  if (send_now(d, p, &why) == PART_IS_HERE) return CLV_OK;
+  if (send_packet(d, p, &why) == PART_COPIED) return CLV_OK;
   if (err) *err = why;
   return why.code;
 }
 
-/* ---- packets that wait ----------------------------------------------------------------------- */
+/* ---- packet queue ---------------------------------------------------------------------------- */
 
-/* Under the lock. The one that has begun to leave, or the first that waits, if it may leave now. */
+/* Returns the packet to send next: the partially sent one, else the first of the queue if the
+ * credit covers it. The caller holds the lock. */
 static clv_packet *next_packet(clv_send_queue *d) {
-  if (d->partially_sent && !d->ended) return clv_steal(&d->partially_sent);
+  if (d->partially_sent && !d->has_ended) return clv_steal(&d->partially_sent);
   clv_packet *p = d->first;
-  if (!p || d->ended || tensor_bytes(p) > d->credit_left) return NULL;
+  if (!p || d->has_ended || tensor_bytes(p) > d->credit_left) return NULL;
   d->credit_left -= tensor_bytes(p);
   d->first = p->next;
   if (!p->next) d->last = NULL;
@@ -304,24 +311,24 @@ static void drain(clv_rpc_job *job) {
   for (clv_packet *p; (p = next_packet(d)) != NULL;) {
     pthread_mutex_unlock(&d->lock);
     clv_err err;
-    presence found = send_now(d, p, &err);
-    if (found == PART_NEVER) give_up(d, &err);
-    if (found == PART_COMES) {
+    copy_progress found = send_packet(d, p, &err);
+    if (found == PART_FAILED) break_writer(d, &err);
+    if (found == PART_PENDING) {
       clv_send_queue_unref(d);
       return;
     }
     pthread_mutex_lock(&d->lock);
   }
-  d->draining = false;
+  d->is_draining = false;
   pthread_mutex_unlock(&d->lock);
   clv_send_queue_unref(d);
 }
 
-/* Continues with the partially_sent packet. The job takes over the reference of d->awaiting. */
+/* The drain job takes over the reference of d->awaiting. */
 void clv_send_queue_resume(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
-  bool start = d->partially_sent && !d->ended;
-  d->draining |= start;
+  bool start = d->partially_sent && !d->has_ended;
+  d->is_draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start)
     clv_send_queue_unref(d);
@@ -329,16 +336,16 @@ void clv_send_queue_resume(clv_send_queue *d) {
     drain(&d->drain);
 }
 
-/* Have what waits sent by a thread of the transport's. */
+/* Starts the job that sends queued packets, if the credit covers the first one. */
 static void start_draining(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   clv_packet *p = d->first;
-  bool busy = d->draining || d->partially_sent || d->ended;
+  bool busy = d->is_draining || d->partially_sent || d->has_ended;
   bool start = p && !busy && tensor_bytes(p) <= d->credit_left;
-  d->draining |= start;
+  d->is_draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_send_queue_ref(d); /* the job's */
+  clv_send_queue_ref(d); /* for the job */
   if (!clv_frame_writer_defer(d->writer, &d->drain)) drain(&d->drain);
 }
 
@@ -351,23 +358,23 @@ void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes) {
 
 typedef enum send_decision { NOW, WAITS, ENDED, TOO_LARGE } send_decision;
 
-/* Under the lock: what becomes of a packet. */
-static send_decision judge(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
-  bool urgent = p->frame.kind == CLV_ABORT && !bytes; /* overtakes what it is about */
-  if (d->ended) return ENDED;
-  /* The receiver may hold back the bytes of a frame that carried its tensors itself. */
+/* Decides whether a packet is sent now, is queued or is refused. The caller holds the lock. */
+static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
+  bool urgent = p->frame.kind == CLV_ABORT && !bytes; /* overtakes the packets of its context */
+  if (d->has_ended) return ENDED;
+  /* The receiver may keep the credit of one inline frame unreturned (recv_window.c, grant). */
   if (bytes > d->credit_full ||
       (bytes > CLV_WIRE_INLINE_MAX && bytes > d->credit_full - CLV_WIRE_INLINE_MAX))
     return TOO_LARGE;
   if (urgent) return NOW;
-  bool queued = d->first || d->draining || d->partially_sent;
-  bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || comes(p);
+  bool queued = d->first || d->is_draining || d->partially_sent;
+  bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || has_pending_copy(p);
   return queued || later ? WAITS : NOW;
 }
 
-/* Nobody flushes when it leaves at last. */
+/* Queues a packet. Clears is_coalesced, because no caller flushes when the job sends the packet. */
 static void add_waiting(clv_send_queue *d, clv_packet *p) {
-  p->with_next = false;
+  p->is_coalesced = false;
   p->next = NULL;
   *(d->last ? &d->last->next : &d->first) = p;
   d->last = p;
@@ -384,11 +391,11 @@ static clv_code refuse(clv_send_queue *d, send_decision why, uint64_t bytes, clv
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = tensor_bytes(p);
   pthread_mutex_lock(&d->lock);
-  send_decision what = judge(d, p, bytes);
+  send_decision what = decide_send(d, p, bytes);
   if (what == WAITS) add_waiting(d, p);
   if (what == NOW) d->credit_left -= bytes;
   pthread_mutex_unlock(&d->lock);
-  if (what == NOW) return send_at_once(d, p, err);
+  if (what == NOW) return send_directly(d, p, err);
   if (what == WAITS) {
     start_draining(d);
     return CLV_OK;
@@ -397,14 +404,15 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   return refuse(d, what, bytes, err);
 }
 
-/* ---- what there is of it --------------------------------------------------------------------- */
+/* ---- counters -------------------------------------------------------------------------------- */
 
-/* Under the lock: packets that wait for credit, for their bytes or behind others. */
+/* Adds packets that wait for credit, for a device copy or behind others. The caller holds the
+ * lock. */
 static void add_waiting_load(const clv_send_queue *d, clv_link_load *load) {
   if (d->partially_sent) {
     load->frames_out++;
-    load->tensors_out += d->partially_sent->frame.n_tensors - d->partially_sent->at;
-    load->bytes_out += tensor_bytes(d->partially_sent) - d->partially_sent->left;
+    load->tensors_out += d->partially_sent->frame.n_tensors - d->partially_sent->send_index;
+    load->bytes_out += tensor_bytes(d->partially_sent) - d->partially_sent->bytes_queued;
   }
   for (const clv_packet *p = d->first; p; p = p->next) {
     load->frames_out++;
@@ -413,7 +421,7 @@ static void add_waiting_load(const clv_send_queue *d, clv_link_load *load) {
   }
 }
 
-/* Under the lock: chunks that wait, those of a tensor behind each other. */
+/* Adds chunks that wait; those of one tensor are adjacent. The caller holds the lock. */
 static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
   uint64_t last = 0;
   for (size_t i = 0; i < p->n_chunks; i++) {

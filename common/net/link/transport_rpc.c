@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gRPC as the transport of lanes, and its connections, one for each lane. Knows nothing of links.
+ * gRPC as the transport of lanes, with one connection for each lane. Does not know links.
  */
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 static clv_code rpc_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   return clv_rpc_stream_send(stream, pieces, n, err);
 }
-static bool rpc_enclose(void *stream, const clv_iov *pieces, size_t n) {
+static bool rpc_coalesce(void *stream, const clv_iov *pieces, size_t n) {
   return clv_rpc_stream_coalesce(stream, pieces, n);
 }
 static bool rpc_flush(void *stream) { return clv_rpc_stream_flush(stream); }
@@ -23,14 +23,14 @@ static bool rpc_defer(void *stream, clv_rpc_job *job) { return clv_rpc_stream_de
 static void rpc_ref(void *stream) { clv_rpc_stream_ref(stream); }
 static void rpc_unref(void *stream) { clv_rpc_stream_unref(stream); }
 
-const clv_transport clv_transport_rpc = {rpc_send,   rpc_enclose, rpc_flush, rpc_close,
-                                         rpc_cancel, rpc_defer,   rpc_ref,   rpc_unref};
+const clv_transport clv_transport_rpc = {rpc_send,   rpc_coalesce, rpc_flush, rpc_close,
+                                         rpc_cancel, rpc_defer,    rpc_ref,   rpc_unref};
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
 typedef struct connections {
   clv_rpc_runtime *runtime;
-  const clv_link_dial *dial; /* while it is dialled */
+  const clv_link_dial *dial; /* valid while the link is dialled */
   clv_rpc_stream_events events;
   clv_rpc_channel *channels[MAX_LANES];
 } connections;

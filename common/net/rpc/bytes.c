@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pieces of received messages, and text that came from or goes to a peer.
+ * Pieces of received messages, and texts from or to a peer.
  */
 #include <grpc/slice_buffer.h>
 #include <string.h>
@@ -31,7 +31,7 @@ bool clv_iov_copy(const clv_iov *iov, size_t n, size_t offset, void *dst, size_t
 
 clv_code rpc_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
                     const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap, clv_err *err) {
-  /* A peer could make a small message large by compressing it, so nobody here does. */
+  /* Refuse compression, because a peer could make a small message expand to a large one. */
   if (buffer->type != GRPC_BB_RAW || buffer->data.raw.compression != GRPC_COMPRESS_NONE)
     return clv_fail(err, CLV_UNIMPLEMENTED, "compressed messages are not accepted");
   const grpc_slice_buffer *slices = &buffer->data.raw.slice_buffer;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The client side: dialling with a readable reason of failure, unary calls, opening streams.
+ * Client side: dialling with a readable reason of failure, unary calls, opening streams.
  *
- * gRPC tells watchers of a channel only that it failed, and calls why. So after a failure one probe
- * call is made, which fails at once inside this process, for the text alone. A failed gRPC channel
- * is destroyed, since gRPC would go on dialling behind our back.
+ * gRPC reports to watchers of a channel only that it failed; the reason is in the status of calls.
+ * So after a failure the channel makes one probe call, which fails at once in this process, to get
+ * the text. A failed gRPC channel is destroyed, because gRPC would keep dialling in the
+ * background.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -12,10 +13,7 @@
 
 #include "common/net/rpc/stream_int.h"
 
-enum {
-  POLL_MS = 100,
-  GRACE_MS = 1000
-}; /* of calls that are at work when this process should end */
+enum { POLL_MS = 100, GRACE_MS = 1000 }; /* for calls in progress when the process is interrupted */
 
 struct clv_rpc_channel {
   clv_rpc_runtime *runtime;
@@ -23,12 +21,12 @@ struct clv_rpc_channel {
   clv_rpc_limits limits;
   grpc_channel_credentials *credentials;
   rpc_identity *identity;
-  pthread_mutex_t lock; /* guards the two below */
+  pthread_mutex_t lock; /* guards the fields below */
   grpc_channel *dialled;
   bool connecting;
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 
 static clv_code check_target(const char *target, clv_err *err) {
   const char *colon = target ? strrchr(target, ':') : NULL;
@@ -59,7 +57,7 @@ clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_opt
                              clv_rpc_channel **ret_channel, clv_err *err) {
   CLV_TRY(check_target(options->target, err));
   if (!options->expected_uri || options->expected_uri[0] == '\0')
-    return clv_fail(err, CLV_INVALID, "no identity is expected of '%s'", options->target);
+    return clv_fail(err, CLV_INVALID, "no identity is given that '%s' must prove", options->target);
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*channel), &channel, err));
   channel->runtime = runtime;
@@ -86,7 +84,7 @@ void clv_rpc_channel_freep(clv_rpc_channel **channel) {
   *channel = NULL;
 }
 
-/* The gRPC channel, made if there is none; call with the lock held. */
+/* Returns the gRPC channel, and creates it if needed. The caller holds the lock. */
 static grpc_channel *dialled(clv_rpc_channel *channel) {
   if (channel->dialled) return channel->dialled;
   rpc_args args = {.n = 0};
@@ -97,7 +95,7 @@ static grpc_channel *dialled(clv_rpc_channel *channel) {
   return channel->dialled;
 }
 
-/* Forget a gRPC channel that failed, so that it stops dialling; call with the lock held. */
+/* Destroys a failed gRPC channel, so that it stops dialling. The caller holds the lock. */
 static bool drop_failed(clv_rpc_channel *channel) {
   if (!channel->dialled || channel->connecting ||
       grpc_channel_check_connectivity_state(channel->dialled, 0) != GRPC_CHANNEL_TRANSIENT_FAILURE)
@@ -116,8 +114,8 @@ typedef struct unary {
   grpc_slice details;
 } unary;
 
-/* What a call of an interrupted process is given from its begin, which may be later: a worker that
- * answers can still be told that the session ends. */
+/* Waits for the end of a call. After an interrupt a call gets GRACE_MS from the interrupt, and at
+ * least from its own begin, so that a worker which answers still receives the end of a session. */
 static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   uint64_t began = clv_now_ns();
   bool cancelled = false;
@@ -131,7 +129,7 @@ static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   }
 }
 
-/* Run the batch on `call` to its end on this thread. */
+/* Runs the batch of `call` to its end on this thread. */
 static clv_code run_unary(grpc_call *call, grpc_completion_queue *queue, const grpc_op *ops,
                           size_t n, clv_err *err) {
   grpc_call_error refused = grpc_call_start_batch(call, ops, n, call, NULL);
@@ -155,7 +153,8 @@ static clv_code collect(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *err
   return CLV_OK;
 }
 
-static clv_code outcome(clv_rpc_channel *channel, const unary *u, clv_bytes *reply, clv_err *err) {
+static clv_code read_outcome(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
+                             clv_err *err) {
   if (u->status == GRPC_STATUS_OK) return collect(u->reply, reply, err);
   if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_result(channel->identity, err));
   char text[RPC_TEXT];
@@ -226,7 +225,7 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
   pthread_mutex_unlock(&channel->lock);
   grpc_op ops[6];
   clv_code code = run_unary(call, queue, ops, unary_ops(&u, message, ops), err);
-  if (code == CLV_OK) code = outcome(channel, &u, reply, err);
+  if (code == CLV_OK) code = read_outcome(channel, &u, reply, err);
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
   end_queue(queue);
@@ -238,7 +237,7 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
 
 #define NOT_OUR_CA "the server's certificate is not from our CA, or not valid at this time"
 
-/* Words in gRPC's and OpenSSL's texts, and what they mean to us; the first match counts. */
+/* Words in gRPC's and OpenSSL's texts, and their meanings; the first match counts. */
 static const struct {
   const char *word;
   clv_code code;
@@ -256,12 +255,15 @@ static const struct {
     {.word = "DNS resolution failed",
      .code = CLV_NOT_FOUND,
      .meaning = "the name cannot be resolved"},
-    {.word = "Connection refused", .code = CLV_UNAVAILABLE, .meaning = "nobody listens there"},
+    {.word = "Connection refused",
+     .code = CLV_UNAVAILABLE,
+     .meaning = "no process listens on this address"},
     {.word = "", .code = CLV_UNAVAILABLE, .meaning = "cannot connect"},
 };
 
-/* What the text of a failed dial means. In TLS 1.3 a server judges our certificate when our side of
- * the handshake is over, and gRPC's then just closes: that is how a refusal looks from here. */
+/* Reports the reason of a failed dial from gRPC's text. In TLS 1.3 a server checks our certificate
+ * after our side of the handshake is over, and gRPC's server then just closes. So a close after a
+ * passed identity check means that the server refused our certificate. */
 static clv_code explain(clv_rpc_channel *channel, const char *text, clv_err *err) {
   if (rpc_identity_passed(channel->identity))
     return clv_fail(err, CLV_UNAUTHENTICATED,
@@ -273,8 +275,8 @@ static clv_code explain(clv_rpc_channel *channel, const char *text, clv_err *err
   return clv_fail(err, REASONS[i].code, "%s: %s (%s)", channel->target, REASONS[i].meaning, text);
 }
 
-/* The reason of a failed dial from the status of a call that failed with it. CLV_OK when the call
- * reached the server after all. */
+/* Gets the reason of a failed dial from a call on the failed channel. CLV_OK: the call reached the
+ * server. */
 static clv_code diagnose(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
   CLV_TRY(rpc_identity_result(channel->identity, err));
   unary u;
@@ -294,7 +296,7 @@ static clv_code diagnose(clv_rpc_channel *channel, grpc_channel *failed, clv_err
   return code;
 }
 
-/* Wait until the state is another one than `state` or the deadline has passed. */
+/* Waits until the state differs from `state`, or until the deadline. True: it differs. */
 static bool wait_change(grpc_channel *dialled_channel, grpc_connectivity_state state,
                         gpr_timespec deadline) {
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
@@ -319,8 +321,9 @@ static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, gpr_tim
   }
 }
 
-/* One that failed waits before it tries again; another does not. */
-static grpc_channel *dial_anew(clv_rpc_channel *channel) {
+/* Replaces the gRPC channel. A failed one would wait before its next attempt, a new one dials at
+ * once. */
+static grpc_channel *replace_dialled(clv_rpc_channel *channel) {
   pthread_mutex_lock(&channel->lock);
   grpc_channel_destroy(channel->dialled);
   channel->dialled = NULL;
@@ -329,14 +332,15 @@ static grpc_channel *dial_anew(clv_rpc_channel *channel) {
   return dial;
 }
 
-/* A server that dies right behind the handshake looks like one that refuses us. Asked once more,
- * it is gone. */
+/* Connects, and tries once more if the server closed right after the handshake. A server that exits
+ * at that moment looks like one that refused our certificate; the second attempt tells the two
+ * apart. */
 static clv_code connect_to(clv_rpc_channel *channel, grpc_channel *dial, unsigned deadline_ms,
                            clv_err *err) {
   gpr_timespec deadline = rpc_deadline(deadline_ms);
   clv_code code = wait_ready(channel, dial, deadline, deadline_ms, err);
   if (code != CLV_UNAUTHENTICATED || !rpc_identity_passed(channel->identity)) return code;
-  return wait_ready(channel, dial_anew(channel), deadline, deadline_ms, err);
+  return wait_ready(channel, replace_dialled(channel), deadline, deadline_ms, err);
 }
 
 clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms, clv_err *err) {
@@ -377,7 +381,8 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
     return code;
   }
   stream->peer_timeout_ms = channel->limits.peer_timeout_ms;
-  *ret_stream = clv_rpc_stream_ref(stream); /* the caller's; the first is the library's */
+  /* for the caller; the first reference is the library's */
+  *ret_stream = clv_rpc_stream_ref(stream);
   rpc_stream_start_client(stream, events);
   return CLV_OK;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who the peer is. Both sides demand a certificate chain that ends in the configured CA; on top of
- * that the server takes the caller's one URI from the `peer_uri` properties, and the client
- * compares the server's one URI in a verifier that gRPC runs after the TLS handshake and before
- * HTTP/2, so that no byte of a request reaches a wrong server.
+ * Credentials and the identity of the peer. Both sides require a certificate chain that ends in the
+ * configured CA. The server then takes the client's only URI from the `peer_uri` properties. The
+ * client compares the server's only URI in a verifier that gRPC runs after the TLS handshake and
+ * before HTTP/2, so that a wrong server receives no byte of a request.
  *
- * gRPC's "peer identity" is never used: it mixes all subject alternative names, so that a DNS name
- * spelled like a URI would pass for one.
+ * gRPC's "peer identity" is never used, because it mixes all subject alternative names: a DNS name
+ * spelled like a URI would count as one.
  */
 #include <grpc/support/alloc.h>
 #include <grpc/support/string_util.h>
@@ -53,8 +53,8 @@ static grpc_ssl_server_certificate_config *config_of(const rpc_pem *pem) {
 static const grpc_ssl_client_certificate_request_type DEMAND =
     GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
 
-/* gRPC says whether it can use certificates only when a server binds with them: so one binds, to a
- * name in the abstract namespace, and is never started. */
+/* gRPC reports whether it can use certificates only when a server binds with them. So a server
+ * binds to a name in the abstract namespace, and is never started. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   static atomic_uint count;
   rpc_pem copy;
@@ -110,7 +110,7 @@ clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, 
   return CLV_OK;
 }
 
-/* gRPC asks before every handshake. */
+/* Callback of gRPC before every handshake. */
 static grpc_ssl_certificate_config_reload_status fetch(
     void *user_data, grpc_ssl_server_certificate_config **config) {
   rpc_server_certs *certs = user_data;
@@ -161,15 +161,15 @@ struct rpc_identity {
   atomic_uint refs;
   grpc_tls_certificate_verifier_external verifier;
   char *expected;
-  pthread_mutex_t lock; /* guards the two below */
-  bool passed;          /* a server proved to be the expected one since the last reset */
+  pthread_mutex_t lock; /* guards the fields below */
+  bool passed;          /* a server has proved the expected identity since the last reset */
   char complaint[CLV_ERR_TEXT];
 };
 
 void rpc_identity_unref(rpc_identity *identity) {
   if (!identity || atomic_fetch_sub(&identity->refs, 1) != 1) return;
-  /* A reconnection may have been verified on a thread of gRPC's, which orders that before this in
-   * ways that only it sees; the lock says so to everybody. */
+  /* gRPC may have verified a reconnection on one of its threads, with an order that the thread
+   * sanitizer cannot see. Taking the lock makes the order visible. */
   pthread_mutex_lock(&identity->lock);
   pthread_mutex_unlock(&identity->lock);
   pthread_mutex_destroy(&identity->lock);
@@ -200,8 +200,9 @@ bool rpc_identity_passed(rpc_identity *identity) {
   return passed;
 }
 
-static bool judge(const rpc_identity *identity,
-                  const grpc_tls_custom_verification_check_request *request, clv_err *err) {
+static bool is_expected_server(const rpc_identity *identity,
+                               const grpc_tls_custom_verification_check_request *request,
+                               clv_err *err) {
   size_t n = request->peer_info.san_names.uri_names_size;
   char **uris = request->peer_info.san_names.uri_names;
   if (n == 1 && strcmp(uris[0], identity->expected) == 0) return true;
@@ -221,18 +222,18 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
   rpc_identity *identity = user_data;
   clv_err err = {0};
   rpc_tsan_acquire(identity);
-  bool good = judge(identity, request, &err);
+  bool good = is_expected_server(identity, request, &err);
   pthread_mutex_lock(&identity->lock);
   identity->passed = good;
   memcpy(identity->complaint, err.text, sizeof(identity->complaint));
   pthread_mutex_unlock(&identity->lock);
   *status = good ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
   if (!good) *details = gpr_strdup(err.text);
-  return 1; /* decided at once */
+  return 1; /* decided synchronously */
 }
 
 static void verify_cancel(void *user_data, grpc_tls_custom_verification_check_request *request) {
-  (void)user_data; /* nothing is ever left undecided */
+  (void)user_data; /* verify always decides synchronously */
   (void)request;
 }
 
@@ -270,7 +271,7 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
   grpc_tls_identity_pairs_add_pair(pairs, pem->key, pem->cert);
   grpc_tls_certificate_provider *provider =
       grpc_tls_certificate_provider_static_data_create(pem->ca, pairs);
-  atomic_fetch_add(&identity->refs, 1); /* the verifier's, dropped in verify_destruct */
+  atomic_fetch_add(&identity->refs, 1); /* for the verifier; dropped in verify_destruct */
   rpc_tsan_release(identity);
   grpc_tls_certificate_verifier *verifier =
       grpc_tls_certificate_verifier_external_create(&identity->verifier);
@@ -279,7 +280,7 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
   grpc_tls_credentials_options_watch_root_certs(options);
   grpc_tls_credentials_options_watch_identity_key_cert_pairs(options);
   grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
-  /* The name that was dialled is no identity here; the URI is. */
+  /* The identity is the URI, not the dialled host name. */
   grpc_tls_credentials_options_set_check_call_host(options, 0);
   grpc_tls_certificate_provider_release(provider);
   grpc_tls_certificate_verifier_release(verifier);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ended a stream that nobody ended on purpose. gRPC says it in the words of the system or of
- * its own parts; to people it is one of these.
+ * Texts for lost connections. gRPC reports them in words of the system or of its own parts;
+ * rpc_translate_end_text replaces those by a text for users.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 
 typedef enum end_kind { END_SILENT, END_RESET, END_DAMAGED, END_CLOSED, END_KINDS } end_kind;
 
-/* How gRPC's text begins; the first row that fits counts. It has no reason for a stream whose
- * connection it gave up because of what it read there. */
+/* Beginnings of gRPC's texts; the first row that matches counts. gRPC reports "Stream removed" when
+ * it closed the connection because it read invalid bytes. */
 static const struct {
   const char *begin;
   end_kind kind;
@@ -36,16 +36,16 @@ static end_kind kind_of(const char *text) {
 bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]) {
   static const char *const said[END_KINDS] = {
       [END_RESET] =
-          "the connection was reset: the process there has ended, or something between "
-          "cut it",
+          "the connection was reset: the process of the peer has ended, or a device "
+          "between cut the connection",
       [END_DAMAGED] =
-          "what came was damaged on its way: a bad TLS record, or nothing that belongs "
-          "there",
-      [END_CLOSED] = "the process at the other end closed the connection, or has ended",
+          "received data was damaged in transit: a bad TLS record, or bytes that are "
+          "not TLS",
+      [END_CLOSED] = "the process of the peer closed the connection, or has ended",
   };
   end_kind kind = kind_of(text);
   if (kind == END_SILENT)
-    snprintf(text, RPC_TEXT, "it was silent for %g s (limits.peer_timeout)",
+    snprintf(text, RPC_TEXT, "the peer was silent for %g s (limits.peer_timeout)",
              (double)peer_timeout_ms / 1e3);
   else if (kind != END_KINDS)
     snprintf(text, RPC_TEXT, "%s", said[kind]);

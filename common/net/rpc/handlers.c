@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads that run unary handlers and deferred sends, so that a slow one never holds up a queue
+ * Thread pool: runs unary handlers and deferred sends, so that a slow one never blocks a queue
  * thread.
  */
 #include "common/net/rpc/rpc_int.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a server remembers of each identity: how many calls it has, and how fast it wastes them.
+ * Records of the identities at a server: how many calls each has, and how fast it wastes calls.
+ * server_call.c calls rpc_peers_begin_call and rpc_peers_end_call for each call.
  *
  * A client that opens and resets calls in a loop costs a server far more than itself
- * (CVE-2023-44487) and gRPC 1.51 has no guard. A call is wasted when its peer cancels it or when it
- * comes on top of max_calls. One that wastes more than max_cancels_per_second is refused for cut_ms
- * and its connection is shut, so that what is still queued inside gRPC and the kernel is dropped
- * with it.
+ * (CVE-2023-44487), and gRPC 1.51 has no protection. A call is wasted when its peer cancels it or
+ * when it exceeds max_calls. An identity that wastes more than max_cancels_per_second is refused
+ * for cut_ms. Its connection is closed, which drops what gRPC and the kernel have still queued.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -22,11 +22,11 @@ enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 8192 };
 
 struct rpc_peer_entry {
   rpc_peer_entry *next;
-  unsigned active;   /* calls */
-  unsigned handling; /* requests that handler threads have, or will take next */
-  unsigned waiting;  /* behind these, in the order in which they came */
+  unsigned active;   /* calls in progress */
+  unsigned handling; /* requests that handler threads run or take next */
+  unsigned waiting;  /* requests that wait for these, in order of arrival */
   clv_rpc_job *first, *last;
-  unsigned wasted; /* calls since window_ns */
+  unsigned wasted; /* calls wasted since window_ns */
   uint64_t window_ns;
   uint64_t cut_until_ns;
   char uri[];
@@ -55,8 +55,9 @@ static rpc_peer_entry **bucket_of(rpc_peers *peers, const char *uri) {
   return &peers->bucket[clv_crc32c(0, uri, strlen(uri)) % CLV_COUNT(peers->bucket)];
 }
 
-/* Entries without calls and without a record worth keeping go when their bucket is walked. */
-static bool forgettable(const rpc_peer_entry *entry, uint64_t now) {
+/* True if an entry has no calls and no wasted or cut-off calls that still count. find_entry frees
+ * such entries. */
+static bool is_idle_entry(const rpc_peer_entry *entry, uint64_t now) {
   return entry->active == 0 && entry->cut_until_ns < now && entry->window_ns + 1000000000u < now;
 }
 
@@ -66,7 +67,7 @@ static rpc_peer_entry *find(rpc_peers *peers, const char *uri, uint64_t now) {
     rpc_peer_entry *entry = *link;
     if (strcmp(entry->uri, uri) == 0) {
       found = entry;
-    } else if (forgettable(entry, now)) {
+    } else if (is_idle_entry(entry, now)) {
       *link = entry->next;
       peers->n_entries--;
       free(entry);
@@ -79,7 +80,10 @@ static rpc_peer_entry *find(rpc_peers *peers, const char *uri, uint64_t now) {
 
 static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry, clv_err *err) {
   if (peers->n_entries >= MAX_ENTRIES)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %d identities at once", MAX_ENTRIES);
+    return clv_fail(
+        err, CLV_EXHAUSTED,
+        "the server has records of %d identities, the most it can hold: try again later",
+        MAX_ENTRIES);
   rpc_peer_entry *entry = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*entry) + strlen(uri) + 1, &entry, err));
   strcpy(entry->uri, uri);
@@ -91,8 +95,8 @@ static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entr
   return CLV_OK;
 }
 
-/* One more wasted call in the current second. */
-static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
+/* Counts one more wasted call in the current second, and returns how to refuse it. */
+static rpc_refusal count_wasted_call(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
   if (now - entry->window_ns >= 1000000000u) {
     entry->window_ns = now;
     entry->wasted = 0;
@@ -101,7 +105,7 @@ static rpc_refusal waste(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) 
   if (entry->wasted <= peers->max_cancels_per_second) return RPC_REPLY;
   if (entry->cut_until_ns < now) peers->cut_peers++;
   entry->cut_until_ns = now + 1000000ull * peers->cut_ms;
-  /* Again and again if need be: the identity may have several connections. */
+  /* Disconnect repeatedly, because the identity may have several connections. */
   return entry->wasted % peers->max_cancels_per_second == 1 ? RPC_DISCONNECT : RPC_DROP;
 }
 
@@ -112,13 +116,14 @@ static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry *
   if (!entry) CLV_TRY(add(peers, uri, &entry, err));
   bool cut = entry->cut_until_ns > now;
   if (cut || entry->active >= peers->max_calls) {
-    *ret_refusal = waste(peers, entry, now);
+    *ret_refusal = count_wasted_call(peers, entry, now);
     return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
                           peers->cut_ms)
-               : clv_fail(err, CLV_EXHAUSTED,
-                          "more than %u call%s at once; limits.concurrent_calls of its worker.yaml "
-                          "allows more, and a session has about six",
-                          peers->max_calls, CLV_S(peers->max_calls));
+               : clv_fail(
+                     err, CLV_EXHAUSTED,
+                     "more than %u call%s at once: raise limits.concurrent_calls in worker.yaml "
+                     "(a session makes about six)",
+                     peers->max_calls, CLV_S(peers->max_calls));
   }
   entry->active++;
   *ret_entry = entry;
@@ -137,15 +142,15 @@ clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry 
 bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
   entry->active--;
-  bool shut = cancelled_by_peer && waste(peers, entry, clv_now_ns()) == RPC_DISCONNECT;
+  bool shut = cancelled_by_peer && count_wasted_call(peers, entry, clv_now_ns()) == RPC_DISCONNECT;
   pthread_mutex_unlock(&peers->lock);
   return shut;
 }
 
 /* ---- handler threads ------------------------------------------------------------------------- */
 
-/* One identity has half of the handler threads at most, so that another need not wait for all that
- * it has asked. */
+/* Decides when a request is handled. One identity uses at most half of the handler threads, so that
+ * others need not wait for all of its requests. */
 rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
   rpc_admission admission = RPC_NOW;
   pthread_mutex_lock(&peers->lock);
@@ -177,10 +182,10 @@ clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry) {
   return job;
 }
 
-/* ---- cutting a connection -------------------------------------------------------------------- */
+/* ---- closing a connection -------------------------------------------------------------------- */
 
-/* The far end of `fd` in gRPC's spelling; false if it is no connected IP socket. */
-static bool far_end(int fd, char *text, size_t len) {
+/* Writes the peer address of `fd` as gRPC spells it. False: `fd` is no connected IP socket. */
+static bool read_peer_address(int fd, char *text, size_t len) {
   struct sockaddr_storage storage = {0};
   socklen_t size = sizeof(storage);
   char host[INET6_ADDRSTRLEN];
@@ -203,8 +208,8 @@ static bool far_end(int fd, char *text, size_t len) {
   return true;
 }
 
-/* Close for both directions and throw away what has arrived: gRPC would first read and serve all of
- * it, and a receive buffer holds tens of thousands of resets. */
+/* Shuts down both directions and discards received bytes. gRPC would first read and serve them, and
+ * a receive buffer holds tens of thousands of resets. */
 static void cut(int fd) {
   static const size_t MOST = 64u << 20;
   shutdown(fd, SHUT_RDWR);
@@ -217,14 +222,14 @@ static void cut(int fd) {
 
 static void cut_if(int fd, void *address) {
   char text[80];
-  if (far_end(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut(fd);
+  if (read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut(fd);
 }
 
-/* gRPC neither tells nor closes single connections of a server, so sockets are looked for among our
- * descriptors. */
+/* Calls visit for each descriptor of the process. gRPC offers no way to list or close a single
+ * connection of a server, so sockets are found among the descriptors. */
 static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   DIR *dir = opendir("/proc/self/fd");
-  if (!dir) { /* hidden from us: ask for every descriptor there may be */
+  if (!dir) { /* /proc is not readable: try every descriptor number */
     for (int fd = 0; fd < MAX_SCANNED_FDS; fd++) visit(fd, user);
     return;
   }
@@ -233,7 +238,7 @@ static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   closedir(dir);
 }
 
-/* Should gRPC close and reuse the descriptor meanwhile, its far end is another one and it is left
+/* If gRPC closes and reuses the descriptor meanwhile, its peer address differs and it is left
  * alone. */
 void rpc_cut_connection(const char *address) { for_each_fd(cut_if, (void *)(uintptr_t)address); }
 
@@ -241,7 +246,8 @@ typedef struct port_count {
   unsigned port, n;
 } port_count;
 
-/* A listener has no far end, and what we dialled has another port at this one. */
+/* Counts connected sockets with the local port. A listener has no peer, and a dialled connection
+ * has another local port. */
 static void count_one(int fd, void *user) {
   port_count *count = user;
   char text[80];
@@ -251,7 +257,8 @@ static void count_one(int fd, void *user) {
   unsigned port = near.ss_family == AF_INET    ? ((struct sockaddr_in *)&near)->sin_port
                   : near.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&near)->sin6_port
                                                : 0;
-  count->n += port && ntohs((uint16_t)port) == count->port && far_end(fd, text, sizeof(text));
+  count->n +=
+      port && ntohs((uint16_t)port) == count->port && read_peer_address(fd, text, sizeof(text));
 }
 
 unsigned rpc_count_connections(unsigned port) {

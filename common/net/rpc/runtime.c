@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The process-wide part: gRPC itself, one completion queue and the threads that empty it.
+ * Runtime: gRPC, one completion queue and the threads that empty it. A process makes one runtime at
+ * start and frees it at exit.
  *
- * One thread leads: while things are quiet it alone waits at the queue. With two waiting, gRPC
- * hands the poll over to the other one at every event, and each of these wake-ups costs more than
- * the event (an empty echo took 1.6 times as long). The others help: they come when the leader has
- * been at work for nine tenths of the last millisecond (a large transfer, a burst of resets), or
- * when one of its callbacks is stuck, and leave when there is nothing to do.
+ * The leader alone waits at the queue while load is low. With two waiting threads, gRPC would hand
+ * the poll over to the other thread at every event, and such a wake-up costs more than the event
+ * (an empty echo took 1.6 times as long). Helpers join when the leader has worked for 90 % of the
+ * last millisecond (a large transfer, a burst of resets) or when one of its callbacks blocks. They
+ * return to waiting when the queue is empty.
  *
- * New calls come through a queue and a thread of their own, so that a flood of them is seen, and
- * its author cut off, however busy the leader is with reading it.
+ * New calls use a queue and a thread of their own, so that a flood of calls is detected, and its
+ * sender cut off, even while the leader is busy reading it.
  *
- * Spinning. A thread that sleeps in the kernel takes 30 to 50 us to come back. So after an event
- * the leader goes on asking with a zero deadline for `spin_us`, unless somebody computes or helps.
+ * Spinning. A thread that sleeps in the kernel takes 30 to 50 us to wake up. So after an event the
+ * leader polls without sleeping for `spin_us`, unless a thread computes or a helper works.
  */
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
@@ -42,7 +43,7 @@ void rpc_tsan_release(void *it) { (void)it; }
 void rpc_tsan_acquire(void *it) { (void)it; }
 #endif
 
-/* The codes are promised to be gRPC's, so that a remote failure keeps its meaning. */
+/* The codes equal gRPC's, so that a remote failure keeps its meaning. */
 _Static_assert((int)CLV_OK == GRPC_STATUS_OK, "code");
 _Static_assert((int)CLV_CANCELLED == GRPC_STATUS_CANCELLED, "code");
 _Static_assert((int)CLV_UNKNOWN == GRPC_STATUS_UNKNOWN, "code");
@@ -77,7 +78,8 @@ gpr_timespec rpc_deadline(unsigned ms) {
 
 gpr_timespec rpc_forever(void) { return gpr_inf_future(GPR_CLOCK_MONOTONIC); }
 
-/* gRPC's own lines are for people who debug it; a failed assertion of its is the last word. */
+/* Forwards gRPC's log lines at debug level. A failed assertion of gRPC is an error, because the
+ * process aborts after it. */
 static void forward_log(gpr_log_func_args *args) {
   bool last_word = strstr(args->message, "assertion failed") != NULL;
   clv_log(last_word ? CLV_LOG_ERROR : CLV_LOG_DEBUG, "grpc %s:%d: %s", args->file, args->line,
@@ -98,66 +100,66 @@ static void run_event(const grpc_event *event) {
 /* ---- helpers --------------------------------------------------------------------------------- */
 
 enum {
-  LOAD_WINDOW_NS = 1000000, /* how often the leader looks at its own load */
-  LOAD_PERCENT = 90,        /* of the window, above which it calls for help */
-  HELP_IDLE_MS = 2,         /* a helper without an event for so long leaves */
-  STUCK_CHECK_MS = 100,     /* how often a parked helper looks whether the leader is stuck ... */
-  STUCK_NS = 50000000,      /* ... which it is after so long in one callback */
+  LOAD_WINDOW_NS = 1000000, /* how often the leader measures its load */
+  LOAD_PERCENT = 90,        /* load in the window above which the leader wakes a helper */
+  HELP_IDLE_MS = 2,         /* a helper without an event for this time returns to waiting */
+  STUCK_CHECK_MS = 100,     /* how often a waiting helper checks whether the leader is stuck */
+  STUCK_NS = 50000000,      /* the leader is stuck after this time in one callback */
   SENDERS = 1,
   MAX_DEFERRED = 1 << 16,
 };
 
-static bool leader_stuck(clv_rpc_runtime *runtime) {
+static bool is_leader_stuck(clv_rpc_runtime *runtime) {
   uint64_t since = atomic_load_explicit(&runtime->handling_since_ns, memory_order_relaxed);
   return since != 0 && clv_now_ns() - since > STUCK_NS;
 }
 
-/* Wait to be needed. False at the end of the runtime. */
-static bool park(clv_rpc_runtime *runtime) {
+/* Waits until a helper is needed. False: the runtime ends. */
+static bool wait_as_helper(clv_rpc_runtime *runtime) {
   pthread_mutex_lock(&runtime->lock);
-  while (!runtime->stop && runtime->wanted == 0 && !leader_stuck(runtime)) {
+  while (!runtime->stop && runtime->n_helpers_called == 0 && !is_leader_stuck(runtime)) {
     uint64_t until = clv_now_ns() + 1000000ull * STUCK_CHECK_MS;
     struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     pthread_cond_timedwait(&runtime->wake, &runtime->lock, &at);
   }
   bool go = !runtime->stop;
-  if (runtime->wanted > 0) runtime->wanted--;
+  if (runtime->n_helpers_called > 0) runtime->n_helpers_called--;
   pthread_mutex_unlock(&runtime->lock);
   return go;
 }
 
 static void *helper_thread(void *arg) {
   clv_rpc_runtime *runtime = arg;
-  while (park(runtime)) {
+  while (wait_as_helper(runtime)) {
     atomic_fetch_add(&runtime->helping, 1);
     grpc_event event;
     do {
       event = grpc_completion_queue_next(runtime->queue, rpc_deadline(HELP_IDLE_MS), NULL);
       if (event.type == GRPC_OP_COMPLETE) run_event(&event);
     } while (event.type == GRPC_OP_COMPLETE ||
-             (event.type == GRPC_QUEUE_TIMEOUT && leader_stuck(runtime)));
+             (event.type == GRPC_QUEUE_TIMEOUT && is_leader_stuck(runtime)));
     atomic_fetch_sub(&runtime->helping, 1);
     if (event.type == GRPC_QUEUE_SHUTDOWN) break;
   }
   return NULL;
 }
 
-static void call_for_help(clv_rpc_runtime *runtime) {
+static void wake_helper(clv_rpc_runtime *runtime) {
   pthread_mutex_lock(&runtime->lock);
-  if (atomic_load(&runtime->helping) + runtime->wanted + 1 < runtime->n_threads) {
-    runtime->wanted++;
+  if (atomic_load(&runtime->helping) + runtime->n_helpers_called + 1 < runtime->n_threads) {
+    runtime->n_helpers_called++;
     pthread_cond_signal(&runtime->wake);
   }
   pthread_mutex_unlock(&runtime->lock);
 }
 
-/* ---- the leader ------------------------------------------------------------------------------ */
+/* ---- leader ---------------------------------------------------------------------------------- */
 
 typedef struct leader {
   clv_rpc_runtime *runtime;
-  uint64_t window_ns; /* start of the window */
-  uint64_t cpu_ns;    /* processor time of this thread at its start */
-  uint64_t idle_ns;   /* of it spent on polls that found nothing */
+  uint64_t window_ns; /* start of the load window */
+  uint64_t cpu_ns;    /* CPU time of this thread at the start of the window */
+  uint64_t idle_ns;   /* CPU time in the window spent on polls without an event */
 } leader;
 
 static uint64_t thread_cpu_ns(void) {
@@ -172,7 +174,7 @@ static void sample_load(leader *me, uint64_t now) {
   uint64_t cpu = thread_cpu_ns();
   uint64_t spent = cpu - me->cpu_ns;
   uint64_t work = spent > me->idle_ns ? spent - me->idle_ns : 0;
-  if (work > window / 100 * LOAD_PERCENT) call_for_help(me->runtime);
+  if (work > window / 100 * LOAD_PERCENT) wake_helper(me->runtime);
   me->window_ns = now;
   me->cpu_ns = cpu;
   me->idle_ns = 0;
@@ -187,18 +189,18 @@ static void lead_event(leader *me, const grpc_event *event) {
   atomic_store_explicit(&runtime->handling_since_ns, 0, memory_order_relaxed);
 }
 
-static bool may_spin(clv_rpc_runtime *runtime) {
+static bool can_spin(clv_rpc_runtime *runtime) {
   return atomic_load_explicit(&runtime->busy, memory_order_relaxed) == 0 &&
          atomic_load_explicit(&runtime->helping, memory_order_relaxed) == 0;
 }
 
-/* Poll until nothing has come for spin_us. False at shutdown. */
+/* Polls until no event has come for spin_us. False: the queue is shut down. */
 static bool spin(leader *me) {
   clv_rpc_runtime *runtime = me->runtime;
   uint64_t spin_ns = 1000ull * atomic_load_explicit(&runtime->spin_us, memory_order_relaxed);
   if (spin_ns == 0) return true;
   uint64_t before = clv_now_ns(), until = before + spin_ns;
-  while (before < until && may_spin(runtime)) {
+  while (before < until && can_spin(runtime)) {
     grpc_event event =
         grpc_completion_queue_next(runtime->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
     if (event.type == GRPC_QUEUE_SHUTDOWN) return false;
@@ -208,7 +210,7 @@ static bool spin(leader *me) {
       after = clv_now_ns();
       until = after + spin_ns;
     } else {
-      sched_yield(); /* whom we wait for may need this very core */
+      sched_yield(); /* the thread that will post the event may need this core */
       after = clv_now_ns();
       me->idle_ns += after - before;
     }
@@ -237,7 +239,7 @@ static void *admission_thread(void *arg) {
   }
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 
 static void make_queues(clv_rpc_runtime *runtime) {
   runtime->queue = grpc_completion_queue_create_for_next(NULL);
@@ -252,10 +254,10 @@ static void make_queues(clv_rpc_runtime *runtime) {
 
 static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err) {
   CLV_TRY(rpc_pool_init(&runtime->senders, SENDERS, MAX_DEFERRED, err));
-  runtime->sending = true;
+  runtime->has_senders = true;
   if (pthread_create(&runtime->admitter, NULL, admission_thread, runtime) != 0)
     return clv_fail(err, CLV_EXHAUSTED, "the admission thread could not be started");
-  runtime->admitting = true;
+  runtime->has_admitter = true;
   for (unsigned i = 0; i < n; i++) {
     void *(*run)(void *) = i == 0 ? leader_thread : helper_thread;
     if (pthread_create(&runtime->threads[i], NULL, run, runtime) != 0)
@@ -295,8 +297,8 @@ clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_run
   return CLV_OK;
 }
 
-/* gRPC aborts when an operation is started on a queue that is shut down, so the streams must have
- * ended first: they are cancelled, and the queue threads are still there to see that through. */
+/* Waits until all streams have ended. gRPC aborts if an operation is started on a queue that is
+ * shut down. The streams were cancelled, and the queue threads still run and finish them. */
 static void wait_for_streams(clv_rpc_runtime *runtime) {
   for (;;) {
     pthread_mutex_lock(&runtime->lock);
@@ -311,10 +313,10 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   if (!runtime) return;
   rpc_cancel_owned(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
   if (runtime->n_threads > 0) wait_for_streams(runtime);
-  if (runtime->sending) rpc_pool_done(&runtime->senders);
+  if (runtime->has_senders) rpc_pool_done(&runtime->senders);
   grpc_completion_queue_shutdown(runtime->admissions);
   grpc_completion_queue_shutdown(runtime->queue);
-  if (runtime->admitting) pthread_join(runtime->admitter, NULL);
+  if (runtime->has_admitter) pthread_join(runtime->admitter, NULL);
   for (unsigned i = 0; i < runtime->n_threads; i++) {
     if (i == 1) { /* the leader has emptied the queue */
       pthread_mutex_lock(&runtime->lock);
@@ -324,7 +326,7 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
     }
     pthread_join(runtime->threads[i], NULL);
   }
-  if (runtime->admitting) grpc_completion_queue_destroy(runtime->admissions);
+  if (runtime->has_admitter) grpc_completion_queue_destroy(runtime->admissions);
   if (runtime->n_threads > 0) grpc_completion_queue_destroy(runtime->queue);
   grpc_shutdown();
   pthread_cond_destroy(&runtime->wake);
@@ -371,13 +373,14 @@ void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
   pthread_mutex_unlock(&runtime->lock);
 }
 
-/* The next stream of `owner` (of anybody for NULL) that has not been told yet, with a reference. */
+/* Returns the next stream of `owner` (NULL: of any) that is not yet notified, with a reference. */
 static clv_rpc_stream *next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
   pthread_mutex_lock(&runtime->lock);
   clv_rpc_stream *stream = runtime->streams;
-  while (stream && (stream->notified || (owner && stream->owner != owner))) stream = stream->next;
+  while (stream && (stream->is_notified || (owner && stream->owner != owner)))
+    stream = stream->next;
   if (stream) {
-    stream->notified = true;
+    stream->is_notified = true;
     clv_rpc_stream_ref(stream);
   }
   pthread_mutex_unlock(&runtime->lock);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server: accepting, draining, counting. What happens to one call is in server_call.c.
+ * Server: start, accept, drain, counters. server_call.c handles each call.
  *
- * A few accept slots are always waiting for new calls; a slot asks for the next call before it
- * looks at the one it got, so that a burst of calls never piles up inside gRPC for want of a slot.
+ * ACCEPT_SLOTS slots always wait for new calls. A slot requests the next call before it handles the
+ * one it received, so that a burst of calls does not pile up inside gRPC for want of a slot.
  */
 #include <errno.h>
 #include <limits.h>
@@ -51,7 +51,7 @@ static void free_slot(accept_slot *slot) {
 static bool wait_for_call(accept_slot *slot) {
   clv_rpc_runtime *runtime = slot->server->runtime;
   grpc_server *grpc = slot->server->grpc;
-  rpc_tsan_release(&slot->tag); /* from here on another thread may have the slot */
+  rpc_tsan_release(&slot->tag); /* another thread may receive the slot from here on */
   return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata,
                                   runtime->queue, runtime->admissions, &slot->tag) == GRPC_CALL_OK;
 }
@@ -69,7 +69,7 @@ static void accepted(rpc_tag *tag, bool ok) {
   grpc_metadata_array_destroy(&slot->metadata);
   grpc_call_details_init(&slot->details);
   grpc_metadata_array_init(&slot->metadata);
-  rpc_server_add_object(server); /* the call's, before the slot's may go */
+  rpc_server_add_object(server); /* counts the call before the slot may be freed */
   if (!wait_for_call(slot)) free_slot(slot);
   rpc_server_admit(server, call, method);
   grpc_slice_unref(method);
@@ -85,12 +85,13 @@ static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
   rpc_server_add_object(server);
   if (wait_for_call(slot)) return CLV_OK;
   free_slot(slot);
-  return clv_fail(err, CLV_INTERNAL, "gRPC does not take requests for calls");
+  return clv_fail(err, CLV_INTERNAL, "gRPC cannot wait for calls");
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* gRPC does not say why it could not bind: ask the system the same question. */
+/* Returns why an address cannot be bound. gRPC does not report the reason, so this function tries
+ * the bind itself. */
 static const char *bind_trouble(const char *listen_address) {
   char host[256];
   const char *colon = strrchr(listen_address, ':');
@@ -155,13 +156,13 @@ static clv_code check_options(const clv_rpc_server_options *options, clv_err *er
   return CLV_OK;
 }
 
-/* Everything that needs no network; what fails leaves nothing behind. */
+/* Prepares everything that needs no network. A failure leaves nothing to free. */
 static clv_code prepare(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err) {
   const clv_rpc_server_options *options = &server->options;
   CLV_TRY(rpc_limits_check(&server->options.limits, err));
   CLV_TRY(rpc_server_certs_init(&server->certs, pem, err));
   if (!options->handler_threads) server->options.handler_threads = 4;
-  /* What waits is bounded for each identity, see peers.c. */
+  /* peers.c bounds the requests that wait, for each identity. */
   clv_code code = rpc_pool_init(&server->pool, options->handler_threads, UINT_MAX, err);
   if (code != CLV_OK) {
     rpc_server_certs_done(&server->certs);
@@ -184,7 +185,7 @@ clv_code clv_rpc_server_new(clv_rpc_runtime *runtime, const clv_rpc_server_optio
   CLV_TRY(clv_alloc(1, sizeof(*server), &server, err));
   server->runtime = runtime;
   server->options = *options;
-  server->options.pem = (clv_rpc_pem){0}; /* the caller's, only borrowed */
+  server->options.pem = (clv_rpc_pem){0}; /* the caller keeps the PEM text */
   server->shutdown_tag.run = rpc_server_shut;
   clv_code code = prepare(server, &options->pem, err);
   if (code != CLV_OK) {
@@ -223,42 +224,43 @@ unsigned clv_rpc_server_connections(const clv_rpc_server *server) {
   return rpc_count_connections(server->port);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 void rpc_server_shut(rpc_tag *tag, bool ok) {
   (void)ok;
   clv_rpc_server *server = RPC_OWNER(tag, clv_rpc_server, shutdown_tag);
   pthread_mutex_lock(&server->lock);
-  server->shut = true;
+  server->is_shut = true;
   pthread_cond_broadcast(&server->changed);
   pthread_mutex_unlock(&server->lock);
 }
 
-/* Wait until gRPC and our own calls are through, at most `ms` (forever for UINT_MAX). */
+/* Waits until gRPC has shut down and all slots and calls have ended, at most `ms` (UINT_MAX:
+ * forever). */
 static bool wait_gone(clv_rpc_server *server, unsigned ms) {
   uint64_t until = clv_now_ns() + 1000000ull * ms;
   struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   int rc = 0;
   pthread_mutex_lock(&server->lock);
-  while (!(server->shut && server->live == 0) && rc == 0)
+  while (!(server->is_shut && server->live == 0) && rc == 0)
     rc = ms == UINT_MAX ? pthread_cond_wait(&server->changed, &server->lock)
                         : pthread_cond_timedwait(&server->changed, &server->lock, &at);
-  bool gone = server->shut && server->live == 0;
+  bool gone = server->is_shut && server->live == 0;
   pthread_mutex_unlock(&server->lock);
   return gone;
 }
 
 clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_err *err) {
   pthread_mutex_lock(&server->lock);
-  bool first = !server->draining;
-  server->draining = true;
+  bool first = !server->is_draining;
+  server->is_draining = true;
   pthread_mutex_unlock(&server->lock);
   if (first) {
     rpc_tsan_release(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->grpc, server->runtime->queue, &server->shutdown_tag);
   }
   if (wait_gone(server, deadline_ms)) return CLV_OK;
-  /* First with a reason that reaches the clients, then without ceremony. */
+  /* First cancel with a reason that reaches the clients, then cancel the rest. */
   rpc_cancel_owned(server->runtime, server, CLV_UNAVAILABLE, "the server is shutting down");
   bool polite = wait_gone(server, 500);
   if (!polite) {
@@ -271,7 +273,7 @@ clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_
 
 void clv_rpc_server_free(clv_rpc_server *server) {
   if (!server) return;
-  clv_err ignored; /* that calls had to be cancelled is what the caller asked for */
+  clv_err ignored; /* cancelled calls are what the caller asked for */
   if (clv_rpc_server_drain(server, 0, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "server freed: %s", ignored.text);
   grpc_server_destroy(server->grpc);

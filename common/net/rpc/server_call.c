@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One call at the server: who is it, may it, is there room; then a stream, a unary handler on the
- * handler threads, or a refusal.
+ * One call at the server: checks identity, limits and permission, then starts a stream, passes a
+ * unary request to the handler threads or refuses the call.
  *
- * `holds` counts the batches in flight plus whoever works on the call; the last one frees it. A
- * stream takes the gRPC call over and reports its end.
+ * `holds` counts the batches in flight and the functions that use the call; the last drop frees it.
+ * A stream takes over the gRPC call and reports its end.
  */
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
@@ -14,15 +14,15 @@
 
 typedef struct incoming {
   clv_rpc_server *server;
-  grpc_call *call; /* NULL once a stream has it */
+  grpc_call *call; /* NULL after a stream has taken it over */
   rpc_peer_entry *entry;
   clv_rpc_peer peer;
   char *uri;
-  char *address; /* gRPC's */
+  char *address; /* allocated by gRPC */
   char method[RPC_TEXT];
   uint64_t connection;
   int cancelled;
-  bool gone; /* cancelled, for the handler; atomic */
+  bool is_gone; /* cancelled, for the handler; atomic */
   atomic_uint holds;
   rpc_tag close_tag, recv_tag, done_tag;
   const clv_rpc_unary *row;
@@ -30,7 +30,7 @@ typedef struct incoming {
   clv_rpc_job job;
 } incoming;
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
 static void finish(incoming *in, bool cancelled) {
   clv_rpc_server *server = in->server;
@@ -53,18 +53,18 @@ static void drop(incoming *in) {
 static void close_event(rpc_tag *tag, bool ok) {
   (void)ok;
   incoming *in = RPC_OWNER(tag, incoming, close_tag);
-  if (in->cancelled) __atomic_store_n(&in->gone, true, __ATOMIC_RELAXED);
+  if (in->cancelled) __atomic_store_n(&in->is_gone, true, __ATOMIC_RELAXED);
   drop(in);
 }
 
 static void done_event(rpc_tag *tag, bool ok) {
-  (void)ok; /* a peer that does not want the answer any more */
+  (void)ok; /* false: the peer no longer wants the answer */
   drop(RPC_OWNER(tag, incoming, done_tag));
 }
 
 static void stream_ended(void *arg, bool cancelled) { finish(arg, cancelled); }
 
-/* Start a batch under a hold of its own. */
+/* Starts a batch with a hold of its own. */
 static void start_held(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag) {
   atomic_fetch_add_explicit(&in->holds, 1, memory_order_relaxed);
   if (!rpc_start(in->call, ops, n, tag)) drop(in);
@@ -78,7 +78,7 @@ static void watch_close(incoming *in) {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Send the status, and the reply if there is one (its memory is taken over). */
+/* Sends the status, and the reply if there is one. Takes over the memory of the reply. */
 static void answer(incoming *in, clv_code code, const char *text, clv_bytes *reply) {
   char clean[RPC_TEXT];
   rpc_text(clean, text, strlen(text));
@@ -99,7 +99,7 @@ static void answer(incoming *in, clv_code code, const char *text, clv_bytes *rep
     ops[n++].data.send_message.send_message = message;
   }
   start_held(in, ops, n, &in->done_tag);
-  if (message) grpc_byte_buffer_destroy(message); /* the batch has taken its slices */
+  if (message) grpc_byte_buffer_destroy(message); /* the batch holds references to its slices */
   grpc_slice_unref(details);
 }
 
@@ -136,7 +136,8 @@ static void handle_and_answer(incoming *in) {
   answer(in, code, code == CLV_OK ? "" : err.text, code == CLV_OK ? &reply : NULL);
 }
 
-/* The identity's next request goes behind those of others, unless the server is being freed. */
+/* Runs a handler. The identity's next request is queued behind those of others; it runs here only
+ * if the server is being freed. */
 static void run_handler(clv_rpc_job *job) {
   while (job) {
     incoming *in = RPC_OWNER(job, incoming, job);
@@ -159,23 +160,24 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
   if (admission == RPC_LATER) return CLV_OK;
   if (admission == RPC_NOW && rpc_pool_put(&server->pool, &in->job)) return CLV_OK;
   atomic_fetch_add(&server->refused_by_limit, 1);
-  return clv_fail(err, CLV_EXHAUSTED, "too many requests are waiting");
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "too many requests of this identity are waiting: try again later");
 }
 
-static void took_message(void *arg, size_t bytes) {
+static void report_message(void *arg, size_t bytes) {
   const incoming *in = arg;
   if (in->server->options.took_message) in->server->options.took_message(in->connection, bytes);
 }
 
 static void request_event(rpc_tag *tag, bool ok) {
   incoming *in = RPC_OWNER(tag, incoming, recv_tag);
-  if (in->request) took_message(in, grpc_byte_buffer_length(in->request));
+  if (in->request) report_message(in, grpc_byte_buffer_length(in->request));
   clv_err err = {0};
   clv_code code = CLV_OK;
   if (!ok || !in->request)
     code = clv_fail(&err, CLV_INVALID, "the request is missing");
   else
-    code = queue_handler(in, &err); /* a queued job takes this event's hold */
+    code = queue_handler(in, &err); /* a queued job takes over the hold of this event */
   if (code == CLV_OK) return;
   answer(in, code, err.text, NULL);
   drop(in);
@@ -203,7 +205,7 @@ static void start_stream(incoming *in) {
   }
   in->call = NULL;
   clv_rpc_stream_events events = {0};
-  rpc_stream_start_server(stream, took_message, stream_ended, in);
+  rpc_stream_start_server(stream, report_message, stream_ended, in);
   clv_code code = options->on_stream(options->user, in->method, &in->peer, stream, &events, &err);
   if (code == CLV_OK)
     rpc_stream_accept(stream, &events);
@@ -213,14 +215,14 @@ static void start_stream(incoming *in) {
 
 /* ---- admission ------------------------------------------------------------------------------- */
 
-static clv_code may_enter(incoming *in, rpc_refusal *ret_refusal, clv_err *err) {
+static clv_code check_call(incoming *in, rpc_refusal *ret_refusal, clv_err *err) {
   clv_rpc_server *server = in->server;
   clv_code code = rpc_peer_uri(in->call, &in->uri, err);
   if (code != CLV_OK) {
     atomic_fetch_add(&server->unauthenticated, 1);
     return code;
   }
-  in->peer = (clv_rpc_peer){in->uri, in->address, &in->gone};
+  in->peer = (clv_rpc_peer){in->uri, in->address, &in->is_gone};
   code = rpc_peers_begin_call(&server->peers, in->uri, &in->entry, ret_refusal, err);
   if (code != CLV_OK) {
     atomic_fetch_add(&server->refused_by_limit, 1);
@@ -228,7 +230,8 @@ static clv_code may_enter(incoming *in, rpc_refusal *ret_refusal, clv_err *err) 
   }
   code = server->options.authorize
              ? server->options.authorize(server->options.user, &in->peer, in->method, err)
-             : clv_fail(err, CLV_DENIED, "nobody is allowed here");
+             : clv_fail(err, CLV_DENIED,
+                        "the server has no list of allowed peers, so every call is denied");
   if (code != CLV_OK) atomic_fetch_add(&server->denied, 1);
   return code;
 }
@@ -270,14 +273,14 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
   incoming *in = NULL;
   clv_err err = {0};
   if (new_incoming(server, call, method, &in, &err) != CLV_OK) {
-    grpc_call_unref(call); /* which cancels it */
+    grpc_call_unref(call); /* cancels the call */
     rpc_server_drop_object(server);
     return;
   }
   atomic_fetch_add(&server->active_calls, 1);
   const clv_rpc_server_options *options = &server->options;
   rpc_refusal refusal = RPC_REPLY;
-  if (may_enter(in, &refusal, &err) != CLV_OK) {
+  if (check_call(in, &refusal, &err) != CLV_OK) {
     refuse(in, refusal, &err);
   } else if ((in->row = find_unary(options, in->method)) != NULL) {
     start_unary(in);

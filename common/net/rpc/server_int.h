@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a server, shared by server.c and server_call.c.
+ * Internals of a server, shared by server.c and server_call.c.
  */
 #ifndef CLEAVE_RPC_SERVER_INT_H
 #define CLEAVE_RPC_SERVER_INT_H
@@ -18,19 +18,19 @@ struct clv_rpc_server {
   rpc_tag shutdown_tag;
   atomic_uint_fast64_t calls, denied, unauthenticated, refused_by_limit;
   atomic_uint active_calls;
-  pthread_mutex_t lock; /* guards the rest */
+  pthread_mutex_t lock; /* guards the fields below */
   pthread_cond_t changed;
   unsigned live; /* accept slots and calls */
-  bool draining, shut;
+  bool is_draining, is_shut;
 };
 
 void rpc_server_shut(rpc_tag *tag, bool ok);
 
-/* One more, one fewer object that a drain waits for. */
+/* Count an accept slot or a call that a drain waits for, and its end. */
 void rpc_server_add_object(clv_rpc_server *server);
 void rpc_server_drop_object(clv_rpc_server *server);
 
-/* Take over a new call (already counted by rpc_server_add_object). */
+/* Handles a new call, which rpc_server_add_object has already counted. Takes it over. */
 void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method);
 
 #endif

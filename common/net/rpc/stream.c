@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of a stream. Three tags: send (stream_send.c), recv (one RECV_MESSAGE at a time, asked
- * for again when on_message has returned) and end (status on a client, close on a server).
+ * Start, receive and end of a stream. A stream has three tags: send (stream_send.c), recv (one
+ * RECV_MESSAGE at a time, started again when on_message has returned) and end (the status on a
+ * client, the close on a server).
  */
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
@@ -46,15 +47,15 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   grpc_metadata_array_destroy(&stream->trailing_metadata);
   grpc_slice_unref(stream->details);
   gpr_free((void *)(uintptr_t)stream->error_string);
-  free(stream->enclosed);
+  free(stream->coalesced);
   pthread_mutex_destroy(&stream->lock);
   free(stream);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------- */
 
-/* How the stream ended, for on_closed. */
-static clv_code end_of(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
+/* Returns how the stream ended, for on_closed. */
+static clv_code read_end(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
   if (!stream->server) {
     rpc_text(text, GRPC_SLICE_START_PTR(stream->details), GRPC_SLICE_LENGTH(stream->details));
     bool lost = stream->status == GRPC_STATUS_UNAVAILABLE || stream->status == GRPC_STATUS_UNKNOWN;
@@ -72,12 +73,13 @@ static clv_code end_of(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
   return ours ? stream->cancel_code : CLV_CANCELLED;
 }
 
-/* Nobody uses the call any more: drop it, say so, and let the library's reference go. */
+/* Ends a stream without holds: releases the call, calls on_closed and drops the library's
+ * reference. */
 static void finish(clv_rpc_stream *stream) {
   rpc_stream_drop_queue(stream);
   grpc_call_unref(stream->call);
   char text[RPC_TEXT];
-  clv_code code = end_of(stream, text);
+  clv_code code = read_end(stream, text);
   if (stream->events.on_closed) stream->events.on_closed(stream->events.user, stream, code, text);
   rpc_runtime_remove(stream->runtime, stream);
   if (stream->ended) stream->ended(stream->arg, stream->cancelled && stream->cancel_code == CLV_OK);
@@ -86,7 +88,7 @@ static void finish(clv_rpc_stream *stream) {
 
 bool rpc_stream_hold(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool alive = !stream->over;
+  bool alive = !stream->is_call_dropped;
   if (alive) stream->holds++;
   pthread_mutex_unlock(&stream->lock);
   return alive;
@@ -95,7 +97,7 @@ bool rpc_stream_hold(clv_rpc_stream *stream) {
 void rpc_stream_drop(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   bool last = --stream->holds == 0 && stream->ending;
-  if (last) stream->over = true;
+  if (last) stream->is_call_dropped = true;
   pthread_mutex_unlock(&stream->lock);
   if (last) finish(stream);
 }
@@ -131,7 +133,8 @@ static void deliver(clv_rpc_stream *stream, grpc_byte_buffer *buffer) {
     clv_rpc_stream_cancel(stream, code, err.text);
 }
 
-/* A client learns of the server's half close with its status; only a server has to act. */
+/* Handles the end of received messages. A client receives the server's half close with the status,
+ * so only a server acts here. */
 static void half_closed(clv_rpc_stream *stream) {
   if (!stream->server) return;
   if (stream->events.on_half_closed)
@@ -155,12 +158,12 @@ static void recv_done(rpc_tag *tag, bool ok) {
   rpc_stream_drop(stream);
 }
 
-/* ---- the start ------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;
   stream->sending = SEND_IDLE;
-  stream->holds = 2; /* the end batch and this function */
+  stream->holds = 2; /* for the end batch and this function */
   grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
@@ -183,19 +186,20 @@ void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, siz
   stream->ended = ended;
   stream->arg = arg;
   stream->sending = SEND_HELD;
-  stream->holds = 2; /* the end batch, and the caller until _accept or _refuse */
+  /* for the end batch, and for the caller until rpc_stream_accept or rpc_stream_refuse */
+  stream->holds = 2;
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
   op.data.recv_close_on_server.cancelled = &stream->cancelled;
   if (!rpc_start(stream->call, &op, 1, &stream->end_tag)) end_done(&stream->end_tag, false);
 }
 
-/* Start a send batch that the queue did not choose, under a hold of its own. */
+/* Starts a send batch outside the queue. The caller has taken a hold for it. */
 static void start_send(clv_rpc_stream *stream, const grpc_op *ops, size_t n) {
   if (!rpc_start(stream->call, ops, n, &stream->send_tag))
     rpc_stream_send_done(&stream->send_tag, false);
 }
 
-/* The same for a server stream whose sends were held until now. */
+/* Starts a send batch on a server stream in SEND_HELD, with a hold of its own. */
 static void start_held(clv_rpc_stream *stream, const grpc_op *ops, size_t n, rpc_send_state state) {
   pthread_mutex_lock(&stream->lock);
   stream->sending = state;
@@ -234,13 +238,13 @@ void clv_rpc_stream_close(clv_rpc_stream *stream) {
   if (!stream) return;
   (void)clv_rpc_stream_flush(stream);
   pthread_mutex_lock(&stream->lock);
-  stream->close_wanted = true;
+  stream->needs_close = true;
   pthread_mutex_unlock(&stream->lock);
   rpc_stream_kick(stream);
 }
 
-/* A server that has nothing in flight ends with a status: unlike a cancel, gRPC writes it out even
- * if it is the last thing before the connection closes. */
+/* Ends the call of a cancelled stream. A server without a batch in flight sends a status, because
+ * gRPC writes a status out even if the connection closes right after it, unlike a cancel. */
 static void end_call(clv_rpc_stream *stream, bool with_status) {
   if (!with_status) {
     grpc_call_cancel_with_status(stream->call, rpc_status(stream->cancel_code), stream->cancel_text,
@@ -257,7 +261,7 @@ static void end_call(clv_rpc_stream *stream, bool with_status) {
 void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text) {
   if (code == CLV_OK) code = CLV_CANCELLED;
   pthread_mutex_lock(&stream->lock);
-  bool first = !stream->over && !stream->ending && stream->cancel_code == CLV_OK;
+  bool first = !stream->is_call_dropped && !stream->ending && stream->cancel_code == CLV_OK;
   bool with_status = stream->server && stream->sending == SEND_IDLE;
   if (first) {
     stream->cancel_code = code;

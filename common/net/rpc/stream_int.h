@@ -1,50 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a stream, shared by stream.c (its life) and stream_send.c (its queue).
+ * Internals of a stream, shared by stream.c (start, receive, end) and stream_send.c (send queue).
  *
- * `holds` counts the batches in flight and the functions that are using `call` right now. The
- * stream ends when its final batch (status or close) has come and no hold is left: then, and only
- * then, the call is dropped and on_closed runs. Callbacks run under a hold, so none can run beside
- * or after on_closed.
+ * `holds` counts the batches in flight and the functions that use `call` now. The stream ends when
+ * its final batch (status or close) has completed and the last hold is dropped. Only then the call
+ * is released and on_closed runs. Callbacks run under a hold, so none runs concurrently with or
+ * after on_closed.
  */
 #ifndef CLEAVE_RPC_STREAM_INT_H
 #define CLEAVE_RPC_STREAM_INT_H
 
 #include "common/net/rpc/rpc_int.h"
 
-/* One queued message; recycled, so that a steady stream takes no memory of ours. */
+/* One queued message. Reused, so that a steady stream allocates none. */
 typedef struct rpc_send_node {
   struct rpc_send_node *next;
   grpc_byte_buffer *buffer;
   size_t bytes;
 } rpc_send_node;
 
-/* Send nodes a stream keeps, and how many it makes when it has none: a burst larger than any before
- * it costs memory once, not once per message. */
+/* KEPT_NODES: send nodes that a stream keeps. NODE_BATCH: nodes allocated when none is left, so
+ * that a larger burst allocates once, not for each message. */
 enum { KEPT_NODES = 128, NODE_BATCH = 48, RPC_COALESCED_BYTES = 16 * 1024 };
 
-/* What the sending side does at the moment; at most one send batch is out. */
+/* State of the sending side. At most one send batch is in flight. */
 typedef enum rpc_send_state {
-  SEND_HELD,    /* a server stream not yet accepted */
-  SEND_IDLE,    /* nothing out */
-  SEND_BUSY,    /* a message or the initial metadata is out */
-  SEND_CLOSING, /* the half close or the status is out, or done */
+  SEND_HELD,    /* server stream before rpc_stream_accept */
+  SEND_IDLE,    /* no batch in flight */
+  SEND_BUSY,    /* a message or the initial metadata is in flight */
+  SEND_CLOSING, /* the half close or the status is in flight, or done */
 } rpc_send_state;
 
 struct clv_rpc_stream {
   atomic_uint refs;
   clv_rpc_runtime *runtime;
   const void *owner;
-  clv_rpc_stream *next, **prev_link; /* runtime's list, under its lock */
-  bool notified;                     /* rpc_cancel_owned was here; under the runtime's lock */
+  clv_rpc_stream *next, **prev_link; /* list of the runtime, guarded by its lock */
+  bool is_notified; /* rpc_cancel_owned has visited the stream; guarded by the runtime's lock */
 
   bool server;
   size_t max_message;
   unsigned peer_timeout_ms; /* client */
   clv_rpc_stream_events events;
-  void (*took)(void *arg, size_t bytes); /* a message has come; a server's alone */
+  void (*took)(void *arg, size_t bytes); /* server: called for each received message */
   void (*ended)(void *arg, bool cancelled);
-  void *arg; /* of both */
+  void *arg; /* passed to took and ended */
 
   rpc_tag send_tag, recv_tag, end_tag;
   grpc_byte_buffer *received;
@@ -54,37 +54,37 @@ struct clv_rpc_stream {
   const char *error_string;                                /* client */
   int cancelled;                                           /* server */
 
-  pthread_mutex_t lock; /* everything below */
+  pthread_mutex_t lock; /* guards everything below */
   grpc_call *call;
   unsigned holds;
-  bool ending; /* the final batch has come */
-  bool over;   /* holds ran out after that; the call is gone */
+  bool ending;          /* the final batch has completed */
+  bool is_call_dropped; /* the last hold was dropped after that; the call is released */
   rpc_send_state sending;
-  bool close_wanted;
-  clv_code cancel_code; /* of clv_rpc_stream_cancel, CLV_OK if not called */
+  bool needs_close;
+  clv_code cancel_code; /* of clv_rpc_stream_cancel; CLV_OK: not called */
   char cancel_text[RPC_TEXT];
   rpc_send_node *head, *tail, *in_flight, *spare;
   unsigned n_spare;
   size_t queued_bytes;
-  char *enclosed; /* [RPC_COALESCED_BYTES], made with the first: goes behind the next message */
-  size_t enclosed_bytes;
-  unsigned n_enclosed;
+  char *coalesced; /* [RPC_COALESCED_BYTES], allocated on first use; appended to the next message */
+  size_t coalesced_bytes;
+  unsigned n_coalesced;
 };
 
 /* runtime.c */
 void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
 void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
 
-/* Take a hold if the call still exists; every success is paired with a drop, which may end the
- * stream. */
+/* Takes a hold. False: the call is released. Pair each success with rpc_stream_drop, which may end
+ * the stream. */
 bool rpc_stream_hold(clv_rpc_stream *stream);
 void rpc_stream_drop(clv_rpc_stream *stream);
 
-/* Start what the sending side should do next, if it is idle. */
+/* Starts the next send batch, if none is in flight. */
 void rpc_stream_kick(clv_rpc_stream *stream);
 void rpc_stream_send_done(rpc_tag *tag, bool ok);
 
-/* Forget queued messages (not the one in flight), releasing their pieces. */
+/* Drops queued messages, except the one in flight, and releases their pieces. */
 void rpc_stream_drop_queue(clv_rpc_stream *stream);
 void rpc_stream_free_nodes(clv_rpc_stream *stream);
 

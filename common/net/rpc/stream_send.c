@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sending side of a stream: a queue of messages, one of them out at a time. Whoever moves
- * `sending` from SEND_IDLE to SEND_BUSY (under the lock) starts the batch (without it); its event
- * takes the next message. Batches are started without the lock because gRPC may release slices, and
- * so call pieces' `release`, inside the start.
+ * Send queue of a stream: messages, one of them in flight at a time. The thread that changes
+ * `sending` from SEND_IDLE to SEND_BUSY, under the lock, starts the batch after it has released the
+ * lock. The event of the batch starts the next message. Batches start without the lock because gRPC
+ * may release slices inside the start, which calls the `release` of pieces.
  */
 #include <grpc/slice_buffer.h>
 #include <stdlib.h>
@@ -27,13 +27,13 @@ static grpc_slice slice_of(const clv_rpc_piece *piece) {
                                        piece->owner);
 }
 
-/* Release pieces that never became slices. */
+/* Releases pieces that did not become slices. */
 static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
 
-static rpc_send_node *take_spare(clv_rpc_stream *stream) {
+static rpc_send_node *pop_spare(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   rpc_send_node *node = stream->spare;
   if (node) {
@@ -53,7 +53,7 @@ static clv_code new_node(rpc_send_node **ret_node, clv_err *err) {
 }
 
 static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_err *err) {
-  rpc_send_node *node = take_spare(stream);
+  rpc_send_node *node = pop_spare(stream);
   for (int i = 0; !node && i < NODE_BATCH; i++) {
     rpc_send_node *spare;
     CLV_TRY(new_node(&spare, err));
@@ -63,15 +63,15 @@ static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_
     stream->n_spare++;
     pthread_mutex_unlock(&stream->lock);
   }
-  if (!node) node = take_spare(stream);
-  if (!node) CLV_TRY(new_node(&node, err)); /* another thread took them all */
+  if (!node) node = pop_spare(stream);
+  if (!node) CLV_TRY(new_node(&node, err)); /* other threads took the new nodes */
   node->next = NULL;
   *ret_node = node;
   return CLV_OK;
 }
 
-/* Releases what the node's message still holds. */
-static void give_node(clv_rpc_stream *stream, rpc_send_node *node) {
+/* Returns a node to the free list and releases the slices of its message. */
+static void return_node(clv_rpc_stream *stream, rpc_send_node *node) {
   grpc_slice_buffer_reset_and_unref(slices_of(node));
   pthread_mutex_lock(&stream->lock);
   bool keep = stream->n_spare < KEPT_NODES;
@@ -100,27 +100,28 @@ void rpc_stream_drop_queue(clv_rpc_stream *stream) {
   while (list) {
     rpc_send_node *node = list;
     list = node->next;
-    give_node(stream, node);
+    return_node(stream, node);
   }
 }
 
-/* Why nothing can be sent any more; called with the lock held. */
+/* Fails with the reason why the stream refuses to send. The caller holds the lock. */
 static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
   if (stream->cancel_code != CLV_OK)
     return clv_fail(err, stream->cancel_code, "the stream was cancelled: %s", stream->cancel_text);
-  if (stream->ending || stream->over) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
-  if (stream->close_wanted || stream->sending == SEND_CLOSING)
+  if (stream->ending || stream->is_call_dropped)
+    return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
+  if (stream->needs_close || stream->sending == SEND_CLOSING)
     return clv_fail(err, CLV_PRECONDITION, "the stream was closed for sending");
   return CLV_OK;
 }
 
-/* Under the lock: copied once more, into a slice of the library's. */
-static void add_enclosed(clv_rpc_stream *stream, rpc_send_node *node) {
-  size_t bytes = stream->enclosed_bytes;
+/* Appends the coalesced bytes to a message, as a copied slice. The caller holds the lock. */
+static void add_coalesced(clv_rpc_stream *stream, rpc_send_node *node) {
+  size_t bytes = stream->coalesced_bytes;
   if (!bytes) return;
-  grpc_slice_buffer_add(slices_of(node), grpc_slice_from_copied_buffer(stream->enclosed, bytes));
+  grpc_slice_buffer_add(slices_of(node), grpc_slice_from_copied_buffer(stream->coalesced, bytes));
   node->bytes += bytes;
-  stream->enclosed_bytes = stream->n_enclosed = 0;
+  stream->coalesced_bytes = stream->n_coalesced = 0;
 }
 
 static void queue(clv_rpc_stream *stream, rpc_send_node *node) {
@@ -136,7 +137,7 @@ static clv_code append(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err
   pthread_mutex_lock(&stream->lock);
   clv_code code = refuse_send(stream, err);
   if (code == CLV_OK) {
-    add_enclosed(stream, node);
+    add_coalesced(stream, node);
     queue(stream, node);
   }
   pthread_mutex_unlock(&stream->lock);
@@ -160,19 +161,19 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
   node->bytes = bytes;
   code = append(stream, node, err);
   if (code != CLV_OK) {
-    give_node(stream, node);
+    return_node(stream, node);
     return code;
   }
   rpc_stream_kick(stream);
   return CLV_OK;
 }
 
-/* Under the lock. */
-static bool have_room(clv_rpc_stream *stream, size_t bytes) {
+/* True if `bytes` more can be coalesced. The caller holds the lock. */
+static bool can_coalesce(clv_rpc_stream *stream, size_t bytes) {
   clv_err ignored;
-  if (!stream->enclosed) stream->enclosed = malloc(RPC_COALESCED_BYTES);
-  return stream->enclosed && stream->n_enclosed < CLV_RPC_COALESCED &&
-         bytes <= RPC_COALESCED_BYTES - stream->enclosed_bytes &&
+  if (!stream->coalesced) stream->coalesced = malloc(RPC_COALESCED_BYTES);
+  return stream->coalesced && stream->n_coalesced < CLV_RPC_COALESCED &&
+         bytes <= RPC_COALESCED_BYTES - stream->coalesced_bytes &&
          refuse_send(stream, &ignored) == CLV_OK;
 }
 
@@ -180,30 +181,31 @@ bool clv_rpc_stream_coalesce(clv_rpc_stream *stream, const clv_iov *pieces, size
   size_t bytes = 0;
   for (size_t i = 0; i < n; i++) bytes += pieces[i].len;
   pthread_mutex_lock(&stream->lock);
-  bool fits = have_room(stream, bytes);
-  stream->n_enclosed += fits;
+  bool fits = can_coalesce(stream, bytes);
+  stream->n_coalesced += fits;
   for (size_t i = 0; fits && i < n; i++) {
-    memcpy(stream->enclosed + stream->enclosed_bytes, pieces[i].data, pieces[i].len);
-    stream->enclosed_bytes += pieces[i].len;
+    memcpy(stream->coalesced + stream->coalesced_bytes, pieces[i].data, pieces[i].len);
+    stream->coalesced_bytes += pieces[i].len;
   }
   pthread_mutex_unlock(&stream->lock);
   return fits;
 }
 
-static bool any_enclosed(clv_rpc_stream *stream) {
+static bool has_coalesced(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool any = stream->n_enclosed > 0;
+  bool any = stream->n_coalesced > 0;
   pthread_mutex_unlock(&stream->lock);
   return any;
 }
 
-/* Another thread's message may take them first: then nothing is sent. */
-static bool append_enclosed(clv_rpc_stream *stream, rpc_send_node *node) {
+/* Queues the coalesced bytes as a message of their own. False: a message of another thread has
+ * taken them. */
+static bool append_coalesced(clv_rpc_stream *stream, rpc_send_node *node) {
   clv_err ignored;
   pthread_mutex_lock(&stream->lock);
-  bool any = stream->n_enclosed && refuse_send(stream, &ignored) == CLV_OK;
+  bool any = stream->n_coalesced && refuse_send(stream, &ignored) == CLV_OK;
   if (any) {
-    add_enclosed(stream, node);
+    add_coalesced(stream, node);
     queue(stream, node);
   }
   pthread_mutex_unlock(&stream->lock);
@@ -213,13 +215,13 @@ static bool append_enclosed(clv_rpc_stream *stream, rpc_send_node *node) {
 bool clv_rpc_stream_flush(clv_rpc_stream *stream) {
   rpc_send_node *node;
   clv_err ignored;
-  if (!any_enclosed(stream) || take_node(stream, &node, &ignored) != CLV_OK) return false;
+  if (!has_coalesced(stream) || take_node(stream, &node, &ignored) != CLV_OK) return false;
   node->bytes = 0;
-  bool any = append_enclosed(stream, node);
+  bool any = append_coalesced(stream, node);
   if (any)
     rpc_stream_kick(stream);
   else
-    give_node(stream, node);
+    return_node(stream, node);
   return any;
 }
 
@@ -230,8 +232,9 @@ size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream) {
   return bytes;
 }
 
-/* Decide, with the lock held, what to send next. False: nothing (or not now). */
-static bool choose(clv_rpc_stream *stream, grpc_op *op) {
+/* Chooses the next batch. False: nothing to send, or a batch is in flight. The caller holds the
+ * lock. */
+static bool choose_batch(clv_rpc_stream *stream, grpc_op *op) {
   if (stream->sending != SEND_IDLE || stream->ending || stream->cancel_code != CLV_OK) return false;
   *op = (grpc_op){0};
   if (stream->head) {
@@ -241,7 +244,7 @@ static bool choose(clv_rpc_stream *stream, grpc_op *op) {
     stream->head = stream->head->next;
     if (!stream->head) stream->tail = NULL;
     stream->sending = SEND_BUSY;
-  } else if (stream->close_wanted) {
+  } else if (stream->needs_close) {
     op->op = stream->server ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT;
     stream->sending = SEND_CLOSING;
   } else {
@@ -254,13 +257,13 @@ static bool choose(clv_rpc_stream *stream, grpc_op *op) {
 void rpc_stream_kick(clv_rpc_stream *stream) {
   grpc_op op;
   pthread_mutex_lock(&stream->lock);
-  bool send = choose(stream, &op);
+  bool send = choose_batch(stream, &op);
   pthread_mutex_unlock(&stream->lock);
   if (send && !rpc_start(stream->call, &op, 1, &stream->send_tag))
     rpc_stream_send_done(&stream->send_tag, false);
 }
 
-/* The message in flight has gone, one way or the other: take it off the queue. */
+/* Removes the message in flight after its batch has ended. */
 static rpc_send_node *pop_sent(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   rpc_send_node *node = NULL;
@@ -278,8 +281,8 @@ void rpc_stream_send_done(rpc_tag *tag, bool ok) {
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, send_tag);
   rpc_send_node *node = pop_sent(stream);
   size_t bytes = node ? node->bytes : 0;
-  if (node) give_node(stream, node);
-  if (!ok) rpc_stream_drop_queue(stream); /* the call is over; its end is on the way */
+  if (node) return_node(stream, node);
+  if (!ok) rpc_stream_drop_queue(stream); /* the call is over; its end event follows */
   rpc_stream_kick(stream);
   if (node && ok && stream->events.on_sent)
     stream->events.on_sent(stream->events.user, stream, bytes);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The connections that this process has accepted, from their first byte to the end of their TLS
- * object. gRPC 1.51 neither judges nor bounds them, so it is done around it: accept4 (the accept
- * guard) says which descriptor comes next, OpenSSL says which object was made for it, on the same
- * thread, and calls here when a certificate has been verified and when the object is freed.
+ * Admission of the connections that this process accepts, from their first byte to the end of their
+ * TLS object. gRPC 1.51 neither checks nor limits them, so this file works around gRPC. The accept
+ * guard (accept4) calls clv_tls_accepted_expect_fd with the next descriptor. OpenSSL, on the same
+ * thread, reports the TLS object made for it, and later a verified certificate and the freed
+ * object.
  *
- * The program's admission says who may come in. At the certificate it is asked whether to go on;
- * at the Finished message, when the caller has proved that it holds the key, it counts. So whoever
- * shows somebody else's certificate takes nothing of that one's quota. What it refuses fails the
- * handshake with an alert. gRPC sends no alerts, so it is caught in a BIO of our own and written
- * to the socket here.
+ * The program's admission decides twice: at the certificate, whether to continue; at the Finished
+ * message, when the peer has proved its key, the connection starts to count. So a peer that shows
+ * another identity's certificate uses none of that identity's quota. A refusal fails the handshake
+ * with an alert. gRPC does not send alerts, so this file catches the alert in a BIO of its own and
+ * writes it to the socket.
  *
- * Each connection is verified anew: without tickets no TLS session can be resumed.
+ * Every connection is verified: without tickets no TLS session can be resumed.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -25,7 +26,8 @@
 #include "common/net/tls/tls_int.h"
 
 enum { MAX_HASH = 256, MAX_PLACES = 65535, SPARE_ENTRIES = 64 };
-enum { TABLE = 2 * MAX_PLACES + SPARE_ENTRIES }; /* what is on its way out has an entry too */
+/* connections that are being closed have an entry too */
+enum { TABLE = 2 * MAX_PLACES + SPARE_ENTRIES };
 
 typedef union address {
   struct sockaddr any;
@@ -34,27 +36,27 @@ typedef union address {
 } address;
 
 typedef struct entry {
-  bool used;
-  bool spoke;  /* TLS has come from there */
-  bool judged; /* its certificate was admitted */
-  bool held;   /* the admission counts it */
-  bool shut;   /* by us: on its way out, and counted no more */
-  bool diverted;
-  uint32_t generation; /* of this place in the table */
+  bool is_used;
+  bool has_spoken;  /* a handshake message was received */
+  bool is_admitted; /* its certificate was admitted */
+  bool is_counted;  /* it counts in the admission */
+  bool is_shut;     /* shut by this file: being closed, not counted any more */
+  bool is_redirected;
+  uint32_t generation; /* of this table entry, counts its uses */
   clv_tls_frames frames;
   clv_tls_decision refused;
-  int fd; /* -1: its number has gone to another */
+  int fd; /* -1: the number was reused by another connection */
   uint64_t began_ns;
   size_t holder;
-  char *issuer, *serial; /* of its certificate, once that was admitted */
+  char *issuer, *serial; /* of its certificate; NULL before it was admitted */
   address from;
 } entry;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_tls_admission admission; /* judge NULL: there is none */
-static entry *entries;              /* [TABLE], of which memory is taken where it has been used */
-static size_t n_entries;            /* those that have been used */
-static size_t n_live;               /* neither free nor shut */
+static clv_tls_admission admission; /* decide NULL: no admission */
+static entry *entries;              /* [TABLE]; memory is touched only when used */
+static size_t n_entries;            /* entries used so far */
+static size_t n_live;               /* entries neither free nor shut */
 static uint64_t unread;             /* bytes, of all connections that are not shut */
 static _Atomic uint64_t n_shed, n_floods;
 static int slot = -1;
@@ -62,7 +64,7 @@ static _Thread_local int next_fd = -1;
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* What a host has one of: an IPv4 address, or the first half of an IPv6 one. */
+/* Hash of what identifies a host: an IPv4 address, or the first half of an IPv6 address. */
 static size_t hash_of(const address *from) {
   const struct in6_addr *in6 = &from->v6.sin6_addr;
   if (from->any.sa_family == AF_INET) return clv_crc32c(0, &from->v4.sin_addr, 4) % MAX_HASH;
@@ -71,7 +73,7 @@ static size_t hash_of(const address *from) {
   return clv_crc32c(0, in6, 8) % MAX_HASH;
 }
 
-static const char *text_of(const address *from, char buf[INET6_ADDRSTRLEN]) {
+static const char *address_text(const address *from, char buf[INET6_ADDRSTRLEN]) {
   const struct in6_addr *in6 = &from->v6.sin6_addr;
   if (from->any.sa_family == AF_INET) return inet_ntop(AF_INET, &from->v4.sin_addr, buf, 16);
   if (from->any.sa_family != AF_INET6) return "?";
@@ -79,42 +81,45 @@ static const char *text_of(const address *from, char buf[INET6_ADDRSTRLEN]) {
   return inet_ntop(AF_INET6, in6, buf, INET6_ADDRSTRLEN);
 }
 
-static address far_end(int fd) {
+static address read_peer_address(int fd) {
   address from = {.v6 = {0}};
   socklen_t len = sizeof from;
   (void)getpeername(fd, &from.any, &len);
   return from;
 }
 
-/* gRPC may have closed the descriptor and somebody opened it again: then its far end is another. */
+/* Shuts a connection down. gRPC may have closed the descriptor, and it may be open again for
+ * another peer; then the address differs and the descriptor is left alone. */
 static void shut(entry *e) {
-  if (!e->shut) n_live--;
-  e->shut = true;
+  if (!e->is_shut) n_live--;
+  e->is_shut = true;
   unread -= e->frames.unread;
   e->frames.unread = 0;
   if (e->fd < 0) return;
-  address now = far_end(e->fd);
+  address now = read_peer_address(e->fd);
   if (memcmp(&now, &e->from, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
 }
 
-/* ---- room ------------------------------------------------------------------------------------ */
+/* ---- freeing connections --------------------------------------------------------------------- */
 
-static bool is_handshaking(const entry *e) { return e->used && !e->shut && !e->held; }
+static bool is_handshaking(const entry *e) { return e->is_used && !e->is_shut && !e->is_counted; }
 
-static bool less_worth(const entry *a, const entry *b) {
-  if (a->spoke != b->spoke) return !a->spoke;
+static bool is_better_victim(const entry *a, const entry *b) {
+  if (a->has_spoken != b->has_spoken) return !a->has_spoken;
   return a->began_ns < b->began_ns;
 }
 
-/* Of the address with the most handshakes the one that has been silent for longest. */
-static entry *least_worth(void) {
+/* Returns, of the address with the most handshakes, the handshake that has been silent for
+ * longest. */
+static entry *find_victim(void) {
   uint32_t count[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
     if (is_handshaking(&entries[i])) most = CLV_MAX(most, ++count[hash_of(&entries[i].from)]);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (is_handshaking(e) && count[hash_of(&e->from)] == most && (!found || less_worth(e, found)))
+    if (is_handshaking(e) && count[hash_of(&e->from)] == most &&
+        (!found || is_better_victim(e, found)))
       found = e;
   }
   return found;
@@ -123,29 +128,29 @@ static entry *least_worth(void) {
 static void report_shed(const address *from) {
   char text[INET6_ADDRSTRLEN];
   n_shed++;
-  admission.shed(admission.user, text_of(from, text));
+  admission.shed(admission.user, address_text(from, text));
 }
 
-/* Under the lock. */
-static bool make_room(int fd) {
+/* Makes room for one connection. False: all are in use. The caller holds the lock. */
+static bool free_connection(int fd) {
   for (size_t i = 0; i < n_entries; i++)
-    if (entries[i].used && entries[i].fd == fd) entries[i].fd = -1;
-  if (!admission.judge || n_live < admission.places) return true;
-  entry *e = least_worth();
+    if (entries[i].is_used && entries[i].fd == fd) entries[i].fd = -1;
+  if (!admission.decide || n_live < admission.max_connections) return true;
+  entry *e = find_victim();
   if (e) {
     e->refused = CLV_TLS_FULL;
     report_shed(&e->from);
     shut(e);
     return true;
   }
-  address from = far_end(fd);
+  address from = read_peer_address(fd);
   report_shed(&from);
   return false;
 }
 
 bool clv_tls_accepted_expect_fd(int fd) {
   pthread_mutex_lock(&lock);
-  bool room = make_room(fd);
+  bool room = free_connection(fd);
   pthread_mutex_unlock(&lock);
   next_fd = room ? fd : -1;
   return room;
@@ -157,7 +162,7 @@ unsigned clv_tls_accepted_recheck(void) {
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (!e->used || e->shut || !e->issuer) continue;
+    if (!e->is_used || e->is_shut || !e->issuer) continue;
     if (clv_tls_revocation_decide(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
     e->refused = CLV_TLS_REVOKED;
     shut(e);
@@ -171,34 +176,35 @@ uint64_t clv_tls_accepted_sheds(void) { return n_shed; }
 
 /* ---- the certificate ------------------------------------------------------------------------- */
 
-/* X509_verify_cert's errors that become the alerts we want: handshake_failure for who may not come
- * in, internal_error for want of room, certificate_revoked, unsupported_certificate. */
+/* Returns the X509_verify_cert error that becomes the alert of a decision: handshake_failure (not
+ * allowed), internal_error (no room), certificate_revoked, unsupported_certificate. */
 static int error_of(clv_tls_decision v) {
   if (v == CLV_TLS_NOT_ALLOWED) return X509_V_ERR_APPLICATION_VERIFICATION;
   if (v == CLV_TLS_NO_CLIENT) return X509_V_ERR_INVALID_PURPOSE;
   return v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_UNSPECIFIED;
 }
 
-/* A certificate without an extended key usage is one for all uses to OpenSSL. */
+/* True if the certificate names TLS client. To OpenSSL, a certificate without an extended key usage
+ * allows all uses. */
 static bool is_for_client(const X509 *cert) {
   unsigned usage = 0;
   return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
 }
 
-static void forget_number(entry *e) {
+static void free_serial(entry *e) {
   free(e->issuer);
   free(e->serial);
   e->issuer = e->serial = NULL;
 }
 
-static bool keep_number(entry *e, const char *issuer, const char *serial) {
-  forget_number(e);
+static bool store_serial(entry *e, const char *issuer, const char *serial) {
+  free_serial(e);
   e->issuer = strdup(issuer);
   e->serial = strdup(serial);
   return e->issuer && e->serial;
 }
 
-static clv_tls_decision judge(entry *e, const X509 *cert) {
+static clv_tls_decision decide(entry *e, const X509 *cert) {
   char uri[CLV_TLS_URI_LEN], from[INET6_ADDRSTRLEN];
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
   bool named = clv_tls_x509_uri(cert, uri, sizeof uri, NULL) == CLV_OK;
@@ -209,15 +215,15 @@ static clv_tls_decision judge(entry *e, const X509 *cert) {
                            .issuer = issuer,
                            .serial = serial,
                            .is_client = is_for_client(cert),
-                           .address = text_of(&e->from, from)};
-  clv_tls_decision v = admission.judge(admission.user, &caller, &e->holder);
-  return v == CLV_TLS_ADMIT && !keep_number(e, issuer, serial) ? CLV_TLS_FULL : v;
+                           .address = address_text(&e->from, from)};
+  clv_tls_decision v = admission.decide(admission.user, &caller, &e->holder);
+  return v == CLV_TLS_ADMIT && !store_serial(e, issuer, serial) ? CLV_TLS_FULL : v;
 }
 
-/* From here on what OpenSSL says goes to a BIO of our own, for send_alert. */
-static void divert(SSL *ssl, entry *e) {
+/* Redirects OpenSSL's output to a memory BIO, from which send_alert takes it. */
+static void redirect_output(SSL *ssl, entry *e) {
   BIO *own = BIO_new(BIO_s_mem());
-  e->diverted = own != NULL;
+  e->is_redirected = own != NULL;
   if (own) SSL_set0_wbio(ssl, own);
 }
 
@@ -226,52 +232,54 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
   if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
   entry *e = SSL_get_ex_data(ssl, slot);
-  if (!ok && e && !e->diverted) divert(ssl, e); /* OpenSSL's own reason is told as well */
+  if (!ok && e && !e->is_redirected)
+    redirect_output(ssl, e); /* send OpenSSL's own reason as an alert too */
   if (!ok) return 0;
-  clv_tls_decision v = CLV_TLS_FULL; /* a connection that is in no table */
+  clv_tls_decision v = CLV_TLS_FULL; /* for a connection without a table entry */
   pthread_mutex_lock(&lock);
-  if (e) v = e->refused = admission.judge ? judge(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
-  if (e) e->judged = v == CLV_TLS_ADMIT;
+  if (e)
+    v = e->refused = admission.decide ? decide(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
+  if (e) e->is_admitted = v == CLV_TLS_ADMIT;
   pthread_mutex_unlock(&lock);
   if (v == CLV_TLS_ADMIT) return 1;
   X509_STORE_CTX_set_error(ctx, error_of(v));
-  if (e) divert(ssl, e);
+  if (e) redirect_output(ssl, e);
   return 0;
 }
 
-/* ---- what handshakes.c sees ------------------------------------------------------------------ */
+/* ---- messages of a handshake ----------------------------------------------------------------- */
 
-/* The caller holds the key of its certificate. */
-static void enter(entry *e) {
+/* Counts the connection: the peer has proved its key. */
+static void count_connection(entry *e) {
   pthread_mutex_lock(&lock);
-  if (e->judged && admission.judge && !e->held && !e->shut) {
+  if (e->is_admitted && admission.decide && !e->is_counted && !e->is_shut) {
     e->refused = admission.enter(admission.user, e->holder);
-    e->held = e->refused == CLV_TLS_ADMIT;
+    e->is_counted = e->refused == CLV_TLS_ADMIT;
   }
-  if (!e->held && !e->shut && admission.judge) shut(e);
+  if (!e->is_counted && !e->is_shut && admission.decide) shut(e);
   pthread_mutex_unlock(&lock);
 }
 
-/* The alert lies in the BIO of `divert`, a few bytes that the socket's buffer has room for. */
+/* Sends the alert in the BIO of redirect_output: a few bytes, which fit the socket's buffer. */
 static void send_alert(const SSL *ssl, const entry *e) {
   char *data = NULL;
   long len = BIO_get_mem_data(SSL_get_wbio(ssl), &data);
   if (e->fd >= 0 && len > 0) (void)!send(e->fd, data, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static void note_spoke(entry *e) {
+static void mark_spoken(entry *e) {
   pthread_mutex_lock(&lock);
-  e->spoke = true;
+  e->has_spoken = true;
   pthread_mutex_unlock(&lock);
 }
 
 void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len) {
   entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
   if (!e || !SSL_is_server(ssl)) return;
-  if (sent && type == SSL3_RT_ALERT && e->diverted) send_alert(ssl, e);
+  if (sent && type == SSL3_RT_ALERT && e->is_redirected) send_alert(ssl, e);
   if (sent || type != SSL3_RT_HANDSHAKE || !len) return;
-  note_spoke(e);
-  if (data[0] == SSL3_MT_FINISHED) enter(e);
+  mark_spoken(e);
+  if (data[0] == SSL3_MT_FINISHED) count_connection(e);
 }
 
 bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
@@ -295,7 +303,7 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* Throws away what has arrived: gRPC would read and serve all of it. */
+/* Discards received bytes. gRPC would read and serve all of them. */
 static void discard(int fd) {
   static const size_t MOST = 64u << 20;
   for (size_t thrown = 0; fd >= 0 && thrown < MOST;) {
@@ -310,33 +318,33 @@ static void end_flood(entry *e, const char *what) {
   n_floods++;
   shut(e);
   discard(e->fd);
-  if (e->held && admission.flood)
-    admission.flood(admission.user, e->holder, text_of(&e->from, from), what);
+  if (e->is_counted && admission.flood)
+    admission.flood(admission.user, e->holder, address_text(&e->from, from), what);
 }
 
-/* Of the holder with most unread bytes the connection with most of them. Holders are told apart by
- * a hash, as addresses are. */
-static entry *fullest(void) {
+/* Returns the connection with the most unread bytes, of the holder with the most. Holders are
+ * distinguished by a hash, as addresses are. */
+static entry *find_largest_unread(void) {
   uint64_t sums[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
-    if (entries[i].used && entries[i].held)
+    if (entries[i].is_used && entries[i].is_counted)
       most = CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frames.unread);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (!e->used || !e->held || e->shut || sums[e->holder % MAX_HASH] != most) continue;
+    if (!e->is_used || !e->is_counted || e->is_shut || sums[e->holder % MAX_HASH] != most) continue;
     if (!found || e->frames.unread > found->frames.unread) found = e;
   }
   return found;
 }
 
-/* Under the lock. */
+/* Charges received frames. The caller holds the lock. */
 static void add_frames(entry *e, const void *data, size_t n) {
   uint64_t before = e->frames.unread;
   const char *excess = clv_tls_frames_add(&e->frames, data, n, clv_now_ns());
   unread = unread - before + e->frames.unread;
   if (excess) end_flood(e, excess);
-  e = admission.unread && unread > admission.unread ? fullest() : NULL;
+  e = admission.unread && unread > admission.unread ? find_largest_unread() : NULL;
   if (e) end_flood(e, "data of messages that do not end");
 }
 
@@ -346,8 +354,8 @@ int clv_tls_accepted_read(void *ssl, void *data, int len) {
   entry *e = slot >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, slot) : NULL;
   if (!e) return (int)n;
   pthread_mutex_lock(&lock);
-  if (!e->shut) add_frames(e, data, n);
-  bool dead = e->shut;
+  if (!e->is_shut) add_frames(e, data, n);
+  bool dead = e->is_shut;
   pthread_mutex_unlock(&lock);
   return dead ? -1 : (int)n;
 }
@@ -360,7 +368,7 @@ void clv_tls_accepted_sent(SSL *ssl, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-/* "ipv4:10.0.0.7:41212", "ipv6:%5Bfe80::1%252%5D:41212"; false: neither. */
+/* Parses "ipv4:10.0.0.7:41212" or "ipv6:%5Bfe80::1%252%5D:41212". False: neither. */
 static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t *ret_port) {
   const char *host = text, *colon = strrchr(text, ':');
   char buf[INET6_ADDRSTRLEN + 7] = "::ffff:";
@@ -374,9 +382,9 @@ static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t
   return inet_pton(AF_INET6, buf, ret_host) == 1;
 }
 
-static bool is_from(const entry *e, const struct in6_addr *host, in_port_t port) {
+static bool has_address(const entry *e, const struct in6_addr *host, in_port_t port) {
   struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
-  if (!e->used || e->shut) return false;
+  if (!e->is_used || e->is_shut) return false;
   if (e->from.any.sa_family == AF_INET6)
     return e->from.v6.sin6_port == port && memcmp(&e->from.v6.sin6_addr, host, 16) == 0;
   memcpy(&mapped.s6_addr[12], &e->from.v4.sin_addr, 4);
@@ -391,17 +399,17 @@ uint64_t clv_tls_accepted_connection(const char *peer) {
   if (!peer || !parse_address(peer, &host, &port)) return 0;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < n_entries && !found; i++)
-    if (is_from(&entries[i], &host, port))
+    if (has_address(&entries[i], &host, port))
       found = (uint64_t)entries[i].generation << 32 | (uint64_t)(i + 1);
   pthread_mutex_unlock(&lock);
   return found;
 }
 
-/* Under the lock. NULL: it has ended. */
+/* Returns the entry of a connection; NULL: it has ended. The caller holds the lock. */
 static entry *entry_of(uint64_t connection) {
   size_t i = (size_t)(connection & 0xffffffffu);
   entry *e = i ? &entries[i - 1] : NULL;
-  return e && e->used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
+  return e && e->is_used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
 }
 
 void clv_tls_accepted_call(uint64_t connection) {
@@ -422,11 +430,11 @@ void clv_tls_accepted_message(uint64_t connection, size_t bytes) {
 
 uint64_t clv_tls_accepted_floods(void) { return n_floods; }
 
-/* ---- what OpenSSL calls ---------------------------------------------------------------------- */
+/* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
 static entry *free_entry(void) {
   for (size_t i = 0; i < n_entries; i++)
-    if (!entries[i].used) return &entries[i];
+    if (!entries[i].is_used) return &entries[i];
   return n_entries < TABLE ? &entries[n_entries++] : NULL;
 }
 
@@ -434,10 +442,10 @@ static entry *take_entry(int fd) {
   pthread_mutex_lock(&lock);
   entry *e = free_entry();
   if (e) {
-    *e = (entry){.used = true,
+    *e = (entry){.is_used = true,
                  .fd = fd,
                  .began_ns = clv_now_ns(),
-                 .from = far_end(fd),
+                 .from = read_peer_address(fd),
                  .generation = e->generation + 1};
     clv_tls_frames_begin(&e->frames, e->began_ns);
     n_live++;
@@ -446,48 +454,52 @@ static entry *take_entry(int fd) {
   return e;
 }
 
-static void made(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                       void *argp) {
   SSL *ssl = parent;
   (void)ptr, (void)argl, (void)argp;
   CRYPTO_set_ex_data(ad, index, next_fd >= 0 ? take_entry(next_fd) : NULL);
   next_fd = -1;
-  /* Without tickets nothing is resumed. */
+  /* Without tickets no session is resumed. */
   SSL_set_options(ssl, SSL_OP_NO_TICKET);
   SSL_set_num_tickets(ssl, 0);
-  /* Others than gRPC's, which has none, keep theirs: the probe sets its own later. */
+  /* gRPC's objects have no callback. Others keep theirs; the probe sets its own later. */
   if (!SSL_get_verify_callback(ssl)) SSL_set_verify(ssl, SSL_get_verify_mode(ssl), on_verify);
 }
 
-static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                        void *argp) {
   entry *e = ptr;
   (void)parent, (void)ad, (void)index, (void)argl, (void)argp;
   if (!e) return;
   pthread_mutex_lock(&lock);
-  if (e->held && admission.judge) admission.leave(admission.user, e->holder);
-  if (!e->shut) n_live--;
+  if (e->is_counted && admission.decide) admission.leave(admission.user, e->holder);
+  if (!e->is_shut) n_live--;
   unread -= e->frames.unread;
-  forget_number(e);
-  e->used = false;
+  free_serial(e);
+  e->is_used = false;
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 static void install(void) {
   entries = calloc(TABLE, sizeof *entries);
-  if (entries) slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, made, NULL, freed);
+  if (entries)
+    slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
 }
 
 clv_code clv_tls_accepted_install(clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, install);
-  return slot < 0 ? clv_fail(err, CLV_INTERNAL, "OpenSSL does not show connections") : CLV_OK;
+  return slot < 0 ? clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for connections")
+                  : CLV_OK;
 }
 
 clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
-  if (a->places < 1 || a->places > MAX_PLACES)
-    return clv_fail(err, CLV_INVALID, "%llu places for connections, must be 1 to %d",
-                    (unsigned long long)a->places, MAX_PLACES);
+  if (a->max_connections < 1 || a->max_connections > MAX_PLACES)
+    return clv_fail(err, CLV_INVALID, "max_connections is %llu, must be 1 to %d",
+                    (unsigned long long)a->max_connections, MAX_PLACES);
   CLV_TRY(clv_tls_accepted_install(err));
   pthread_mutex_lock(&lock);
   admission = *a;
@@ -495,7 +507,7 @@ clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
   return CLV_OK;
 }
 
-/* The table stays: connections may end later than the service. */
+/* The table stays, because connections may end after the service. */
 void clv_tls_accepted_close(void) {
   pthread_mutex_lock(&lock);
   admission = (clv_tls_admission){0};

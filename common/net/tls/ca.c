@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A small certificate authority: one EC P-256 key that signs leaves with one URI each. Names go
- * into certificates as objects, never as text of OpenSSL's extension language, so that no name can
- * add a second one.
+ * Certificate authority of `certs`: one EC P-256 key that signs leaves with one URI each. Names are
+ * added to certificates as objects, never as text of OpenSSL's extension language, so that no name
+ * can add a second one.
  */
 #include "common/net/tls/tls_int.h"
 
@@ -43,7 +43,7 @@ static clv_code write_key(const char *path, EVP_PKEY *key, clv_err *err) {
     return fail_ossl(err, "the private key could not be written as PEM");
   char *data = NULL;
   size_t len = (size_t)BIO_get_mem_data(bio, &data);
-  /* A temporary file left by a crash would keep its own, perhaps wider, mode. */
+  /* A temporary file left by a crash would keep its mode, which may be wider. */
   CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -92,7 +92,7 @@ typedef struct extension {
   const char *value;
 } extension;
 
-/* Constant texts only; see the head of the file. */
+/* Adds extensions from constant texts; see the head of the file. */
 static clv_code add_extensions(X509 *cert, X509 *issuer, const extension *list, size_t n,
                                clv_err *err) {
   X509V3_CTX ctx;
@@ -183,7 +183,7 @@ static bool file_name_ok(const char *name) {
   return true;
 }
 
-/* Letters, digits and hyphens between single dots (RFC 1123), underscores tolerated. */
+/* True for letters, digits and hyphens between single dots (RFC 1123); underscores are allowed. */
 static bool dns_name_ok(const char *name) {
   size_t len = strlen(name), label = 0;
   if (len < 1 || len > 253) return false;
@@ -233,7 +233,7 @@ static clv_code check_usual(const clv_tls_issue_options *o, clv_err *err) {
   return CLV_OK;
 }
 
-/* Limits that hold for unusual certificates too. */
+/* Checks limits that hold for unusual certificates too. */
 static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
   if (!file_name_ok(o->name))
     return clv_fail(err, CLV_INVALID,
@@ -320,7 +320,7 @@ static clv_code add_san(X509 *cert, const clv_tls_issue_options *o, clv_err *err
   return CLV_OK;
 }
 
-/* Texts of the extended key usage for each combination of bits. */
+/* Extended key usage for each combination of bits. */
 static const char *const usage_texts[] = {
     "clientAuth,serverAuth",
     "clientAuth",
@@ -357,7 +357,7 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authorit
     return fail_ossl(err, "the issuer could not be set");
   CLV_TRY(add_extensions(cert, ca->cert, extensions, CLV_COUNT(extensions), err));
   CLV_TRY(add_san(cert, o, err));
-  /* Edwards keys sign without a separate digest. */
+  /* Ed25519 and Ed448 keys sign without a separate digest. */
   const EVP_MD *md =
       EVP_PKEY_is_a(ca->key, "ED25519") || EVP_PKEY_is_a(ca->key, "ED448") ? NULL : EVP_sha256();
   if (X509_sign(cert, ca->key, md) <= 0) return fail_ossl(err, "the CA could not sign");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The certificate authority's own list of revoked certificates: DIR/crl.pem, made anew by each
- * `certs revoke`, with a number that grows.
+ * The CA's list of revoked certificates, DIR/crl.pem. Each `certs revoke` rewrites it with a higher
+ * number.
  */
 #include <errno.h>
 #include <openssl/err.h>
@@ -22,7 +22,7 @@ static clv_code fail_ossl(clv_err *err, const char *what) {
 static void integer_freep(ASN1_INTEGER **p) { ASN1_INTEGER_free(*p); }
 static void time_freep(ASN1_TIME **p) { ASN1_TIME_free(*p); }
 
-/* ---- what is there --------------------------------------------------------------------------- */
+/* ---- old list -------------------------------------------------------------------------------- */
 
 static clv_code read_old(const char *path, const clv_tls_authority *ca, X509_CRL **ret,
                          clv_err *err) {
@@ -48,7 +48,7 @@ static clv_code next_number(const X509_CRL *old, ASN1_INTEGER **ret, clv_err *er
   return CLV_OK;
 }
 
-/* ---- the new one ----------------------------------------------------------------------------- */
+/* ---- new list -------------------------------------------------------------------------------- */
 
 static bool set_head(X509_CRL *crl, const clv_tls_authority *ca, int days) {
   CLV_AUTO(time_freep) ASN1_TIME *from = ASN1_TIME_set(NULL, (time_t)(clv_tls_now() - BACKDATE_S));
@@ -112,7 +112,7 @@ static clv_code write_list(const char *path, X509_CRL *crl, clv_err *err) {
   return clv_file_write_durable(path, data, len, 0644, err);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 static clv_code check_issuer(const char *path, X509 *cert, const clv_tls_authority *ca,
                              clv_err *err) {

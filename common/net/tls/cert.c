@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What can be read from one certificate: its URI, its usage, its times.
+ * Fields of a certificate: its URI, its usage, its times.
  */
 #include "common/net/tls/tls_int.h"
 
@@ -69,7 +69,7 @@ bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage) {
 
 /* ---- the one URI ----------------------------------------------------------------------------- */
 
-/* Length of "scheme://" at the start (RFC 3986, 3.1), or 0. */
+/* Returns the length of "scheme://" at the start (RFC 3986, 3.1); 0: none. */
 static size_t scheme_length(const unsigned char *data, size_t len) {
   size_t i = 0;
   while (i < len && (isalnum(data[i]) || (i && strchr("+-.", data[i])))) i++;
@@ -121,7 +121,7 @@ clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err)
   int count = 0;
   for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
     const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
-    if (name->type != GEN_URI) continue; /* a DNS name may be spelled like a URI; it is none */
+    if (name->type != GEN_URI) continue; /* a DNS name may be spelled like a URI */
     uri = name->d.uniformResourceIdentifier;
     count++;
   }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of revoked certificates (RFC 5280, 5), read. A file holds one list of each CA. A list is
- * believed when a CA of ours has signed it; one that speaks of some certificates alone (a critical
- * extension) is refused, for the others would pass.
+ * Reading lists of revoked certificates (RFC 5280, 5). A file has one list for each CA. A list must
+ * be signed by one of our CAs. A list of only some certificates (a critical extension) is refused,
+ * because it would admit the others.
  */
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -12,7 +12,7 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { CLOCKS_S = 300 }; /* how much the issuer's clock may be ahead */
+enum { CLOCKS_S = 300 }; /* seconds that the issuer's clock may be ahead */
 
 typedef struct list {
   char issuer[CLV_TLS_ISSUER_LEN];
@@ -90,15 +90,15 @@ static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X
                     c->path, ret->issuer);
   if (!clv_tls_asn1_seconds(X509_CRL_get0_lastUpdate(crl), &begins) ||
       !clv_tls_asn1_seconds(X509_CRL_get0_nextUpdate(crl), &ret->ends))
-    return clv_fail(err, CLV_INVALID, "%s: the list of %.200s does not say until when it holds",
+    return clv_fail(err, CLV_INVALID, "%s: the list of %.200s has no end of validity (nextUpdate)",
                     c->path, ret->issuer);
   if (begins > clv_tls_now() + CLOCKS_S)
     return clv_fail(err, CLV_PRECONDITION,
-                    "%s: the list of %.200s is of the future; compare clocks", c->path,
+                    "%s: the list of %.200s begins in the future: compare the clocks", c->path,
                     ret->issuer);
   if (X509_CRL_get_ext_by_critical(crl, 1, -1) >= 0)
-    return clv_fail(err, CLV_INVALID, "%s: the list of %.200s is not of all certificates", c->path,
-                    ret->issuer);
+    return clv_fail(err, CLV_INVALID, "%s: the list of %.200s covers only some certificates",
+                    c->path, ret->issuer);
   for (size_t i = 0; i < c->n_lists; i++)
     if (strcmp(c->lists[i].issuer, ret->issuer) == 0)
       return clv_fail(err, CLV_INVALID, "%s: two lists of %.200s", c->path, ret->issuer);
@@ -175,7 +175,7 @@ clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **re
   return clv_tls_crl_parse(pem.data, pem.len, path, ca_pem, ret, err);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 bool clv_tls_crl_has(const clv_tls_crl *c, const char *issuer, const char *serial) {
   char text[NUMBER_LEN], *key = text;
@@ -192,12 +192,13 @@ clv_code clv_tls_crl_check(const clv_tls_crl *c, const char *issuer, clv_err *er
     found = true;
     if (l->ends > clv_tls_now()) continue;
     return clv_fail(err, CLV_PRECONDITION,
-                    "%s: the list of revoked certificates ended %s, so nobody passes; put a new "
-                    "one there (cleave-master certs revoke)",
+                    "%s: the list of revoked certificates ended %s, so every peer is refused: "
+                    "install a new list (cleave-master certs revoke)",
                     c->path, clv_tls_format_time(l->ends, when));
   }
   if (found) return CLV_OK;
-  return clv_fail(err, CLV_PRECONDITION, "%s: no list of %.200s, so nobody of its passes", c->path,
+  return clv_fail(err, CLV_PRECONDITION,
+                  "%s: no list of %.200s, so every certificate of that CA is refused", c->path,
                   issuer);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The TLS 1.3 floor. gRPC-C 1.51 has no way to set a minimum version: it sets TLS 1.2 itself on
- * every context, which overwrites MinProtocol of any configuration. The SSL_OP_NO_TLSv1_2 option
- * that `Protocol` sets is a thing it never touches.
+ * TLS 1.3 floor. gRPC-C 1.51 offers no minimum version: it sets TLS 1.2 on every context, which
+ * overwrites MinProtocol of any configuration. It never changes the SSL_OP_NO_TLSv1_2 option, which
+ * `Protocol` sets.
  */
 #include "common/net/tls/tls_int.h"
 
@@ -28,7 +28,7 @@ static bool floor_holds(void) {
 }
 
 clv_code clv_tls_floor_install(clv_err *err) {
-  /* The system's file is read now, because what is read later wins. */
+  /* Read the system's file first, because the file read last wins. */
   if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1) {
     char why[CLV_TLS_ERROR_LEN];
     return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_error(why));
@@ -40,7 +40,7 @@ clv_code clv_tls_floor_install(clv_err *err) {
   if (!text || !conf || NCONF_load_bio(conf, text, &line) <= 0 ||
       CONF_modules_load(conf, NULL, 0) <= 0) {
     char why[CLV_TLS_ERROR_LEN];
-    return clv_fail(err, CLV_INTERNAL, "the TLS 1.3 floor was not taken (line %ld): %s", line,
+    return clv_fail(err, CLV_INTERNAL, "OpenSSL refused the TLS 1.3 floor (line %ld): %s", line,
                     clv_tls_openssl_error(why));
   }
   if (!floor_holds())

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Accounting of the HTTP/2 frames that one accepted connection brings. gRPC 1.51 answers many
- * frames by itself (a GET, a path that it does not know, SETTINGS, PING), keeps memory for each of
- * them until its answer has left, and reports none. So every frame is charged to a leaking bucket
- * of its kind here, and what the program was given, calls and messages, is credited. A bucket that
- * overflows ends the connection.
+ * Accounting of the HTTP/2 frames of an accepted connection. gRPC 1.51 answers many frames itself
+ * (a GET, an unknown path, SETTINGS, PING), keeps memory for each until its answer is sent, and
+ * reports none. So every frame is charged to a leaky bucket of its kind, and calls and messages
+ * that gRPC delivers to the program are credited. A bucket that overflows ends the connection.
  *
- * Only the 9 bytes in front of each frame are read. Nothing is decoded, and nothing is kept.
+ * Only the 9-byte header of each frame is read. Nothing is decoded or stored.
  */
 #include <string.h>
 
 #include "common/net/tls/tls_int.h"
 
 enum { PREFACE = 24, HEAD = CLV_TLS_FRAME_HEAD, SMALL = 1024, BLOCK_MOST = 64 << 10 };
-enum { UNREAD_LEAKS_PER_S = 64 << 10 }; /* bytes: calls that end early leave some */
+enum { UNREAD_LEAKS_PER_S = 64 << 10 }; /* bytes; calls that end early leave some */
 
 enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE };
 enum { CONTINUATION = 9, END_HEADERS = 4 };
 
-/* The most that honest clients have in flight is 128 requests, and pieces below 1 KiB of messages
- * that wait to be read; what they send besides are a few frames a second. */
+/* Limits of the buckets. An honest client has at most 128 requests in flight, pieces below 1 KiB of
+ * messages that wait to be read, and a few other frames a second. */
 static const struct {
   uint32_t most, leaks_per_s;
   const char *text;
@@ -39,21 +38,21 @@ static void leak(clv_tls_frames *f, uint64_t now_ns) {
   f->unread -= CLV_MIN(s * UNREAD_LEAKS_PER_S, f->unread);
   for (int i = 0; i < CLV_TLS_BUCKETS; i++) {
     uint64_t out = CLV_MIN(s, 1u << 20) * buckets[i].leaks_per_s;
-    f->level[i] -= (uint32_t)CLV_MIN(out, f->level[i]);
+    f->bucket_level[i] -= (uint32_t)CLV_MIN(out, f->bucket_level[i]);
   }
 }
 
 static const char *charge(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
-  f->level[bucket] += amount;
-  return f->level[bucket] > buckets[bucket].most ? buckets[bucket].text : NULL;
+  f->bucket_level[bucket] += amount;
+  return f->bucket_level[bucket] > buckets[bucket].most ? buckets[bucket].text : NULL;
 }
 
 void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
-  f->level[bucket] -= CLV_MIN(amount, f->level[bucket]);
+  f->bucket_level[bucket] -= CLV_MIN(amount, f->bucket_level[bucket]);
 }
 
-/* With its prefix of 5 bytes. Pieces: its last one, the empty frame that ends a stream, and one
- * that a window has cut. */
+/* Credits a delivered message with its 5-byte prefix. Small pieces: its last one, the empty frame
+ * that ends a stream, and one cut by a window. */
 void clv_tls_frames_message(clv_tls_frames *f, size_t bytes) {
   clv_tls_frames_credit(f, CLV_TLS_SMALL_DATA, 3);
   f->unread -= CLV_MIN((uint64_t)bytes + 5, f->unread);
@@ -61,9 +60,9 @@ void clv_tls_frames_message(clv_tls_frames *f, size_t bytes) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* Bytes of a block of headers count until it ends. */
-static const char *headers(clv_tls_frames *f, unsigned type, unsigned flags, uint32_t stream,
-                           uint32_t len) {
+/* Charges HEADERS and CONTINUATION. The bytes of a header block count until it ends. */
+static const char *charge_headers(clv_tls_frames *f, unsigned type, unsigned flags, uint32_t stream,
+                                  uint32_t len) {
   if (type == HEADERS) f->block = 0;
   f->block += len;
   if (f->block > BLOCK_MOST) return "a block of headers above 64 KiB";
@@ -73,14 +72,14 @@ static const char *headers(clv_tls_frames *f, unsigned type, unsigned flags, uin
   return charge(f, CLV_TLS_REQUESTS, 1);
 }
 
-static const char *frame(clv_tls_frames *f) {
+static const char *charge_frame(clv_tls_frames *f) {
   const uint8_t *h = f->head;
   uint32_t len = (uint32_t)h[0] << 16 | (uint32_t)h[1] << 8 | h[2];
   uint32_t stream =
       ((uint32_t)h[5] << 24 | (uint32_t)h[6] << 16 | (uint32_t)h[7] << 8 | h[8]) & 0x7fffffffu;
   unsigned type = h[3];
   f->skip = len;
-  if (type == HEADERS || type == CONTINUATION) return headers(f, type, h[4], stream, len);
+  if (type == HEADERS || type == CONTINUATION) return charge_headers(f, type, h[4], stream, len);
   if (type == DATA) f->unread += len;
   if (type == DATA) return len < SMALL ? charge(f, CLV_TLS_SMALL_DATA, 1) : NULL;
   if (type == WINDOW_UPDATE) return charge(f, CLV_TLS_WINDOWS, 1);
@@ -107,7 +106,7 @@ const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t le
     len -= n;
     if (f->n_head < HEAD) continue;
     f->n_head = 0;
-    excess = frame(f);
+    excess = charge_frame(f);
   }
   return excess;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How handshakes of this process end. gRPC 1.51 says nothing of those that fail, so OpenSSL is
- * asked: it calls whoever registered extra data for its connection objects when one is made and
- * when one is freed, and, of each connection, shows every message and alert. The extra datum itself
- * is the connection's state here, a number and not an address: nothing is allocated.
+ * Counters of how handshakes of this process end. gRPC 1.51 reports no failed handshakes, so this
+ * file registers extra data for OpenSSL's connection objects: OpenSSL calls `made` and `freed`, and
+ * passes every message and alert of a connection to on_message. The extra data itself is the state,
+ * a number and not a pointer, so nothing is allocated.
  */
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -17,16 +17,16 @@ static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2]; /* [is it a se
 static _Atomic uint64_t handshake_limit_ms;
 static int slot = -1;
 
-/* ---- the datum: when the handshake began, ms, and its stage ---------------------------------- */
+/* ---- extra data: start of the handshake, ms, and its stage ----------------------------------- */
 
 static void *datum(uint64_t began_ms, stage s) {
   return (void *)(uintptr_t)(began_ms << 2 | (uint64_t)s);
 }
-static uint64_t began_of(const void *d) { return (uint64_t)(uintptr_t)d >> 2; }
+static uint64_t start_of(const void *d) { return (uint64_t)(uintptr_t)d >> 2; }
 static stage stage_of(const void *d) { return (stage)((uintptr_t)d & 3); }
 
-static void enter(SSL *ssl, stage s) {
-  SSL_set_ex_data(ssl, slot, datum(began_of(SSL_get_ex_data(ssl, slot)), s));
+static void set_stage(SSL *ssl, stage s) {
+  SSL_set_ex_data(ssl, slot, datum(start_of(SSL_get_ex_data(ssl, slot)), s));
 }
 
 /* ---- reasons --------------------------------------------------------------------------------- */
@@ -74,26 +74,26 @@ static void count_failure(const SSL *ssl, clv_tls_failure failure) {
   atomic_fetch_add_explicit(&failed[SSL_is_server(ssl)][failure], 1, memory_order_relaxed);
 }
 
-/* ---- what OpenSSL calls ---------------------------------------------------------------------- */
+/* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
 static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
-  /* A client is through before the server has judged its certificate. */
+  /* A client finishes before the server has checked its certificate. */
   stage s = stage_of(SSL_get_ex_data(ssl, slot));
   if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
   clv_tls_failure failure = ours ? failure_of(alert) : CLV_TLS_FAILURE_REFUSED;
   (void)clv_tls_accepted_failure(ssl, &failure);
   count_failure(ssl, failure);
-  enter(ssl, FAILED);
+  set_stage(ssl, FAILED);
 }
 
-/* The peer's last message has come; it is looked at next. */
+/* Handles the peer's last message, before OpenSSL checks it. */
 static void on_finished(SSL *ssl) {
   clv_tls_failure failure;
   if (stage_of(SSL_get_ex_data(ssl, slot)) != HANDSHAKING) return;
   if (clv_tls_accepted_failure(ssl, &failure)) return; /* `freed` counts it */
   atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
-  enter(ssl, DONE);
+  set_stage(ssl, DONE);
 }
 
 static void on_message(int sent, int version, int type, const void *data, size_t len, SSL *ssl,
@@ -107,36 +107,41 @@ static void on_message(int sent, int version, int type, const void *data, size_t
   if (type == SSL3_RT_HANDSHAKE && len && !sent && bytes[0] == SSL3_MT_FINISHED) on_finished(ssl);
 }
 
-static void made(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                       void *argp) {
   (void)ptr, (void)argl, (void)argp;
   CRYPTO_set_ex_data(ad, index, datum(clv_now_ns() / 1000000u, HANDSHAKING));
   SSL_set_msg_callback(parent, on_message);
 }
 
-/* gRPC cuts at its deadline or a little before: what lasted nearly as long was cut. */
-static bool timed_out(uint64_t waited_ms) { return 10 * waited_ms >= 9 * handshake_limit_ms; }
+/* gRPC cuts at its deadline or slightly earlier, so a handshake that lasted nearly that long counts
+ * as timed out. */
+static bool has_timed_out(uint64_t waited_ms) { return 10 * waited_ms >= 9 * handshake_limit_ms; }
 
-static void freed(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl, void *argp) {
+static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
+                        void *argp) {
   const SSL *ssl = parent;
   (void)ad, (void)index, (void)argl, (void)argp;
   if (!ptr || stage_of(ptr) != HANDSHAKING) return;
-  uint64_t waited = clv_now_ns() / 1000000u - began_of(ptr);
-  clv_tls_failure failure = timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
+  uint64_t waited = clv_now_ns() / 1000000u - start_of(ptr);
+  clv_tls_failure failure =
+      has_timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
   (void)clv_tls_accepted_failure(ssl, &failure);
   count_failure(ssl, failure);
 }
 
-/* ---- outward --------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 static void install(void) {
-  slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, made, NULL, freed);
+  slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
 }
 
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   handshake_limit_ms = timeout_ms;
   pthread_once(&once, install);
-  return slot >= 0 ? CLV_OK : clv_fail(err, CLV_INTERNAL, "OpenSSL does not show handshakes");
+  return slot >= 0 ? CLV_OK
+                   : clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for connections");
 }
 
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our own identity, judged before use by the rules that a peer will judge it by.
+ * Identity of this process, checked before use by the rules that a peer applies.
  */
 #include "common/net/tls/tls_int.h"
 
@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is under examination: the three files, parsed. */
+/* The three files under check, parsed. */
 typedef struct credentials {
   const char *ca_path, *cert_path, *key_path;
   STACK_OF(X509) * ca;
   STACK_OF(X509) * chain; /* leaf first */
-  X509 *leaf;             /* borrowed from chain */
+  X509 *leaf;             /* owned by chain */
   EVP_PKEY *key;
 } credentials;
 
@@ -58,8 +58,8 @@ static clv_code check_strength(const credentials *c, clv_err *err) {
   }
   const char *type = key ? EVP_PKEY_get0_type_name(key) : NULL;
   return clv_fail(err, CLV_INVALID,
-                  "%s: keys of type %s are not taken; use EC P-256, RSA or Ed25519", c->cert_path,
-                  type ? type : "unknown");
+                  "%s: keys of type %s are not supported: use EC P-256, RSA or Ed25519",
+                  c->cert_path, type ? type : "unknown");
 }
 
 static clv_code check_key(const credentials *c, clv_err *err) {
@@ -119,7 +119,8 @@ static const char *chain_fix(int error) {
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
       return "it was not issued by this CA; use that CA's ca.pem, or issue the certificate again";
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
-      return "the CA was made anew under the same name, or the file is damaged; issue it again";
+      return "another CA was made under the same name, or the file is damaged; issue the "
+             "certificate again";
     case X509_V_ERR_CERT_HAS_EXPIRED:
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return "a CA certificate above it is out of its time; check the CA and this host's clock";
@@ -131,7 +132,7 @@ static const char *chain_fix(int error) {
   }
 }
 
-/* The earliest end in a verified chain: a leaf doesn't outlive its CA. */
+/* Returns the earliest end of validity in a verified chain: a leaf does not outlive its CA. */
 static int64_t chain_end(STACK_OF(X509) * chain) {
   int64_t end = INT64_MAX, until = 0;
   for (int i = 0; i < sk_X509_num(chain); i++)
@@ -146,7 +147,7 @@ static clv_code verify_chain(const credentials *c, X509_STORE *store, unsigned u
   if (!ctx || X509_STORE_CTX_init(ctx, store, c->leaf, c->chain) != 1 ||
       X509_STORE_CTX_set_default(ctx, usage == CLV_TLS_CLIENT ? "ssl_client" : "ssl_server") != 1)
     return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->cert_path);
-  /* The strength that TLS will ask for at Debian's security level. */
+  /* The security level that TLS requires on Debian. */
   X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(ctx), 2);
   if (X509_verify_cert(ctx) == 1) {
     *ret_end = chain_end(X509_STORE_CTX_get0_chain(ctx));
@@ -188,7 +189,7 @@ static clv_code check_chain(const credentials *c, unsigned usage, int64_t *ret_e
   return CLV_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- complete check -------------------------------------------------------------------------- */
 
 static clv_code check_all(const credentials *c, clv_tls_identity *identity, clv_err *err) {
   CLV_TRY(check_key(c, err));
@@ -203,7 +204,7 @@ static clv_code check_all(const credentials *c, clv_tls_identity *identity, clv_
   return CLV_OK;
 }
 
-/* A file that is not there comes with its key and with what makes it. */
+/* Adds the configuration key to an error, and for a missing file the command that makes it. */
 static clv_code named(clv_code code, const char *key, const char *path, clv_err *err) {
   const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
   int folder = slash ? (int)(slash - path) : 1;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading and writing PEM files: certificates and private keys.
+ */
 #include "common/net/tls/tls_int.h"
 
 #include <errno.h>
@@ -31,8 +34,8 @@ static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
 }
 
-/* A file of systemd's credentials: only the service can enter their folder, and where it is let in
- * by an access list, the list's mask looks like rights of the group. */
+/* True for a file of systemd's credentials. Only the service can enter their folder. If it enters
+ * through an access list, the list's mask looks like rights of the group. */
 static bool is_credential(const char *path) {
   const char *folder = getenv("CREDENTIALS_DIRECTORY");
   size_t n = folder ? strlen(folder) : 0;
@@ -84,7 +87,7 @@ clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) {
 
 /* ---- PEM ------------------------------------------------------------------------------------- */
 
-/* PEM_read_bio_* asks for a password through this when a key is encrypted. */
+/* Password callback of PEM_read_bio_* for encrypted keys. */
 static int refuse_password(char *buf, int size, int writing, void *asked) {
   (void)buf;
   (void)size;
@@ -109,7 +112,7 @@ clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key
   clv_tls_openssl_error(why);
   if (asked || strstr(pem, "ENCRYPTED"))
     return clv_fail(err, CLV_INVALID,
-                    "%s: the private key is encrypted, and a daemon has nobody to ask for the "
+                    "%s: the private key is encrypted, and a daemon cannot ask for the "
                     "password; fix: openssl pkey -in %s -out plain.key, then chmod 600 plain.key",
                     what, what);
   if (!strstr(pem, "PRIVATE KEY-----"))

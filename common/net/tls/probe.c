@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The probing client of `doctor`. It drives a handshake over memory BIOs, so that every wait has a
- * deadline and a dead peer raises no SIGPIPE, and puts what it saw into words a person can act on.
+ * Probing client of `doctor`. Runs a handshake over memory BIOs, so that every wait has a deadline
+ * and a closed connection raises no SIGPIPE, and explains the result to the user.
  */
 #include "common/net/tls/tls_int.h"
 
@@ -25,10 +25,10 @@ typedef struct prober {
   SSL_CTX *ctx;
   SSL *ssl;
   BIO *in, *out;    /* owned by ssl */
-  bool eof;         /* the peer ended the TCP connection */
-  X509 *peer;       /* its leaf, verified or not */
-  int verify_error; /* X509_V_OK, or the first thing wrong with the peer's chain */
-  int alert;        /* description of the fatal alert received, or -1 */
+  bool eof;         /* the peer closed the TCP connection */
+  X509 *peer;       /* the peer's leaf, verified or not */
+  int verify_error; /* X509_V_OK, or the first error of the peer's chain */
+  int alert;        /* the fatal alert received; -1: none */
 } prober;
 
 static void prober_done(prober *p) {
@@ -38,7 +38,7 @@ static void prober_done(prober *p) {
   clv_tls_hang_up(&p->socket);
 }
 
-/* Remembers the peer's leaf even when its chain is refused: people need to see its times. */
+/* Stores the peer's leaf even if its chain is refused, because the report shows its times. */
 static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
   prober *p = SSL_get_app_data(ssl);
@@ -74,21 +74,21 @@ static clv_code use_identity(SSL_CTX *ctx, const clv_tls_identity *identity, clv
     ok = SSL_CTX_add1_chain_cert(ctx, sk_X509_value(chain, i)) == 1;
   for (int i = 0; ok && i < sk_X509_num(ca); i++)
     ok = X509_STORE_add_cert(SSL_CTX_get_cert_store(ctx), sk_X509_value(ca, i)) == 1;
-  return ok ? CLV_OK : fail_ossl(err, "our identity was not taken");
+  return ok ? CLV_OK : fail_ossl(err, "OpenSSL refused our identity");
 }
 
-/* A context that offers one version alone, whatever floor the process has. */
+/* Makes a context that offers one version, regardless of the floor of the process. */
 static clv_code make_context(prober *p, int version, const clv_tls_identity *identity,
                              clv_err *err) {
   static const unsigned char alpn_h2[] = {2, 'h', '2'};
   p->ctx = SSL_CTX_new(TLS_client_method());
   if (!p->ctx) return fail_ossl(err, "no TLS context");
   SSL_CTX_clear_options(p->ctx, SSL_OP_NO_TLSv1_2 | SSL_OP_NO_TLSv1_3);
-  /* ALPN answers 0 for success, the others 1. */
+  /* SSL_CTX_set_alpn_protos returns 0 for success, the others 1. */
   if (SSL_CTX_set_min_proto_version(p->ctx, version) != 1 ||
       SSL_CTX_set_max_proto_version(p->ctx, version) != 1 ||
       SSL_CTX_set_alpn_protos(p->ctx, alpn_h2, sizeof alpn_h2) != 0)
-    return fail_ossl(err, "the TLS version was not taken");
+    return fail_ossl(err, "OpenSSL refused the TLS version");
   SSL_CTX_set_session_cache_mode(p->ctx, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_info_callback(p->ctx, on_info);
   return identity ? use_identity(p->ctx, identity, err) : CLV_OK;
@@ -109,25 +109,27 @@ static clv_code make_connection(prober *p, const char *host, bool verify, clv_er
   SSL_set_app_data(p->ssl, p);
   SSL_set_connect_state(p->ssl);
   SSL_set_verify(p->ssl, verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, verify ? on_verify : NULL);
-  /* Names may be sent, addresses may not (RFC 6066); a refusal costs nothing. */
+  /* Send names, not addresses (RFC 6066); a failure is harmless. */
   if (strspn(host, "0123456789.") != strlen(host) && !strchr(host, ':'))
     (void)SSL_set_tlsext_host_name(p->ssl, host);
   return CLV_OK;
 }
 
-/* ---- driving it ------------------------------------------------------------------------------ */
+/* ---- running a handshake --------------------------------------------------------------------- */
 
 typedef enum outcome { DONE, FAILED, CLOSED, TIMED_OUT } outcome;
 
 static int step_handshake(prober *p) { return SSL_do_handshake(p->ssl); }
 
-/* An HTTP/2 server that took us speaks first (its SETTINGS; RFC 9113, 3.4). */
+/* Succeeds when an HTTP/2 server that accepted us sends its first byte (SETTINGS; RFC 9113,
+ * 3.4). */
 static int step_first_byte(prober *p) {
   char byte;
   return SSL_peek(p->ssl, &byte, 1);
 }
 
-/* A peer that is already gone shows in what is read next, so sending may fail quietly. */
+/* Sends OpenSSL's output. A failed send is ignored, because the next read shows that the peer
+ * closed. */
 static void flush(prober *p, uint64_t deadline_ns) {
   char *data = NULL;
   long len = BIO_get_mem_data(p->out, &data);
@@ -135,8 +137,8 @@ static void flush(prober *p, uint64_t deadline_ns) {
   (void)BIO_reset(p->out);
 }
 
-/* Repeats `step` until it succeeds (1) or has nothing more to hope for. */
-static outcome drive(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
+/* Repeats `step` until it succeeds (returns 1) or cannot. */
+static outcome run_steps(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
   for (;;) {
     ERR_clear_error();
     int rc = step(p);
@@ -156,12 +158,12 @@ static outcome drive(prober *p, int (*step)(prober *), uint64_t deadline_ns) {
 /* ---- results -------------------------------------------------------------------------------- */
 
 typedef struct finding {
-  int what; /* an alert or an X509_V_ERR; -1 ends a table and stands for the rest */
+  int what; /* an alert or an X509_V_ERR; -1 ends a table and is the default */
   clv_code code;
   const char *reason, *fix;
 } finding;
 
-/* What the peer said of us (RFC 8446, 6.2). */
+/* Alerts of the peer about us (RFC 8446, 6.2). */
 static const finding alerts[] = {
     {.what = SSL_AD_HANDSHAKE_FAILURE,
      .code = CLV_UNAVAILABLE,
@@ -203,7 +205,7 @@ static const finding alerts[] = {
     {.what = SSL_AD_DECRYPT_ERROR,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer could not check our signature (alert: decrypt error)",
-     .fix = "was the CA made anew under the same name? Then issue the certificate again, and give "
+     .fix = "was another CA made under the same name? Then issue the certificate again, and give "
             "both "
             "sides the new ca.pem"},
     {.what = SSL_AD_PROTOCOL_VERSION,
@@ -232,7 +234,7 @@ static const finding alerts[] = {
      .fix = "the peer's log says why"},
 };
 
-/* What we say of the peer's chain. */
+/* Errors of the peer's chain. */
 static const finding chain_findings[] = {
     {.what = X509_V_ERR_CERT_HAS_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
@@ -258,7 +260,7 @@ static const finding chain_findings[] = {
     {.what = X509_V_ERR_CERT_SIGNATURE_FAILURE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate carries a signature that our CA did not make",
-     .fix = "the CA was made anew under the same name: issue the worker's certificate again"},
+     .fix = "another CA was made under the same name: issue the worker's certificate again"},
     {.what = X509_V_ERR_INVALID_PURPOSE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate may not be used as a TLS server",
@@ -274,14 +276,14 @@ static const finding chain_findings[] = {
     {.what = X509_V_ERR_CRL_HAS_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the list of our tls.crl has ended, or is not of the CA of the peer's certificate",
-     .fix = "make it anew (certs revoke) and put it there"},
+     .fix = "make a new list (certs revoke) and install it"},
     {.what = -1,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is refused",
      .fix = "look at it with certs show on the worker"},
 };
 
-/* The same once TLS itself is through: how cleave-worker's admission speaks (accepted.c). */
+/* Alerts after the handshake: refusals of cleave-worker's admission (accepted.c). */
 static const finding refusals[] = {
     {.what = SSL_AD_HANDSHAKE_FAILURE,
      .code = CLV_DENIED,
@@ -292,7 +294,7 @@ static const finding refusals[] = {
      .reason = "the worker takes no more connections of this identity: over its quota "
                "(allow[].connections, limits.identity_connections), no place is left "
                "(limits.connections), or its list of revoked certificates has ended (tls.crl)",
-     .fix = "end what else connects as this identity, or raise that limit in its worker.yaml"},
+     .fix = "end other connections of this identity, or raise that limit in its worker.yaml"},
     {.what = -1},
 };
 
@@ -327,7 +329,7 @@ static void fail_alert(const prober *p, clv_tls_probe_result *r) {
             SSL_alert_desc_string_long(p->alert));
 }
 
-/* Why the handshake did not get through. */
+/* Reports why the handshake failed. */
 static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result *r) {
   char why[CLV_TLS_ERROR_LEN];
   clv_tls_openssl_error(why);
@@ -350,7 +352,7 @@ static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result
   }
 }
 
-/* Why the peer went away after our side of the handshake was over: it judged our certificate. */
+/* Reports why the peer closed after our side of the handshake: it refused our certificate. */
 static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
   const finding *f = find(refusals, p->alert);
   if (f->what != -1) {
@@ -367,7 +369,7 @@ static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
           "the peer closed the connection when it had our certificate: most likely it refused it");
 }
 
-static void note_peer(const prober *p, clv_tls_probe_result *r) {
+static void store_peer(const prober *p, clv_tls_probe_result *r) {
   if (!p->peer) return;
   if (clv_tls_x509_uri(p->peer, r->peer_uri, sizeof r->peer_uri, NULL) != CLV_OK)
     r->peer_uri[0] = '\0';
@@ -376,13 +378,13 @@ static void note_peer(const prober *p, clv_tls_probe_result *r) {
   ERR_clear_error();
 }
 
-static bool refused_us(const prober *p, const clv_tls_probe_result *r) {
+static bool has_refused_us(const prober *p, const clv_tls_probe_result *r) {
   return r->step == CLV_TLS_HANDSHAKE && r->code == CLV_UNAUTHENTICATED &&
          p->verify_error == X509_V_OK;
 }
 
-static void note_clocks(const prober *p, const clv_tls_identity *identity,
-                        clv_tls_probe_result *r) {
+static void store_clock_hint(const prober *p, const clv_tls_identity *identity,
+                             clv_tls_probe_result *r) {
   char span[CLV_TLS_TIME_TEXT], when[CLV_TLS_TIME_TEXT];
   int64_t now = clv_tls_now();
   clv_tls_format_time(now, when);
@@ -398,7 +400,7 @@ static void note_clocks(const prober *p, const clv_tls_identity *identity,
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "by our clock (%s) our certificate has %s left, so the peer's may be ahead", when,
              clv_tls_format_span(identity->not_after - now, span));
-  else if (refused_us(p, r) && now - identity->not_before < CLOSE_TO_START_S)
+  else if (has_refused_us(p, r) && now - identity->not_before < CLOSE_TO_START_S)
     snprintf(r->clock_hint, sizeof r->clock_hint,
              "our certificate began %s ago; a peer whose clock is behind ours (%s) by more refuses "
              "it",
@@ -413,7 +415,7 @@ static clv_code check_timeout(uint32_t timeout_ms, clv_err *err) {
                   MAX_TIMEOUT_MS);
 }
 
-static void judge_identity(const char *expected_uri, clv_tls_probe_result *r) {
+static void check_identity(const char *expected_uri, clv_tls_probe_result *r) {
   if (!*r->peer_uri)
     fail_at(r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
             "issue the worker a certificate with exactly one URI",
@@ -424,7 +426,7 @@ static void judge_identity(const char *expected_uri, clv_tls_probe_result *r) {
             "the peer is \"%.100s\", but \"%.100s\" is expected", r->peer_uri, expected_uri);
 }
 
-static void note_session(const prober *p, clv_tls_probe_result *r) {
+static void store_session(const prober *p, clv_tls_probe_result *r) {
   snprintf(r->protocol, sizeof r->protocol, "%s", SSL_get_version(p->ssl));
   snprintf(r->cipher, sizeof r->cipher, "%s", SSL_get_cipher_name(p->ssl));
 }
@@ -436,11 +438,11 @@ static bool speaks_h2(const prober *p) {
   return len == 2 && memcmp(name, "h2", 2) == 0;
 }
 
-/* The peer's answer on our certificate comes after the handshake. */
+/* Waits for the peer's answer to our certificate, which follows the handshake. */
 static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   double wait_ms = CLV_MAX((double)CONFIRM_MS, 3 * r->connect_ms);
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
-  outcome end = drive(p, step_first_byte, CLV_MIN(until, deadline_ns));
+  outcome end = run_steps(p, step_first_byte, CLV_MIN(until, deadline_ns));
   if (end == DONE)
     r->confirmed = true;
   else if (end != TIMED_OUT)
@@ -449,13 +451,13 @@ static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_res
 
 static void run_handshake(prober *p, uint64_t deadline_ns, clv_tls_probe_result *r) {
   uint64_t start = clv_now_ns();
-  outcome end = drive(p, step_handshake, deadline_ns);
+  outcome end = run_steps(p, step_handshake, deadline_ns);
   r->handshake_ms = (double)(clv_now_ns() - start) / 1e6;
   if (end != DONE) {
     explain_handshake(p, end, r);
     return;
   }
-  note_session(p, r);
+  store_session(p, r);
   if (speaks_h2(p))
     await_peer_result(p, deadline_ns, r);
   else
@@ -481,10 +483,10 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
             why.text);
   else
     run_handshake(&p, deadline_ns, &r);
-  note_peer(&p, &r);
-  if (code == CLV_OK && r.step == CLV_TLS_DONE) judge_identity(expected_uri, &r);
+  store_peer(&p, &r);
+  if (code == CLV_OK && r.step == CLV_TLS_DONE) check_identity(expected_uri, &r);
   r.ok = r.step == CLV_TLS_DONE;
-  if (code == CLV_OK) note_clocks(&p, identity, &r);
+  if (code == CLV_OK) store_clock_hint(&p, identity, &r);
   ERR_clear_error();
   *ret = r;
   return CLV_OK;
@@ -506,15 +508,16 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
   clv_tls_probe_result r;
   char host[256];
   uint16_t port;
-  if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return; /* there was no refusal */
+  if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return; /* no refusal */
   if (!clv_tls_split_address(address, host, &port)) return;
   timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));
   if (clv_tls_probe(host, port, identity, NULL, timeout_ms, &r, &ignored) != CLV_OK) return;
-  bool told = r.code == CLV_DENIED || r.code == CLV_EXHAUSTED || strstr(r.reason, "revoked");
-  if (told && r.step == CLV_TLS_HANDSHAKE) clv_fail(err, r.code, "%s: %s", address, r.reason);
+  bool is_reported = r.code == CLV_DENIED || r.code == CLV_EXHAUSTED || strstr(r.reason, "revoked");
+  if (is_reported && r.step == CLV_TLS_HANDSHAKE)
+    clv_fail(err, r.code, "%s: %s", address, r.reason);
 }
 
-/* ---- which versions -------------------------------------------------------------------------- */
+/* ---- versions -------------------------------------------------------------------------------- */
 
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,
@@ -526,8 +529,8 @@ clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version 
   CLV_TRY(make_context(&p, wire, identity, err));
   CLV_TRY(make_connection(&p, host, false, err));
   CLV_TRY(clv_tls_dial(host, port, deadline_ns, &p.socket, err));
-  outcome end = drive(&p, step_handshake, deadline_ns);
-  /* A cipher is set when a ServerHello of this version has been taken, and only then. */
+  outcome end = run_steps(&p, step_handshake, deadline_ns);
+  /* OpenSSL sets a cipher only after it has accepted a ServerHello of this version. */
   bool accepted = SSL_get_current_cipher(p.ssl) != NULL;
   ERR_clear_error();
   if (end == TIMED_OUT && !accepted)

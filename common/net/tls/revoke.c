@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of revoked certificates that holds in this process, for the peers that it dials and for
- * the callers that it accepts. Once there is a list, whoever it does not clear is refused: also
- * when it has ended, and when it is of another CA.
+ * List of revoked certificates in force in this process, for peers that it dials and accepts. While
+ * a list is in force, a peer that it does not clear is refused, also when the list has expired or
+ * is of another CA.
  */
 #include <openssl/err.h>
 #include <pthread.h>
@@ -14,14 +14,14 @@
 
 enum { SEEN = 256 };
 
-/* The certificate that an identity showed last when it was dialled. */
+/* Certificate that an identity last showed when it was dialled. */
 typedef struct seen {
   char *uri;
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
 } seen;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_tls_crl *crl; /* NULL: nothing is checked */
+static clv_tls_crl *crl; /* NULL: certificates are not checked */
 static seen dialled[SEEN];
 static size_t n_dialled, next_dialled;
 
@@ -61,10 +61,10 @@ int64_t clv_tls_revocation_expiry(void) {
   return ends;
 }
 
-/* ---- judging --------------------------------------------------------------------------------- */
+/* ---- decisions ------------------------------------------------------------------------------- */
 
-/* Under the lock. */
-static clv_tls_decision judge(const char *issuer, const char *serial, clv_err *err) {
+/* Decides on a certificate. The caller holds the lock. */
+static clv_tls_decision decide(const char *issuer, const char *serial, clv_err *err) {
   if (crl && clv_tls_crl_has(crl, issuer, serial)) {
     (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
     return CLV_TLS_REVOKED;
@@ -75,7 +75,7 @@ static clv_tls_decision judge(const char *issuer, const char *serial, clv_err *e
 
 clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err) {
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = judge(issuer, serial, err);
+  clv_tls_decision v = decide(issuer, serial, err);
   pthread_mutex_unlock(&lock);
   return v;
 }
@@ -89,8 +89,8 @@ clv_code clv_tls_revocation_check(clv_err *err) {
 
 /* ---- peers that this process dials ----------------------------------------------------------- */
 
-/* Under the lock. The oldest makes way. */
-static seen *entry_of(const char *uri) {
+/* Returns the entry of an identity; a new one replaces the oldest. The caller holds the lock. */
+static seen *find_or_add_dialled(const char *uri) {
   for (size_t i = 0; i < n_dialled; i++)
     if (strcmp(dialled[i].uri, uri) == 0) return &dialled[i];
   char *copy = strdup(uri);
@@ -106,7 +106,7 @@ static seen *entry_of(const char *uri) {
 static void remember(const X509 *cert, const char *issuer, const char *serial) {
   char uri[CLV_TLS_URI_LEN];
   if (clv_tls_x509_uri(cert, uri, sizeof uri, NULL) != CLV_OK) return;
-  seen *s = entry_of(uri);
+  seen *s = find_or_add_dialled(uri);
   if (!s) return;
   snprintf(s->issuer, sizeof s->issuer, "%s", issuer);
   snprintf(s->serial, sizeof s->serial, "%s", serial);
@@ -120,7 +120,7 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
   clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
   clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = judge(issuer, serial, &err);
+  clv_tls_decision v = decide(issuer, serial, &err);
   remember(cert, issuer, serial);
   pthread_mutex_unlock(&lock);
   ERR_clear_error();

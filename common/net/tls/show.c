@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Certificates described for people and for programs, from one table of facts.
+ * Descriptions of certificates as text or JSON, from one struct of their fields.
  */
 #include "common/net/tls/tls_int.h"
 
@@ -14,11 +14,11 @@
 
 enum { SHORT_TEXT = 128 };
 
-/* One certificate's facts. Lists are JSON arrays or comma-separated text, as asked for. */
+/* Fields of one certificate. Lists are JSON arrays or comma-separated text, as requested. */
 typedef struct facts {
   char *subject, *issuer;
   clv_bytes uri, dns, ip, usage;
-  char identity[CLV_TLS_URI_LEN]; /* empty when there is not exactly one URI */
+  char identity[CLV_TLS_URI_LEN]; /* empty: no or several URIs */
   int64_t from, until;
   char key[SHORT_TEXT];
   char serial[SHORT_TEXT];
@@ -35,7 +35,7 @@ static void facts_done(facts *f) {
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
-/* A name as RFC 2253 text, with everything but printable ASCII escaped. */
+/* Returns a name as RFC 2253 text; everything but printable ASCII is escaped. */
 static clv_code name_text(const X509_NAME *name, char **ret_text, clv_err *err) {
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new(BIO_s_mem());
   if (!bio || X509_NAME_print_ex(bio, name, 0, XN_FLAG_RFC2253) < 0)
@@ -57,7 +57,8 @@ static void add_item(clv_bytes *list, bool json, const char *text) {
     clv_bytes_puts(list, text);
 }
 
-/* A name from the certificate, all but printable ASCII as \xNN, so that a terminal is safe. */
+/* Adds a name from the certificate. Everything but printable ASCII becomes \xNN, so it is safe to
+ * print on a terminal. */
 static void add_name(clv_bytes *list, bool json, const ASN1_STRING *value) {
   CLV_AUTO(clv_bytes_done) clv_bytes safe = {0};
   const unsigned char *data = ASN1_STRING_get0_data(value);
@@ -145,7 +146,7 @@ static clv_code gather(facts *f, X509 *cert, bool json, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static const char *state_of(const facts *f, int64_t now) {
   return f->is_revoked    ? "revoked"
@@ -200,7 +201,7 @@ static void print_json(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, ",\"serial\":\"%s\",\"sha256\":\"%s\"}", f->serial, f->fingerprint);
 }
 
-/* The list in the same folder, if there is one. */
+/* Reads the list in the same folder, if there is one. */
 static clv_code list_beside(const char *path, clv_tls_crl **ret, clv_err *err) {
   const char *slash = strrchr(path, '/');
   char list[4096];

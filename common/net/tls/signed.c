@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A file with a detached signature. What OpenSSL would accept and we do not: no signer at all, two
- * of them, a signature that brings a text of its own, weak digests and keys.
+ * Check of files with a detached signature. Refuses several things that OpenSSL accepts: no signer,
+ * two signers, a signature with embedded text, weak digests and keys.
  */
 /* cms.h reads PEM only behind pem.h. */
 #include <openssl/pem.h>
@@ -28,7 +28,7 @@ static clv_code read_signature(const clv_tls_signed *file, CMS_ContentInfo **ret
   if (!bio) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a signature");
   bool pem = memmem(file->signature, file->signature_len, "-----BEGIN", 10) != NULL;
   *ret = pem ? PEM_read_bio_CMS(bio, NULL, NULL, NULL) : d2i_CMS_bio(bio, NULL);
-  if (!*ret) return refuse(err, "the signature is damaged, or none that `openssl cms -sign` makes");
+  if (!*ret) return refuse(err, "the signature is damaged, or was not made by `openssl cms -sign`");
   return CLV_OK;
 }
 
@@ -42,12 +42,12 @@ static clv_code check_digest(CMS_SignerInfo *signer, clv_err *err) {
   return refuse(err, "the signature uses a weak digest; sign with -md sha256");
 }
 
-/* OpenSSL finds nothing wrong with a signature by nobody. */
+/* Checks the form. OpenSSL accepts a signature without a signer. */
 static clv_code check_form(CMS_ContentInfo *cms, clv_err *err) {
   if (OBJ_obj2nid(CMS_get0_type(cms)) != NID_pkcs7_signed)
     return refuse(err, "the signature is a CMS message of another kind");
   if (CMS_is_detached(cms) != 1)
-    return refuse(err, "the signature brings a text of its own; sign without -nodetach");
+    return refuse(err, "the signature contains a text of its own; sign without -nodetach");
   STACK_OF(CMS_SignerInfo) *signers = CMS_get0_SignerInfos(cms);
   int n = signers ? sk_CMS_SignerInfo_num(signers) : 0;
   if (n != 1)
@@ -68,7 +68,7 @@ static clv_code trust(const char *ca_pem, X509_STORE **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* The reason for people: which check of the chain failed, or that the bytes are others. */
+/* Reports which check of the chain failed, or that the bytes differ. */
 static clv_code explain(clv_err *err) {
   const char *data = NULL;
   int flags = 0;

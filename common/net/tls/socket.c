@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A TCP client in which every wait ends at a deadline.
+ * TCP client whose waits all end at a deadline.
  */
 #include "common/net/tls/tls_int.h"
 
@@ -22,7 +22,7 @@ void clv_tls_hang_up(clv_tls_socket *s) {
   s->fd = -1;
 }
 
-/* True when fd is ready for `events` (or broken) before the deadline. */
+/* Waits until fd is ready for `events` or broken. False: the deadline has passed. */
 static bool wait_for(int fd, short events, uint64_t deadline_ns) {
   for (;;) {
     uint64_t now = clv_now_ns();
@@ -67,7 +67,7 @@ static void set_address(clv_tls_socket *s, const struct addrinfo *a) {
            port);
 }
 
-/* 0 with s->fd set, or an errno. */
+/* Connects to one address. Returns 0 with s->fd set, or an errno. */
 static int connect_one(const struct addrinfo *a, uint64_t deadline_ns, clv_tls_socket *s) {
   set_address(s, a);
   s->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of this folder share: clean-up of OpenSSL objects, PEM files in and out, and what
- * can be read from a certificate.
+ * Declarations shared by the files of this folder: clean-up of OpenSSL objects, reading and writing
+ * of PEM files, and access to the fields of certificates.
  */
 #ifndef CLEAVE_TLS_INT_H
 #define CLEAVE_TLS_INT_H
@@ -35,50 +35,51 @@ static inline void clv_certs_freep(STACK_OF(X509) * *p) { sk_X509_pop_free(*p, X
 /* Frees a NUL-terminated string after wiping it. */
 void clv_secret_freep(char **text);
 
-/* A key file as text, in one allocation, so that no copy of it stays behind. Errors as
- * clv_tls_identity_load says, the file mode among them. */
+/* Reads a key file into one allocation, so that no other copy stays in memory. Errors as those of
+ * clv_tls_identity_load, for the file mode too. */
 clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) CLV_USE_RESULT;
 
 /* ---- PEM ------------------------------------------------------------------------------------- */
 
 enum { CLV_TLS_ERROR_LEN = 160 };
 
-/* The newest reason in this thread's OpenSSL error queue, which is emptied; returns buf. */
+/* Returns the newest reason in this thread's OpenSSL error queue, in buf, and empties the queue. */
 const char *clv_tls_openssl_error(char buf[CLV_TLS_ERROR_LEN]);
 
-/* All certificates of a PEM text, at least one; `what` names it in errors (CLV_INVALID). */
+/* Reads all certificates of a PEM text, at least one. `what` names the text in errors
+ * (CLV_INVALID). */
 clv_code clv_tls_certs_parse(const char *pem, size_t len, const char *what,
                              STACK_OF(X509) * *ret_certs, clv_err *err) CLV_USE_RESULT;
 clv_code clv_tls_certs_read(const char *path, STACK_OF(X509) * *ret_certs,
                             clv_err *err) CLV_USE_RESULT;
 
-/* The certificates as PEM text and nothing else; the caller frees. */
+/* Writes the certificates as PEM text; the caller frees it. */
 clv_code clv_tls_certs_format(const STACK_OF(X509) * certs, char **ret_pem,
                               clv_err *err) CLV_USE_RESULT;
 
-/* The private key in a PEM text; encrypted ones are refused. */
+/* Reads the private key of a PEM text. Encrypted keys are refused. */
 clv_code clv_tls_key_parse(const char *pem, const char *what, EVP_PKEY **ret_key,
                            clv_err *err) CLV_USE_RESULT;
 
 /* ---- reading a certificate ------------------------------------------------------------------- */
 
-/* Seconds since 1970, or false for a time that is none. */
+/* Converts a time to seconds since 1970. False: it is not valid. */
 bool clv_tls_asn1_seconds(const ASN1_TIME *time, int64_t *ret_s);
 int64_t clv_tls_now(void);
 int64_t clv_tls_days_until(int64_t seconds); /* whole days from now, rounded down */
 
 enum { CLV_TLS_TIME_TEXT = 40 };
-/* "2026-11-20 10:00:00 UTC" and "3 days"; both return buf. */
+/* Write "2026-11-20 10:00:00 UTC" and "3 days" to buf and return buf. */
 const char *clv_tls_format_time(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
 const char *clv_tls_format_span(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
 
-/* Bits of the extended key usage; false when the certificate has none. */
+/* Returns the bits of the extended key usage. False: the certificate has none. */
 bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage);
 
-/* The one URI, as clv_tls_cert_uri. */
+/* Returns the only URI, as clv_tls_cert_uri. */
 clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
-/* Whether these bytes may be an identity; says in `reason` why not. */
+/* True if the bytes are a valid identity; else `reason` says why not. */
 bool clv_tls_uri_is_valid(const unsigned char *data, size_t len, char reason[CLV_TLS_ERROR_LEN]);
 
 /* ---- the authority of ca.c ------------------------------------------------------------------- */
@@ -89,7 +90,7 @@ typedef struct clv_tls_authority {
   int64_t not_after;
 } clv_tls_authority;
 
-/* DIR/ca.pem and DIR/ca.key. */
+/* Reads DIR/ca.pem and DIR/ca.key. */
 clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_tls_authority_done(clv_tls_authority *ca);
@@ -98,53 +99,54 @@ void clv_tls_authority_done(clv_tls_authority *ca);
 
 enum { CLV_TLS_ISSUER_LEN = 256, CLV_TLS_SERIAL_LEN = 80 };
 
-/* "/CN=home", and hexadecimal in upper case. */
+/* Write "/CN=home", and the serial number in upper-case hexadecimal. */
 void clv_tls_issuer_text(const X509_NAME *name, char buf[CLV_TLS_ISSUER_LEN]);
 void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN]);
-/* For a verification callback: *ok and, of a leaf, the list that holds in this process. */
+/* For a verification callback: checks a leaf against the list in force. Returns the new value of
+ * ok. */
 int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx);
-/* From now on OpenSSL asks us about every certificate (accepted.c). */
+/* Makes OpenSSL call accepted.c for every connection. */
 clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
 
 /* ---- frames.c -------------------------------------------------------------------------------- */
 
 enum { CLV_TLS_FRAME_HEAD = 9 };
 
-/* Kinds of frames that are charged together. */
+/* Kinds of frames with a leaky bucket of their own. */
 typedef enum clv_tls_bucket {
-  CLV_TLS_REQUESTS,   /* new streams; a call that the program was given is credited */
+  CLV_TLS_REQUESTS,   /* new streams; a call that gRPC delivers is credited */
   CLV_TLS_CONTROL,    /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
-  CLV_TLS_WINDOWS,    /* WINDOW_UPDATE; bytes that we sent are credited */
-  CLV_TLS_SMALL_DATA, /* DATA below 1 KiB; messages that the program was given are credited */
+  CLV_TLS_WINDOWS,    /* WINDOW_UPDATE; bytes that this side sends are credited */
+  CLV_TLS_SMALL_DATA, /* DATA below 1 KiB; messages that gRPC delivers are credited */
   CLV_TLS_BUCKETS
 } clv_tls_bucket;
 
 /* State of one connection. */
 typedef struct clv_tls_frames {
   uint8_t head[CLV_TLS_FRAME_HEAD];
-  uint8_t n_head;       /* bytes of `head` that have come */
-  uint32_t skip;        /* bytes of the preface or of a payload that are still to come */
-  uint32_t block;       /* bytes of the block of headers that has not ended */
-  uint32_t last_stream; /* highest number of a stream that was opened */
-  uint32_t level[CLV_TLS_BUCKETS];
-  uint64_t unread; /* bytes of DATA less those of the messages that the program was given */
+  uint8_t n_head;       /* bytes of `head` received so far */
+  uint32_t skip;        /* bytes of the preface or of a payload that are still to be received */
+  uint32_t block;       /* bytes of the header block in progress */
+  uint32_t last_stream; /* highest id of a stream opened so far */
+  uint32_t bucket_level[CLV_TLS_BUCKETS];
+  uint64_t unread; /* bytes of DATA minus those of messages that gRPC has delivered */
   uint64_t leaked_ns;
 } clv_tls_frames;
 
 void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns);
-/* Charges the frames that begin in these plain bytes. Returns NULL, or at the first excess what the
- * peer has sent too much of: static text. */
+/* Charges the frames that begin in these decrypted bytes. Returns NULL, or at the first excess a
+ * static text that says what the peer sent too much of. */
 const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len, uint64_t now_ns);
-void clv_tls_frames_message(clv_tls_frames *f, size_t bytes); /* the program was given one */
+void clv_tls_frames_message(clv_tls_frames *f, size_t bytes); /* gRPC has delivered a message */
 void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount);
 
-/* ---- accepted.c, as handshakes.c calls it ---------------------------------------------------- */
+/* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
 
-/* A message of this connection was sent or has come; before handshakes.c looks at it itself. */
+/* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
 void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
-/* A record of `bytes` was sent on this connection. */
+/* Credits a record of `bytes` that this connection has sent. */
 void clv_tls_accepted_sent(SSL *ssl, size_t bytes);
-/* Whether it was refused by the admission or shed, and as what that counts. */
+/* True if the admission refused or closed the connection; *ret is how to count the failure. */
 bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret);
 
 /* ---- TCP with a deadline --------------------------------------------------------------------- */
@@ -153,20 +155,20 @@ typedef struct clv_tls_socket {
   int fd; /* -1: none */
   char address[80];
   double connect_ms;
-  const char *fix; /* static text, set when dialling failed */
+  const char *fix; /* static text, set if dialling failed */
 } clv_tls_socket;
 
-/* Connects to the first address of host that answers before deadline_ns (clv_now_ns's clock).
- * s->address and s->fix are set on failure too. CLV_NOT_FOUND: no such name; CLV_UNAVAILABLE,
- * CLV_DEADLINE: no connection. */
+/* Connects to the first address of host that answers before deadline_ns (clock: clv_now_ns). Sets
+ * s->address and s->fix on failure too. CLV_NOT_FOUND: no such name; CLV_UNAVAILABLE, CLV_DEADLINE:
+ * no connection. */
 clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv_tls_socket *s,
                       clv_err *err) CLV_USE_RESULT;
 void clv_tls_hang_up(clv_tls_socket *s); /* usable with CLV_AUTO */
 
-/* Sends all or fails; never raises SIGPIPE. */
+/* Sends all bytes or fails; never raises SIGPIPE. */
 bool clv_tls_send(const clv_tls_socket *s, const void *data, size_t len, uint64_t deadline_ns);
 
-/* Bytes read (> 0), 0 at the end or on a broken connection, -1 when the deadline passed. */
+/* Returns bytes read (> 0); 0: the end or a broken connection; -1: the deadline has passed. */
 int clv_tls_recv(const clv_tls_socket *s, void *data, int len, uint64_t deadline_ns);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cached: what a worker keeps of its caller, and its end.
+ * Cached: lists the caches that a worker keeps for its caller, and removes them.
  */
 #include "common/net/wire/unary_int.h"
 

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading position in a message of several pieces.
+ */
 #include "common/net/wire/cursor_int.h"
 
 #include <string.h>
@@ -37,7 +40,7 @@ static clv_code truncated(const clv_wire_cursor *c, const char *what, clv_err *e
                   c->end);
 }
 
-/* Makes the current piece one with unread bytes. Only called while pos < end, so there is one. */
+/* Moves to the next piece with unread bytes. Call only while pos < end, so that there is one. */
 static void next_piece(clv_wire_cursor *c) {
   while (c->offset == c->avail) {
     c->piece++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A reading position over a message that lies in pieces, with the primitives of the protobuf
- * encoding. Every read is checked against `end`; nothing is copied but what the caller asks for.
+ * Reading position in a message of several pieces, with the primitives of the protobuf encoding.
+ * Every read is checked against `end`. Bytes are copied only on request.
  */
 #ifndef CLEAVE_WIRE_CURSOR_INT_H
 #define CLEAVE_WIRE_CURSOR_INT_H
@@ -28,10 +28,10 @@ typedef struct clv_field_tag {
   clv_wire_type type;
 } clv_field_tag;
 
-/* At the first byte of the message; CLV_EXHAUSTED when it is longer than max_bytes. */
+/* Positions the cursor at the first byte of the message. CLV_EXHAUSTED: over max_bytes. */
 clv_code clv_cursor_init(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
                          size_t max_bytes, clv_err *err) CLV_USE_RESULT;
-/* At the first byte of a part of it. */
+/* Positions the cursor at the first byte of a part of the message. */
 void clv_cursor_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
                    const clv_payload *part);
 clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
@@ -39,14 +39,14 @@ clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_tag(clv_wire_cursor *c, clv_field_tag *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The length in front of a WIRE_LEN field; it fits in what is left. */
+/* Reads the length of a WIRE_LEN field and checks that so many bytes are left. */
 clv_code clv_cursor_len(clv_wire_cursor *c, size_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_copy(clv_wire_cursor *c, size_t len, void *dst, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_skip(clv_wire_cursor *c, size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *err) CLV_USE_RESULT;
 
-/* Bytes of the UTF-8 character at text (1..4), or 0 when the bytes there are no character that may
- * stand in a message: not UTF-8 as RFC 3629 defines it, or a control character. left >= 1. */
+/* Returns the bytes of the UTF-8 character at text, 1 to 4. 0: not a character that a message may
+ * contain, because it is not UTF-8 (RFC 3629) or a control character. left >= 1. */
 size_t clv_text_char_bytes(const uint8_t *text, size_t left);
 clv_code clv_text_check(const void *text, size_t len, const char *what,
                         clv_err *err) CLV_USE_RESULT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a frame says of a failure: its words, or its code and place alone.
+ * Failure of a frame: with its text, or reduced to code and place.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { LAYER_MAX = 1 << 20 };
 
-/* At most `limit` bytes of text, cut at a character's edge. */
+/* Copies at most `limit` bytes of text without splitting a character. */
 static void set_text(char *dst, size_t limit, const char *text) {
   size_t len = 0;
   for (size_t i = 0, left = strlen(text); i < left;) {
@@ -29,7 +29,8 @@ static void set_text(char *dst, size_t limit, const char *text) {
 }
 
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop) {
-  frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code; /* ours alone */
+  /* CLV_BAD_ANSWER is never sent */
+  frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code;
   frame->failure.element[0] = '\0';
   set_text(frame->failure.text, CLV_WIRE_TEXT, text);
   set_text(frame->failure.hop, CLV_WIRE_NAME, hop);
@@ -39,7 +40,7 @@ bool clv_frame_is_failure(const clv_frame *f) {
   return f->kind == CLV_ERROR || f->kind == CLV_ABORT || f->has_failure;
 }
 
-/* The hop again, from what can be read in it: numbers, and words of this program's own. */
+/* Rebuilds the place from a hop: reads only numbers and words that this program writes. */
 static void place_of(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
   unsigned module, layer;
   char op[32], verb[32];

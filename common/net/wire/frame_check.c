@@ -1,10 +1,13 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rules about complete frames. clv_frame_decode and clv_frame_encode call clv_frame_check.
+ */
 #include "common/net/wire/frame_int.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What a frame of each kind needs and may have. */
+/* Required and optional parts of a frame of each kind. */
 typedef struct kind_rule {
   const char *name;
   unsigned needs, may; /* bodies */
@@ -46,7 +49,7 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_VALUE] = {.name = "VALUE",
                    .may = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
-                   .max_tensors = 2, /* check_value says when */
+                   .max_tensors = 2, /* depends, see check_value */
                    .needs_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.name = "DROP", .needs_context = true},
@@ -161,8 +164,7 @@ static clv_code check_commit(const clv_frame *f, size_t payload_len, clv_err *er
     return clv_fail(err, CLV_INVALID, "position %u; at most %d, and of an APPLY alone",
                     f->commit.position, CLV_WIRE_POSITIONS);
   if (f->commit.position && !f->commit.apply)
-    return clv_fail(err, CLV_INVALID, "position %u of a step that is not taken",
-                    f->commit.position);
+    return clv_fail(err, CLV_INVALID, "position %u is set, but apply is false", f->commit.position);
   return CLV_OK;
 }
 
@@ -189,11 +191,11 @@ static clv_code check_chunk(const clv_frame *f, size_t payload_len, clv_err *err
   return check_bytes(f->chunk.total, "chunk.total", err);
 }
 
-/* It is no path: which folder it lies in is its worker's to know. */
+/* Checks a file name, which must not be a path: the worker chooses the folder. */
 static clv_code check_file(const clv_frame *f, clv_err *err) {
   if (f->kind < CLV_STATE_SAVE || f->kind > CLV_STATE_FILE) return CLV_OK;
   if (f->state.what == CLV_STATE_GRADIENTS)
-    return clv_fail(err, CLV_INVALID, "a file of gradients");
+    return clv_fail(err, CLV_INVALID, "gradients cannot be in a state file");
   if (!clv_is_file_name(f->state.name))
     return clv_fail(err, CLV_INVALID,
                     "the name of a file of state is 1..%d of [A-Za-z0-9._-], no dot first",
@@ -201,7 +203,7 @@ static clv_code check_file(const clv_frame *f, clv_err *err) {
   return check_bytes(f->state.bytes, "state.bytes", err);
 }
 
-/* A piece is bytes, as many as it says; the item that it is of has a name. */
+/* Checks that a piece has as many bytes as it states, and that its item has a name. */
 static clv_code check_piece(const clv_frame *f, clv_err *err) {
   const clv_tensor_head *t = f->n_tensors ? &f->tensors[0] : NULL;
   bool asked = f->kind == CLV_STATE_GET,
@@ -212,10 +214,10 @@ static clv_code check_piece(const clv_frame *f, clv_err *err) {
   if (!f->state.length || !(asked || brought) || !f->state.name[0] ||
       f->state.what == CLV_STATE_GRADIENTS)
     return clv_fail(err, CLV_INVALID,
-                    "a piece of %llu bytes, in a frame or of an item that has none",
+                    "a piece of %llu bytes, in a frame or item that cannot have pieces",
                     (unsigned long long)f->state.length);
   if (brought && !(t && t->dtype == CLV_U8 && t->bytes == f->state.length))
-    return clv_fail(err, CLV_INVALID, "a piece of %llu bytes that has others",
+    return clv_fail(err, CLV_INVALID, "a piece of %llu bytes, but its tensor has another size",
                     (unsigned long long)f->state.length);
   return CLV_OK;
 }
@@ -238,7 +240,7 @@ static clv_code check_state(const clv_frame *f, size_t payload_len, clv_err *err
   return clv_text_check(f->state.name, strlen(f->state.name), "state.name", err);
 }
 
-/* The parts of a call come one after the other. */
+/* Checks that the positions of a call's parts ascend. */
 static clv_code check_positions(const clv_frame *f, clv_err *err) {
   uint32_t position = f->call.position, input = f->call.input_position,
            weight = f->call.weight_position;
@@ -249,7 +251,7 @@ static clv_code check_positions(const clv_frame *f, clv_err *err) {
                   input, weight, CLV_WIRE_POSITIONS);
 }
 
-/* Every tensor of a CALL is the one some argument means. */
+/* Checks that each tensor of a CALL belongs to an argument. */
 static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   uint32_t here = 0;
@@ -258,10 +260,10 @@ static clv_code check_call(const clv_frame *f, size_t payload_len, clv_err *err)
   for (uint32_t i = 0; i < f->call.n_args; i++) {
     here += f->call.args[i].here;
     if (!f->call.args[i].value && !f->call.args[i].here)
-      return clv_fail(err, CLV_INVALID, "argument %u is neither here nor a value", i);
+      return clv_fail(err, CLV_INVALID, "argument %u has neither a tensor nor a value id", i);
   }
   if (!f->call.n_args || here != f->n_tensors)
-    return clv_fail(err, CLV_INVALID, "%u arguments, %u of them here, and %u tensors",
+    return clv_fail(err, CLV_INVALID, "%u arguments, %u of them inline, but %u tensors",
                     f->call.n_args, here, f->n_tensors);
   return check_positions(f, err);
 }
@@ -314,7 +316,7 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
   return CLV_OK;
 }
 
-/* VALUE is not numbered; RENEW and ACK are about no reference. */
+/* Checks a reference frame. VALUE has no number; RENEW and ACK name no reference. */
 static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool about = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;
@@ -324,12 +326,12 @@ static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err 
     return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
                     (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
   if ((f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||
-      (f->reference.yours && f->kind != CLV_REF_USE))
+      (f->reference.is_for_owner && f->kind != CLV_REF_USE))
     return clv_fail(err, CLV_INVALID, "`early` or `yours` does not belong here");
   return clv_text_check(f->reference.node, strlen(f->reference.node), "reference.node", err);
 }
 
-/* Numbers of records, and maybe as many rows before them. */
+/* Checks the tensors of a cached VALUE: record numbers, and optionally as many rows before them. */
 static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   if (f->cached.records < 1 || f->cached.records > CLV_WIRE_RECORDS)
@@ -339,14 +341,14 @@ static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *er
     return clv_fail(err, CLV_INVALID, "a cache is kept for %llu s; it is 1 to %d",
                     (unsigned long long)f->cached.keep_s, CLV_WIRE_CACHED_MAX_S);
   if (f->n_tensors < 1 || f->n_tensors > 2)
-    return clv_fail(err, CLV_INVALID, "a cache without numbers of records");
+    return clv_fail(err, CLV_INVALID, "a VALUE of a cache has no record numbers");
   const clv_tensor_head *rows = &f->tensors[f->n_tensors - 1];
   if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)
-    return clv_fail(err, CLV_INVALID, "numbers of records are i64 [n], at least one");
+    return clv_fail(err, CLV_INVALID, "record numbers must be i64 [n], at least one");
   if (f->n_tensors == 1) return CLV_OK;
   const clv_shape *values = &f->tensors[0].shape;
   if (values->rank < 1 || values->dim[0] != rows->shape.dim[0] || !f->tensors[0].bytes)
-    return clv_fail(err, CLV_INVALID, "not one row for each of %lld numbers",
+    return clv_fail(err, CLV_INVALID, "the rows are not one for each of the %lld record numbers",
                     (long long)rows->shape.dim[0]);
   return CLV_OK;
 }
@@ -354,7 +356,7 @@ static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *er
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
 
 #define AT(body) [__builtin_ctz(body)]
-/* By the number of the body's bit; NULL: nothing to check. */
+/* Indexed by the number of the body's bit; NULL: nothing to check. */
 static const body_check body_checks[N_BODIES] = {
     AT(BODY_ATTACH) = check_attach,     AT(BODY_ATTACHED) = check_attached,
     AT(BODY_COMMIT) = check_commit,     AT(BODY_FAILURE) = check_failure,
@@ -395,7 +397,7 @@ static clv_code check_tensor(const clv_tensor_head *head, clv_err *err) {
   return check_bytes(head->bytes, "size", err);
 }
 
-/* A transfer id names a run of chunks; a tensor of no bytes would wait for ever for its own. */
+/* Checks transfer ids. A tensor without bytes has no chunk, so it would wait forever. */
 static clv_code check_transfers(const clv_frame *f, clv_err *err) {
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     const clv_tensor_head *head = &f->tensors[i];
@@ -419,7 +421,7 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
       clv_err_prefix(err, "tensor %u", i);
       return code;
     }
-    sum += f->tensors[i].bytes; /* at most 16 times 2^50 */
+    sum += f->tensors[i].bytes; /* at most 16 * 2^50, so no overflow */
   }
   CLV_TRY(check_transfers(f, err));
   if (limits && (sum > limits->session_bytes || f->n_tensors > limits->tensors))
@@ -436,7 +438,7 @@ static clv_code check_tensors(const clv_frame *f, size_t payload_len, const clv_
   return CLV_OK;
 }
 
-/* ---- the whole ----------------------------------------------------------------------------- */
+/* ---- complete frames ----------------------------------------------------------------------- */
 
 static clv_code check_head(const clv_frame *f, const kind_rule *rule, clv_err *err) {
   if (rule->needs_context && f->context == 0) return clv_fail(err, CLV_INVALID, "context id 0");
@@ -469,7 +471,7 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
                     rule->min_tensors, rule->max_tensors);
   bool value = f->kind == CLV_VALUE || f->kind == CLV_REF_VALUE;
   if ((bodies & BODY_CACHED) && (bodies & BODY_FAILURE))
-    return clv_fail(err, CLV_INVALID, "a failure of what a cache has");
+    return clv_fail(err, CLV_INVALID, "a VALUE of a cache cannot carry a failure");
   if (value && !(bodies & BODY_CACHED) && f->n_tensors != ((bodies & BODY_FAILURE) ? 0u : 1u))
     return clv_fail(err, CLV_INVALID, "either one tensor or the failure belongs here");
   if (f->kind == CLV_FINISHED && f->n_tensors && !(bodies & BODY_VOTE))

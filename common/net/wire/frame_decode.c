@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The hot decoder: one pass over the pieces, driven by the field tables, into a struct of fixed
- * size. It allocates nothing and nests three levels (frame, backward, call, target). What
- * the parts mean together is judged afterwards by clv_frame_check.
+ * Decoder of frames: one pass over the pieces, driven by the field tables, into a struct of fixed
+ * size. Allocates nothing; nests at most four levels (frame, backward, call, target).
+ * clv_frame_check then checks the complete frame.
  */
 #include "common/net/wire/frame_int.h"
 
@@ -13,14 +13,14 @@ typedef struct decoder {
   const clv_wire_limits *limits;
   clv_frame frame;
   clv_payload payload;
-  clv_bundle *before; /* NULL: none may be there */
+  clv_bundle *before; /* NULL: frames before the last one are refused */
   size_t before_bytes;
-  unsigned bodies; /* seen */
+  unsigned bodies; /* bodies found */
   bool has_payload;
-  bool has_own; /* a field of the last frame */
+  bool has_own; /* a field of the last frame was found */
 } decoder;
 
-/* ---- single values: `place` is where the value goes ---------------------------------------- */
+/* ---- single values: stored at `place` ------------------------------------------------------ */
 
 static clv_code read_u32(decoder *d, const clv_field *f, void *place, clv_err *err) {
   uint64_t value;
@@ -51,7 +51,7 @@ static clv_code read_fixed32(decoder *d, const clv_field *f, void *place, clv_er
   uint64_t value;
   CLV_TRY(clv_cursor_fixed(&d->at, 4, &value, err));
   uint32_t narrow = (uint32_t)value;
-  memcpy(place, &narrow, sizeof narrow); /* a float's bits as well */
+  memcpy(place, &narrow, sizeof narrow); /* also copies a float's bits */
   return CLV_OK;
 }
 
@@ -67,7 +67,7 @@ static clv_code read_bytes(decoder *d, const clv_field *f, void *place, clv_err 
   size_t len;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   if (len != f->size && len != 0)
-    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it has %zu", f->name, len, f->size);
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", f->name, len, f->size);
   memset(place, 0, f->size);
   return clv_cursor_copy(&d->at, len, place, err);
 }
@@ -81,7 +81,7 @@ static clv_code read_text(decoder *d, const clv_field *f, void *place, clv_err *
                     f->size - 1);
   CLV_TRY(clv_cursor_copy(&d->at, len, text, err));
   text[len] = '\0';
-  return clv_text_check(text, len, f->name, err); /* refuses a NUL inside, too */
+  return clv_text_check(text, len, f->name, err); /* refuses an embedded NUL too */
 }
 
 /* ---- lists --------------------------------------------------------------------------------- */
@@ -99,10 +99,10 @@ static clv_code add_dim(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
-/* A backward pass lies in the memory of upstream ids and tensors. */
+/* Fails if upstream ids or tensors are present, because a backward shares their memory. */
 static clv_code not_beside_backward(const decoder *d, clv_err *err) {
   if (!(d->bodies & BODY_BACKWARD)) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "`backward` beside upstream ids or tensors");
+  return clv_fail(err, CLV_INVALID, "`backward` together with upstream ids or tensors");
 }
 
 static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
@@ -129,7 +129,7 @@ static clv_code add_rate(decoder *d, void *place, clv_err *err) {
 
 typedef clv_code (*add_function)(decoder *d, void *place, clv_err *err);
 
-/* The packed form: one length, then elements to its end. */
+/* Reads the packed form: one length, then elements to its end. */
 static clv_code read_packed(decoder *d, add_function add, void *place, clv_err *err) {
   size_t len, outer = d->at.end;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
@@ -192,12 +192,12 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_er
   return clv_cursor_skip(&d->at, len, err);
 }
 
-/* Only where it lies: it is decoded later. */
+/* Stores only the position of a preceding frame; it is decoded later. */
 static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err *err) {
   size_t len;
   (void)f, (void)place;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
-  if (!d->before) return clv_fail(err, CLV_INVALID, "a frame before one that has none before it");
+  if (!d->before) return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
   if (d->before->n == CLV_WIRE_BUNDLED)
     return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BUNDLED);
   d->before->frame[d->before->n++] = (clv_payload){d->at.piece, d->at.offset, len};
@@ -207,7 +207,7 @@ static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err
 
 /* ---- calls and backward passes --------------------------------------------------------------- */
 
-/* The next place of a list, or a refusal that names the limit. */
+/* Returns the next index of a list. The error names the limit. */
 static clv_code next_place(uint32_t *n, uint32_t limit, const char *what, uint32_t *ret,
                            clv_err *err) {
   if (*n == limit) return clv_fail(err, CLV_INVALID, "more than %u %s in one frame", limit, what);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The hot encoder. A frame without its payload has a largest size, so it is written into an array
- * on the stack and copied once. Fields are in ascending order except the payload, which is last so
+ * Encoder of frames. A frame without its payload has a bounded size, so it is written to an array
+ * on the stack and copied once. Fields are in ascending order, except that the payload is last, so
  * that the transport can append the tensor's own memory.
  */
 #include "common/net/wire/frame_int.h"
@@ -12,7 +12,7 @@ enum {
   VARINT_MAX = 10,
   SCALAR_MAX = 2 + VARINT_MAX,
   TENSOR_MAX = 2 + 2 + VARINT_MAX * CLV_MAX_RANK + 4 * SCALAR_MAX + 2,
-  /* A backward is larger than any other body; of those, three never stand in one frame. */
+  /* A backward is larger than any other body. No frame has more than three of the others. */
   PLAIN_BODY_MAX = 8 * SCALAR_MAX + CLV_WIRE_TEXT + CLV_WIRE_NAME + 2 * CLV_WIRE_ID_BYTES +
                    CLV_WIRE_ARGS * 3 * SCALAR_MAX,
   BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_HOPS * (CLV_WIRE_NAME + SCALAR_MAX) +
@@ -45,7 +45,7 @@ static uint8_t *put_bytes(uint8_t *p, size_t number, const void *data, size_t le
   return p + len;
 }
 
-/* A nested message starts here; its length, always as two bytes, is filled in by end_nested. */
+/* Begins a nested message. end_nested fills in its length, always two bytes. */
 static uint8_t *begin_nested(uint8_t *p, size_t number) { return put_tag(p, number, WIRE_LEN) + 2; }
 
 static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
@@ -55,7 +55,7 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
   return p;
 }
 
-/* ---- one function per field type; values that are zero are left out ------------------------ */
+/* ---- one function for each field type; zero values are omitted ----------------------------- */
 
 typedef struct place {
   const clv_field *f;
@@ -155,7 +155,7 @@ static uint8_t *write_peers(uint8_t *p, const place *at) {
   return p;
 }
 
-/* The targets of a call are written here: they lie behind those of the calls before it. */
+/* Writes a needed call with its targets, which follow those of the calls before it. */
 static uint8_t *write_needed(uint8_t *p, const place *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->base;
   uint32_t target = 0;

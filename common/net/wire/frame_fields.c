@@ -1,7 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Field tables of frames, which repeat proto/cleave/v1/cleave.proto.
+ */
 #include "common/net/wire/frame_int.h"
 
-/* A changed list of kinds changes what peers understand. */
+/* The list of kinds is part of the protocol; a change needs a new protocol version. */
 _Static_assert(
     CLV_FRAME_KINDS == 46 && CLV_WIRE_PROTOCOL == 8,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
@@ -87,7 +90,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [4] = {.name = "apply", .type = FIELD_BOOL, .offset = AT(commit.apply)},
         [5] = {.name = "more_lrs", .type = FIELD_RATES, .offset = AT(commit.more_lrs)},
         [6] = {.name = "position", .type = FIELD_U32, .offset = AT(commit.position)},
-        [7] = {.name = "keep", .type = FIELD_BOOL, .offset = AT(commit.keep)},
+        [7] = {.name = "keep", .type = FIELD_BOOL, .offset = AT(commit.saves_weights)},
     },
     /* vote */
     {
@@ -137,7 +140,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
     /* call */
     {
         [1] = {.name = "args", .type = FIELD_ARGS, .offset = AT(call.args)},
-        [2] = {.name = "after", .type = FIELD_FIXED64, .offset = AT(call.after)},
+        [2] = {.name = "after", .type = FIELD_FIXED64, .offset = AT(call.runs_after)},
         [3] = {.name = "position", .type = FIELD_U32, .offset = AT(call.position)},
         [4] = {.name = "input_position", .type = FIELD_U32, .offset = AT(call.input_position)},
         [5] = {.name = "weight_position", .type = FIELD_U32, .offset = AT(call.weight_position)},
@@ -167,7 +170,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {.name = "key", .type = FIELD_FIXED64, .offset = AT(reference.key)},
         [4] = {.name = "number", .type = FIELD_U64, .offset = AT(reference.number)},
         [5] = {.name = "early", .type = FIELD_BOOL, .offset = AT(reference.early)},
-        [6] = {.name = "yours", .type = FIELD_BOOL, .offset = AT(reference.yours)},
+        [6] = {.name = "yours", .type = FIELD_BOOL, .offset = AT(reference.is_for_owner)},
         [7] = {.name = "node",
                .type = FIELD_TEXT,
                .offset = AT(reference.node),

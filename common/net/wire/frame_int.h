@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the encoder and the decoder of frames share: the field tables, which are the .proto file
- * once more, and the rules of the frame kinds.
+ * Shared by the encoder and the decoder of frames: the field tables, which repeat the .proto file,
+ * and the rules of the frame kinds.
  */
 #ifndef CLEAVE_WIRE_FRAME_INT_H
 #define CLEAVE_WIRE_FRAME_INT_H
@@ -56,7 +56,7 @@ extern const clv_field clv_arg_fields[ARG_FIELDS];
 extern const clv_field clv_needed_fields[NEEDED_FIELDS];
 extern const clv_field clv_target_fields[TARGET_FIELDS];
 
-/* Bit i is the body with field number BODY_FIRST + i; fields that are none have no name. */
+/* Bit i is the body with field number BODY_FIRST + i. Unused fields have no name. */
 enum frame_body {
   BODY_ATTACH = 1u << 0,
   BODY_ATTACHED = 1u << 1,
@@ -73,14 +73,15 @@ enum frame_body {
   BODY_CACHED = 1u << 16,
 };
 
-/* The bodies a frame built by hand carries: what its kind needs, and what its has_ flags say. */
+/* Returns the bodies of a frame built by hand: those that its kind needs, and those of its has_
+ * flags. */
 unsigned clv_frame_bodies(const clv_frame *frame);
 
-/* The other way round, after decoding: sets the has_ flags. */
+/* Sets the has_ flags from the decoded bodies. */
 void clv_frame_set_body_flags(clv_frame *frame, unsigned bodies);
 
-/* Every rule about a whole frame that PROTOCOL.md states: bodies are those present. Limits may be
- * NULL: only the protocol's own. */
+/* Checks every rule about a complete frame in PROTOCOL.md. bodies: those present. limits NULL: only
+ * the protocol's own limits. */
 clv_code clv_frame_check(const clv_frame *frame, unsigned bodies, size_t payload_len,
                          const clv_wire_limits *limits, clv_err *err) CLV_USE_RESULT;
 

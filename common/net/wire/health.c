@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages of grpc.health.v1.
+ */
 #include "common/net/wire/unary_int.h"
 
 #include "grpc/health/v1/health.pb-c.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hello. Every encoder of a unary message ends by decoding what it made: set-up calls are rare, and
- * so no rule is written twice and nothing leaves that the peer would refuse.
+ * Hello. Each encoder of a unary message decodes its result: set-up calls are rare, so the rules
+ * are written once, in the decoder, and nothing is sent that the peer would refuse.
  */
 #include <string.h>
 
@@ -60,7 +60,7 @@ void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret) {
   ret->peer_timeout_ms = limits->peer_timeout_ms;
 }
 
-/* An absent message is one of zeros, here as everywhere in proto3. */
+/* Reads Limits. An absent message has all fields 0, as everywhere in proto3. */
 clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret, clv_err *err) {
   if (!limits) {
     *ret = (clv_wire_limits){0};
@@ -91,15 +91,15 @@ void clv_artifact_put(const clv_wire_artifact *artifact, Cleave__V1__Artifact *r
   ret->sha256 = clv_put_bytes(artifact->sha256.bytes, sizeof artifact->sha256.bytes);
 }
 
-/* Names of artifacts are names of files on the worker's disk, so they get the letters that cannot
- * leave a folder, and no leading dot. */
+/* Reads an artifact. Its name is that of a file on the worker's disk, so it may contain only
+ * letters that cannot leave a folder, and no leading dot. */
 clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifact *ret,
                           clv_err *err) {
   CLV_TRY(clv_get_name(artifact->name, "artifact name", err));
   for (const char *p = artifact->name; *p; p++) {
     bool letter = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
     if (!letter && *p != '_' && *p != '-' && (*p != '.' || p == artifact->name))
-      return clv_fail(err, CLV_INVALID, "artifact name \"%s\" has more than [A-Za-z0-9._-]",
+      return clv_fail(err, CLV_INVALID, "artifact name \"%s\" may contain only [A-Za-z0-9._-]",
                       artifact->name);
   }
   ret->name = artifact->name;
@@ -220,7 +220,8 @@ static const char *library_of(const clv_wire_about *a, const char *name) {
   return "";
 }
 
-/* Of an older worker, which tells the instruction set of its first device alone. */
+/* Derives the kind of a device of an older worker, which reports only the instruction set of its
+ * first device. */
 static clv_wire_device_kind kind_by_name(const clv_wire_hello_reply *m, const char *name) {
   bool processor = clv_wire_is_cpu(name);
   bool first = strcmp(m->devices[0], name) == 0 || (processor && clv_wire_is_cpu(m->devices[0]));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What LoadModule's messages say: a part of wire.h, which includes it where it belongs.
+ * Messages of LoadModule; part of wire.h, which includes this file.
  */
 #ifndef CLEAVE_WIRE_LOAD_INT_H
 #define CLEAVE_WIRE_LOAD_INT_H
 
-/* Numbers only: what ops and keys mean, and whether they fit together, is the graph's business.
- * Checked here: counts, inputs below the node's own index, outputs inside the graph, finite
- * numbers. */
+/* A graph as numbers. The decoder checks counts, that inputs are below the node's own index, that
+ * outputs are inside the graph, and that numbers are finite. The graph folder checks ops and
+ * keys. */
 typedef struct clv_wire_attr {
   uint32_t key, n_ints, n_numbers;
   int64_t *ints;
@@ -36,7 +36,7 @@ typedef struct clv_wire_param {
   clv_sha256 digest;
 } clv_wire_param;
 
-/* 0: none; else 1 + the optimiser's place in the list of common/base/settings. */
+/* 0: none; else 1 + the optimiser's index in common/base/settings. */
 typedef enum clv_wire_opt_kind { CLV_WIRE_OPT_NONE } clv_wire_opt_kind;
 #define CLV_WIRE_OPT_OF(kind) ((clv_wire_opt_kind)((int)(kind) + 1))
 
@@ -46,8 +46,8 @@ typedef struct clv_wire_optimizer {
   CLV_OPTIM_FIELDS
 } clv_wire_optimizer;
 
-/* Parameters with settings of their own. Checked here: kind and final are the module's, and there
- * are at most CLV_WIRE_PARAMS names in all groups. */
+/* Parameters with settings of their own. The decoder checks that kind and final are the module's,
+ * and that all groups together have at most CLV_WIRE_PARAMS names. */
 typedef struct clv_wire_group {
   clv_wire_optimizer optimizer;
   uint32_t n_params;
@@ -60,10 +60,10 @@ typedef enum clv_wire_init {
   CLV_WIRE_INIT_ARTIFACT,
 } clv_wire_init;
 
-/* A node's first parameter that is another node's. */
+/* A node whose first parameter is shared with another node. */
 typedef struct clv_wire_tie {
-  uint32_t node, module; /* module: 1 + the index of the owner's; 0: it is in the same graph */
-  const char *owner;     /* the node's name there */
+  uint32_t node, module; /* module: 1 + index of the owner's module; 0: the same graph */
+  const char *owner;     /* name of the owner node in its module */
 } clv_wire_tie;
 
 typedef struct clv_wire_load_request {
@@ -74,21 +74,22 @@ typedef struct clv_wire_load_request {
   uint32_t n_ties;
   clv_wire_graph graph;
   const clv_key *keys; /* [graph.n_nodes] */
-  const char **peers;  /* for values and gradients */
+  const char **peers;  /* destinations of values and gradients */
   bool input_needs_grad;
-  bool hold_rest;               /* nobody is in group 0 */
-  bool bf16;                    /* conv2d and linear compute in it */
-  bool tf32;                    /* factors may be rounded to it */
-  bool fixed;                   /* what is frozen has no gradients and no moments */
-  bool frozen_bf16;             /* and weights of linear among that are bf16 */
-  clv_wire_optimizer optimizer; /* group 0: what learns and is in none of `groups` */
-  clv_wire_group *groups;       /* 1.. */
+  bool hold_rest;               /* parameters in no group are held; group 0 is empty */
+  bool bf16;                    /* conv2d and linear compute in bf16 */
+  bool tf32;                    /* factors may be rounded to tf32 */
+  bool fixed;                   /* frozen parameters have no gradients and no moments */
+  bool frozen_bf16;             /* frozen weights of linear are bf16 */
+  clv_wire_optimizer optimizer; /* group 0: learning parameters that are in none of `groups` */
+  clv_wire_group *groups;       /* groups 1.. */
   const char *device;
-  const char *name; /* the program's for the module, up to CLV_WIRE_NAME bytes; may be empty */
+  const char *name; /* the program's name of the module, up to CLV_WIRE_NAME bytes; may be empty */
   clv_wire_init init;
   clv_wire_artifact artifact; /* with CLV_WIRE_INIT_ARTIFACT */
   const char **frozen;
-  const char **fresh; /* [n_fresh] exact names, with CLV_WIRE_INIT_ARTIFACT: not of the artifact */
+  /* [n_fresh] exact names, with CLV_WIRE_INIT_ARTIFACT: initialised, not read from the artifact */
+  const char **fresh;
   clv_wire_spec *inputs;
   clv_wire_tie *ties; /* [n_ties] */
 } clv_wire_load_request;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LoadModule: a graph as data. Numbers are checked for what the wire can know (counts, order,
- * sizes); what ops mean is judged by shape inference on the worker.
+ * LoadModule: a graph as data. The decoder checks counts, order and sizes; shape inference on the
+ * worker checks the ops.
  */
 #include "common/net/wire/unary_int.h"
 
@@ -11,7 +11,8 @@ enum { OP_MAX = 65535, LAYER_MAX = 1 << 20 };
 
 /* ---- tensor specs -------------------------------------------------------------------------- */
 
-/* The bytes must be countable: nobody allocates them here, but somebody will. */
+/* Reads a tensor spec. Its size in bytes must not overflow, because the worker allocates it
+ * later. */
 static clv_code get_spec(const Cleave__V1__TensorSpec *from, const char *what, clv_wire_spec *ret,
                          clv_err *err) {
   size_t bytes;
@@ -43,7 +44,7 @@ static clv_code get_specs(Cleave__V1__TensorSpec **from, size_t n, const char *w
   return CLV_OK;
 }
 
-/* One spec with the room for its dimensions. */
+/* A spec with the memory of its dimensions. */
 typedef struct spec_parts {
   Cleave__V1__TensorSpec spec;
   uint64_t dims[CLV_MAX_RANK];
@@ -100,7 +101,7 @@ static clv_code get_node(const Cleave__V1__Node *from, size_t index, clv_wire_me
   CLV_TRY(clv_check_count(strlen(from->name), CLV_WIRE_NAME, "bytes of node name", err));
   for (size_t i = 0; i < from->n_inputs; i++)
     if (from->inputs[i] >= index)
-      return clv_fail(err, CLV_INVALID, "input %zu is node %u, which does not come before", i,
+      return clv_fail(err, CLV_INVALID, "input %zu is node %u, which is not an earlier node", i,
                       from->inputs[i]);
   *ret = (clv_wire_node){
       .op = from->op,
@@ -184,7 +185,7 @@ static clv_code put_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave
 
 /* ---- request ------------------------------------------------------------------------------- */
 
-/* The message has each optimiser under its number, and each setting under its name. */
+/* The message stores each optimiser under its number and each setting under its name. */
 #define CLV_OPTIMIZER(NAME, name, ...)                                                      \
   _Static_assert((int)CLEAVE__V1__OPTIMIZER_KIND__OPTIMIZER_##NAME == CLV_OPTIM_##NAME + 1, \
                  #name " in cleave.proto");
@@ -218,7 +219,7 @@ static clv_code get_group(const Cleave__V1__ParamGroup *from, const clv_wire_loa
   return CLV_OK;
 }
 
-/* After the optimizer. */
+/* Reads the groups. Call after the optimizer was read. */
 static clv_code get_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
                            clv_wire_load_request *m, clv_err *err) {
   size_t names = 0;
@@ -244,16 +245,16 @@ static clv_code get_init(const Cleave__V1__LoadModuleRequest *from, clv_wire_loa
   m->init = (clv_wire_init)from->init;
   m->artifact.name = "";
   if ((m->init == CLV_WIRE_INIT_ARTIFACT) != (from->artifact != NULL))
-    return clv_fail(err, CLV_INVALID, "an artifact goes with INIT_ARTIFACT and nothing else");
+    return clv_fail(err, CLV_INVALID, "an artifact may be given with INIT_ARTIFACT only");
   CLV_TRY(clv_check_count(from->n_fresh, CLV_WIRE_PARAMS, "fresh names", err));
   if (from->n_fresh && !from->artifact)
-    return clv_fail(err, CLV_INVALID, "fresh parameters go with INIT_ARTIFACT and nothing else");
+    return clv_fail(err, CLV_INVALID, "fresh parameters may be given with INIT_ARTIFACT only");
   m->n_fresh = (uint32_t)from->n_fresh;
   m->fresh = (const char **)from->fresh;
   return from->artifact ? clv_artifact_get(from->artifact, &m->artifact, err) : CLV_OK;
 }
 
-/* After the graph. */
+/* Reads the ties. Call after the graph was read. */
 static clv_code get_ties(const Cleave__V1__LoadModuleRequest *from, clv_wire_mem *mem,
                          clv_wire_load_request *m, clv_err *err) {
   CLV_TRY(clv_check_count(from->n_ties, CLV_WIRE_PARAMS, "ties", err));
@@ -300,7 +301,7 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   return clv_get_id(from->session, "session id", &m->session, err);
 }
 
-/* After the graph. */
+/* Reads the keys. Call after the graph was read. */
 static clv_code get_keys(const Cleave__V1__LoadModuleRequest *from, clv_wire_load_request *m,
                          clv_err *err) {
   if (from->keys.len != m->graph.n_nodes * sizeof *m->keys)
@@ -330,7 +331,7 @@ clv_code clv_wire_load_request_decode(const clv_piece *pieces, size_t n_pieces,
   return CLV_OK;
 }
 
-/* The messages inside a request. */
+/* Memory of the nested messages of a request. */
 typedef struct request_parts {
   Cleave__V1__Graph graph;
   Cleave__V1__Route route;
@@ -373,9 +374,10 @@ static void put_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer 
   CLV_OPTIM_COPY(to, from);
 }
 
-/* A group with its settings. */
+/* Memory of a group with its settings. */
 typedef struct group_parts {
-  Cleave__V1__ParamGroup group; /* first: arrays of these are arrays of pointers to groups */
+  /* first, because arrays of these are arrays of pointers to groups */
+  Cleave__V1__ParamGroup group;
   Cleave__V1__Optimizer optimizer;
 } group_parts;
 
@@ -465,9 +467,9 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
   return CLV_OK;
 }
 
-/* A parameter with its spec. */
+/* Memory of a parameter with its spec. */
 typedef struct param_parts {
-  Cleave__V1__ParamSpec param; /* first: arrays of these are arrays of pointers to params */
+  Cleave__V1__ParamSpec param; /* first, because arrays of these are arrays of pointers to params */
   spec_parts spec;
 } param_parts;
 

@@ -1,9 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Access to the payload of a frame, which may span several pieces.
+ */
 #include "common/net/wire/wire.h"
 
 #include <string.h>
 
-/* Calls of `visit` for the parts of bytes [from, from + len) of a payload, in order. */
+/* Callback for each part of bytes [from, from + len) of a payload, in order. */
 typedef void (*visitor)(void *state, const uint8_t *data, size_t len);
 
 static void visit_range(const clv_piece *pieces, const clv_payload *payload, size_t from,

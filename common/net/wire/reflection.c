@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Server reflection: answers from the FileDescriptorSet that the build embeds. The set is our own
- * data, and small, so it is walked again for every question.
+ * Server reflection: answers from the FileDescriptorSet that the build embeds. The set is trusted
+ * and small, so each request walks it again.
  */
 #include "common/net/wire/unary_int.h"
 
@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Made by the build from the .proto files of every service that is served. */
+/* The build makes it from the .proto files of every service. */
 extern const unsigned char clv_descriptor_set[];
 extern const size_t clv_descriptor_set_len;
 
-/* Cases of the two oneofs, whose generated names are longer than a line. */
+/* Cases of the two oneofs; the macros shorten their generated names. */
 #define QUESTION(which) \
   GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##which
 #define ANSWER(which) \
@@ -37,7 +37,7 @@ typedef struct text_range {
   size_t len;
 } text_range;
 
-/* The next length-delimited field of a message: its number and bytes. False at the end. */
+/* Reads the next length-delimited field of a message. False: the end. */
 static bool next_field(text_range *message, uint32_t *ret_number, text_range *ret_value) {
   while (message->len) {
     clv_wire_cursor c;
@@ -71,7 +71,8 @@ static bool equals(text_range a, const char *text) {
   return strlen(text) == a.len && memcmp(a.data, text, a.len) == 0;
 }
 
-/* What follows `prefix` and a dot in *text (nothing, when the two are equal), or NULL. */
+/* Returns the text after `prefix` and a dot, "" if both are equal; NULL: text does not begin with
+ * it. */
 static const char *after(const char *text, text_range prefix) {
   if (strncmp(text, prefix.data, prefix.len) != 0) return NULL;
   if (text[prefix.len] == '\0') return text + prefix.len;
@@ -87,7 +88,7 @@ static bool has_part(text_range definition, const char *name) {
   return false;
 }
 
-/* A file declares a symbol: package.Definition or package.Definition.part. */
+/* True if the file declares the symbol: package.Definition or package.Definition.part. */
 static bool declares(text_range file, const char *symbol) {
   text_range definition, rest = file;
   uint32_t number;
@@ -131,7 +132,7 @@ static clv_code answer_file(response to, matcher matches, const char *text, clv_
     Grpc__Reflection__V1alpha__FileDescriptorResponse files =
         GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
     ProtobufCBinaryData bytes = clv_put_bytes(file.data, file.len);
-    files.n_file_descriptor_proto = 1; /* none of the files imports another */
+    files.n_file_descriptor_proto = 1; /* no file imports another */
     files.file_descriptor_proto = &bytes;
     to.message_response_case = ANSWER(FILE_DESCRIPTOR_RESPONSE);
     to.file_descriptor_response = &files;

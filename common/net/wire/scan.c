@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A walk over a message by its descriptor with a stack of our own. The sums below follow what
- * protobuf-c 1.4 allocates: the struct of each message, arrays of repeated fields, copies of text
- * and bytes, a record per unknown field, and scratch for every field of a message beyond sixteen.
+ * Walks a message by its descriptor, with a stack of its own. The sums follow what protobuf-c 1.4
+ * allocates: the struct of each message, arrays of repeated fields, copies of text and bytes, a
+ * record for each unknown field, and scratch for every field of a message beyond sixteen.
  */
 #include "common/net/wire/unary_int.h"
 
 enum {
   ALIGN = 16,             /* clv_wire_mem_alloc rounds every piece up */
-  PLAIN_EXTRA = 32,       /* a clv_wire_spec holds its dimensions, a TensorSpec points to them */
-  SCRATCH_PER_FIELD = 96, /* two 48-byte records: the scratch doubles each time it is full */
+  PLAIN_EXTRA = 32,       /* a clv_wire_spec contains its dimensions, a TensorSpec points to them */
+  SCRATCH_PER_FIELD = 96, /* two 48-byte records: the scratch doubles when it is full */
   SCRATCH_FREE = 16,      /* fields of a message that need no scratch */
 };
 
 typedef struct level {
   const ProtobufCMessageDescriptor *type;
-  size_t end;    /* of the enclosing message */
+  size_t end;    /* end of the enclosing message */
   size_t fields; /* occurrences so far */
-  uint64_t seen; /* bit i: the i-th field of `type`, where it may occur once */
+  uint64_t seen; /* bit i: the i-th field of `type`, if it may occur once, was found */
 } level;
 
 typedef struct scanner {
@@ -29,7 +29,8 @@ typedef struct scanner {
 
 static void charge(scanner *s, size_t bytes) { s->bytes += clv_align_up(bytes, ALIGN); }
 
-/* protobuf-c's struct, ours (at most PLAIN_EXTRA larger) and the pointer to either. */
+/* Enters a nested message. Counts protobuf-c's struct, ours (at most PLAIN_EXTRA larger) and a
+ * pointer to either. */
 static clv_code enter(scanner *s, const ProtobufCMessageDescriptor *type, size_t len,
                       clv_err *err) {
   if (s->depth == CLV_SCAN_DEPTH)
@@ -56,7 +57,7 @@ static clv_code scan_text(scanner *s, const char *name, size_t len, clv_err *err
   return clv_text_check(text, len, name, err);
 }
 
-/* Numbers one after the other; each takes at most 8 bytes of memory. */
+/* Scans packed numbers; each takes at most 8 bytes of memory. */
 static clv_code scan_packed(scanner *s, clv_wire_type type, size_t len, clv_err *err) {
   size_t outer = s->at.end, n = 0;
   s->at.end = s->at.pos + len;
@@ -85,8 +86,8 @@ static clv_wire_type type_of(ProtobufCType type) {
   }
 }
 
-/* protobuf-c merges a message field that occurs twice, at a cost that grows with the square of the
- * occurrences. No encoder writes one, so it is refused. */
+/* Refuses a second occurrence of a message field. protobuf-c would merge both, at a cost that grows
+ * with the square of the occurrences, and no encoder writes one. */
 static clv_code once(level *top, const ProtobufCFieldDescriptor *field, clv_err *err) {
   size_t index = (size_t)(field - top->type->fields);
   if (field->label == PROTOBUF_C_LABEL_REPEATED || field->type != PROTOBUF_C_TYPE_MESSAGE)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * OpenSession and CloseSession.
+ * Messages of OpenSession and CloseSession.
  */
 #include "common/net/wire/unary_int.h"
 
@@ -22,7 +22,7 @@ clv_code clv_wire_open_request_decode(const clv_piece *pieces, size_t n_pieces,
       .epoch = from->epoch,
       .name = from->name,
       .lanes = from->lanes,
-      .single = from->single,
+      .is_only_attempt = from->single,
       .n_peer_identities = (uint32_t)from->n_peer_identities,
       .peer_identities = (const char **)from->peer_identities,
   };
@@ -48,7 +48,7 @@ clv_code clv_wire_open_request_encode(const clv_wire_open_request *message, clv_
   to.peer_identities = (char **)(uintptr_t)message->peer_identities;
   to.lanes = message->lanes;
   to.config_digest = clv_put_bytes(&message->config_digest, sizeof message->config_digest);
-  to.single = message->single;
+  to.single = message->is_only_attempt;
   to.reference_lease_ms = message->reference_lease_ms;
   CLV_TRY(clv_wire_pack(&to.base, ret, err));
   CLV_AUTO(clv_wire_done) clv_wire_open_request back = {0};

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status: what a worker holds and does, and its sessions.
+ * Status: reports the resources, the activity and the sessions of a worker.
  */
 #include "common/net/wire/unary_int.h"
 
 #include <string.h>
 
-/* The scan charges for our structs what protobuf-c's take, and 32 bytes. */
+/* The scan counts for each of our structs the size of protobuf-c's and 32 bytes. */
 _Static_assert(sizeof(clv_wire_session_status) <= sizeof(Cleave__V1__SessionStatus) + 32, "room");
 _Static_assert(sizeof(clv_wire_link_status) <= sizeof(Cleave__V1__LinkStatus) + 32, "room");
 _Static_assert(sizeof(clv_wire_device_status) <= sizeof(Cleave__V1__DeviceStatus) + 32, "room");
@@ -115,7 +115,7 @@ static clv_code get_session(const Cleave__V1__SessionStatus *from, clv_wire_mem 
                                    .memory_limit = from->memory_limit,
                                    .busy_ns = from->busy_ns,
                                    .idle_ns = from->idle_ns,
-                                   .turn_ns = from->turn_ns,
+                                   .share_wait_ns = from->turn_ns,
                                    .n_modules = (uint32_t)from->n_modules,
                                    .n_links = (uint32_t)from->n_links,
                                    .last_error = get_trouble(from->last_error)};
@@ -180,7 +180,7 @@ static size_t room_for(const clv_wire_status_reply *m) {
   return room;
 }
 
-/* NULL when there is nothing to say. */
+/* Returns NULL without an error to report. */
 static Cleave__V1__Trouble *put_trouble(const clv_wire_last_error *from, Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);
@@ -259,7 +259,7 @@ static void put_numbers(const clv_wire_session_status *from, Cleave__V1__Session
   to->age_ms = from->age_ms;
   to->busy_ns = from->busy_ns;
   to->idle_ns = from->idle_ns;
-  to->turn_ns = from->turn_ns;
+  to->turn_ns = from->share_wait_ns;
 }
 
 static clv_code put_session(const clv_wire_session_status *from, clv_wire_mem *mem,

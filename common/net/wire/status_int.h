@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What StatusRequest and StatusReply say: a part of wire.h, which includes it where it belongs.
+ * Messages of Status; part of wire.h, which includes this file.
  */
 #ifndef CLEAVE_WIRE_STATUS_INT_H
 #define CLEAVE_WIRE_STATUS_INT_H
@@ -8,17 +8,17 @@
 typedef struct clv_wire_status_request {
   clv_wire_mem *mem;
   bool all;
-  clv_wire_id session; /* unless all */
+  clv_wire_id session; /* used unless all is set */
 } clv_wire_status_request;
 
 typedef struct clv_wire_module_status {
   uint32_t module;
   uint64_t steps, forwards, backwards, evals, compute_ns;
-  const char *name;   /* the program's for the module; may be empty */
-  const char *device; /* that computes it; empty: an older worker */
+  const char *name;   /* the program's name of the module; may be empty */
+  const char *device; /* device that computes the module; empty: an older worker */
 } clv_wire_module_status;
 
-/* Text NULL or "": nothing went wrong. */
+/* text NULL or "": no error so far. */
 typedef struct clv_wire_last_error {
   const char *text;
   uint64_t age_ms;
@@ -26,7 +26,7 @@ typedef struct clv_wire_last_error {
 
 /* Fields as in cleave.proto. */
 typedef struct clv_wire_link_status {
-  const char *peer; /* "" = the master */
+  const char *peer; /* "" is the master */
   uint64_t bytes_in, bytes_out, round_trip_us;
   uint64_t frames_in, frames_out, tensors_in, tensors_out, missing_bytes_in, missing_bytes_out;
   uint64_t received_bytes, receiving_ns, sent_bytes, sending_ns, measured_ns, awaits, awaited_ns;
@@ -34,8 +34,8 @@ typedef struct clv_wire_link_status {
 
 typedef struct clv_wire_device_status {
   const char *name, *kind, *isa;
-  uint64_t memory_bytes, memory_limit; /* of all sessions; 0: no limit */
-  uint64_t total_bytes;                /* of its own; 0: it computes in the host's memory */
+  uint64_t memory_bytes, memory_limit; /* used by all sessions; 0: no limit */
+  uint64_t total_bytes;                /* memory of the device; 0: it uses host memory */
 } clv_wire_device_status;
 
 typedef struct clv_wire_session_status {
@@ -46,7 +46,7 @@ typedef struct clv_wire_session_status {
   bool attached;
   uint64_t values, calls_waiting, late_frames;
   uint64_t references_owned, references_used, references_pending;
-  uint64_t age_ms, memory_limit, busy_ns, idle_ns, turn_ns;
+  uint64_t age_ms, memory_limit, busy_ns, idle_ns, share_wait_ns;
   clv_wire_module_status *modules;
   clv_wire_link_status *links;
   clv_wire_last_error last_error;
@@ -57,7 +57,7 @@ typedef struct clv_wire_status_reply {
   clv_wire_id incarnation;
   uint64_t uptime_ms, rss_bytes;
   bool draining, sees_all;
-  bool has_about; /* a worker of before this was said leaves it out, and all that follows */
+  bool has_about; /* an older worker omits it and the fields after it */
   clv_wire_about about;
   const char *worker, *device;
   uint32_t cores, open_sessions, connections, max_connections, left_out;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Scanning, unpacking and packing of unary messages.
+ */
 #include "common/net/wire/unary_int.h"
 
 #include <math.h>
@@ -52,7 +55,7 @@ clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_
 
 /* ---- unpack and pack ----------------------------------------------------------------------- */
 
-/* The message in one piece: where it lies, or a copy in mem. */
+/* Returns the message in one piece: its own memory, or a copy in mem. */
 static clv_code flatten(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **ret, clv_err *err) {
   if (c.n_pieces == 1) {
     *ret = c.data;
@@ -102,7 +105,7 @@ clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret, clv_err 
 
 clv_code clv_get_id(ProtobufCBinaryData data, const char *what, clv_wire_id *ret, clv_err *err) {
   if (data.len != sizeof ret->bytes)
-    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it has %zu", what, data.len,
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", what, data.len,
                     sizeof ret->bytes);
   memcpy(ret->bytes, data.data, sizeof ret->bytes);
   return CLV_OK;
@@ -119,7 +122,7 @@ clv_code clv_get_sha256(ProtobufCBinaryData data, const char *what, clv_sha256 *
 clv_code clv_get_name(const char *text, const char *what, clv_err *err) {
   size_t len = strlen(text);
   if (len < 1 || len > CLV_WIRE_NAME)
-    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; 1 to %d belong here", what, len,
+    return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have 1 to %d", what, len,
                     CLV_WIRE_NAME);
   return CLV_OK;
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unary messages go through protobuf-c, which believes whatever it is given: it recurses without a
- * limit and can position one byte into seventy. So a message is first walked by its descriptor
- * (clv_wire_scan), which refuses what is malformed, nested or numerous beyond the schema, and adds
- * up the memory that unpacking will take. Only then one block of that size is taken, and protobuf-c
- * and the plain structs live in it together.
+ * Unary messages are unpacked by protobuf-c, which trusts its input: it recurses without a limit
+ * and can turn one byte into seventy. So clv_wire_scan first walks a message by its descriptor. It
+ * refuses malformed, deeply nested or too numerous fields, and adds up the memory that unpacking
+ * takes. Then one block of that size is allocated for protobuf-c and the plain structs.
  */
 #ifndef CLEAVE_WIRE_UNARY_INT_H
 #define CLEAVE_WIRE_UNARY_INT_H
@@ -15,15 +14,16 @@
 
 enum {
   CLV_SCAN_DEPTH = 8,          /* the schema nests 5 deep */
-  CLV_SCAN_FIELDS = 64 << 10,  /* of one message with all it contains */
-  CLV_SCAN_BUDGET = 640 << 10, /* bytes beyond twice the message's own length */
+  CLV_SCAN_FIELDS = 64 << 10,  /* of one message, nested ones included */
+  CLV_SCAN_BUDGET = 640 << 10, /* bytes in addition to twice the message's length */
 };
 
-/* The memory that unpacking `c` as `type` and converting it takes at most. Allocates nothing. */
+/* Returns the most memory that unpacking `c` as `type` and converting it takes. Allocates
+ * nothing. */
 clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
                        clv_err *err) CLV_USE_RESULT;
 
-/* A block of fixed size from which memory is only taken; freed as a whole. */
+/* Block of fixed size for allocations that are freed together. */
 struct clv_wire_mem {
   size_t used, size; /* bytes of `block` */
   ProtobufCAllocator allocator;
@@ -33,16 +33,16 @@ struct clv_wire_mem {
 clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) CLV_USE_RESULT;
 void clv_wire_mem_freep(clv_wire_mem **mem);
 
-/* n zeroed items of `size` bytes. CLV_EXHAUSTED when the block has no room. */
+/* Allocates n zeroed items of `size` bytes. CLV_EXHAUSTED: the block is full. */
 clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Scan and unpack: *ret_message lives in *ret_mem. */
+/* Scans and unpacks a message. *ret_message is stored in *ret_mem. */
 clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
                          size_t n_pieces, clv_wire_mem **ret_mem, void *ret_message,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Replace *ret by the packed message. */
+/* Replaces *ret with the packed message. */
 clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret,
                        clv_err *err) CLV_USE_RESULT;
 
@@ -59,18 +59,18 @@ clv_code clv_check_finite(double number, const char *what, clv_err *err) CLV_USE
 ProtobufCBinaryData clv_put_bytes(const void *data, size_t len);
 char *clv_put_text(const char *text); /* NULL becomes "" */
 
-/* An array of n pointers to n items of `size` bytes, for a repeated message field of protobuf-c;
- * the items are zeroed. mem has room: the caller asked for it with CLV_PUT_ARRAY_BYTES. */
+/* Allocates an array of n pointers to n zeroed items of `size` bytes, for a repeated message field
+ * of protobuf-c. mem must have CLV_PUT_ARRAY_BYTES left. */
 #define CLV_PUT_ARRAY_BYTES(n, type) ((size_t)(n) * (sizeof(void *) + sizeof(type) + 64) + 64)
 clv_code clv_put_array(clv_wire_mem *mem, size_t n, size_t size, void *ret_array, void *ret_items,
                        clv_err *err) CLV_USE_RESULT;
 
-/* ---- messages that several others contain -------------------------------------------------- */
+/* ---- shared messages ----------------------------------------------------------------------- */
 
 void clv_limits_put(const clv_wire_limits *limits, Cleave__V1__Limits *ret);
 clv_code clv_limits_get(const Cleave__V1__Limits *limits, clv_wire_limits *ret,
                         clv_err *err) CLV_USE_RESULT;
-/* What an encoded About points to, beside the caller's strings. */
+/* Memory that an encoded About points to, besides the caller's strings. */
 typedef struct clv_about_parts {
   Cleave__V1__About about;
   Cleave__V1__Limits limits;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wire: messages of proto/cleave/v1 <-> plain structs. No I/O and no transport: bytes in, structs
- * out, and the other way round. Everything decoded here comes from a peer that may be hostile, in
- * both directions: counts, sizes, sums, enum ranges and text are checked before they are believed,
- * and a refused message costs at most 64 KiB of memory. proto/PROTOCOL.md is the full story.
+ * wire: converts the messages of proto/cleave/v1 to plain structs and back. No I/O and no
+ * transport. A decoder's input comes from a peer that may be hostile, on both sides: counts, sizes,
+ * sums, enum ranges and text are checked before use, and a refused message costs at most 64 KiB of
+ * memory. proto/PROTOCOL.md is the specification.
  *
- * Ownership: encoders borrow everything in the struct they are given. clv_frame holds no pointers.
- * The other decoded structs point into memory of their own (first field), released by
- * clv_wire_done; they never point into the caller's pieces.
+ * Ownership: encoders keep no reference to the struct that they are given. clv_frame has no
+ * pointers. The other decoded structs point into memory of their own (first field), which
+ * clv_wire_done frees; they never point into the caller's pieces.
  *
  * Threads: no state; different objects may be used from different threads at once.
  * Errors of every decoder: CLV_INVALID (malformed, out of range), CLV_EXHAUSTED (over a limit, or
@@ -26,13 +26,14 @@ extern "C" {
 
 enum {
   CLV_WIRE_PROTOCOL = 8,
-  CLV_WIRE_ID_BYTES = 16,           /* session ids and incarnations */
-  CLV_WIRE_INLINE_MAX = 64 << 10,   /* bytes of all tensors of a frame that carries them itself */
-  CLV_WIRE_CHUNK_BYTES = 256 << 10, /* the usual chunk; Limits.chunk_bytes is the most accepted */
+  CLV_WIRE_ID_BYTES = 16,         /* session ids and incarnations */
+  CLV_WIRE_INLINE_MAX = 64 << 10, /* bytes of all tensors of a frame with inline tensors */
+  /* the usual chunk; Limits.chunk_bytes is the largest accepted */
+  CLV_WIRE_CHUNK_BYTES = 256 << 10,
   CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
-  CLV_WIRE_MIN_MESSAGE = 512 << 10, /* every side accepts messages of so many bytes */
+  CLV_WIRE_MIN_MESSAGE = 512 << 10, /* bytes of a message that every side accepts */
   CLV_WIRE_BUNDLED = 15,            /* frames before the last one of a message */
-  CLV_WIRE_BUNDLE_PREFIX = 8,       /* bytes in front of each, at most */
+  CLV_WIRE_BUNDLE_PREFIX = 8,       /* bytes before each of these frames, at most */
   CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
   CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one module */
   CLV_WIRE_UPSTREAM = 64,           /* values of one DROP */
@@ -40,7 +41,7 @@ enum {
   CLV_WIRE_TEXT = 256,              /* bytes of any other string */
   CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
   CLV_WIRE_MODULES = 255,           /* of a session, 0..254; 255 itself means all */
-  CLV_WIRE_POSITIONS = 1 << 20,     /* places in the order of a context at a node */
+  CLV_WIRE_POSITIONS = 1 << 20,     /* positions in the execution order of a context at a node */
   CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients of one value in a phase; calls in flight */
   CLV_WIRE_LANES = 16,              /* bulk lanes */
   CLV_WIRE_NODES = 2048,            /* of one module's graph */
@@ -57,29 +58,31 @@ enum {
   CLV_WIRE_NEEDED = 16,       /* calls of one PREPARE */
   CLV_WIRE_TARGETS = 32,      /* of one PREPARE */
   CLV_WIRE_HOPS = 8,          /* names of one PREPARE */
-  CLV_WIRE_GROUPS = 15,       /* of parameters, beside group 0; their rates in one Commit */
+  CLV_WIRE_GROUPS = 15,       /* parameter groups besides group 0; their rates in one Commit */
   CLV_WIRE_REFS = 65536,      /* references of a session at a node; their users; its uses */
-  CLV_WIRE_REF_PARKED = 4096, /* messages about references that are not known (yet) */
-  CLV_WIRE_REF_WINDOW = 1024, /* numbers of messages about references, from the oldest on its way */
-  /* Milliseconds; a node that says nothing for so long has lost its references. */
+  CLV_WIRE_REF_PARKED = 4096, /* messages about references that the node does not know yet */
+  CLV_WIRE_REF_WINDOW = 1024, /* numbers of messages about references, from the oldest in flight */
+  /* Milliseconds. A node that sends nothing for this time loses its references. */
   CLV_WIRE_REF_LEASE = 300000,
   CLV_WIRE_REF_LEASE_MIN = 1000,
   CLV_WIRE_REF_LEASE_MAX = 86400000,
   CLV_WIRE_CACHES = 64,             /* of one identity at a worker */
-  CLV_WIRE_CACHED_MAX_S = 31536000, /* that one is kept unused: a year */
+  CLV_WIRE_CACHED_MAX_S = 31536000, /* most seconds that an unused cache is kept: a year */
 };
-/* Numbers of records of a cache. */
+/* Limit of the record numbers of a cache. */
 #define CLV_WIRE_RECORDS ((uint64_t)1 << 32)
 #define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
 
-/* Of a worker that obeys OpenSession's reference_lease_ms: others take no notice of it. */
+/* Capability of a worker that applies OpenSession's reference_lease_ms; others ignore it. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
-#define CLV_CAPABILITY_FIXED "fixed" /* a worker without it keeps moments of what is frozen */
-#define CLV_CAPABILITY_TIES "ties"   /* one without it would train two parameters for one */
-#define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16" /* without it they would be f32 */
+#define CLV_CAPABILITY_FIXED "fixed" /* without it the worker keeps moments of frozen parameters */
+/* without it the worker would train two parameters in place of one */
+#define CLV_CAPABILITY_TIES "ties"
+#define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16" /* without it frozen weights would be f32 */
 #define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
-#define CLV_CAPABILITY_CACHED "cached" /* without it a VALUE of a cache would be another one */
-#define CLV_CAPABILITY_STATE_PIECES "state_pieces" /* one without it takes a piece for an item */
+#define CLV_CAPABILITY_CACHED "cached" /* without it a VALUE of a cache would mean another value */
+/* without it the worker would take a piece for an item */
+#define CLV_CAPABILITY_STATE_PIECES "state_pieces"
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
 #define CLV_METHOD_OPEN_SESSION "/cleave.v1.Worker/OpenSession"
@@ -92,7 +95,7 @@ enum {
 #define CLV_METHOD_HEALTH_WATCH "/grpc.health.v1.Health/Watch"
 #define CLV_METHOD_REFLECTION "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
-/* Bytes of a received message lie in one or more pieces of any size (empty ones included). */
+/* A piece of a received message. A message has one or more pieces of any size, also empty ones. */
 typedef struct clv_piece {
   const void *data;
   size_t len; /* bytes */
@@ -102,7 +105,7 @@ typedef struct clv_wire_id {
   uint8_t bytes[CLV_WIRE_ID_BYTES];
 } clv_wire_id;
 
-/* The Limits message: what a side accepts. A field is 0 only where the peer left it out. */
+/* The Limits message: limits of one side. A field is 0 only if the peer omitted it. */
 typedef struct clv_wire_limits {
   uint32_t sessions, tensors, concurrent_calls;
   uint64_t session_bytes, message_bytes, chunk_bytes, credit_bytes;
@@ -112,12 +115,12 @@ typedef struct clv_wire_limits {
 /* 8 sessions, 4096 tensors, 64 calls, 64 GiB, 64 MiB, 1 MiB, 64 MiB, 60 s. */
 clv_wire_limits clv_wire_limits_default(void);
 
-/* Whatever this side sends in one message has to fit the peer's limits: a chunk, a frame with what
- * goes in front of it, a unary message. CLV_UNAVAILABLE with the limit's name; 0: not said. */
+/* Checks that what this side sends in one message fits the peer's limits: a chunk, a frame with its
+ * prefix, a unary message. CLV_UNAVAILABLE names the limit. 0: not stated. */
 clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) CLV_USE_RESULT;
 
-/* The peer timeout of a link: the shorter one counts, but none below a second. theirs 0: not
- * said. */
+/* Returns the peer timeout of a link: the shorter of the two, at least 1 s. theirs 0: not
+ * stated. */
 uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms);
 
 /* ---- frames of the session stream ------------------------------------------------------------ */
@@ -125,7 +128,7 @@ uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms);
 typedef enum clv_frame_kind {
   CLV_ATTACH = 1,
   CLV_ATTACHED,
-  CLV_ABORT = 8, /* 3 to 7 were protocol 1's */
+  CLV_ABORT = 8, /* protocol 1 used 3 to 7 */
   CLV_CREDIT,
   CLV_CHUNK,
   CLV_ERROR,
@@ -159,11 +162,11 @@ typedef enum clv_frame_kind {
   CLV_SPARE,
   CLV_UNLOAD,
   CLV_UNLOADED,
-  CLV_STATE_SAVE, /* these four only where CLV_CAPABILITY_STATE_FILES is */
+  CLV_STATE_SAVE, /* these four need CLV_CAPABILITY_STATE_FILES */
   CLV_STATE_LOAD,
   CLV_STATE_REMOVE,
   CLV_STATE_FILE,
-  CLV_FRAME_KINDS /* one more than the last */
+  CLV_FRAME_KINDS /* one more than the last kind */
 } clv_frame_kind;
 
 const char *clv_frame_kind_name(clv_frame_kind kind); /* "CALL"; "?" outside the list */
@@ -183,59 +186,61 @@ typedef enum clv_state_kind {
 
 /* One input of a CALL. */
 typedef struct clv_arg {
-  uint64_t value; /* 0 only with `here`, and then nothing else can use the tensor */
+  uint64_t value; /* 0 only with `here`; no other call can then use the tensor */
   bool needs_grad, here;
 } clv_arg;
 
-/* Where the gradient of input `slot` goes: to the owner of `value`, as contribution `order`. */
+/* Destination of the gradient of input `slot`: the owner of `value`, as contribution `order`. */
 typedef struct clv_target {
   uint64_t value;
   uint32_t slot, order;
   uint32_t to; /* 0: the master; else backward.peers[to - 1] */
 } clv_target;
 
-/* A call that takes part in a backward pass; its targets follow those of the one before it. */
+/* A call that takes part in a backward pass. Its targets follow those of the call before it. */
 typedef struct clv_needed {
   uint64_t call;
   uint32_t contributions, n_targets;
-  float root; /* what its gradient starts with; 0: it is no root */
+  float root; /* start value of its gradient; 0: the call is not a root */
 } clv_needed;
 
-/* Which cache of rows a value has to do with. */
+/* A cache of rows that a VALUE reads or writes. */
 typedef struct clv_wire_cached {
   clv_sha256 key;
-  uint64_t records; /* numbers of rows are below it */
-  uint64_t keep_s;  /* that it is kept unused */
+  uint64_t records; /* limit of the row numbers */
+  uint64_t keep_s;  /* seconds that the cache is kept unused */
 } clv_wire_cached;
 
-/* One tensor of a frame. `bytes` always equals what dtype and shape give (checked). */
+/* One tensor of a frame. `bytes` equals the size of dtype and shape (checked). */
 typedef struct clv_tensor_head {
   clv_dtype dtype;
   clv_shape shape;
   uint64_t bytes;
-  uint64_t transfer; /* 0: in this frame's payload; else the id its CHUNKs carry */
+  uint64_t transfer; /* 0: inline in this frame's payload; else the id that its CHUNKs carry */
   uint32_t crc32c;   /* of the tensor's bytes */
 } clv_tensor_head;
 
-/* A Frame without its payload. Which body is meant follows from `kind`: fields of other kinds are
- * zero after decoding and ignored by the encoder. The has_ flags say whether a body that its kind
- * may leave out is there: the commit of an END_CONTEXT, the vote of a FINISHED, the failure of a
- * VALUE, a REF_VALUE or a REF_ACK, the measure of a PONG, what a VALUE has to do with a cache. */
+/* A Frame without its payload. `kind` selects the bodies. Fields of other kinds are zero after
+ * decoding and ignored by the encoder. A has_ flag is set if an optional body of the kind is
+ * present: the commit of an END_CONTEXT, the vote of a FINISHED, the failure of a VALUE, a
+ * REF_VALUE or a REF_ACK, the measure of a PONG, the cache of a VALUE. */
 typedef struct clv_frame {
   clv_frame_kind kind;
   uint32_t phase;
   uint64_t context, message, reply_to, step;
   uint32_t micro_batch, module, generation, flags;
-  uint32_t order; /* GRADIENT: its place in the sum of its value's contributions */
+  uint32_t order; /* GRADIENT: its position in the sum of its value's contributions */
   bool has_commit, has_vote, has_failure, has_measure, has_cached;
-  char to[CLV_WIRE_NAME + 1]; /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker, "" = the master */
+  /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker; "" is the master */
+  char to[CLV_WIRE_NAME + 1];
 
   struct {
     clv_wire_id session, incarnation;
     uint64_t epoch;
     uint32_t lane, lanes;
     clv_attach_role role;
-    char owner[CLV_WIRE_URI + 1]; /* CLV_ATTACH_PEER: who opened the session at the dialling side */
+    /* CLV_ATTACH_PEER: identity that opened the session at the dialling side */
+    char owner[CLV_WIRE_URI + 1];
   } attach;
   struct {
     uint64_t credit_bytes;
@@ -245,9 +250,9 @@ typedef struct clv_frame {
     bool apply;
     uint32_t n_more_lrs;
     float more_lrs[CLV_WIRE_GROUPS]; /* of groups 1.. */
-    uint32_t position;               /* of an APPLY inside its context; 0: behind it */
-    bool keep; /* the weights as they were stay for calls with `old_weights` */
-  } commit;    /* APPLY, END_CONTEXT */
+    uint32_t position;               /* of an APPLY inside its context; 0: after it */
+    bool saves_weights; /* keep the weights before the step, for calls with `old_weights` */
+  } commit;             /* APPLY, END_CONTEXT */
   struct {
     bool finite;
   } vote; /* FINISHED */
@@ -260,39 +265,39 @@ typedef struct clv_frame {
   struct {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-    char element[CLV_ERR_ELEMENT]; /* stays in this process: clv_err.element */
+    char element[CLV_ERR_ELEMENT]; /* not sent: clv_err.element */
   } failure;                       /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
     clv_state_kind what;
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
-    char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: its owner computes with it there */
-    uint64_t bytes;                 /* STATE_FILE: the file's, as the next */
+    char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: device on which its owner computes with it */
+    uint64_t bytes;                 /* STATE_FILE: size of the file; sha256 likewise */
     clv_sha256 sha256;
-    uint64_t offset, length; /* a piece of one item, as u8; length 0: it is whole */
+    uint64_t offset, length; /* a piece of one item, as u8; length 0: the complete item */
   } state;                   /* STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
-    uint64_t after; /* a call of the context here whose backward comes first; 0: none */
+    uint64_t runs_after; /* a call of the context at this node whose backward runs first; 0: none */
     uint32_t position, input_position,
         weight_position; /* in the order of the context at its node; 0: none */
-    bool old_weights;    /* on the weights before the context's last step */
+    bool old_weights;    /* uses the weights before the context's last step */
   } call;
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
   } measure; /* PONG */
   struct {
     uint64_t ref, fork, key;
-    uint64_t number;              /* of its sender for its receiver; REF_ACK: of what it answers */
-    bool early;                   /* REF_USE, REF_FETCH: the owner does not know the fork yet */
-    bool yours;                   /* REF_USE: the receiver is the owner */
-    char node[CLV_WIRE_NAME + 1]; /* REF_USE: the owner; what the master passes on: who sent it */
+    uint64_t number;   /* counted by its sender for its receiver; REF_ACK: number that it answers */
+    bool early;        /* REF_USE, REF_FETCH: the owner does not know the fork yet */
+    bool is_for_owner; /* REF_USE: the receiver is the owner */
+    char node[CLV_WIRE_NAME + 1]; /* REF_USE: the owner; in what the master forwards: the sender */
   } reference;                    /* REF_* */
-  clv_wire_cached cached;         /* VALUE; its last tensor are numbers of records */
+  clv_wire_cached cached;         /* VALUE; its last tensor holds record numbers */
 
   uint32_t n_tensors, n_upstream;
-  /* One memory: thousands of frames may wait at a time, and no frame has both. */
+  /* Shared memory, because thousands of frames may wait at a time and no frame has both. */
   union {
     struct {
       uint64_t upstream[CLV_WIRE_UPSTREAM];
@@ -300,7 +305,7 @@ typedef struct clv_frame {
     };
     struct {
       bool retain, vote, more;
-      uint32_t skipped; /* phases since the node's last that it has no part in */
+      uint32_t skipped; /* phases since the node's last in which the node takes no part */
       uint32_t n_calls, n_targets, n_peers;
       clv_needed calls[CLV_WIRE_NEEDED];
       clv_target targets[CLV_WIRE_TARGETS];
@@ -309,35 +314,37 @@ typedef struct clv_frame {
   };
 } clv_frame;
 
-/* Where a payload lies: `len` bytes from byte `offset` of pieces[piece] on. */
+/* Position of a payload: `len` bytes from byte `offset` of pieces[piece]. */
 typedef struct clv_payload {
   size_t piece, offset, len;
 } clv_payload;
 
 typedef struct clv_bundle {
-  uint32_t n; /* frames that a message carries before its own, in their order */
+  uint32_t n; /* frames that precede the message's own frame, in order */
   clv_payload frame[CLV_WIRE_BUNDLED];
 } clv_bundle;
 
-/* What stands in front of an encoded frame before another one in a message. Returns its length. */
+/* Writes the prefix of an encoded frame that precedes another one in a message. Returns its
+ * length. */
 size_t clv_frame_bundle_prefix(uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX], size_t bytes);
 
-/* Replace *head with the frame's encoding, tag and length of a payload of payload_len bytes as its
- * last bytes: head and the payload's bytes are one Frame. *head is reused. CLV_INVALID when the
- * frame breaks a rule that the decoder would refuse, naming it; *head is then undefined. */
+/* Replaces *head with the frame's encoding, up to the tag and length of a payload of payload_len
+ * bytes. head followed by the payload's bytes is one Frame. Reuses the memory of *head. CLV_INVALID
+ * names the rule that the frame breaks; *head is then undefined. */
 clv_code clv_frame_encode(const clv_frame *frame, size_t payload_len, clv_bytes *head,
                           clv_err *err) CLV_USE_RESULT;
 
-/* One Frame from n_pieces pieces. Any field order, fragmentation and unknown fields are accepted.
- * Allocates nothing. Of `limits`, message_bytes bounds the whole frame, chunk_bytes the payload of
- * a CHUNK, and session_bytes the sum of the frame's tensors and a CHUNK's total (pass a copy with
- * what is left of a quota). When it succeeds, payload length and tensor heads agree: inline tensors
- * fill the payload exactly, in order. Checksums are the caller's (clv_payload_crc32c). */
+/* Decodes one Frame from n_pieces pieces. Accepts any field order, fragmentation and unknown
+ * fields. Allocates nothing. Of `limits`, message_bytes bounds the frame, chunk_bytes the payload
+ * of a CHUNK, and session_bytes the sum of the frame's tensors and a CHUNK's total (pass a copy
+ * with the rest of a quota). On success payload length and tensor heads agree: inline tensors fill
+ * the payload exactly, in order. The caller checks checksums (clv_payload_crc32c). */
 clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wire_limits *limits,
                           clv_frame *ret_frame, clv_payload *ret_payload,
                           clv_err *err) CLV_USE_RESULT;
 
-/* The same of a message with frames before its own, if it has one: else frame->kind is 0. */
+/* As clv_frame_decode, for a message that may have frames before its own. frame->kind is 0 if it
+ * has no frame of its own. clv_frame_decode_bundled then decodes one of the others. */
 clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n, const clv_wire_limits *limits,
                                  clv_bundle *ret_before, clv_frame *ret_frame,
                                  clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
@@ -345,22 +352,21 @@ clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n, const clv_p
                                   const clv_wire_limits *limits, clv_frame *ret_frame,
                                   clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
 
-/* Fill frame->failure: text and hop are cut to their limits at a character's edge, and what no
- * decoder would accept (control characters, bytes that are not UTF-8) becomes '?'. A code that is
- * this process's alone (CLV_BAD_ANSWER) becomes CLV_ABORTED. */
+/* Fills frame->failure. Cuts text and hop to their limits without splitting a character, and
+ * replaces what decoders refuse (control characters, bytes that are not UTF-8) by '?'.
+ * CLV_BAD_ANSWER, which exists in this process alone, becomes CLV_ABORTED. */
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
 
-bool clv_frame_is_failure(const clv_frame *frame); /* Does it tell of a failure? */
+bool clv_frame_is_failure(const clv_frame *frame); /* true if it reports a failure */
 
-/* Of a frame's failure only what may leave a master: its code and the place, "invalid argument at
- * module 3, layer 0 (embedding), forward, step 17 (failure 1 of the master)". The place is read
- * from the hop, as nodes write it; nothing else of text and hop stays. `step`, and the `number` by
- * which the master knows the rest, are added. 0: none. */
+/* Reduces a failure to what may leave a master: its code and place, "invalid argument at module 3,
+ * layer 0 (embedding), forward, step 17 (failure 1 of the master)". Reads the place from the hop,
+ * as nodes write it, and removes all other text. `step` and `number`, by which the master finds the
+ * full error, are added; 0: none. */
 void clv_frame_redact_failure(clv_frame *frame, uint64_t step, uint64_t number);
 
-/* Bytes [from, from + len) of a payload: copied to dst; CRC32C; or as pieces for others to read
- * (*state starts at 0 and must not be touched; false when the range is exhausted). The range must
- * lie inside the payload: it is cut to it. */
+/* Access bytes [from, from + len) of a payload, a range that is cut to the payload: copy to dst;
+ * CRC32C; the next piece (*state starts at 0; false: no more pieces). */
 void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_t from, size_t len,
                       void *dst);
 uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload, size_t from,
@@ -368,12 +374,12 @@ uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload,
 bool clv_payload_next(const clv_piece *pieces, const clv_payload *payload, size_t *state,
                       clv_piece *ret_piece);
 
-/* UTF-8 without control characters: what messages take for text. */
+/* True for UTF-8 without control characters, the text that messages may contain. */
 bool clv_wire_is_text(const char *text);
 
 /* -- unary messages ---------------------------------------------------------------------------- */
 
-/* What a decoded struct points into; NULL when built by hand. */
+/* Memory of a decoded struct; NULL for a struct built by hand. */
 typedef struct clv_wire_mem clv_wire_mem;
 
 typedef struct clv_wire_library {
@@ -390,11 +396,11 @@ typedef struct clv_wire_about {
   const char **capabilities;
   clv_wire_library *libraries;
   clv_wire_limits limits;
-  const char *software, *isa; /* never NULL after decoding; NULL encodes as empty (all strings) */
+  const char *software, *isa; /* never NULL after decoding; NULL encodes as "" (all strings) */
   uint64_t unix_ms;
 } clv_wire_about;
 
-/* What computes on a device: "cuda", "sm_90", "cuDNN 9.19.0". */
+/* Kind of a device: "cuda", "sm_90", "cuDNN 9.19.0". */
 typedef struct clv_wire_device_kind {
   const char *kind, *isa, *libraries;
 } clv_wire_device_kind;
@@ -411,16 +417,16 @@ typedef struct clv_wire_hello_reply {
   const char *worker;
   uint32_t cores, threads, n_devices, n_artifacts;
   const char **devices;
-  /* [n_devices]; after decoding always, with what can be told of them where the worker says nothing
-   * of the kind. NULL: nothing is said. */
+  /* [n_devices]; never NULL after decoding: kinds that an older worker omits are derived from the
+   * names. NULL: not encoded. */
   clv_wire_device_kind *kinds;
   clv_wire_artifact *artifacts;
 } clv_wire_hello_reply;
 
-/* The device there that a name means, -1: none. "", "auto" and NULL: the first that is more than a
- * processor, else the first; "cuda": the first of NVIDIA's. */
+/* Returns the index of the device that a name selects; -1: none. "", "auto" and NULL select the
+ * first that is not a CPU, else the first; "cuda" the first of NVIDIA's. */
 int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name);
-bool clv_wire_is_cpu(const char *device); /* by its name */
+bool clv_wire_is_cpu(const char *device); /* decided by the name */
 
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;
@@ -430,7 +436,7 @@ typedef struct clv_wire_open_request {
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
-  bool single;                 /* no other attempt will follow */
+  bool is_only_attempt;        /* no other attempt will follow */
   uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
 typedef struct clv_wire_open_reply {
@@ -452,7 +458,7 @@ typedef struct clv_wire_close_reply {
 
 typedef struct clv_wire_cached_request {
   clv_wire_mem *mem;
-  bool remove, all; /* all: of the caller's; key is not read */
+  bool remove, all; /* all: all caches of the caller, and key is ignored */
   clv_sha256 key;
 } clv_wire_cached_request;
 typedef struct clv_wire_cache_status {
@@ -468,7 +474,7 @@ typedef struct clv_wire_cached_reply {
 #include "common/net/wire/status_int.h"
 
 /* For each message m: clv_wire_m_encode replaces *ret with the encoding; clv_wire_m_decode fills
- * *ret_m from pieces, to be released with clv_wire_done(ret_m), also the function for CLV_AUTO:
+ * *ret_m from pieces. Release it with clv_wire_done(ret_m), which suits CLV_AUTO:
  * CLV_AUTO(clv_wire_done) clv_wire_hello_reply reply = {0}; */
 #define CLV_WIRE_UNARY(m)                                                                         \
   clv_code clv_wire_##m##_encode(const clv_wire_##m *message, clv_bytes *ret, clv_err *err)       \
@@ -489,7 +495,7 @@ CLV_WIRE_UNARY(cached_request)
 CLV_WIRE_UNARY(cached_reply)
 #undef CLV_WIRE_UNARY
 
-void clv_wire_done(void *message); /* a pointer to any struct above that starts with `mem` */
+void clv_wire_done(void *message); /* takes a pointer to any struct above that begins with `mem` */
 
 /* - health and reflection ---------------------------------------------------------------------- */
 
@@ -500,7 +506,7 @@ typedef enum clv_health {
   CLV_HEALTH_NO_SERVICE,
 } clv_health;
 
-/* grpc.health.v1: the service a HealthCheckRequest names ("" = the whole server) into `service`. */
+/* grpc.health.v1: decodes the service that a HealthCheckRequest names ("" is the whole server). */
 clv_code clv_wire_health_decode(const clv_piece *pieces, size_t n_pieces,
                                 char service[CLV_WIRE_NAME + 1], clv_err *err) CLV_USE_RESULT;
 clv_code clv_wire_health_encode(clv_health status, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
@@ -509,9 +515,9 @@ clv_code clv_wire_health_request_encode(const char *service, clv_bytes *ret,
 clv_code clv_wire_health_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                       clv_health *ret_status, clv_err *err) CLV_USE_RESULT;
 
-/* grpc.reflection.v1alpha: the reply to one ServerReflectionRequest. Answers list_services,
- * file_by_filename and file_containing_symbol; what it doesn't know or serve is answered with an
- * ErrorResponse, which is a success here. */
+/* grpc.reflection.v1alpha: makes the reply to one ServerReflectionRequest. Answers list_services,
+ * file_by_filename and file_containing_symbol, and other requests with an ErrorResponse, which is
+ * no error of this function. */
 clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,
                           clv_err *err) CLV_USE_RESULT;
 

@@ -253,7 +253,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   api_set_frame_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
-  p->frame.call.after = how->after;
+  p->frame.call.runs_after = how->after;
   add_order(p, c, how->order);
   cleave_status status = ask_along(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_args(p, v, &given, error);

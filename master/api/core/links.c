@@ -62,7 +62,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .accept = accept,
       .send_credit = p->limits.credit_bytes,
       .events = {
-          .user = p, .on_packet = on_packet, .may_send = api_may_send, .on_closed = on_closed}};
+          .user = p, .on_packet = on_packet, .check_send = api_may_send, .on_closed = on_closed}};
   clv_link_dial d = {
       .address = p->spec->address,
       .identity = p->spec->identity,

@@ -119,7 +119,7 @@ void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packe
   for (int64_t i = 0; i < t->shape.dim[0]; i++) {
     const int64_t *row = (const int64_t *)t->data + i * CLV_TRACE_COLUMNS;
     cleave_event event;
-    if (event_of(rt, from, row, link.clock_ahead_ns, &event))
+    if (event_of(rt, from, row, link.clock_offset_ns, &event))
       rt->on_event(rt->user, (cleave_context){p->frame.context}, &event);
   }
 }

@@ -43,7 +43,7 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
 
 cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p,
                                 cleave_error *error) {
-  p->with_next = rt->single_thread && node > 0;
+  p->is_coalesced = rt->single_thread && node > 0;
   return api_send(rt, node, p, error);
 }
 

@@ -70,7 +70,7 @@ def pause_over_the_peer_timeout_ends_the_run():
     finally:
         worker.send_signal(signal.SIGCONT)
     assert time.monotonic() - begin > TIMEOUT / 2
-    run.failed(f"it was silent for {TIMEOUT:g} s (limits.peer_timeout)")
+    run.failed(f"the peer was silent for {TIMEOUT:g} s (limits.peer_timeout)")
     assert Run("silent", "--resume", session=session).weights() == the.bits
 
 
@@ -111,7 +111,7 @@ def damaged_bytes_are_reported_as_damage():
         f.write(text)
     run = Run("damaged", session=session).has_begun()
     proxy.damage = True
-    run.failed("damaged on its way")
+    run.failed("damaged in transit")
 
 
 @suite.test

@@ -212,7 +212,7 @@ def load_stops_when_its_caller_leaves():
         request = load_request(w.session, mlp(16384, 16384), [pb.TensorSpec(dtype=F32, dims=[2, 16])], module=1)
         code, _ = refusal(lambda: w.caller.stub.LoadModule(request, timeout=0.2 * SLOW))
         assert code == grpc.StatusCode.DEADLINE_EXCEEDED
-        until(lambda: "nobody waits for this any more" in log(), 30)
+        until(lambda: "the caller has left, or its deadline has passed" in log(), 30)
         until(lambda: w.status().memory_bytes < 2 * MIB)
         w.load(1, tanh_graph(), [N, D])
 

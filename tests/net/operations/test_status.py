@@ -208,7 +208,7 @@ def errors_are_shown_only_to_their_owner_and_observers():
 @suite.test
 def a_dead_worker_has_a_row_with_the_fix():
     rows = look(code=4)
-    assert not rows["w3"]["ok"] and "nobody listens there" in rows["w3"]["error"], rows["w3"]
+    assert not rows["w3"]["ok"] and "no process listens on this address" in rows["w3"]["error"], rows["w3"]
     assert "cleave-master doctor" in rows["w3"]["fix"] and rows["w3"]["sessions"] == [], rows["w3"]
     assert rows["w1"]["ok"] and rows["w2"]["ok"]
     text = status(code=4)

@@ -163,7 +163,7 @@ static void check_overtaking(const side *from, uint32_t number, const sent *s) {
 }
 
 static void check_tensors(const side *to, uint32_t number, const sent *s, const clv_packet *p) {
-  if (p->refused) {
+  if (p->is_over_quota) {
     w.refused++;
     if (!to->tight) complain("packet %u was refused: %s", number, p->frame.failure.text);
     return;
@@ -177,12 +177,12 @@ static void check_tensors(const side *to, uint32_t number, const sent *s, const 
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   side *to = user, *from = other(to);
   uint32_t number = (uint32_t)p->frame.context;
-  note(number << 2 | (uint32_t)p->head << 1 | number_of(to));
+  note(number << 2 | (uint32_t)p->is_announcement << 1 | number_of(to));
   note(sim_network_now(w.network));
   trace("%u: %s %u%s", number_of(to), clv_frame_kind_name(p->frame.kind), number,
-        p->head      ? " is coming"
-        : p->refused ? " refused"
-                     : "");
+        p->is_announcement ? " is coming"
+        : p->is_over_quota ? " refused"
+                           : "");
   if (link != to->link || p->from != link) complain("packet %u came by another link", number);
   if (number == 0 || number > from->n_sent) {
     complain("packet %u was never sent", number);
@@ -190,16 +190,16 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
     return;
   }
   sent *s = &from->sent[number];
-  if (p->head) {
+  if (p->is_announcement) {
     if (s->announced || s->arrived) complain("packet %u is announced late", number);
     s->announced = true;
   } else {
     if (s->arrived++) complain("packet %u came twice", number);
-    if (p->headed != s->announced) complain("packet %u was not announced", number);
+    if (p->was_announced != s->announced) complain("packet %u was not announced", number);
     check_tensors(to, number, s, p);
     check_overtaking(from, number, s);
   }
-  if (p->head || !s->chunked) check_order(to, number, s);
+  if (p->is_announcement || !s->chunked) check_order(to, number, s);
   keep(to, p);
 }
 
@@ -317,7 +317,8 @@ static void make_side(side *s) {
   s->credit = KIB * (uint64_t)credits[below(CLV_COUNT(credits))];
   s->tight = below(4) == 0;
   s->n_wanted = below(MOST_SENT - 1);
-  clv_account_options a = {.of = "a side", .most = {[CLV_QUOTA_BYTES] = s->tight ? 900 * KIB : 0}};
+  clv_account_options a = {.owner_text = "a side",
+                           .limit = {[CLV_QUOTA_BYTES] = s->tight ? 900 * KIB : 0}};
   must(clv_account_new(&a, &s->account, &err), &err);
   must(clv_pool_new_for_account(s->account, &s->pool, &err), &err);
 }
@@ -389,7 +390,7 @@ static void converse(void) {
   clv_link_close(w.sides[below(SIDES)].link);
   run_dry();
   for (int i = 0; i < SIDES && !w.failed; i++)
-    if (w.sides[i].closed != 1 || w.sides[i].link->life != CLV_LINK_ENDED)
+    if (w.sides[i].closed != 1 || w.sides[i].link->state != CLV_LINK_ENDED)
       complain("side %u has not ended", i);
 }
 

@@ -132,7 +132,7 @@ static void option_mistakes_are_named(void **state) {
   bad("run p --xylophone", "there is no option --xylophone");
   bad("run p -x", "there is no option -x");
   bad("run p -fast", "there is no option -a; long options start with two dashes");
-  bad("run p --f", "--f may be --fast or --few; write more of it");
+  bad("run p --f", "--f is ambiguous: --fast or --few");
   bad("run p --fast=yes", "--fast takes no value");
   bad("run p --out", "--out needs a value: --out=FILE");
   bad("run p -o", "--out needs a value: --out=FILE");
@@ -148,13 +148,13 @@ static void option_mistakes_are_named(void **state) {
   bad("run p --pace=.", "--pace: '.' is not a number, from 0.1 to 3600");
   bad("run p --pace=-1", "--pace: '-1' is not a number, from 0.1 to 3600");
   bad("box open --colour=gren", "--colour: 'gren' is not one of red|green; did you mean 'green'?");
-  bad("run p --few=1 --few=2 --few=3", "--few: more than 2 are too many");
+  bad("run p --few=1 --few=2 --few=3", "--few may be given at most 2 times");
   bad("run p --colour=red", "--colour does not belong to run but to box");
   bad("box open --fast", "--fast does not belong to box open but to run");
   bad("box close a", "box close needs --force");
-  bad("run", "run: something is missing: prog run PLAN.yaml");
-  bad("run a b", "run: 'b' is too much: prog run PLAN.yaml");
-  bad("box close --force", "box close: something is missing: prog box close NAME...");
+  bad("run", "run: an argument is missing: prog run PLAN.yaml");
+  bad("run a b", "run: unexpected argument 'b': prog run PLAN.yaml");
+  bad("box close --force", "box close: an argument is missing: prog box close NAME...");
   bad("completion tcsh", "completion: 'tcsh' is not one of bash|zsh");
   bad("run p --=3", "there is no option --");
 }
@@ -194,7 +194,7 @@ static void too_many_list_values_are_refused(void **state) {
   int argc = 2;
   for (int i = 0; i < CLV_CLI_LIST + 1; i++) argv[argc++] = "-sa=b";
   assert_int_equal(clv_cli_parse(&cli, argc, argv, &a, &err), CLV_INVALID);
-  assert_string_equal(err.text, "--set: more than 256 are too many");
+  assert_string_equal(err.text, "--set may be given at most 256 times");
   a = (arguments){0};
   assert_int_equal(clv_cli_parse(&cli, 0, argv, &a, &err), CLV_INVALID); /* no argv[0] */
 }

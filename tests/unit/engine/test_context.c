@@ -191,7 +191,7 @@ static uint64_t draw(uint64_t *seed, uint64_t n) {
 static void random_call(fixture *f, clv_packet *p, uint64_t *seed) {
   clv_err err = {0};
   p->frame.module = draw(seed, 12) == 0 ? 3 : (uint32_t)draw(seed, 2);
-  p->frame.call.after = draw(seed, 4) ? 0 : 1 + draw(seed, 12);
+  p->frame.call.runs_after = draw(seed, 4) ? 0 : 1 + draw(seed, 12);
   uint32_t n = draw(seed, 20) == 0 ? 2 : 1;
   for (uint32_t i = 0; i < n; i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = draw(seed, 3) ? NULL : filled(f, 0);
@@ -223,7 +223,7 @@ static bool random_head(fixture *f, clv_packet *p, uint64_t *seed) {
   assert_ok(clv_packet_new(f->pool, CLV_CALL, &head, &err));
   head->frame = p->frame;
   head->frame.n_tensors = 0;
-  head->head = p->headed = true;
+  head->is_announcement = p->was_announced = true;
   assert_ok(clv_node_send_to(f->node, "", head, &err));
   return draw(seed, 4) > 0;
 }

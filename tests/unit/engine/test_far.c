@@ -95,7 +95,7 @@ static void failed_module_alloc_leaves_nothing_charged(void **state) {
   assert_ok(clv_pool_new(64 << 20, 4096, &pool, &err));
   bool made = false;
   for (uint64_t nth = 1; !made; nth++) {
-    clv_account_options quota = {.of = "this device"};
+    clv_account_options quota = {.owner_text = "this device"};
     clv_account *device;
     clv_module *m = NULL;
     assert_ok(clv_account_new(&quota, &device, &err));

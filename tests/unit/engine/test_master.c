@@ -196,7 +196,7 @@ static void unsendable_abort_is_not_retried(void **state) {
   clv_err err = {0};
   clv_packet *p;
   (void)state;
-  w.link->events.may_send = nothing_may;
+  w.link->events.check_send = nothing_may;
   assert_ok(clv_packet_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err)); /* there is no such call */
   clv_node_post(w.node, p);
@@ -230,7 +230,7 @@ static void put_item(uint64_t message, bool refused) {
   p->frame.message = message;
   p->frame.state = (typeof(p->frame.state)){.what = CLV_STATE_WEIGHTS, .count = 3};
   snprintf(p->frame.state.name, sizeof p->frame.state.name, "0.bias");
-  p->refused = refused;
+  p->is_over_quota = refused;
   if (refused)
     clv_frame_set_failure(&p->frame, CLV_EXHAUSTED, "no room; raise limits.credit", "");
   else

@@ -159,7 +159,7 @@ static void retained_call_waits_only_for_its_inputs(void **state) {
   engine_begin(&w, 0);
   call(&w, 30, A, LEAF);
   clv_packet *p = call_of(&w, 31, B, LEAF);
-  p->frame.call.after = 30;
+  p->frame.call.runs_after = 30;
   clv_packet_set_positions(p, 7, 8, 9, false);
   give(&w, p);
   keep(&w, 31);
@@ -180,14 +180,14 @@ static void announced_call_is_retained_until_complete(void **state) {
   engine_begin(&w, 0);
   call(&w, 30, A, LEAF);
   clv_packet *head = call_of(&w, 31, B, 30);
-  head->head = true;
+  head->is_announcement = true;
   give(&w, head);
   keep(&w, 31);
   give(&w, end(&w));
   bring(&w, LEAF);
   assert_int_equal(h.kept, 0);
   clv_packet *whole = call_of(&w, 31, B, 30);
-  whole->headed = true;
+  whole->was_announced = true;
   give(&w, whole);
   assert_int_equal(h.kept, 1);
   assert_int_equal(h.failed, CLV_OK);
@@ -204,7 +204,7 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   (void)state;
   engine_begin(&w, 0);
   clv_packet *head = call_of(&w, 31, B, LEAF), *whole;
-  head->head = true;
+  head->is_announcement = true;
   give(&w, head);
   keep(&w, 31);
   give(&w, end(&w));
@@ -212,7 +212,7 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
   assert_ok(clv_packet_call(w.pool, 1, 31, B, true, &whole, &err));
   assert_ok(clv_packet_add_arg(whole, LEAF, true, x, &err));
-  whole->headed = true;
+  whole->was_announced = true;
   give(&w, whole);
   assert_int_equal(h.kept, 1);
   assert_int_equal(h.ended, 2);

@@ -113,7 +113,7 @@ static void call_with(engine *w, uint64_t context, uint64_t id, uint64_t leaf) {
 
 static void call_after(engine *w, uint64_t context, uint64_t id, uint64_t leader) {
   clv_packet *p = call_of(w, context, id, 0);
-  p->frame.call.after = leader;
+  p->frame.call.runs_after = leader;
   send(w, p);
 }
 
@@ -136,14 +136,14 @@ static void head(engine *w, uint64_t context, uint64_t id) {
   assert_ok(clv_packet_new(w->pool, CLV_CALL, &h, &err));
   h->frame = p->frame;
   h->frame.n_tensors = 0;
-  h->head = h->headed = true;
+  h->is_announcement = h->was_announced = true;
   clv_packet_free(p);
   send(w, h);
 }
 
 static void whole(engine *w, uint64_t context, uint64_t id) {
   clv_packet *p = call_of(w, context, id, 0);
-  p->headed = true;
+  p->was_announced = true;
   send(w, p);
 }
 

@@ -18,23 +18,23 @@ typedef struct fixture {
 static int set_up(void **state) {
   clv_err err = {0};
   fixture *f = calloc(1, sizeof *f);
-  clv_account_options worker = {.of = "all sessions of this worker",
-                                .most = {[CLV_QUOTA_BYTES] = 64 * KIB},
+  clv_account_options worker = {.owner_text = "all sessions of this worker",
+                                .limit = {[CLV_QUOTA_BYTES] = 64 * KIB},
                                 .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
-                                .shared = true};
+                                .is_shared = true};
   assert_non_null(f);
   assert_ok(clv_account_new(&worker, &f->worker, &err));
   clv_account_options identity = {
-      .above = f->worker,
-      .of = "all sessions of this identity",
-      .most = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
+      .parent = f->worker,
+      .owner_text = "all sessions of this identity",
+      .limit = {[CLV_QUOTA_BYTES] = 32 * KIB, [CLV_QUOTA_TENSORS] = 6, [CLV_QUOTA_CALLS] = 3},
       .key = {[CLV_QUOTA_BYTES] = "allow[].bytes", [CLV_QUOTA_TENSORS] = "allow[].tensors"}};
   assert_ok(clv_account_new(&identity, &f->identity, &err));
   for (int i = 0; i < 2; i++) {
     CLV_AUTO(clv_account_unrefp) clv_account *own = NULL;
-    clv_account_options session = {.above = f->identity,
-                                   .of = "this session",
-                                   .most = {[CLV_QUOTA_BYTES] = 24 * KIB},
+    clv_account_options session = {.parent = f->identity,
+                                   .owner_text = "this session",
+                                   .limit = {[CLV_QUOTA_BYTES] = 24 * KIB},
                                    .key = {[CLV_QUOTA_BYTES] = "limits.session_bytes"}};
     assert_ok(clv_account_new(&session, &own, &err));
     assert_ok(clv_pool_new_for_account(own, &f->pools[i], &err));
@@ -121,8 +121,9 @@ static void quota_errors_use_singular_and_plural(void **state) {
     for (clv_quota q = 0; q < CLV_QUOTAS; q++) {
       clv_err err = {0};
       CLV_AUTO(clv_account_unrefp) clv_account *a = NULL;
-      clv_account_options o = {.above = f->worker, .of = "x", .most = {[0] = 0}, .shared = shared};
-      o.most[q] = 2;
+      clv_account_options o = {
+          .parent = f->worker, .owner_text = "x", .limit = {[0] = 0}, .is_shared = shared};
+      o.limit[q] = 2;
       assert_ok(clv_account_new(&o, &a, &err));
       assert_ok(clv_account_charge(a, q, 2, &err));
       assert_int_equal(clv_account_charge(a, q, 1, &err), CLV_EXHAUSTED);
@@ -137,7 +138,7 @@ static void shared_account_error_hides_usage_of_others(void **state) {
   fixture *f = *state;
   clv_err err = {0};
   CLV_AUTO(clv_account_unrefp) clv_account *stranger = NULL;
-  clv_account_options o = {.above = f->worker, .of = "a stranger"};
+  clv_account_options o = {.parent = f->worker, .owner_text = "a stranger"};
   assert_ok(clv_account_new(&o, &stranger, &err));
   assert_ok(clv_account_charge(stranger, CLV_QUOTA_BYTES, 60 * KIB, &err));
   refused(f->pools[0], 5 * KIB,

@@ -57,13 +57,13 @@ static void invalid_json_is_located(void **state) {
       {"[1 2]", "f.json:1:4: ',' or ']' is expected here"},
       {"{\"a\" 1}", "f.json:1:6: ':' is expected here"},
       {"{1: 2}", "f.json:1:2: a text is expected here, found a number"},
-      {"[\"a", "f.json:1:2: this text has no end"},
+      {"[\"a", "f.json:1:2: this text is not terminated"},
       {"[\"a\nb\"]", "f.json:1:4: a control character needs an escape"},
       {"[\"\\q\"]", "f.json:1:3: an unknown escape"},
       {"[\"\\u12g4\"]", "f.json:1:3: \\u needs four digits"},
       {"[\"\\udc00\"]", "f.json:1:3: half a surrogate pair"},
       {"[\"\xff\"]", "f.json:1:3: not UTF-8"},
-      {"[01]", "f.json:1:2: no number that can be read"},
+      {"[01]", "f.json:1:2: a number is not valid"},
       {"[1e999]", "f.json:1:2: 1e999 is too large"},
       {"[nil]", "f.json:1:2: no JSON value"},
       {"[tru]", "f.json:1:2: neither true nor false"},
@@ -86,7 +86,8 @@ static void deep_nesting_and_bad_numbers_are_refused(void **state) {
   memset(deep, '[', sizeof deep - 1);
   deep[sizeof deep - 1] = '\0';
   clv_json j = over(deep);
-  expect_error(CLV_INVALID, "f.json:1:65: more than 64 lists", clv_json_skip(&j, &err), &err);
+  expect_error(CLV_INVALID, "f.json:1:65: more than 64 nested lists", clv_json_skip(&j, &err),
+               &err);
   j = over("1.5");
   expect_error(CLV_INVALID, "1.5 is no whole number from 0 to 9",
                clv_json_integer(&j, 0, 9, &whole, &err), &err);
@@ -94,11 +95,12 @@ static void deep_nesting_and_bad_numbers_are_refused(void **state) {
   expect_error(CLV_INVALID, "is no whole number", clv_json_integer(&j, 0, INT64_MAX, &whole, &err),
                &err);
   j = over("\"a\": 1");
-  expect_error(CLV_INVALID, "'a' stands here twice",
+  expect_error(CLV_INVALID, "key 'a' occurs twice",
                clv_json_find_key(&j, names, 1, &seen, &which, &err), &err);
   j = over("[] 1");
   must(clv_json_skip(&j, &err), &err);
-  expect_error(CLV_INVALID, "f.json:1:4: something stands behind", clv_json_end(&j, &err), &err);
+  expect_error(CLV_INVALID, "f.json:1:4: unexpected text after the value", clv_json_end(&j, &err),
+               &err);
 }
 
 int main(void) {

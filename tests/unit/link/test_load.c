@@ -64,10 +64,10 @@ static void acknowledged_transfers_are_not_in_flight(void **state) {
   fixture *f = *state;
   for (int i = 0; i < TRANSFERS; i++) {
     clv_chunk_send d = leave(f);
-    assert_true(d.before != 0);
+    assert_true(d.probe_before != 0);
     assert_int_equal(on_the_way(f), CHUNK);
-    report(f, d.after);
-    report(f, d.before);
+    report(f, d.probe_after);
+    report(f, d.probe_before);
     assert_int_equal(on_the_way(f), 0);
   }
   assert_true(f->pace.in_flight >= 2 * CHUNK); /* the pace may not know it */
@@ -78,12 +78,12 @@ static void sent_unacknowledged_bytes_are_in_flight(void **state) {
   fixture *f = *state;
   clv_chunk_send first = leave(f), second = leave(f);
   assert_int_equal(on_the_way(f), 2 * CHUNK);
-  assert_true(first.before != 0 && second.before == 0);
-  assert_true(first.after != 0);
-  report(f, first.after);
+  assert_true(first.probe_before != 0 && second.probe_before == 0);
+  assert_true(first.probe_after != 0);
+  report(f, first.probe_after);
   assert_int_equal(on_the_way(f), CHUNK);
-  report(f, second.after);
-  report(f, first.before);
+  report(f, second.probe_after);
+  report(f, first.probe_before);
   assert_int_equal(on_the_way(f), 0);
 }
 

@@ -104,7 +104,7 @@ static void live_until(clv_link_state state) {
   if (state >= CLV_LINK_ENDING) assert_int_equal(fact(CLV_LINK_ENDS, 0), CLV_OK);
   for (uint32_t i = 0; i < LANES && state == CLV_LINK_ENDED; i++)
     assert_int_equal(fact(CLV_LINK_LANE_ENDED, i), CLV_OK);
-  assert_int_equal(w.link->life, state);
+  assert_int_equal(w.link->state, state);
 }
 
 enum { REFUSED = -1 };
@@ -125,7 +125,7 @@ static void each_link_event_reaches_its_state_or_is_refused(void **state) {
       clv_code code = fact((clv_link_state_event)f, 0);
       int wanted = leads_to[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_PRECONDITION : CLV_OK);
-      assert_int_equal((int)w.link->life, wanted == REFUSED ? s : wanted);
+      assert_int_equal((int)w.link->state, wanted == REFUSED ? s : wanted);
       end();
     }
 }
@@ -158,7 +158,7 @@ static void link_end_is_reported_once_with_the_first_reason(void **state) {
   end();
   live_until(CLV_LINK_OPEN); /* and while its lanes are still there */
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
-  assert_int_equal(w.link->life, CLV_LINK_ENDING);
+  assert_int_equal(w.link->state, CLV_LINK_ENDING);
   clv_link_end(w.link, CLV_OK, "the second");
   assert_int_equal(w.ends, 1);
   assert_int_equal(w.link->close_code, CLV_DATA_LOSS);
@@ -450,7 +450,7 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   assert_ok(clv_reassembly_add_chunk(&w.link->in, &c, &piece, &(clv_payload){.len = sizeof bits},
                                      &whole, &err));
   assert_non_null(whole);
-  assert_true(whole->refused && whole->frame.has_failure);
+  assert_true(whole->is_over_quota && whole->frame.has_failure);
   assert_int_equal(whole->frame.failure.code, CLV_EXHAUSTED);
   clv_packet_free(whole);
   end();

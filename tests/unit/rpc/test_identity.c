@@ -154,7 +154,7 @@ static void test_unreachable_address_is_named(void **state) {
   clv_err err;
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = new_channel(runtime, "127.0.0.1:1", &master, WORKER_URI);
-  expect_error(CLV_UNAVAILABLE, "127.0.0.1:1: nobody listens there",
+  expect_error(CLV_UNAVAILABLE, "127.0.0.1:1: no process listens on this address",
                clv_rpc_channel_connect(channel, 5000 * TIME_SCALE, &err), &err);
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   expect_error(CLV_UNAVAILABLE, "refused",
@@ -303,8 +303,8 @@ static void test_calls_over_the_identity_limit_are_refused(void **state) {
   assert_int_equal(r[MANY - 1].code, CLV_EXHAUSTED);
   assert_string_equal(
       r[MANY - 1].text,
-      "more than 40 calls at once; limits.concurrent_calls of its worker.yaml allows "
-      "more, and a session has about six");
+      "more than 40 calls at once: raise limits.concurrent_calls in worker.yaml (a session makes "
+      "about six)");
   assert_int_equal(event_count(&r[0].closed), 0);
   for (int i = 0; i < MANY; i++) {
     clv_rpc_stream_close(stream[i]);

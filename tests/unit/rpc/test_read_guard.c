@@ -52,9 +52,9 @@ static void shed(void *user, const char *address) { (void)user, (void)address; }
 
 static void open_door(uint64_t unread) {
   clv_err err;
-  const clv_tls_admission door = {.places = 100,
+  const clv_tls_admission door = {.max_connections = 100,
                                   .unread = unread,
-                                  .judge = judge,
+                                  .decide = judge,
                                   .enter = enter,
                                   .leave = leave,
                                   .flood = flood,

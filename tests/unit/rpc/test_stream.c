@@ -426,8 +426,8 @@ static void test_drain_timeout_ends_streams_still_open(void **state) {
   assert_true(event_wait(&busy.closed, 1, 5000));
   assert_int_equal(busy.code, CLV_UNAVAILABLE);
   assert_string_equal(busy.text, "the server is shutting down");
-  expect_error(CLV_UNAVAILABLE, "nobody listens", clv_rpc_channel_connect(channel, 3000, &err),
-               &err);
+  expect_error(CLV_UNAVAILABLE, "no process listens on this address",
+               clv_rpc_channel_connect(channel, 3000, &err), &err);
   clv_rpc_stream_unref(ends);
   clv_rpc_stream_unref(stays);
   clv_bytes_done(&quiet.data);
@@ -483,12 +483,12 @@ static void test_killed_server_ends_the_stream(void **state) {
 static void test_grpc_end_texts_are_translated(void **state) {
   (void)state;
   static const char *const rows[][2] = {
-      {"keepalive watchdog timeout", "it was silent for 60 s (limits.peer_timeout)"},
-      {"recvmsg:Connection timed out", "it was silent for 60 s (limits.peer_timeout)"},
+      {"keepalive watchdog timeout", "the peer was silent for 60 s (limits.peer_timeout)"},
+      {"recvmsg:Connection timed out", "the peer was silent for 60 s (limits.peer_timeout)"},
       {"recvmsg:Connection reset by peer", "the connection was reset"},
       {"Connection reset by peer", "the connection was reset"},
-      {"Socket closed", "the process at the other end closed the connection, or has ended"},
-      {"Stream removed", "damaged on its way: a bad TLS record"},
+      {"Socket closed", "the process of the peer closed the connection, or has ended"},
+      {"Stream removed", "damaged in transit: a bad TLS record"},
       {"it says: Socket closed", "it says: Socket closed"},
       {"", ""}};
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
@@ -501,7 +501,7 @@ static void test_grpc_end_texts_are_translated(void **state) {
 
 static void test_frozen_server_exceeds_the_peer_timeout(void **state) {
   (void)state;
-  killed_server(SIGSTOP, 5000, "it was silent for 1.5 s (limits.peer_timeout)");
+  killed_server(SIGSTOP, 5000, "the peer was silent for 1.5 s (limits.peer_timeout)");
 }
 
 static const struct CMUnitTest tests[] = {

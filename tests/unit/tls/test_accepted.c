@@ -166,7 +166,7 @@ static int group_down(void **state) {
 static int begin(void **state) {
   (void)state;
   const clv_tls_admission a = {
-      .places = PLACES, .judge = judge, .enter = enter, .leave = leave, .shed = shed};
+      .max_connections = PLACES, .decide = judge, .enter = enter, .leave = leave, .shed = shed};
   clv_err err;
   memset(&door, 0, sizeof door);
   must(clv_tls_accepted_open(&a, &err), &err);
@@ -361,9 +361,9 @@ static void revocation_ends_open_connections(void **state) {
 static void invalid_connection_limits_are_refused(void **state) {
   (void)state;
   clv_err err;
-  clv_tls_admission a = {.judge = judge};
+  clv_tls_admission a = {.decide = judge};
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
-  a.places = 65536;
+  a.max_connections = 65536;
   assert_int_equal(clv_tls_accepted_open(&a, &err), CLV_INVALID);
 }
 

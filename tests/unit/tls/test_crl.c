@@ -145,9 +145,9 @@ static void invalid_revocation_lists_are_refused(void **state) {
     const char *says;
   } bad[] = {
       {{.from_s = -60, .until_s = 3600, .other_key = true}, CLV_UNAUTHENTICATED, "has signed"},
-      {{.from_s = 3600, .until_s = 7200}, CLV_PRECONDITION, "of the future"},
-      {{.from_s = -60, .until_s = 3600, .partial = true}, CLV_INVALID, "not of all"},
-      {{.from_s = -60, .endless = true}, CLV_INVALID, "until when"},
+      {{.from_s = 3600, .until_s = 7200}, CLV_PRECONDITION, "in the future"},
+      {{.from_s = -60, .until_s = 3600, .partial = true}, CLV_INVALID, "only some certificates"},
+      {{.from_s = -60, .endless = true}, CLV_INVALID, "no end of validity"},
   };
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     write_forged(&bad[i].how, "w");

@@ -85,7 +85,7 @@ static int begin(void **state) {
   sessions[BEFORE][0].busy_ns = 1000000000;
   sessions[NOW][0].busy_ns = 1500000000;
   sessions[NOW][0].idle_ns = 400000000;
-  sessions[NOW][0].turn_ns = 100000000;
+  sessions[NOW][0].share_wait_ns = 100000000;
   return 0;
 }
 

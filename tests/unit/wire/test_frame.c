@@ -42,7 +42,7 @@ static void assert_same_tensors(const clv_frame *a, const clv_frame *b) {
 }
 
 static void assert_same_call(const clv_frame *a, const clv_frame *b) {
-  assert_int_equal(a->call.after, b->call.after);
+  assert_int_equal(a->call.runs_after, b->call.runs_after);
   assert_int_equal(a->call.n_args, b->call.n_args);
   for (uint32_t i = 0; i < a->call.n_args; i++) {
     assert_int_equal(a->call.args[i].value, b->call.args[i].value);
@@ -75,7 +75,8 @@ static void assert_same_texts(const clv_frame *a, const clv_frame *b) {
 static void assert_same_reference(const clv_frame *a, const clv_frame *b) {
   assert_true(a->reference.ref == b->reference.ref && a->reference.fork == b->reference.fork);
   assert_true(a->reference.key == b->reference.key && a->reference.number == b->reference.number);
-  assert_true(a->reference.early == b->reference.early && a->reference.yours == b->reference.yours);
+  assert_true(a->reference.early == b->reference.early &&
+              a->reference.is_for_owner == b->reference.is_for_owner);
   assert_string_equal(a->reference.node, b->reference.node);
 }
 
@@ -267,7 +268,7 @@ static void call_predecessor_id_round_trips(void **state) {
   static const uint64_t ids[] = {0, 1, 77, UINT64_MAX};
   for (size_t i = 0; i < CLV_COUNT(ids); i++) {
     clv_frame f = sample_frame(CLV_CALL);
-    f.call.after = ids[i];
+    f.call.runs_after = ids[i];
     CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 64);
     decode_and_compare(&(clv_piece){all.data, all.len}, 1, &f, 64);
   }
@@ -549,13 +550,13 @@ static void invalid_cache_fields_are_refused(void **state) {
       {CLV_WIRE_RECORDS + 1, 60, 1, {numbers}, false, "a cache of 4294967297 records"},
       {9, 0, 1, {numbers}, false, "kept for 0 s"},
       {9, UINT64_MAX, 1, {numbers}, false, "kept for 18446744073709551615 s"},
-      {9, 60, 0, {numbers}, false, "without numbers"},
-      {9, 60, 3, {rows, rows, numbers}, false, "without numbers"},
-      {9, 60, 2, {rows, floats}, false, "are i64"},
-      {9, 60, 2, {rows, square}, false, "are i64"},
-      {9, 60, 2, {fewer, numbers}, false, "one row for each of 2"},
-      {9, 60, 2, {none, numbers}, false, "one row for each of 2"},
-      {9, 60, 2, {rows, numbers}, true, "a failure of what a cache has"},
+      {9, 60, 0, {numbers}, false, "no record numbers"},
+      {9, 60, 3, {rows, rows, numbers}, false, "no record numbers"},
+      {9, 60, 2, {rows, floats}, false, "must be i64"},
+      {9, 60, 2, {rows, square}, false, "must be i64"},
+      {9, 60, 2, {fewer, numbers}, false, "not one for each of the 2"},
+      {9, 60, 2, {none, numbers}, false, "not one for each of the 2"},
+      {9, 60, 2, {rows, numbers}, true, "a VALUE of a cache cannot carry a failure"},
   };
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes head = {0};

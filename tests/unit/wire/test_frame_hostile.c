@@ -70,7 +70,7 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
   assert_int_equal(
       clv_frame_decode_bundled(&piece, 1, &before.frame[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
-  assert_non_null(strstr(err.text, "has none before it"));
+  assert_non_null(strstr(err.text, "contains another frame"));
   nested.len -= 2; /* the frame runs past the end of the message */
   assert_int_equal(decode_bundle(&nested, &err), CLV_INVALID);
 }
@@ -277,7 +277,7 @@ SPOIL(a_number, f->reference.number = 1)
 SPOIL(no_ref, f->reference.ref = 0)
 SPOIL(no_fork, f->reference.fork = 0)
 SPOIL(early, f->reference.early = true)
-SPOIL(yours, f->reference.yours = true)
+SPOIL(yours, f->reference.is_for_owner = true)
 SPOIL(node_newline, strcpy(f->reference.node, "w\n"))
 SPOIL(drop_tensor, f->n_tensors = 0)
 
@@ -345,14 +345,14 @@ static const bad_frame broken[] = {
     {CLV_STATE_LOAD, of_a_path, SAME, "[A-Za-z0-9._-]"},
     {CLV_STATE_REMOVE, of_a_dot, SAME, "no dot first"},
     {CLV_STATE_FILE, of_a_blank, SAME, "[A-Za-z0-9._-]"},
-    {CLV_STATE_SAVE, of_gradients, SAME, "a file of gradients"},
+    {CLV_STATE_SAVE, of_gradients, SAME, "gradients cannot be in a state file"},
     {CLV_STATE_FILE, large_file, SAME, "state.bytes of "},
     {CLV_CALL, no_context, SAME, "CALL: context id 0"},
     {CLV_CALL, no_message, SAME, "message id 0"},
-    {CLV_CALL, no_value, SAME, "argument 0 is neither here nor a value"},
+    {CLV_CALL, no_value, SAME, "argument 0 has neither a tensor nor a value id"},
     {CLV_CALL, no_args, 0, "0 arguments"},
-    {CLV_CALL, none_here, SAME, "1 of them here, and 2 tensors"},
-    {CLV_CALL, all_here, SAME, "3 of them here, and 2 tensors"},
+    {CLV_CALL, none_here, SAME, "1 of them inline, but 2 tensors"},
+    {CLV_CALL, all_here, SAME, "3 of them inline, but 2 tensors"},
     {CLV_CALL, upstream_here, SAME, "upstream ids do not belong here"},
     {CLV_CALL, to_somebody, SAME, "`to` does not belong here"},
     {CLV_PING, to_somebody, SAME, "`to` does not belong here"},
@@ -429,7 +429,7 @@ static void put_call(const clv_frame *f, bodies *b) {
     b->args[i].here = f->call.args[i].here;
     b->arg_list[i] = &b->args[i];
   }
-  b->call.after = f->call.after;
+  b->call.after = f->call.runs_after;
   b->call.n_args = f->call.n_args;
   b->call.args = b->arg_list;
 }
@@ -507,7 +507,7 @@ static void put_named(const clv_frame *f, bodies *b) {
   b->reference.fork = f->reference.fork;
   b->reference.number = f->reference.number;
   b->reference.early = f->reference.early;
-  b->reference.yours = f->reference.yours;
+  b->reference.yours = f->reference.is_for_owner;
   b->reference.node = (char *)(uintptr_t)f->reference.node;
 }
 
@@ -599,14 +599,14 @@ static void body_unlike_the_frame_kind_is_refused(void **state) {
       {BYTES("\x08\x0e"), "STATE_PUT: `state` is missing"},
       {BYTES("\x08\x10\xaa\x01\x00"), "PING: `credit` does not belong here"},
       {BYTES("\x08\x09\xaa\x01\x00\x92\x01\x00"), "CREDIT: `commit` does not belong here"},
-      {BYTES("\x08\x18\x62\x00\xca\x01\x00"), "`backward` beside"},
-      {BYTES("\x08\x18\xca\x01\x00\x62\x00"), "`backward` beside"},
+      {BYTES("\x08\x18\x62\x00\xca\x01\x00"), "`backward` together"},
+      {BYTES("\x08\x18\xca\x01\x00\x62\x00"), "`backward` together"},
       {BYTES("\x08\x18\xca\x01\x00\x51"
              "12345678"),
-       "`backward` beside"},
+       "`backward` together"},
       {BYTES("\x08\x18\x51"
              "12345678\xca\x01\x00"),
-       "`backward` beside"},
+       "`backward` together"},
       {BYTES("\x08\x14\x10\x01\x18\x01"), "CALL: `call` is missing"},
       {BYTES("\x08\x18\x10\x01\x20\x01"), "PREPARE: `backward` is missing"},
       {BYTES("\x08\x10\x62\x02\x08\x05"), "PING: 1 tensors; 0 to 0 belong here"},

@@ -190,7 +190,7 @@ static void open_messages_round_trip(void **state) {
                                    .n_peer_identities = 2,
                                    .peer_identities = peers,
                                    .config_digest = some_digest(9),
-                                   .single = true,
+                                   .is_only_attempt = true,
                                    .reference_lease_ms = 2500};
   CLV_AUTO(clv_wire_done) clv_wire_open_request got = {0};
   assert_ok(clv_wire_open_request_encode(&request, &bytes, &err));
@@ -203,7 +203,7 @@ static void open_messages_round_trip(void **state) {
   assert_string_equal(got.peer_identities[0], peers[0]);
   assert_memory_equal(&got.config_digest, &request.config_digest, sizeof got.config_digest);
   assert_int_equal(got.reference_lease_ms, 2500);
-  assert_true(got.single);
+  assert_true(got.is_only_attempt);
   request.lanes = CLV_WIRE_LANES + 1;
   assert_fails(clv_wire_open_request_encode(&request, &bytes, &err), CLV_EXHAUSTED, "17 lanes");
 
@@ -264,7 +264,7 @@ static void close_messages_round_trip(void **state) {
   clv_piece piece = {short_id, sizeof short_id - 1};
   clv_wire_close_request bad;
   assert_fails(clv_wire_close_request_decode(&piece, 1, &bad, &err), CLV_INVALID,
-               "session id of 2 bytes; it has 16");
+               "session id of 2 bytes; it must have 16");
 }
 
 /* ---- status ------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ static clv_wire_session_status some_sessions[] = {{.epoch = 2,
                                                    .memory_limit = 12,
                                                    .busy_ns = 13,
                                                    .idle_ns = 14,
-                                                   .turn_ns = 15,
+                                                   .share_wait_ns = 15,
                                                    .modules = some_modules,
                                                    .links = some_links,
                                                    .last_error = {"no memory", 16}},
@@ -399,7 +399,7 @@ static void assert_session(const clv_wire_session_status *got) {
   assert_int_equal(got->memory_limit, 12);
   assert_int_equal(got->busy_ns, 13);
   assert_int_equal(got->idle_ns, 14);
-  assert_int_equal(got->turn_ns, 15);
+  assert_int_equal(got->share_wait_ns, 15);
   assert_string_equal(got->last_error.text, "no memory");
   assert_int_equal(got->last_error.age_ms, 16);
   assert_int_equal(got->n_modules, 2);

@@ -51,7 +51,7 @@ static inline void sample_attach(clv_frame *f) {
 static inline void sample_call(clv_frame *f) {
   f->micro_batch = 3;
   f->flags = CLV_FLAG_TRAINING;
-  f->call.after = UINT64_MAX - 1;
+  f->call.runs_after = UINT64_MAX - 1;
   f->call.n_args = 3;
   f->call.args[0] = (clv_arg){.value = UINT64_MAX, .needs_grad = true};
   f->call.args[1] = (clv_arg){.here = true};
@@ -122,7 +122,7 @@ static inline void sample_reference(clv_frame *f) {
   f->reference.key = 0x8000000000000001;
   f->reference.number = f->kind == CLV_REF_VALUE ? 0 : 1 << 20;
   f->reference.early = f->kind == CLV_REF_USE || f->kind == CLV_REF_FETCH;
-  f->reference.yours = f->kind == CLV_REF_USE;
+  f->reference.is_for_owner = f->kind == CLV_REF_USE;
   strcpy(f->reference.node, "worker-3");
   strcpy(f->to, "worker-2");
   f->has_failure = f->kind == CLV_REF_ACK;
