@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of a convolution between their row-major place in the parameter block and the tiles of
- * 16x16 channels that oneDNN computes with. A tile is turned in registers and every line of memory
- * is read or written once and whole: rows of the row-major side are often a multiple of a page
- * apart, where a line that is come back to has left the cache by then.
+ * Copies weights of a convolution between the row-major parameters and the tiles of 16x16 channels
+ * that oneDNN uses. A tile is transposed in registers, and every cache line is read or written once
+ * and completely. The reason: rows of the row-major side are often a multiple of a page apart, so a
+ * line that is visited twice has left the cache in between.
  */
 #include <string.h>
 
@@ -11,7 +11,8 @@
 
 enum { T = 16, BF16_TAPS = 25 };
 
-/* Lanes of two vectors. Turning exchanges, among rows 1, 2, 4 and 8 apart, groups of as many. */
+/* Lanes of two vectors. The transposition exchanges groups of 1, 2, 4 and 8 lanes among
+ * rows as far apart. */
 #define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 #define EACH(row, step)             \
@@ -82,7 +83,7 @@ TRANSPOSE(PLAIN, CPU_TARGET_PLAIN)
 TRANSPOSE(256, CPU_TARGET_256)
 TRANSPOSE(512, CPU_TARGET_512)
 
-/* By clv_cpu_width(). */
+/* Functions indexed by clv_cpu_width(). */
 typedef struct tile_fns {
   void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
   void (*unpack)(const float *tile, size_t row, size_t taps, bool adds, float *plain);
@@ -103,7 +104,7 @@ bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16) {
 typedef struct tile_job {
   const cpu_weight_tiles *w;
   const tile_fns *fn;
-  size_t kb, cb, taps, row; /* blocks; numbers in a row of the row-major side */
+  size_t kb, cb, taps, row; /* numbers of blocks; taps; numbers in a row of the row-major side */
 } tile_job;
 
 static tile_job job_of(const cpu_weight_tiles *w) {
@@ -113,42 +114,42 @@ static tile_job job_of(const cpu_weight_tiles *w) {
   return j;
 }
 
-static void pack_one(const tile_job *j, size_t kb, size_t cb) {
+static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   const float *plain = w->plain + kb * T * j->row + cb * T * j->taps;
   float *front = w->front;
-  size_t size = T * T * j->taps, across = (cb * j->kb + kb) * size,
-         along = (kb * j->cb + cb) * size;
-  float *back = w->back ? (float *)w->back + (w->back_across ? across : along) : NULL;
-  if (front) j->fn->pack(plain, j->row, j->taps, front + along);
+  size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
+         k_major = (kb * j->cb + cb) * size;
+  float *back = w->back ? (float *)w->back + (w->back_across ? c_major : k_major) : NULL;
+  if (front) j->fn->pack(plain, j->row, j->taps, front + k_major);
   if (back && j->taps == 1)
     for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
   else if (back && front)
-    j->fn->transpose(front + along, j->taps, back);
+    j->fn->transpose(front + k_major, j->taps, back);
   else if (back) {
     j->fn->pack(plain, j->row, j->taps, back);
     j->fn->transpose(back, j->taps, back);
   }
 }
 
-/* The same in bf16, by way of f32 in the cache. */
+/* As pack_one, but to bf16, through f32 tiles in the cache. */
 static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   float tile[T * T * BF16_TAPS], turned[T * T * BF16_TAPS];
   uint16_t *front = w->front, *back = w->back;
-  size_t size = T * T * j->taps, across = (cb * j->kb + kb) * size,
-         along = (kb * j->cb + cb) * size;
+  size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
+         k_major = (kb * j->cb + cb) * size;
   j->fn->pack(w->plain + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
-  if (front) clv_cpu_pair_rows(tile, T * j->taps, front + along);
+  if (front) clv_cpu_pair_rows(tile, T * j->taps, front + k_major);
   if (!back) return;
   j->fn->transpose(tile, j->taps, turned);
-  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_across ? across : along));
+  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_across ? c_major : k_major));
 }
 
 static void pack_rows(void *arg, size_t begin, size_t end) {
   const tile_job *j = arg;
   for (size_t kb = begin; kb < end; kb++)
-    for (size_t cb = 0; cb < j->cb; cb++) (j->w->bf16 ? pack_pairs : pack_one)(j, kb, cb);
+    for (size_t cb = 0; cb < j->cb; cb++) (j->w->bf16 ? pack_pairs : pack_tile)(j, kb, cb);
 }
 
 static void unpack_rows(void *arg, size_t begin, size_t end) {

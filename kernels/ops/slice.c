@@ -18,7 +18,7 @@ static clv_code slice_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) 
   return CLV_OK;
 }
 
-/* Where slice's part of one outer row begins; *ret_run: its length. */
+/* Index of the slice's first value in an outer row; *ret_run: number of its values. */
 static size_t slice_run(const clv_ref_kernel *k, const clv_axis *s, size_t *ret_run) {
   int64_t stop, start = clv_slice_start(&k->d.attrs, (int64_t)s->extent, &stop);
   *ret_run = (size_t)(stop - start) * s->inner;

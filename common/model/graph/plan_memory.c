@@ -143,7 +143,7 @@ static void place_copies(clv_plan *p) {
     end[backward] += clv_align_up(bytes[space], 64);
   }
   for (int i = 0; i < p->graph->n_nodes; i++)
-    p->draws |= p->nodes[i].kernel && p->nodes[i].kernel->reads_occasion;
+    p->draws |= p->nodes[i].kernel && p->nodes[i].kernel->reads_rng_position;
   p->occasion = CLV_MAX(end[0], end[1]);
   p->info.scratch_bytes = p->occasion + (p->draws ? clv_align_up(sizeof(clv_rng_position), 64) : 0);
 }
