@@ -562,8 +562,8 @@ enum { CLV_RECORDS = 32, CLV_RECORD_PLACES = 32 };
 /* Key of a piece of work: its owner, its kind, and all memory it uses. Equal keys must mean equal
  * work. */
 typedef struct clv_record_key {
-  const void *of; /* owner of the work */
-  uintptr_t what;
+  const void *owner;
+  uintptr_t kind;
   const void *places[CLV_RECORD_PLACES];
 } clv_record_key;
 

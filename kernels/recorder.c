@@ -58,7 +58,7 @@ static void free_slot(clv_recorder *r, record_slot *k) {
 
 void clv_recorder_forget(clv_recorder *r, const void *owner) {
   for (int i = 0; r && i < CLV_RECORDS; i++)
-    if (r->slots[i].used && r->slots[i].key.of == owner) free_slot(r, &r->slots[i]);
+    if (r->slots[i].used && r->slots[i].key.owner == owner) free_slot(r, &r->slots[i]);
 }
 
 void clv_recorder_free(clv_recorder *r) {

@@ -20,63 +20,63 @@ enum { T = 16, BF16_TAPS = 25 };
     if (!(row & (step)))
 
 /* rows[i][j] becomes rows[j][i]. */
-#define TRANSPOSE(W, TARGET)                                                                    \
-  TARGET CPU_INLINE void turn_##W(cpu_vf16 r[T]) {                                              \
-    cpu_vf16 a, b;                                                                              \
-    _Pragma("GCC unroll 16") EACH(i, 1) {                                                       \
-      a = r[i], b = r[i + 1];                                                                   \
-      r[i] = MIX(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);              \
-      r[i + 1] = MIX(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);          \
-    }                                                                                           \
-    _Pragma("GCC unroll 16") EACH(i, 2) {                                                       \
-      a = r[i], b = r[i + 2];                                                                   \
-      r[i] = MIX(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);               \
-      r[i + 2] = MIX(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);         \
-    }                                                                                           \
-    _Pragma("GCC unroll 16") EACH(i, 4) {                                                       \
-      a = r[i], b = r[i + 4];                                                                   \
-      r[i] = MIX(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);               \
-      r[i + 4] = MIX(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);         \
-    }                                                                                           \
-    _Pragma("GCC unroll 16") EACH(i, 8) {                                                       \
-      a = r[i], b = r[i + 8];                                                                   \
-      r[i] = MIX(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);                 \
-      r[i + 8] = MIX(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);       \
-    }                                                                                           \
-  }                                                                                             \
-  /* Row k of a row-major tile is 16 * taps numbers, [c][tap]; they are turned 16 at a time. */ \
-  TARGET static void pack_tile_##W(const float *plain, size_t row, size_t taps, float *tile) {  \
-    for (size_t j = 0; j < T * taps; j += T) {                                                  \
-      cpu_vf16 r[T];                                                                            \
-      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) r[k] =                               \
-          *(const cpu_vf16 *)(plain + (size_t)k * row + j);                                     \
-      turn_##W(r);                                                                              \
-      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) *                                 \
-          (cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];                \
-    }                                                                                           \
-  }                                                                                             \
-  TARGET static void unpack_tile_##W(const float *tile, size_t row, size_t taps, bool adds,     \
-                                     float *plain) {                                            \
-    for (size_t j = 0; j < T * taps; j += T) {                                                  \
-      cpu_vf16 r[T];                                                                            \
-      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) r[i] =                            \
-          *(const cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);                \
-      turn_##W(r);                                                                              \
-      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) {                                    \
-        cpu_vf16 *to = (cpu_vf16 *)(plain + (size_t)k * row + j);                               \
-        if (adds) r[k] = *to + r[k];                                                            \
-        *to = r[k];                                                                             \
-      }                                                                                         \
-    }                                                                                           \
-  }                                                                                             \
-  /* Both sides of each tap exchanged. */                                                       \
-  TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *turned) {        \
-    for (size_t t = 0; t < taps; t++) {                                                         \
-      cpu_vf16 r[T];                                                                            \
-      memcpy(r, tile + t * T * T, sizeof r);                                                    \
-      turn_##W(r);                                                                              \
-      memcpy(turned + t * T * T, r, sizeof r);                                                  \
-    }                                                                                           \
+#define TRANSPOSE(W, TARGET)                                                                   \
+  TARGET CPU_INLINE void turn_##W(cpu_vf16 r[T]) {                                             \
+    cpu_vf16 a, b;                                                                             \
+    _Pragma("GCC unroll 16") EACH(i, 1) {                                                      \
+      a = r[i], b = r[i + 1];                                                                  \
+      r[i] = MIX(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);             \
+      r[i + 1] = MIX(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);         \
+    }                                                                                          \
+    _Pragma("GCC unroll 16") EACH(i, 2) {                                                      \
+      a = r[i], b = r[i + 2];                                                                  \
+      r[i] = MIX(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);              \
+      r[i + 2] = MIX(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);        \
+    }                                                                                          \
+    _Pragma("GCC unroll 16") EACH(i, 4) {                                                      \
+      a = r[i], b = r[i + 4];                                                                  \
+      r[i] = MIX(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);              \
+      r[i + 4] = MIX(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);        \
+    }                                                                                          \
+    _Pragma("GCC unroll 16") EACH(i, 8) {                                                      \
+      a = r[i], b = r[i + 8];                                                                  \
+      r[i] = MIX(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);                \
+      r[i + 8] = MIX(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);      \
+    }                                                                                          \
+  }                                                                                            \
+  /* Row k of a row-major tile is 16 * taps numbers, [c][tap], transposed 16 at a time. */     \
+  TARGET static void pack_tile_##W(const float *plain, size_t row, size_t taps, float *tile) { \
+    for (size_t j = 0; j < T * taps; j += T) {                                                 \
+      cpu_vf16 r[T];                                                                           \
+      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) r[k] =                              \
+          *(const cpu_vf16 *)(plain + (size_t)k * row + j);                                    \
+      turn_##W(r);                                                                             \
+      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) *                                \
+          (cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];               \
+    }                                                                                          \
+  }                                                                                            \
+  TARGET static void unpack_tile_##W(const float *tile, size_t row, size_t taps, bool adds,    \
+                                     float *plain) {                                           \
+    for (size_t j = 0; j < T * taps; j += T) {                                                 \
+      cpu_vf16 r[T];                                                                           \
+      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) r[i] =                           \
+          *(const cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);               \
+      turn_##W(r);                                                                             \
+      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) {                                   \
+        cpu_vf16 *to = (cpu_vf16 *)(plain + (size_t)k * row + j);                              \
+        if (adds) r[k] = *to + r[k];                                                           \
+        *to = r[k];                                                                            \
+      }                                                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  /* Transposes the tile of each tap. */                                                       \
+  TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *turned) {       \
+    for (size_t t = 0; t < taps; t++) {                                                        \
+      cpu_vf16 r[T];                                                                           \
+      memcpy(r, tile + t * T * T, sizeof r);                                                   \
+      turn_##W(r);                                                                             \
+      memcpy(turned + t * T * T, r, sizeof r);                                                 \
+    }                                                                                          \
   }
 
 TRANSPOSE(PLAIN, CPU_TARGET_PLAIN)

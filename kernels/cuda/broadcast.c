@@ -29,8 +29,8 @@ clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *
                            k->r.n_out, err);
 }
 
-/* A thread computes a value alone if neighbouring values are adjacent in the output, and there are
- * many values or few terms. */
+/* One thread computes a value, not a block, if neighbouring values are adjacent in the output, and
+ * there are many values or few terms. */
 enum { ENOUGH_VALUES = 4096, FEW_TERMS = 32 };
 
 static cuda_fold fold_of(const clv_broadcast *v, const cuda_bf16_flags *flags, int input) {

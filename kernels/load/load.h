@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* ---- what libcleave_cuda.so exports ---------------------------------------------------------- */
+/* ---- exports of libcleave_cuda.so ------------------------------------------------------------ */
 
 /* Version of clv_cuda_library and of the types it uses; kernels.h has a version of its own. */
 enum { CLV_CUDA_INTERFACE = 3, CLV_CUDA_ABI = CLV_KERNELS_ABI * 1000 + CLV_CUDA_INTERFACE };

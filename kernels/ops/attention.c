@@ -285,7 +285,7 @@ CLV_OP_ROW(attention) = {
         "keys "
         "and values [N, S, kv_heads width]; with lengths [N] only the first keys of a sample "
         "count; "
-        "packed: [T, ...] for [N, T, ...], one sequence behind the other "
+        "packed: [T, ...] for [N, T, ...], one sequence after another "
         "(torch.nn.functional.scaled_dot_product_attention; other random numbers)",
     .torch_module = "",
     .no_torch_module = "scaled_dot_product_attention is a function",

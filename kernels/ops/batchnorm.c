@@ -166,7 +166,7 @@ CLV_OP_ROW(batchnorm) = {
     .name = "batchnorm",
     .doc =
         "y = (x - mean) / sqrt(var + eps) * weight + bias per channel; training uses the "
-        "batch's statistics and moves the running ones by momentum "
+        "batch's statistics and updates the running ones by momentum "
         "(torch.nn.BatchNorm1d, BatchNorm2d)",
     .torch_module = "BatchNorm1d|BatchNorm2d(eps=eps, momentum=momentum)",
     .torch_needs = "affine=True, track_running_stats=True",

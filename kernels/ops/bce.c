@@ -38,7 +38,7 @@ MEAN_LOSS(bce) {
 CLV_OP_ROW(bce) = {
     .name = "bce",
     .doc =
-        "mean -(t log x + (1 - t) log(1 - x)), logs held at -100 or above "
+        "mean -(t log x + (1 - t) log(1 - x)), logs clamped at -100 "
         "(torch.nn.functional.binary_cross_entropy)",
     .torch_module = "BCELoss()",
     .torch_needs = "reduction='mean', weight=None",

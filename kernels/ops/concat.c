@@ -53,7 +53,7 @@ static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_
 CLV_OP_ROW(concat) = {
     .name = "concat",
     .doc =
-        "2 to 8 inputs one behind the other along dimension dim; along 0 their batches are joined, "
+        "2 to 8 inputs one after another along dimension dim; along 0 their batches are joined, "
         "and may differ (torch.cat)",
     .torch_module = "",
     .no_torch_module = "torch.cat is a function",

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classes are the last dimension. A place whose label is ignore_index is not counted. With the
- * weight w of each class, e = label_smoothing and C classes, the loss of a counted place is
+ * Classes are the last dimension. A position whose label is ignore_index is not counted. The loss
+ * of a counted position, with the weight w of each class, e = label_smoothing and C classes, is
  *
- *   (1 - e) w_target (log sum_j exp(x_j) - x_target) + e / C sum_c w_c (log sum_j exp(x_j) - x_c)
+ * (1 - e) w_target (log sum_j exp(x_j) - x_target) + e / C sum_c w_c (log sum_j exp(x_j) - x_c)
  *
- * and the loss is the sum of these over W, the sum of w_target over the counted places: their
- * number, where no weights are given. With W = 0 loss and gradient are 0, where PyTorch has NaN.
+ * The loss is the sum of these over W, the sum of w_target over the counted positions (without
+ * weights, their number). With W = 0 loss and gradient are 0, where PyTorch has NaN.
  */
 #include <float.h>
 

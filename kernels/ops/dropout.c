@@ -80,8 +80,8 @@ CLV_OP_ROW(dropout) = {
     .name = "dropout",
     .doc =
         "training: y = 0 with probability p, else x / (1 - p); evaluation: y = x "
-        "(torch.nn.functional.dropout; other random numbers); packed: with lengths, what it would "
-        "be were the sequences padded",
+        "(torch.nn.functional.dropout; other random numbers); packed: with lengths, as if the "
+        "sequences were padded",
     .torch_module = "Dropout(p=p)",
     .n_in = 1,
     .max_in = 2,

@@ -97,7 +97,7 @@ CLV_OP_ROW(embedding) = {
     .doc =
         "y = W[x], x: i64 row numbers [N, ...], W: [rows, out], y: [N, ..., out]; with column: "
         "y = W[x[..., column] - x[..., minus]], with minus: 0 alone y = W[0]; the row padding_idx "
-        "learns nothing "
+        "gets no gradient "
         "(torch.nn.functional.embedding)",
     .torch_module =
         "Embedding(rows=num_embeddings, out=embedding_dim, "

@@ -45,7 +45,7 @@ static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv
 CLV_OP_ROW(permute) = {
     .name = "permute",
     .doc =
-        "the dimensions behind the batch in another order: with [2, 1] x[n, i, j] is y[n, j, i] "
+        "the dimensions after the batch in another order: with [2, 1] x[n, i, j] is y[n, j, i] "
         "(torch.permute(x, (0, *order)))",
     .torch_module = "",
     .no_torch_module = "torch.permute is a function",

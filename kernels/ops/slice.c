@@ -52,7 +52,7 @@ CLV_OP_ROW(slice) = {
     .name = "slice",
     .doc =
         "x[:, start:stop] for dim 1: start to stop - 1 along dimension dim, not 0; negative "
-        "ones count from the end, without stop it goes to the end (indexing; torch.narrow)",
+        "ones count from the end, without stop to the end (indexing; torch.narrow)",
     .torch_module = "",
     .no_torch_module = "indexing is an expression",
     .n_in = 1,

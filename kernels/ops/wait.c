@@ -70,7 +70,7 @@ CLV_OP_ROW(wait) = {
         "y = weight x, one number as weight (torch.mul by a parameter); forward, input gradient "
         "and weight gradient take forward_ms, input_ms and weight_ms; for tests",
     .torch_module = "",
-    .no_torch_module = "no module takes its time",
+    .no_torch_module = "torch has no such module",
     .n_in = 1,
     .attrs = {MS_ATTR(CLV_ATTR_FORWARD_MS), MS_ATTR(CLV_ATTR_INPUT_MS),
               MS_ATTR(CLV_ATTR_WEIGHT_MS)},

@@ -201,7 +201,7 @@ _Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_PLACES, "all memory of a frame");
 
 /* The rest of the frame is the occasion's. */
 static clv_record_key key_of_phase(const clv_plan *p, const clv_plan_frame *f, int phase) {
-  clv_record_key key = {.of = p, .what = (uintptr_t)phase << 1 | f->accumulate};
+  clv_record_key key = {.owner = p, .kind = (uintptr_t)phase << 1 | f->accumulate};
   for (int i = 0; i < SPACE_COUNT; i++) key.places[i] = f->base[i];
   key.places[SPACE_COUNT] = f->params;
   key.places[SPACE_COUNT + 1] = f->grads;

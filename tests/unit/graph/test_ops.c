@@ -378,8 +378,10 @@ typedef struct pair_case {
 static const pair_case pairs[] = {
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 3), CLV_F32, NULL},
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 1), CLV_F32, NULL},
-    {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 2), CLV_F32, "and the batch alike; got [2, 3] and [2, 2]"},
-    {CLV_OP_MUL, SHAPE(2, 3), SHAPE(1, 3), CLV_F32, "and the batch alike; got [2, 3] and [1, 3]"},
+    {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 2), CLV_F32,
+     "dimensions are equal or 1; got [2, 3] and [2, 2]"},
+    {CLV_OP_MUL, SHAPE(2, 3), SHAPE(1, 3), CLV_F32,
+     "dimensions are equal or 1; got [2, 3] and [1, 3]"},
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 3), CLV_I64, "add needs a float tensor as input 1, got i64"},
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 3), CLV_F64, "different dtypes, f32 and f64"},
     {CLV_OP_CROSS_ENTROPY, SHAPE(4, 10), SHAPE(4), CLV_I64, NULL},
