@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Geometry of ops (windows, heads, axes, broadcasts, row numbers), and the functions
+ * clv_backend_... that work on a backend's memory or on host memory.
+ */
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -55,7 +59,8 @@ bool clv_broadcasts(const clv_node_desc *d) {
   return !alike;
 }
 
-/* Dimension `axis` in front of those of v that are known, its values `step` apart. */
+/* Prepends dimension `axis`, whose values are `step` apart, to those of v. Merges it with the first
+ * dimension if their steps allow. */
 static void put_dimension(clv_broadcast *v, int axis, size_t n, const size_t step[2]) {
   bool same = v->rank > 0 && axis > 0;
   for (int j = 0; j < 2 && same; j++)
@@ -72,7 +77,7 @@ static void put_dimension(clv_broadcast *v, int axis, size_t n, const size_t ste
   for (int j = 0; j < 2; j++) v->step[j][0] = step[j];
 }
 
-/* order: of the dimensions as they lie, the batch's first. */
+/* order: the dimensions in the order in which they are stored, the batch first. */
 static clv_broadcast broadcast_by(const clv_node_desc *d, const int *order) {
   clv_broadcast v = {0};
   size_t all[2] = {1, 1};
@@ -89,9 +94,9 @@ static clv_broadcast broadcast_by(const clv_node_desc *d, const int *order) {
 }
 
 clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
-  static const int as_they_are[] = {0, 1, 2, 3, 4, 5, 6, 7};
-  _Static_assert(CLV_COUNT(as_they_are) == CLV_MAX_RANK, "each dimension has its place");
-  return broadcast_by(d, as_they_are);
+  static const int row_major[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  _Static_assert(CLV_COUNT(row_major) == CLV_MAX_RANK, "each dimension has its place");
+  return broadcast_by(d, row_major);
 }
 
 clv_broadcast clv_broadcast_last(const clv_node_desc *d) {
@@ -130,7 +135,8 @@ clv_window clv_window_of(const clv_node_desc *d) {
     s.kernel[i] = none ? 1 : d->attrs.kernel[i];
     s.stride[i] = none ? 1 : d->attrs.stride[i];
     s.pad[i] = none ? 0 : d->attrs.pad[i];
-    s.dilation[i] = none || !d->attrs.dilation[i] ? 1 : d->attrs.dilation[i]; /* pools have none */
+    /* 0 for pools, which have no dilation */
+    s.dilation[i] = none || !d->attrs.dilation[i] ? 1 : d->attrs.dilation[i];
   }
   return s;
 }
@@ -203,8 +209,8 @@ clv_code clv_backend_get_in_pieces(const clv_backend *b, void *host, const void 
 
 clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                          clv_err *err) {
-  const clv_copy_progress nobody = {0};
-  return clv_backend_get_in_pieces(b, host, src, bytes, &nobody, err);
+  const clv_copy_progress no_reports = {0};
+  return clv_backend_get_in_pieces(b, host, src, bytes, &no_reports, err);
 }
 
 clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
@@ -244,11 +250,10 @@ clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret, clv_e
 
 clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) {
   if (b->check_tf32) return b->check_tf32(b, err);
-  return clv_fail(
-      err, CLV_PRECONDITION,
-      "tf32 needs a device of NVIDIA of capability 8.0 or above, and %s is a processor; "
-      "leave tf32 out, or name such a device",
-      b->device);
+  return clv_fail(err, CLV_PRECONDITION,
+                  "tf32 needs an NVIDIA device of capability 8.0 or above, but %s is a processor: "
+                  "leave tf32 out, or name such a device",
+                  b->device);
 }
 
 const clv_backend *clv_backend_hold(const clv_backend *b) {

@@ -2,17 +2,18 @@
  *
  * kernels: the closed list of ops, their attributes, and the table of functions a backend fills.
  *
- * A backend is asked once per node of a plan to `prepare` a kernel: shapes, attributes and the
- * layouts on offer go in, a kernel with everything chosen (layouts, scratch, saved state) comes
- * out. The hot path then calls the kernel's functions, which allocate nothing. `ref` prepares every
- * op in f32 and f64 and is their definition; other backends answer CLV_UNIMPLEMENTED for what they
- * lack and the plan takes ref's.
+ * The graph's plan (common/model/graph) calls a backend's `prepare` once for each node. It passes
+ * shapes, attributes and the layouts on offer, and gets a kernel whose layouts, scratch and saved
+ * state are chosen. The plan then calls the kernel's functions, which allocate nothing. The backend
+ * `ref` prepares every op in f32 and f64 and is their definition. Other backends answer
+ * CLV_UNIMPLEMENTED for what they lack, and the plan then uses ref's kernel.
  *
  * Determinism: the layout in which a kernel computes, and so the order of its sums, is a function
  * of (op, attributes, shapes, dtype, threads, instruction set) only -- never of its neighbours. A
  * kernel that gives the same bits in any layout (relu, add, max pooling, dropout...) may take the
- * layout that is offered; any other names the one it wants and the plan inserts a reorder. That is
- * why a network cut between any two layers computes the same bits as the uncut one.
+ * layout that is offered. Any other kernel names the layout it needs, and the plan inserts a
+ * reorder. For this reason a network cut between any two layers computes the same bits as the uncut
+ * network.
  *
  * Threads: a kernel is used by one thread at a time.
  */
@@ -30,7 +31,7 @@ extern "C" {
 /* Dimension letters: N batch, C channels in, K channels out, H x W image, F features, T steps of a
  * sequence. */
 
-/* The numbers travel in LoadModule; kernels/ops.def is their list. */
+/* Numbers of the ops. They are sent in LoadModule; kernels/ops.def lists them. */
 typedef enum clv_op {
   CLV_OP_INPUT = 0, /* an external input; no kernel */
 #define OP(number, NAME, name) CLV_OP_##NAME = number,
@@ -39,15 +40,16 @@ typedef enum clv_op {
   CLV_OP_COUNT
 } clv_op;
 
-/* Weights of classes, as many as there are classes; n 0: none given, all alike. */
+/* Weights of a loss's classes, one for each class; n 0: no weights, all classes count alike. */
 enum { CLV_MAX_CLASS_WEIGHTS = 128 };
 typedef struct clv_class_weights {
   int n;
   float of[CLV_MAX_CLASS_WEIGHTS];
 } clv_class_weights;
 
-/* Every attribute any op takes. The rows in kernels/ops say which op uses which, with default and
- * range, and common/model/graph/attrs.c what each one is. Pairs are (height, width). */
+/* Every attribute that an op can have. The rows in kernels/ops say which op uses which, with
+ * default and range; common/model/graph/attrs.c documents each attribute. Pairs are (height,
+ * width). */
 typedef struct clv_attrs {
   int64_t out;
   int64_t kernel[2], stride[2], pad[2], dilation[2], output_pad[2];
@@ -55,39 +57,40 @@ typedef struct clv_attrs {
   bool bias;
   double p;
   double eps, momentum;
-  clv_shape shape; /* without N; rank 0: none given */
+  clv_shape shape; /* shape without N; rank 0: not given */
   int64_t rows;
   int64_t layers;
-  int64_t dim;         /* negative ones count from the end, as the next two */
-  int64_t start, stop; /* first, and first that is left out */
+  /* index of a dimension; a negative number counts from the end, also in start and stop */
+  int64_t dim;
+  int64_t start, stop; /* first index, and the first index after the range */
   double factor;
   int64_t forward_ms, input_ms, weight_ms;
   bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
-  int64_t heads, kv_heads; /* of attention; kv_heads 0: as many as heads */
+  int64_t heads, kv_heads; /* of attention; kv_heads 0: equal to heads */
   bool causal;
   clv_shape order;       /* of permute */
   double base;           /* of rotary */
-  int64_t column, minus; /* of embedding; -1: none */
-  int64_t padding_idx;   /* of embedding: the row that gets no gradient; -1: none */
+  int64_t column, minus; /* of embedding: column read, and column subtracted; -1: none */
+  int64_t padding_idx;   /* of embedding: row that gets no gradient; -1: none */
   int64_t offset;        /* of positions */
-  double init_std;       /* of first weights; 0: as the op draws them */
-  bool transposed;       /* of linear: W is [F, out] */
-  bool bare;             /* the parameter is called as the node */
-  int64_t ignore_index;  /* the label of places that a loss does not count */
+  double init_std; /* standard deviation of the initial weights; 0: the op's own initialisation */
+  bool transposed; /* of linear: W is [F, out] */
+  bool bare;       /* the parameter has the node's name, without a suffix */
+  int64_t ignore_index; /* label of positions that a loss does not count */
   double label_smoothing;
   clv_class_weights class_weights;
-  bool init_zero; /* of linear: weight and bias begin with 0 */
-  int64_t packed; /* most places of a sequence, where they are packed; 0: they are not */
-  bool first;     /* of last: the first place of packed sequences instead */
+  bool init_zero; /* of linear: weight and bias are initialised with 0 */
+  int64_t packed; /* positions of the longest packed sequence; 0: sequences are not packed */
+  bool first;     /* of last: take the first position of each packed sequence, not the last */
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
 
-/* slice.stop that stands for the end. */
+/* Value of slice.stop that means the end of the dimension. */
 enum { CLV_TO_END = INT32_MAX };
 
-/* Parameter slots that several ops share by name; the rows in kernels/ops say which an op has, with
- * their shapes. */
+/* Parameter slots that several ops have under the same name. The rows in kernels/ops say which op
+ * has which, with their shapes. */
 enum {
   CLV_SLOT_WEIGHT = 0,
   CLV_SLOT_BIAS = 1,
@@ -96,15 +99,17 @@ enum {
   CLV_SLOT_TRACKED = 4
 };
 
-/* A layout is one number, the channel block: 1 is row-major; 8 or 16 is nChw8c / nChw16c for
- * tensors of rank 4, channels padded up to a multiple of the block, the padding zero. */
-size_t clv_layout_numel(const clv_shape *shape, int layout); /* padded number of elements */
+/* A layout is one number, the channel block. 1 is row-major; 8 or 16 is nChw8c / nChw16c for
+ * tensors of rank 4, whose channels are padded with zeros to a multiple of the block. */
+/* number of elements, padding included */
+size_t clv_layout_numel(const clv_shape *shape, int layout);
 
-/* Added to the block: the numbers are bf16, the upper halves of f32 rounded to nearest even. Only
- * in plans that compute in bf16, only for tensors of rank 4, and never for the caller's. */
+/* Flag of a layout, added to the block: values are bf16, the upper halves of f32, rounded to
+ * nearest even. Only plans that compute in bf16 use it, only for tensors of rank 4, never for
+ * buffers of the plan's caller. */
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
-/* Beside it, with block 1: the channels of a place lie side by side, [N, H, W, C]. */
+/* Flag of a layout, set with CLV_LAYOUT_BF16 and block 1: channels last, [N, H, W, C]. */
 enum { CLV_LAYOUT_LAST = 0x200 };
 
 static inline int clv_layout_block(int layout) {
@@ -114,13 +119,14 @@ static inline int clv_layout_f32(int layout) { return layout & ~CLV_LAYOUT_BF16;
 static inline bool clv_layout_is_last(int layout) { return layout & CLV_LAYOUT_LAST; }
 static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
-/* attrs->dim as an index of `in`; -1 where it is none. */
+/* Index of the dimension attrs->dim of `in`; -1 if `in` has no such dimension. */
 int clv_axis_of(const clv_attrs *attrs, const clv_shape *in);
 
-/* slice's first index along an axis of `extent`; *ret_stop: the first behind. Not yet checked. */
+/* First index of a slice along an axis of `extent`; *ret_stop: the index after its last. The caller
+ * checks both. */
 int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop);
 
-/* An op of a chain, with the number that it computes with: p of dropout, factor of scale. */
+/* One op of a chain, with the number it computes with: p of dropout, factor of scale. */
 typedef struct clv_chain_link {
   clv_op op;
   double number;
@@ -128,75 +134,77 @@ typedef struct clv_chain_link {
 
 enum { CLV_MAX_LINKS = 4 };
 
-/* What a backend is told about one node. */
+/* Description of one node, from which a backend prepares a kernel. */
 typedef struct clv_node_desc {
   clv_op op;
   clv_attrs attrs;
-  clv_dtype dtype; /* of the arithmetic: f32, or f64 (ref only) */
+  clv_dtype dtype; /* type of the arithmetic: f32, or f64 (ref only) */
   int n_in;
   clv_shape in[CLV_MAX_IN];
-  clv_dtype in_dtype[CLV_MAX_IN]; /* dtype, except i64 class labels and row numbers */
+  clv_dtype in_dtype[CLV_MAX_IN]; /* equal to dtype, except i64 class labels and row numbers */
   int offered_block[CLV_MAX_IN];
   clv_shape out;
   int n_params;
   clv_shape param[CLV_MAX_PARAMS];
   bool training; /* dropout drops, batchnorm uses batch statistics and updates running ones */
-  bool need_dx[CLV_MAX_IN]; /* gradient with respect to that input is wanted */
-  bool need_dw;             /* gradients of the parameters are wanted */
+  bool need_dx[CLV_MAX_IN]; /* the caller needs the gradient with respect to this input */
+  bool need_dw;             /* the caller needs the gradients of the parameters */
   int threads;
-  unsigned tail; /* CLV_TAIL_*: ops behind this one that the same kernel does */
-  /* conv2d and linear compute with bf16 factors and f32 sums, conv2d rounds its output to bf16; a
-   * device may do so with other ops. Which kernel rounds what does not depend on its neighbours,
-   * whose layouts the two below are offers of. */
+  unsigned tail; /* CLV_TAIL_*: following ops that the same kernel computes */
+  /* Compute conv2d and linear with bf16 factors and f32 sums; conv2d rounds its output to bf16. A
+   * device may do so with other ops. Which values a kernel rounds does not depend on the node's
+   * neighbours; wanted_out and wanted_din only offer their layouts. */
   bool bf16;
-  /* Element-wise ops in one kernel, each of what the one before makes: `op` and those behind it.
-   * One at most is a sum, to which in[1] is added, and one a dropout that draws, whose key the
-   * arguments have. The bits are those of the ops apart. Only what `chains` takes is asked. */
+  /* A chain of element-wise ops in one kernel: `op` first, each following op applied to the output
+   * of the one before. At most one op is a sum, which adds in[1], and at most one a dropout that
+   * draws numbers with the key of the arguments. The result has the bits of separate kernels. The
+   * plan offers a backend only the chains that its `chains` accepts. */
   int n_links; /* 0: one op */
   clv_chain_link link[CLV_MAX_LINKS];
-  bool tf32;                  /* factors of products and convolutions may be rounded to TF32 */
-  bool bf16_weight;           /* of linear: its weight is bf16, and its gradient is not wanted */
-  int wanted_out;             /* layout all readers of the output compute in; 0: they differ */
-  int wanted_din[CLV_MAX_IN]; /* the same for the gradient; 0: it is added to others */
+  bool tf32;        /* the kernel may round factors of products and convolutions to TF32 */
+  bool bf16_weight; /* of linear: its weight is bf16 and needs no gradient */
+  int wanted_out;   /* layout in which all readers of the output compute; 0: they differ */
+  /* layout in which the producer of the input reads its gradient; 0: gradients are added up */
+  int wanted_din[CLV_MAX_IN];
 } clv_node_desc;
 
-/* What a convolution or pooling slides over: in[0] and out of a rank-4 op. One over [N, C, L] has
- * images of one row. Of a transposed convolution it is that of the convolution whose input gradient
- * it makes: what the op reads is the output. */
+/* Geometry of a convolution or pooling: in[0] and out of a rank-4 op. An op over [N, C, L] has
+ * images of one row. For a transposed convolution it is the geometry of the convolution whose input
+ * gradient the op computes: the op's input is y, its output x. */
 typedef struct clv_window {
   int64_t n, c, h, w; /* input */
   int64_t k, oh, ow;  /* output channels and image */
   int64_t kernel[2], stride[2], pad[2];
-  int64_t dilation[2]; /* from tap to tap */
+  int64_t dilation[2]; /* distance between taps, in values */
 } clv_window;
 bool clv_is_conv_transpose(clv_op op);
 clv_window clv_window_of(const clv_node_desc *d);
 
 /* The extents of attention: queries [n, t, heads * width], keys and values [n, s, kv_heads *
- * width]. Head h of the queries meets head h / group of keys and values. */
+ * width]. Head h of the queries uses head h / group of keys and values. */
 typedef struct clv_heads {
   int64_t n, t, s, heads, kv_heads, width, group;
   double scale; /* of scores: 1 / sqrt(width) */
 } clv_heads;
 clv_heads clv_heads_of(const clv_node_desc *d);
 
-/* Packed sequences lie one behind the other: [T, ...] in place of [N, S, ...], with lengths [N].
- * Rows behind the last one are of none. Here: the rows before sequence n. */
+/* Number of rows before sequence n. Packed sequences are stored one after another: [T, ...] in
+ * place of [N, S, ...], with lengths [N]. Rows after the last sequence belong to none. */
 static inline int64_t clv_packed_before(const int64_t *lengths, int64_t n) {
   int64_t rows = 0;
   for (int64_t i = 0; i < n; i++) rows += lengths[i];
   return rows;
 }
 
-/* matmul's products: `batch` of [m, k] by [k, n]. */
+/* Extents of matmul: `batch` products of [m, k] by [k, n]. */
 typedef struct clv_matmul {
   int64_t batch, m, k, n;
 } clv_matmul;
 clv_matmul clv_matmul_of(const clv_node_desc *d);
 
-/* The n row numbers of an embedding, per_sample of each sample: number i is value i width + column
- * of its input, less value i width + minus where that is not -1. Backward passes over places that
- * name the row `padding`; -1: over none. */
+/* The n row numbers of an embedding, per_sample of each sample. Row number i is value i * width +
+ * column of the input, minus value i * width + minus unless `minus` is -1. Backward skips positions
+ * whose row is `padding`; -1: it skips none. */
 typedef struct clv_row_numbers {
   size_t n, per_sample, width;
   int64_t rows, column, minus, padding;
@@ -208,18 +216,20 @@ static inline int64_t clv_row_number_at(const clv_row_numbers *l, const int64_t 
   if (l->minus >= 0 && __builtin_sub_overflow(row, at[l->minus], &row)) return INT64_MIN;
   return row;
 }
-/* CLV_INVALID for the first outside 0..rows-1, with its sample and its place there; the number is
- * the error's element. */
+/* Fails with CLV_INVALID for the first row number outside 0..rows-1. The text names its sample and
+ * position; the error's element is the number. */
 clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value,
                         clv_err *err) CLV_USE_RESULT;
 
-/* Keys that query i of a sample meets: none behind `length`, and with causal none behind i. */
+/* Number of keys that query i of a sample attends to: none at or after `length`, and with causal
+ * none after i. */
 static inline int64_t clv_heads_visible_keys(const clv_attrs *attrs, int64_t i, int64_t length) {
   return attrs->causal && i + 1 < length ? i + 1 : length;
 }
 
-/* What lies between neighbours along each dimension of a permuted output, in values of the input:
- * order is clv_attrs.order. And where the output's value i lies in the input. */
+/* Strides of a permuted output (order is clv_attrs.order): distance in the input, in values,
+ * between neighbours along each dimension of the output. clv_strides_at returns the index in the
+ * input of the output's value i. */
 void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]);
 static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, size_t i) {
   size_t at = 0;
@@ -228,17 +238,18 @@ static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, si
   return at;
 }
 
-/* Two inputs brought to one shape, that of the output: dimension i has n[i] values, which lie
- * step[j][i] apart in input j; 0: it has one there, which stands for all. Dimension 0 is the batch.
- * Others that are alike in both respects and neighbours are one, and those of one value none. */
+/* Two inputs broadcast to the output's shape. Dimension i has n[i] values, step[j][i] values apart
+ * in input j; step 0: the input has one value there, used for all. Dimension 0 is the batch.
+ * Neighbouring dimensions with the same steps are merged, and other dimensions of one value are
+ * left out. */
 typedef struct clv_broadcast {
   int rank;
   size_t n[CLV_MAX_RANK], step[2][CLV_MAX_RANK];
 } clv_broadcast;
 clv_broadcast clv_broadcast_of(const clv_node_desc *d);
-/* The same of tensors of rank 4 that all lie with their channels last: dimensions n, h, w, c. */
+/* As clv_broadcast_of, but for tensors of rank 4 with channels last: dimensions n, h, w, c. */
 clv_broadcast clv_broadcast_last(const clv_node_desc *d);
-/* Whether an op of several inputs has some of another shape than its output's. */
+/* True if an op of several inputs has an input whose shape differs from the output's. */
 bool clv_broadcasts(const clv_node_desc *d);
 
 /* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
@@ -247,14 +258,16 @@ typedef struct clv_axis {
 } clv_axis;
 clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape);
 
-/* With a tail the output is relu(op(in[0])), or with both relu(op(in[0]) + in[1]), n_in being 2.
- * The bits are those of the ops apart; a backend without such a kernel answers CLV_UNIMPLEMENTED,
- * and the plan takes the ops apart. Asked with tails are batchnorm, and what the backend's `tails`
- * names. CLV_TAIL_RELU_FORWARD: the output is relu(op(in)), but backward is the op's alone: it is
- * given the gradient of op(in), and saves no output. */
+/* With a tail the output is relu(op(in[0])), or with both tails relu(op(in[0]) + in[1]), n_in being
+ * 2. The result has the bits of separate kernels. A backend without such a kernel answers
+ * CLV_UNIMPLEMENTED, and the plan prepares the ops separately. The plan requests tails for
+ * batchnorm, and for ops that the backend's `tails` accepts. CLV_TAIL_RELU_FORWARD: forward
+ * computes relu(op(in)), but backward is that of op alone, receives the gradient of op(in), and
+ * saves no output. */
 enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1, CLV_TAIL_RELU_FORWARD = 1u << 2 };
 
-/* What the backward functions read beside dout: the plan keeps these alive until then. */
+/* Values that the backward functions read in addition to dout. The plan keeps these alive until
+ * then. */
 enum {
   CLV_SAVE_IN0 = 1u << 0,
   CLV_SAVE_IN1 = 1u << 1,
@@ -263,12 +276,12 @@ enum {
   CLV_SAVE_IN3 = 1u << 4
 };
 
-/* CLV_SAVE_IN0 and so on for input i, of those that can be kept; 0 for the others. */
+/* CLV_SAVE_IN* of input i; 0 for inputs that have no such flag. */
 static inline unsigned clv_save_in(int i) {
   return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
 }
 
-/* What of a key another execution of the same kernel has otherwise. */
+/* The part of an RNG key that differs between executions of one kernel. */
 typedef struct clv_rng_position {
   uint64_t step;
   uint32_t micro_batch, zero;
@@ -279,71 +292,71 @@ typedef struct clv_rng_position {
 typedef struct clv_kernel_args {
   const void *in[CLV_MAX_IN];
   void *out;
-  void *param[CLV_MAX_PARAMS]; /* slots 2.. are written by batchnorm's training forward */
+  void *param[CLV_MAX_PARAMS]; /* batchnorm's forward in training writes slots 2.. */
   void *cache;                 /* cache_bytes, filled by refresh; NULL in backward_weight */
-  unsigned refresh_for;        /* refresh: CLV_FOR_*, whose part of the cache is wanted */
+  unsigned refresh_for;        /* CLV_FOR_*: parts of the cache that refresh must fill */
   void *saved;                 /* saved_bytes, written by forward, read by backward */
-  void *scratch;               /* scratch_bytes, free for any use during the call */
+  void *scratch;               /* scratch_bytes, contents undefined before and after the call */
   const void *dout;
   void *din[CLV_MAX_IN];        /* overwritten; NULL where need_dx is false */
   void *dparam[CLV_MAX_PARAMS]; /* trainable slots; batchnorm: 0 and 1 */
-  bool accumulate;              /* dparam += instead of = */
+  bool accumulate;              /* add to dparam instead of overwriting it */
   clv_rng_key key;              /* key.layer is already (layer << 4) */
-  /* For kernels that read it: the key's step and micro-batch, in the backend's memory. NULL: they
-   * are in the key. */
-  const clv_rng_position *occasion;
+  /* The key's step and micro-batch in the backend's memory, for kernels with reads_rng_position;
+   * NULL: the key holds them. */
+  const clv_rng_position *rng_position;
 } clv_kernel_args;
 
-/* Functions that read the cache. */
+/* Functions of a kernel that read the cache. */
 enum { CLV_FOR_FORWARD = 1u << 0, CLV_FOR_BACKWARD = 1u << 1 };
 
 typedef struct clv_kernel clv_kernel;
 
 struct clv_kernel {
-  /* Optional: derive `cache` (weights in the library's format) from the parameters. Called before
-   * the first execution after the parameters changed, or before every one. */
+  /* Optional. Derives `cache` (weights in the library's format) from the parameters. The plan calls
+   * it before the first execution after the parameters changed, or before every execution. */
   clv_code (*refresh)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   clv_code (*forward)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
-  /* din from dout. Absent where no input can need a gradient. */
+  /* Computes din from dout. NULL where no input can need a gradient. */
   clv_code (*backward_input)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
-  /* dparam from dout. Absent for ops without parameters. When `fused_grads`, backward_input writes
-   * dparam too and this is absent. */
+  /* Computes dparam from dout. NULL for ops without parameters, and when `fused_grads`:
+   * backward_input then writes dparam too. */
   clv_code (*backward_weight)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
-  /* Optional: out once more, from in[0] and saved, the bits of forward's; changes nothing else. The
-   * plan then need not keep the output until backward. Cheap: one pass over the values. */
+  /* Optional. Recomputes out from in[0] and saved, with forward's bits, and changes nothing else.
+   * The plan then does not keep the output until backward. Cheap: one pass over the values. */
   clv_code (*recompute)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   void (*free)(clv_kernel *k); /* frees k itself */
 
-  int in_block[CLV_MAX_IN]; /* layouts it computes in */
-  int out_block;            /* layout of out and dout; din has in_block, unless given here: */
+  int in_block[CLV_MAX_IN]; /* layouts of the inputs */
+  int out_block;            /* layout of out and of dout; din has in_block, unless overridden by: */
   int din_block[CLV_MAX_IN], dout_block;
-  unsigned saves;        /* CLV_SAVE_*: what backward reads, */
-  unsigned saves_for_dw; /* and which of those only backward_weight does */
+  unsigned saves;        /* CLV_SAVE_*: values that backward reads */
+  unsigned saves_for_dw; /* the subset of saves that only backward_weight reads */
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
-  bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
-  unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
-  bool reads_occasion;   /* it draws numbers, and takes args->occasion where it is given */
+  bool in_place;           /* out may be the same memory as in[0] (same layout and size) */
+  unsigned din_in_place;   /* bit i: din[i] may be the same memory as dout, for one i at a time */
+  bool reads_rng_position; /* draws numbers; uses args->rng_position unless NULL */
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
 
-/* The numbers of one optimiser step, as kernels/steps makes them of settings, rate and step: each
- * is computed in double and rounded once. An average keeps `keep` of the old and takes `take` of
- * the new. What a formula does not read is 0. */
+/* The numbers of one optimiser step. kernels/steps computes them from settings, rate and step, each
+ * in double, rounded once. A moving average keeps `keep` of the old value and takes `take` of the
+ * new. Numbers that the kind's formula does not read are 0. */
 typedef struct clv_step_args {
   clv_optim_kind kind;
   bool first;       /* sgd: the momentum buffer becomes the gradient */
   bool nesterov;    /* sgd */
-  float grad_scale; /* every gradient is scaled by it first */
+  float grad_scale; /* factor applied to every gradient first */
   float weight_decay, momentum, eps;
-  float rate;             /* of the update, as the formula has it: lr / (1 - beta1^t) and so on */
+  float rate;             /* factor of the update in the formula: lr / (1 - beta1^t) and so on */
   float shrink;           /* adamw: 1 - lr weight_decay */
   float keep[2], take[2]; /* adam, adamw: both averages; adamax: [0], keep[1]; rmsprop: [0] */
   float bias2_sqrt;       /* adam, adamw: sqrt(1 - beta2^t) */
 } clv_step_args;
 
-/* n values of a block, the first of them the one with number `at`. */
+/* A run of n values in a block; at: index of the first. */
 typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
@@ -352,155 +365,166 @@ enum { CLV_KERNELS_ABI = 12 };
 
 typedef struct clv_backend clv_backend;
 
-/* Told how much of a copy is there: its first `bytes`. Nothing may wait in `here`. */
+/* Callback that reports the progress of a copy: `here` is called with the number of leading bytes
+ * that have arrived. It must not block. */
 typedef struct clv_copy_progress {
-  void (*here)(void *user, size_t bytes); /* NULL: nobody is told */
+  void (*here)(void *user, size_t bytes); /* NULL: no reports */
   void *user;
 } clv_copy_progress;
 
-/* Memory that the host cannot touch: that of a device. All but get, room and finish only ask for
- * what is to be done, and may return before it is; it is done in the order in which one thread has
- * asked for it, its kernels, additions, reorders and steps included. Another thread may ask for
- * something with the same memory once the first has called finish. */
+/* Memory of a device, which the host cannot access. All functions but get, room and finish may
+ * return before the work is done. The work of one thread is done in the order of its calls,
+ * including kernels, additions, reorders and steps. Another thread may use the same memory once the
+ * first has called finish. */
 typedef struct clv_backend_memory {
-  /* Zeroed, aligned as any kernel may want it; of 0 bytes too. CLV_EXHAUSTED: there is no more. */
+  /* Allocates zeroed memory, aligned for any kernel; 0 bytes are allowed. CLV_EXHAUSTED: not enough
+   * memory. */
   clv_code (*take)(const clv_backend *b, size_t bytes, void **ret, clv_err *err);
-  void (*give)(const clv_backend *b, void *p); /* takes NULL; what was asked for before is done */
-  /* `host` may be written again when it returns. */
+  void (*give)(const clv_backend *b, void *p); /* frees after the work issued before; takes NULL */
+  /* The caller may overwrite `host` when put returns. */
   clv_code (*put)(const clv_backend *b, void *dst, const void *host, size_t bytes, clv_err *err);
-  /* Waits until the bytes are there. They come in pieces, in order, and `to` is told of each. */
+  /* Waits until the bytes have arrived. They arrive in pieces, in order, and `to` is called after
+   * each piece. */
   clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes,
                   const clv_copy_progress *to, clv_err *err);
   clv_code (*copy)(const clv_backend *b, void *dst, const void *src, size_t bytes, clv_err *err);
-  /* From the memory of `from`, another backend of the same kind, whichever its device, without the
-   * host's. It is done behind what `from` was asked for before, and before what it is asked for
-   * from now on. No thread uses `from` meanwhile. NULL: it cannot. */
+  /* Copies from the memory of `from`, another backend of the same kind on any device, without
+   * passing through host memory. The copy is ordered after the work issued to `from` before the
+   * call, and before work issued to it later. No other thread may use `from` during the call. NULL:
+   * not supported. */
   clv_code (*copy_from)(const clv_backend *b, void *dst, const clv_backend *from, const void *src,
                         size_t bytes, clv_err *err);
   clv_code (*fill)(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err);
-  /* Waits until all that this thread has asked for is done. The first failure of it since the last
-   * finish: of a kernel that refused its values (a row number, a class label) with the text and the
-   * element that it gives on the host, and its args->key.layer in *ret_layer; else that is -1. */
+  /* Waits until all work issued by this thread is done. Returns the first failure since the last
+   * finish. If a kernel refused its values (a row number, a class label), the error has the text
+   * and element of the host's kernel, and *ret_layer is its args->key.layer; otherwise *ret_layer
+   * is -1. */
   clv_code (*finish)(const clv_backend *b, int64_t *ret_layer, clv_err *err);
-  /* Bytes of the device, and those of them that are free. */
+  /* Free and total bytes of the device. */
   clv_code (*room)(const clv_backend *b, size_t *ret_free, size_t *ret_total, clv_err *err);
 } clv_backend_memory;
 
-/* What one thread asks for between begin and end is not done, but kept: each `again` asks for all
- * of it at once, with the pointers and numbers that it was asked for with. In between nothing is
- * taken, given, put, got or waited for: that makes `end` fail. Before it is recorded it has been
- * asked for in the ordinary way, so that libraries have made what they make at their first use. */
+/* Recording (capture) of repeated work. Work that one thread issues between begin and end is
+ * recorded, not done. Each `replay` issues all of it at once, with the recorded pointers and
+ * numbers. During a recording nothing may be allocated, freed, copied from or to the host, or
+ * waited for: this makes `end` fail. Before work is recorded it must have run once without
+ * recording, so that libraries have done their setup at first use. */
 typedef struct clv_backend_recording {
   clv_code (*begin)(const clv_backend *b, clv_err *err);
-  /* Ends it in any case. *ret_bytes: what it took of the device. */
+  /* Ends the recording, also when it fails. *ret_bytes: device memory that the record occupies. */
   clv_code (*end)(const clv_backend *b, void **ret, size_t *ret_bytes, clv_err *err);
-  clv_code (*again)(const clv_backend *b, void *record, clv_err *err);
+  clv_code (*replay)(const clv_backend *b, void *record, clv_err *err);
   void (*free)(const clv_backend *b, void *record);
 } clv_backend_recording;
 
-/* What the device takes by its own clock for what a thread asks for, from begin to the last get or
- * finish before end. Neither waits, or is called while work is recorded. */
+/* Device time of a thread's work by the device's clock: from begin to the last get or finish before
+ * end. Neither function waits. Neither may be called during a recording. */
 typedef struct clv_backend_timer {
   void (*begin)(const clv_backend *b);
-  bool (*end)(const clv_backend *b, double *ret_ms); /* false: it cannot say */
+  bool (*end)(const clv_backend *b, double *ret_ms); /* false: the time is unknown */
 } clv_backend_timer;
 
-/* One device. Functions that take no backend are alike for all devices of its kind. With `memory`,
- * every pointer to values that a kernel or a function here is given is to such memory, and what
- * fails may say so at finish alone. */
+/* A backend for one device. Functions without a backend parameter are the same for all devices of
+ * its kind. With `memory`, every pointer to values that is passed to a kernel or to a function here
+ * points to device memory, and a failure may be reported only at finish. */
 struct clv_backend {
   uint32_t abi;                     /* CLV_KERNELS_ABI */
   uint32_t size;                    /* sizeof(clv_backend) */
-  const char *name;                 /* of the kind of device: "cpu", "cuda" */
+  const char *name;                 /* kind of device: "cpu", "cuda" */
   const char *device;               /* "cpu", "cuda:0" */
-  void *own;                        /* the backend's */
-  const clv_backend_memory *memory; /* NULL: host memory */
+  void *own;                        /* private data of the backend */
+  const clv_backend_memory *memory; /* NULL: the backend computes in host memory */
 
-  /* One kernel for one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's,
-   * which a backend with memory of its own cannot. */
+  /* Makes the kernel of one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's
+   * kernel instead, which is impossible for a backend with memory of its own. */
   clv_code (*prepare)(const clv_backend *b, const clv_node_desc *desc, clv_kernel **ret,
                       clv_err *err);
 
-  /* Whether prepare has a kernel for the op, for some shapes at least. */
+  /* True if prepare has a kernel for the op, at least for some shapes. */
   bool (*has)(clv_op op);
 
-  /* CLV_TAIL_RELU_FORWARD where prepare may have a kernel with it, else 0. NULL: never. */
+  /* Returns CLV_TAIL_RELU_FORWARD if prepare may have a kernel with it, else 0. NULL: never. */
   unsigned (*tails)(clv_op op);
 
-  /* Whether prepare may have one kernel for a chain of these ops. NULL: never. */
+  /* True if prepare may have one kernel for a chain of these ops. NULL: never. */
   bool (*chains)(const clv_chain_link *links, int n);
 
-  /* Copy a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the same
-   * block; the padding of dst is zeroed. To and from channels last the type may change as well. */
+  /* Copies a rank-4 activation of `shape` between channel blocks, or between f32 and bf16 in the
+   * same block; zeroes the padding of dst. A copy to or from channels last may also change the
+   * type. */
   clv_code (*reorder)(const clv_backend *b, const clv_shape *shape, clv_dtype dtype,
                       const void *src, int src_block, void *dst, int dst_block, clv_err *err);
 
-  /* dst += src over n values, element by element. CLV_BF16: only where there is channels last. */
+  /* dst += src over n values, element by element. CLV_BF16 is supported only with channels last. */
   void (*add)(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n);
 
   /* ret[i] (host memory): sum of squares of run i of x, accumulated in double in index order, 8
    * lanes wide: lane i sums elements i, i+8, ...; the lanes are added pairwise (0+4, 1+5, ...) then
-   * (0+2, 1+3), (0+1). NaN and infinity propagate. A backend with memory waits, and may add in
-   * another order that is fixed by n. */
+   * (0+2, 1+3), (0+1). NaN and infinity propagate. A backend with memory waits for the result, and
+   * may add in another order that is fixed by n. */
   clv_code (*sum_squares)(const clv_backend *b, const float *x, const clv_extent *runs,
                           size_t n_runs, double *ret, clv_err *err);
 
-  /* One step of an optimiser over the runs: p from g, the moments (those of the kind's row that the
-   * settings have, the others NULL) updated. To the bit what clv_step_... of kernels/steps give. */
+  /* Does one optimiser step over the runs: updates p from g, and the moments (NULL: the settings do
+   * not use that moment). The results have the bits of clv_step_... of kernels/steps. */
   void (*step)(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
                float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs, size_t n_runs);
 
-  /* Number of compute threads of kernels executed from the calling thread from now on. */
+  /* Sets the number of compute threads for kernels that the calling thread executes from now on. */
   void (*set_threads)(int n);
 
-  /* "avx512_core", and "oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX" for Hello; they live as long as
-   * b. */
+  /* Instruction set ("avx512_core") and libraries ("oneDNN 2.6.3, OpenBLAS 0.3.21 SkylakeX"), sent
+   * in Hello. The texts are valid as long as b. */
   const char *(*isa)(const clv_backend *b);
   const char *(*libraries)(const clv_backend *b);
 
-  /* CLV_OK where conv2d and linear compute in bf16 when asked to; else the error says why not.
-   * NULL: never. */
+  /* CLV_OK if conv2d and linear can compute in bf16; otherwise the error says why not. NULL:
+   * never. */
   clv_code (*check_bf16)(const clv_backend *b, clv_err *err);
-  /* The same of factors in TF32. */
+  /* As check_bf16, but for factors rounded to TF32. */
   clv_code (*check_tf32)(const clv_backend *b, clv_err *err);
 
-  /* Reorders the backend has executed in this process (kernel-internal ones and `reorder`). */
+  /* Number of reorders the backend has executed in this process (kernel-internal ones and
+   * `reorder`). */
   uint64_t (*reorder_count)(void);
 
-  /* Frees what is kept for kernels that may be prepared again; those at work keep what they have.
-   * Any thread, now and then. NULL: nothing is kept. */
+  /* Frees state that is cached for kernels prepared later; existing kernels keep theirs. Any thread
+   * may call it at any time. NULL: nothing is cached. */
   void (*trim)(const clv_backend *b);
 
-  /* Another backend of the same device, whose work is in no order with b's: one for each module, as
-   * a backend with memory is used by one thread at a time. It is counted: hold adds an owner, and
-   * with the last drop it ends. Memory that was taken from it is given back before. NULL, all
-   * three: one backend serves all threads. */
+  /* Makes another backend of the same device, whose work is not ordered with b's. Each module needs
+   * its own, because a backend with memory is used by one thread at a time. It is
+   * reference-counted: hold adds an owner, and the last drop frees it. All memory taken from it
+   * must be given back before. NULL (all three): one backend serves all threads. */
   clv_code (*branch)(const clv_backend *b, const clv_backend **ret, clv_err *err);
-  size_t branch_bytes; /* of the host's memory, page-locked, that each keeps until it ends */
+  /* page-locked host memory, in bytes, that each branch holds until it is freed */
+  size_t branch_bytes;
   void (*hold)(const clv_backend *b);
   void (*drop)(const clv_backend *b);
 
-  /* NULL: nothing is recorded. Who opened the backend may say so; its branches take after it. */
+  /* NULL: no recording. The opener of the backend may set it; later branches inherit it. */
   const clv_backend_recording *recording;
 
-  /* NULL: time is measured by the host's clock. */
+  /* NULL: time is measured with the host's clock. */
   const clv_backend_timer *timer;
 };
 
-/* The backend that a module on b computes with; it is let go of with clv_backend_drop. */
+/* Makes the backend that a module on b computes with; free it with clv_backend_drop. */
 clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret,
                             clv_err *err) CLV_USE_RESULT;
 const clv_backend *clv_backend_hold(const clv_backend *b);
 void clv_backend_drop(const clv_backend *b); /* takes NULL */
 
-/* b->check_tf32, which processors do not have. CLV_PRECONDITION: what the key needs. */
+/* Calls b->check_tf32. CLV_PRECONDITION: b cannot compute in TF32; the text says what the key
+ * `tf32` needs. */
 clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
-/* The backend's memory, or the host's where it has none of its own: there a finish has nothing to
- * wait for, and what is taken may hold anything. */
+/* Functions on the backend's memory, or on host memory where b->memory is NULL. On the host finish
+ * does nothing, and the contents of new memory are undefined. */
 clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp,
                           clv_err *err) CLV_USE_RESULT;
-void clv_backend_give(const clv_backend *b, void *p); /* takes NULL; b is not NULL where p is not */
+/* p may be NULL; b may be NULL only if p is */
+void clv_backend_give(const clv_backend *b, void *p);
 clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,
@@ -509,62 +533,68 @@ clv_code clv_backend_get_in_pieces(const clv_backend *b, void *host, const void 
                                    const clv_copy_progress *to, clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
-/* Whether b copies from the memory of `from` without the host's; from may be b. */
+/* True if b can copy from the memory of `from` without passing through host memory; from may be
+ * b. */
 bool clv_backend_reaches(const clv_backend *b, const clv_backend *from);
-/* From the memory of `from` that b reaches, or of the host, which is NULL. */
+/* Copies from the memory of `from`, which b must reach, or from host memory if `from` is NULL. */
 clv_code clv_backend_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
                                const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_fill(const clv_backend *b, void *dst, int byte, size_t bytes,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what is asked for again and again (recorder.c) ------------------------------------------ */
+/* ---- recorder of repeated work (recorder.c) -------------------------------------------------- */
 
-/* Work on a device that repeats is recorded when it is asked for the second time on the same
- * memory, and asked for as a whole from then on. What differs from time to time therefore lies in
- * memory, put there before. What cannot be recorded is asked for piece by piece as ever; that is
- * counted, and no error. The least recently used of CLV_RECORDS gives way: with more kinds of work
- * than that in turn, none is recorded. What is one launch is better asked for alone, such as the
- * step of an optimiser, whose numbers would have to be put first.
+/* Records repeated work of a device. The plan runs each piece of work through clv_recorder_run. The
+ * second run with the same key records the work, and later runs replay the record in one call.
+ * Values that change between runs must therefore be in memory, written before the run. Work that
+ * cannot be recorded is issued in parts each time; this is counted and is no error.
  *
- * Threads: one at a time; clv_recorder_count any. */
+ * The recorder keeps CLV_RECORDS records and evicts the least recently used. If more kinds of work
+ * than that alternate, none is recorded. Work of a single launch is better issued directly: a
+ * record of an optimiser's step would first need its numbers copied to memory.
+ *
+ * Threads: one at a time; any thread may call clv_recorder_count. */
 typedef struct clv_recorder clv_recorder;
 
 enum { CLV_RECORDS = 32, CLV_RECORD_PLACES = 32 };
 
-/* What work is the same as before: all memory that it is asked for with, and whatever else it
- * depends on beside its owner. */
+/* Key of a piece of work: its owner, its kind, and all memory it uses. Equal keys must mean equal
+ * work. */
 typedef struct clv_record_key {
-  const void *of; /* the owner */
-  uintptr_t what;
+  const void *owner;
+  uintptr_t kind;
   const void *places[CLV_RECORD_PLACES];
 } clv_record_key;
 
 typedef struct clv_record_counts {
   uint64_t made, replays;
-  uint64_t refused;  /* kinds of work that could not be recorded */
-  uint64_t in_parts; /* asked for piece by piece, since or before they were recorded */
-  uint64_t bytes;    /* of those that are kept */
+  uint64_t refused; /* keys whose work could not be recorded */
+  /* runs issued in parts: before they were recorded, or because they were refused */
+  uint64_t in_parts;
+  uint64_t bytes; /* device memory of the stored records */
 } clv_record_counts;
 
-/* Who pays for what is kept, in the bytes of clv_record_counts. What charge refuses is asked for in
- * parts, and counted as refused. By the thread that runs or frees the recorder. */
+/* Account that is charged for the stored records, in bytes of clv_record_counts. Work whose charge
+ * is refused is issued in parts and counted as refused. Called by the thread that runs or frees the
+ * recorder. */
 typedef struct clv_record_account {
   void *user;
   clv_code (*charge)(void *user, size_t bytes, clv_err *err);
   void (*discharge)(void *user, size_t bytes);
 } clv_record_account;
 
-/* *ret: NULL where the backend records nothing. b outlives it. */
+/* *ret: NULL if the backend cannot record. b must outlive the recorder. */
 clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) CLV_USE_RESULT;
-/* Before it is used; copied, and r may be NULL. Without one nobody pays. */
+/* Sets the account, which is copied; call it before the first run. r may be NULL. Without an
+ * account nothing is charged. */
 void clv_recorder_charge(clv_recorder *r, const clv_record_account *account);
 void clv_recorder_free(clv_recorder *r); /* takes NULL */
-void clv_recorder_forget(clv_recorder *r,
-                         const void *owner); /* takes NULL; before the owner goes */
+/* Drops the records of `owner`; call it before the owner is freed. Takes NULL. */
+void clv_recorder_forget(clv_recorder *r, const void *owner);
 void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret); /* takes NULL */
 
-/* Does what `ask` asks for; where it has been recorded, without calling it. */
+/* Runs the work that `ask` issues, or replays its record without calling `ask`. */
 clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
                           clv_code (*ask)(void *user, clv_err *err), void *user,
                           clv_err *err) CLV_USE_RESULT;
@@ -572,16 +602,18 @@ clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
 static inline const char *clv_backend_isa(const clv_backend *b) { return b->isa(b); }
 static inline const char *clv_backend_libraries(const clv_backend *b) { return b->libraries(b); }
 
-/* Devices of a process beside its processor, the one first that is meant where none is named. */
+/* Devices of a process other than its processor. The first is used where a configuration names
+ * none. */
 typedef struct clv_backends {
   const clv_backend *const *list;
   size_t n;
 } clv_backends;
 
-/* The definition of every op, in plain loops. Prepares every op in f32 and f64. */
+/* Reference backend, the definition of every op in plain loops. Prepares every op in f32 and
+ * f64. */
 const clv_backend *clv_backend_ref(void);
 
-/* oneDNN and OpenBLAS; f32. */
+/* Backend for processors, with oneDNN and OpenBLAS; f32. */
 const clv_backend *clv_backend_cpu(void);
 
 #ifdef __cplusplus

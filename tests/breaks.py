@@ -249,7 +249,7 @@ of("kernels/cpu/linear.c", NARROW,
    sums_begin_anew_with_each_part=("static clv_code sums_in_parts(", "first ? 1 : 0", "0"),
    a_bias_is_left_out_of_narrow_layers=("static clv_code narrow_forward(", "if (k->k.d.attrs.bias)", "if (false)"))
 of("kernels/cpu/linear_bf16.c", NARROW,
-   narrow_weights_are_read_as_f32=("static cpu_pairs_factor weights_of(", "narrow = k->k.d.bf16_weight;", "narrow = false;"))
+   narrow_weights_are_read_as_f32=("static cpu_pairs_factor weights_of(", "is_bf16 = k->k.d.bf16_weight;", "is_bf16 = false;"))
 of("common/model/graph/params.c", NARROW,
    weights_that_learn_are_narrow=("void clv_params_frozen_to_bf16(", "!q->frozen ||", ""),
    narrow_weights_take_as_much=("void clv_params_frozen_to_bf16(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
@@ -680,7 +680,7 @@ of("common/engine/context_run.c", "tests/gpu/test_node",
 of("common/engine/node_frames.c", "tests/gpu/test_node",
    a_share_pays_for_a_host_that_was_held_up=("static void charge_device(", "w->device_ns && slept > w->device_ns", "false"))
 of("kernels/cuda/timer.c", "tests/gpu/test_node",
-   the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.runs)", "if (false)"))
+   the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.is_running)", "if (false)"))
 RECORDING = "tests/gpu/test_recording"
 of("kernels/recorder.c", RECORDING,
    what_is_recorded_is_never_paid_back=("static void free_record(", "if (r->account.discharge)", "if (false)"))
@@ -689,7 +689,7 @@ of("common/engine/module_memory.c", "tests/gpu/test_node",
 of("kernels/cuda/staging.c", "tests/gpu/test_node",
    a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
-   what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->noted) return CLV_OK;", "return CLV_OK;"),
+   what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->is_set) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
@@ -699,15 +699,15 @@ of("common/model/graph/plan_run.c", RECORDING,
 of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
 of("kernels/cuda/recording.c", RECORDING,
-   a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->failed = (clv_err){0};", ""))
+   a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->deferred_error = (clv_err){0};", ""))
 of("kernels/cuda/attention.c", RECORDING,
-   attention_in_a_graph_drops_the_same_again=("static clv_code attention_open(", "k->r.base.reads_occasion = k->r.d.training && k->r.d.attrs.p > 0;", ""))
+   attention_in_a_graph_drops_the_same_again=("static clv_code attention_open(", "k->r.base.reads_rng_position = k->r.d.training && k->r.d.attrs.p > 0;", ""))
 of("kernels/cuda/chain.c", RECORDING,
-   a_chain_in_a_graph_drops_the_same_again=("", ".reads_occasion = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,", ""))
+   a_chain_in_a_graph_drops_the_same_again=("", ".reads_rng_position = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,", ""))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
-   other_runs_are_taken_for_those_before=("static bool is_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
+   other_runs_are_taken_for_those_before=("static bool is_table_of(", "if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;", ""))
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
@@ -727,7 +727,7 @@ of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
    a_chain_draws_what_its_last_op_would=("static clv_kernel_args args_of(", "q->key_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
-   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_chains(", "last_needy(links, n, &needy) < sum", "true"))
+   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_chains(", "find_last_reader(links, n, &needy) < sum", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
@@ -756,7 +756,7 @@ PLANS = "tests/gpu/test_cuda_bf16"
 of("kernels/cuda/batchnorm.cu", PLANS,
    what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
 of("kernels/cuda/chain.c", PLANS,
-   a_chain_of_images_in_bf16_rounds_once=("static bool can_take(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
+   a_chain_of_images_in_bf16_rounds_once=("static bool can_chain(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
 of("kernels/cuda/pointwise.cu", TYPES + " dropout",
    numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES + " conv2d",
@@ -767,7 +767,7 @@ of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_c
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    attention_sees_what_comes_later=("static int64_t scores(", "clv_heads_visible_keys(&s->k->d.attrs, i, length)", "length"))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   a_row_meets_all_keys_of_its_tile=("static size_t seen_by(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
+   a_row_meets_all_keys_of_its_tile=("static size_t mask_unseen(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
    weights_are_dropped_by_padded_place=("static void drop_out(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
    the_reference_drops_by_padded_place=("static void factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))

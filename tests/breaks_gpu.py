@@ -40,7 +40,7 @@ of("tests/gpu/test_cuda.c", "tests/proof/test_proof.py",
 # ---- bf16 ----------------------------------------------------------------------------------------
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
-   weights_of_attention_are_read_as_f32=("static cuda_weights taken_weights(", "k->bf16 ? taken(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
+   weights_of_attention_are_read_as_f32=("static cuda_weights carve_weights(", "k->bf16 ? carve(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    tiles_begin_at_the_first_row=("static clv_code backward_tile(", "size_t at = h->first * h->width;", "size_t at = 0;"),
    a_tile_forgets_those_before_it=("static clv_code backward_tile(", "float beta = h->first ? 1 : 0;", "float beta = 0;"))
@@ -60,13 +60,13 @@ of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
 
 # ---- bases that are frozen -----------------------------------------------------------------------
 of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
-   narrow_weights_are_factors_of_any_session=("static bool widens(", "k->r.d.bf16_weight && !k->bf16", "k->r.d.bf16_weight && k->r.d.tf32"),
+   narrow_weights_are_factors_of_any_session=("static bool needs_widening(", "k->r.d.bf16_weight && !k->bf16", "k->r.d.bf16_weight && k->r.d.tf32"),
    wide_weights_have_no_room=("static clv_code linear_open(", "+ wide_bytes(k) +", "+"),
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
    every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.wide", "w + 0 * first * p.wide"),
    sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
    each_part_of_a_sum_has_the_bias=("static clv_code open_parts(", "if (!rows) part.after = CLV_CUDA_EPILOGUE_NONE;", "(void)rows;"),
-   frozen_weights_get_a_gradient=("static bool weight_learns(", "&& !k->r.d.bf16_weight", ""))
+   frozen_weights_get_a_gradient=("static bool trains_weight(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,
    a_device_does_not_matter=("static bool is_meant(", "x->home == key->home &&", ""),
@@ -151,6 +151,6 @@ of("common/engine/node_devices.c", "tests/gpu/test_node",
 
 # ---- hosts without a device ----------------------------------------------------------------------
 of("kernels/load/load.c", "tests/gpu/nvidia/test_devices.py device_auto_falls_back_to_cpu_without_a_gpu",
-   libraries_are_opened_for_no_device=("static clv_code look_for_devices(", "!all_reasons || ", ""))
+   libraries_are_opened_for_no_device=("static clv_code check_devices(", "!all_reasons || ", ""))
 of("kernels/cuda/nvidia/nvidia.c", LIBRARY + " without_a_driver_the_answer_is_clean",
    libraries_are_opened_before_devices_are_counted=("static clv_code count_devices(", "CLV_TRY(clv_nvidia_count(ret, err)); return libraries(err);", "CLV_TRY(libraries(err)); return clv_nvidia_count(ret, err);"))

@@ -8,17 +8,17 @@ of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv
 of("kernels/cpu/linear_bf16.c", PLANS,
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".add = a->accumulate", ".add = false"),
    the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "at(a->cache, k->backward_at)", "at(a->cache, 0)"),
-   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor weights_of(", ".turned = turned != t", ".turned = turned"),
+   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor weights_of(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
    a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/pairs.c", PLANS,
-   blocks_at_an_edge_write_behind_it=("static void any_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
-   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 take(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
-   the_rest_of_a_long_sum_begins_anew=("static const float *begin_with(", "p->add || t->first ? p->n : 0", "p->add ? p->n : 0"),
+   blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
+   the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
+   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->add || t->first ? p->n : 0", "p->add ? p->n : 0"),
    a_bias_has_the_last_rows_alone=("INLINE void pack_across(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
    the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * STRIPS + s) * PAIRS_SIDE", "block * STRIPS * PAIRS_SIDE"),
    a_second_gradient_of_a_bias_replaces_the_first=("static void put_sums(", "p->add ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
-   parts_of_a_sum_take_the_first_weights=("static void any_block(", " + t->first * PAIRS_TILE", ""))
-of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void rows_from(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
+   parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first * PAIRS_TILE", ""))
+of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
 FALLBACK = "tests/unit/cpu/test_fallback"
 of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "&& !amx_ready", "&& false"))
 BF16 = "tests/net/training/test_bf16.py"
@@ -50,8 +50,8 @@ of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_tail_is_on_one_side=("CPU_INLINE float gelu_cdf(", "x < 0 ? tail : 1 - tail", "1 - tail"),
    the_slope_has_no_bell=("CPU_INLINE float gelu_slope(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "over_rows(e, t, s->dp, s->q, !first, s->of_keys);", "over_rows(e, t, s->dp, s->q, true, s->of_keys);"),
-   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.of_values + met * width, 0, rest * width * sizeof(float));", ""),
+   gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "multiply_over_rows(e, t, s->dp, s->q, !first, s->dkeys);", "multiply_over_rows(e, t, s->dp, s->q, true, s->dkeys);"),
+   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + met * width, 0, rest * width * sizeof(float));", ""),
    places_behind_the_length_keep_a_gradient=("static void put_gradients(", "memset(x + k_at(e) + s * k_row(k), 0, width * sizeof *x);", ";"))
 
 # ---- packed sequences ----------------------------------------------------------------------------
@@ -63,7 +63,7 @@ of("kernels/cpu/dropout.c", PACKED,
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run(", "clear_rest(k, a, fn == backward_parts);", ""),
    sequences_meet_the_next_ones_keys=("static head head_of(", "e.q = e.key = clv_packed_before(lengths, n);", "e.q = clv_packed_before(lengths, n); e.key = 0;"))
-of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code enter(", "s->q = s->key = clv_packed_before(lengths, n);", "s->q = s->key = n * *ret;"))
+of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code enter_sample(", "s->q = s->key = clv_packed_before(lengths, n);", "s->q = s->key = n * *ret;"))
 of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code place_of(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
 of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
@@ -119,7 +119,7 @@ of("kernels/cuda/packed.cu", CUDA_PACKED,
    a_device_takes_more_places_than_rows=("static __global__ void find_begins(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
 of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_places_kernel(", "f.rest(rest + i);", "(void)i;"))
 of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
-   pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = lies_at(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (lies_at(t, place, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
+   pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = find_index(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (find_index(t, place, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
    places_of_pads_are_saved=("static __device__ inline void pack_row(", "row->saved = (begin + row->i) * h.heads + row->head;", "row->saved = row->i * h.heads + row->head;"))
 of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool keep = (word.v[i % 4] >> 8) >= limit;", "bool keep = (word.v[row % 4] >> 8) >= limit;"))
 of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_places(", "if (gpu_row_of(p, n * p.steps + i / width, &row))", "if (gpu_row_of(p, n * p.steps + i / width, &row) || row < p.rows)"))

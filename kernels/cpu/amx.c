@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of packed pairs by AMX: a block of 32 x 32 sums stays in four tiles while k runs; two
- * tiles of either factor are loaded for four products.
+ * Products of packed pairs with AMX. A block of 32 x 32 sums stays in four tiles while k runs; for
+ * four products two tiles of each factor are loaded.
  */
 #include <dnnl.h>
 #include <immintrin.h>
@@ -13,9 +13,9 @@
 
 #define TARGET __attribute__((target("amx-tile,amx-bf16")))
 
-/* The kernel gives the state of tiles to processes that have asked. */
+/* The operating system saves tile state only for processes that have requested it. */
 static bool ready;
-static void ask(void) {
+static void request_tiles(void) {
   enum { REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };
   unsigned needed = dnnl_cpu_isa_avx512_core_amx;
   ready = ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed &&
@@ -24,7 +24,7 @@ static void ask(void) {
 
 bool clv_cpu_has_amx(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, ask);
+  pthread_once(&once, request_tiles);
   return ready;
 }
 
@@ -67,6 +67,6 @@ TARGET static void block(const cpu_pairs_block *p) {
 }
 
 const cpu_pairs_impl *clv_cpu_pairs_amx(void) {
-  static const cpu_pairs_impl way = {begin, end, block, 0, 1 << 20, "amx bf16"};
-  return &way;
+  static const cpu_pairs_impl impl = {begin, end, block, 0, 1 << 20, "amx bf16"};
+  return &impl;
 }

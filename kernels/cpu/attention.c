@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention by heads: a thread takes a head of a sample (forward) or a head of keys (backward), and
- * goes through it by tiles of 32 queries. A tile's scores lie in scratch, and are made again in
- * backward from the row's largest score and the inverse of its sum. What a head reads often is
- * copied to scratch first, since its rows are a whole row of all heads apart: they would share a
- * few sets of the caches.
+ * Attention by heads. A thread takes a head of a sample (forward) or a head of keys (backward), and
+ * walks it in tiles of 32 queries. A tile's scores are in scratch. Backward recomputes them from
+ * the row's largest score and the inverse of its sum, which forward saved. Values that a head reads
+ * often are first copied to scratch, because its rows are a full row of all heads apart and would
+ * share a few sets of the caches.
  *
- * Every sum runs over keys, queries or a head's width in ascending order and one key after the
- * other, but for those of a row of weights, which are 16 partial sums. A key that does not count
- * has the weight 0, so bits depend neither on padding nor on the batch.
+ * Sums run over keys, queries or a head's width in ascending order, one term after the other,
+ * except sums of a row of weights, which are 16 partial sums. A key that does not count has weight
+ * 0, so the bits depend neither on padding nor on the batch.
  */
 #include <math.h>
 #include <string.h>
@@ -22,8 +22,8 @@ enum { TILE = 32, LANES = 16 };
 typedef struct attention_kernel {
   cpu_kernel k;
   clv_heads x;
-  size_t keys;   /* from a row of scores to the next: x.s and at least a line more */
-  size_t floats; /* of scratch, for one part */
+  size_t keys;   /* floats from a row of scores to the next: at least x.s and a cache line */
+  size_t floats; /* floats of scratch for one part */
   int parts;
   bool drops;
 } attention_kernel;
@@ -32,11 +32,11 @@ typedef struct heads_job {
   const attention_kernel *k;
   const clv_kernel_args *a;
   clv_rng_stream stream;
-  size_t items; /* heads to go through, shared out among the parts */
+  size_t items; /* heads to compute, divided among the parts */
 } heads_job;
 
-/* A head of queries, with the keys and values that it meets: t queries from row q on, `steps` keys
- * from row key on, of which the first `length` count. */
+/* A head of queries with its keys and values: t queries from row q on, and `steps` keys from row
+ * key on, of which the first `length` count. */
 typedef struct head {
   const heads_job *j;
   int64_t n, h, length;
@@ -44,12 +44,12 @@ typedef struct head {
   float *scratch;
 } head;
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- indices --------------------------------------------------------------------------------- */
 
 static size_t q_row(const attention_kernel *k) { return (size_t)(k->x.heads * k->x.width); }
 static size_t k_row(const attention_kernel *k) { return (size_t)(k->x.kv_heads * k->x.width); }
 
-/* Where row i of the head begins among queries and outputs. */
+/* Index of the first value of row i of the head, in queries and outputs. */
 static size_t q_at(const head *e, int64_t i) {
   const clv_heads *x = &e->j->k->x;
   return (size_t)((e->q + i) * x->heads + e->h) * (size_t)x->width;
@@ -60,26 +60,26 @@ static size_t k_at(const head *e) {
   return (size_t)(e->key * x->kv_heads + e->h / x->group) * (size_t)x->width;
 }
 
-/* Its largest score and the inverse of its sum, of each row. */
+/* Address of the saved largest score and inverse sum of row i. */
 static float *saved_of(const head *e, int64_t i) {
   const clv_heads *x = &e->j->k->x;
   return (float *)e->j->a->saved + 2 * (size_t)(e->q * x->heads + e->h * e->t + i);
 }
 
-/* The head's keys or values turned into [width][keys]. */
+/* Transposes the head's keys or values to [width][keys]. */
 static void transpose(const head *e, const float *x, float *ret) {
   const attention_kernel *k = e->j->k;
   clv_cpu_transpose(x + k_at(e), (size_t)e->length, (size_t)k->x.width, k_row(k), ret, k->keys);
 }
 
-/* Rows of `width` floats. */
+/* Copies rows of `width` floats. */
 static void copy_rows(const float *from, size_t from_row, size_t rows, size_t width, float *to,
                       size_t to_row) {
   for (size_t i = 0; i < rows; i++)
     memcpy(to + i * to_row, from + i * from_row, width * sizeof *to);
 }
 
-/* The head's keys or values as [length][width]. */
+/* Copies the head's keys or values to [length][width]. */
 static void copy_keys(const head *e, const float *x, float *ret) {
   size_t width = (size_t)e->j->k->x.width;
   copy_rows(x + k_at(e), k_row(e->j->k), (size_t)e->length, width, ret, width);
@@ -87,7 +87,7 @@ static void copy_keys(const head *e, const float *x, float *ret) {
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-/* y = x times factors: words that are below the limit make their weights 0. */
+/* y = x times dropout factors: a word below the limit gives 0, any other `kept`. */
 CPU_INLINE void times_body(const float *x, const uint32_t *word, size_t n, uint32_t limit,
                            float kept, float *y) {
   CPU_INDEPENDENT
@@ -98,7 +98,8 @@ CPU_CLONES(times,
            (const float *x, const uint32_t *word, size_t n, uint32_t limit, float kept, float *y),
            (x, word, n, limit, kept, y))
 
-/* dropped = the row of n weights x times the row's factors; and so `other` in place, if any. */
+/* dropped = the row of n weights x times the row's dropout factors. Also multiplies `other` in
+ * place, unless NULL. */
 static void drop_out(const head *e, int64_t i, size_t n, const float *x, float *dropped,
                      float *other) {
   const attention_kernel *k = e->j->k;
@@ -133,7 +134,7 @@ CPU_INLINE void largest_body(const float *x, size_t n, float *ret) {
   for (int l = 1; l < LANES; l++) *ret = lane[l] > *ret ? lane[l] : *ret;
 }
 
-/* x = exp(scale x - top); ret: their sum. */
+/* x = exp(scale x - top); *ret: the sum of the new x. */
 CPU_INLINE void weigh_body(float *x, size_t n, float scale, float top, float *ret) {
   float lane[LANES] = {0};
   size_t i = 0;
@@ -144,7 +145,7 @@ CPU_INLINE void weigh_body(float *x, size_t n, float scale, float top, float *re
 }
 
 /* x = exp(scale x - top) inverse */
-CPU_INLINE void weigh_again_body(float *x, size_t n, float scale, float top, float inverse) {
+CPU_INLINE void reweigh_body(float *x, size_t n, float scale, float top, float inverse) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - top) * inverse;
 }
@@ -170,7 +171,7 @@ CPU_INLINE void slope_body(float *dp, const float *p, size_t n, float mean, floa
 
 CPU_CLONES(largest, (const float *x, size_t n, float *ret), (x, n, ret))
 CPU_CLONES(weigh, (float *x, size_t n, float scale, float top, float *ret), (x, n, scale, top, ret))
-CPU_CLONES(weigh_again, (float *x, size_t n, float scale, float top, float inverse),
+CPU_CLONES(reweigh, (float *x, size_t n, float scale, float top, float inverse),
            (x, n, scale, top, inverse))
 CPU_CLONES(dot, (const float *x, const float *y, size_t n, float *ret), (x, y, n, ret))
 CPU_CLONES(scale, (float *x, size_t n, float by), (x, n, by))
@@ -179,7 +180,7 @@ CPU_CLONES(slope, (float *restrict dp, const float *restrict p, size_t n, float 
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* Rows from i on, and the keys that any of them meets. */
+/* Rows from i on, and the number of keys that any of them attends to. */
 typedef struct tile {
   int64_t i;
   size_t rows, keys;
@@ -192,14 +193,15 @@ static tile tile_at(const head *e, int64_t i) {
                 (size_t)clv_heads_visible_keys(&k->k.d.attrs, i + rows - 1, e->length)};
 }
 
-/* The tile's rows of the queries, or of their gradients, as [rows][width]. */
+/* Copies the tile's rows of the queries, or of the output's gradients, to [rows][width]. */
 static void copy_queries(const head *e, tile t, const float *x, float *ret) {
   size_t width = (size_t)e->j->k->x.width;
   copy_rows(x + q_at(e, t.i), q_row(e->j->k), t.rows, width, ret, width);
 }
 
-/* x [rows][width] times the head's keys or values, which were turned: [rows][keys]. */
-static void against(const head *e, tile t, const float *x, const float *turned, float *ret) {
+/* ret [rows][keys] = x [rows][width] times the head's transposed keys or values. */
+static void multiply_transposed(const head *e, tile t, const float *x, const float *transposed,
+                                float *ret) {
   const attention_kernel *k = e->j->k;
   clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
                              .n = t.keys,
@@ -207,14 +209,15 @@ static void against(const head *e, tile t, const float *x, const float *turned, 
                              .a = x,
                              .a_row = (size_t)k->x.width,
                              .a_column = 1,
-                             .b = turned,
+                             .b = transposed,
                              .b_row = k->keys,
                              .c = ret,
                              .c_row = k->keys});
 }
 
-/* ret's rows of the tile: weights [rows][keys] times x [keys][width]. */
-static void over_keys(const head *e, tile t, const float *weights, const float *x, float *ret) {
+/* The tile's rows of ret = weights [rows][keys] times x [keys][width]. */
+static void multiply_over_keys(const head *e, tile t, const float *weights, const float *x,
+                               float *ret) {
   const attention_kernel *k = e->j->k;
   clv_cpu_tiles(&(cpu_tiles){.m = t.rows,
                              .n = (size_t)k->x.width,
@@ -229,8 +232,8 @@ static void over_keys(const head *e, tile t, const float *weights, const float *
 }
 
 /* ret [keys][width] = weights' [keys][rows] times x [rows][width], or +=. */
-static void over_rows(const head *e, tile t, const float *weights, const float *x, bool add,
-                      float *ret) {
+static void multiply_over_rows(const head *e, tile t, const float *weights, const float *x,
+                               bool add, float *ret) {
   const attention_kernel *k = e->j->k;
   clv_cpu_tiles(&(cpu_tiles){.m = t.keys,
                              .n = (size_t)k->x.width,
@@ -245,8 +248,9 @@ static void over_rows(const head *e, tile t, const float *weights, const float *
                              .add = add});
 }
 
-/* The keys that row r of the tile meets; the weights of the others are set to 0. */
-static size_t seen_by(const head *e, tile t, size_t r, float *weights) {
+/* Returns the number of keys that row r of the tile attends to, and sets the weights
+ * of the others to 0. */
+static size_t mask_unseen(const head *e, tile t, size_t r, float *weights) {
   size_t seen = (size_t)clv_heads_visible_keys(&e->j->k->k.d.attrs, t.i + (int64_t)r, e->length);
   memset(weights + seen, 0, (t.keys - seen) * sizeof *weights);
   return seen;
@@ -255,7 +259,7 @@ static size_t seen_by(const head *e, tile t, size_t r, float *weights) {
 /* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct fore_scratch {
-  float *keys; /* turned */
+  float *keys; /* transposed */
   float *values, *score, *q;
 } fore_scratch;
 
@@ -264,10 +268,10 @@ static void forward_tile(const head *e, tile t, const fore_scratch *s) {
   const clv_kernel_args *a = e->j->a;
   float inverse[TILE], top, sum, by = (float)k->x.scale;
   copy_queries(e, t, a->in[0], s->q);
-  against(e, t, s->q, s->keys, s->score);
+  multiply_transposed(e, t, s->q, s->keys, s->score);
   for (size_t r = 0; r < t.rows; r++) {
     float *row = s->score + r * k->keys;
-    size_t seen = seen_by(e, t, r, row);
+    size_t seen = mask_unseen(e, t, r, row);
     largest(row, seen, &top);
     weigh(row, seen, by, top *= by, &sum);
     inverse[r] = seen ? 1 / sum : 0;
@@ -275,7 +279,7 @@ static void forward_tile(const head *e, tile t, const fore_scratch *s) {
     if (k->k.learns) saved_of(e, t.i + (int64_t)r)[1] = inverse[r];
     if (k->drops) drop_out(e, t.i + (int64_t)r, seen, row, row, NULL);
   }
-  over_keys(e, t, s->score, s->values, a->out);
+  multiply_over_keys(e, t, s->score, s->values, a->out);
   for (size_t r = 0; r < t.rows; r++)
     scale((float *)a->out + q_at(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
 }
@@ -294,13 +298,13 @@ static void forward_head(const head *e) {
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct back_scratch {
-  float *keys, *values;            /* turned */
-  float *straight;                 /* the keys as they are */
-  float *of_keys, *of_values;      /* their gradients */
+  float *keys, *values;            /* transposed */
+  float *plain_keys;               /* keys, not transposed */
+  float *dkeys, *dvalues;          /* gradients of keys and values */
   float *p, *dropped, *dp, *q, *d; /* of a tile; d: gradients of the outputs */
 } back_scratch;
 
-/* P, P times the factors, which is P where nothing is dropped, and dS in place of dP: see
+/* Computes P, P times the dropout factors (P itself without dropout), and dS in place of dP: see
  * kernels/ops/attention.c. */
 static void backward_rows(const head *e, tile t, const back_scratch *s) {
   const attention_kernel *k = e->j->k;
@@ -308,30 +312,30 @@ static void backward_rows(const head *e, tile t, const back_scratch *s) {
   for (size_t r = 0; r < t.rows; r++) {
     float *p = s->p + r * k->keys, *dropped = s->dropped + r * k->keys, *dp = s->dp + r * k->keys;
     const float *saved = saved_of(e, t.i + (int64_t)r);
-    size_t seen = seen_by(e, t, r, p);
-    weigh_again(p, seen, by, saved[0], saved[1]);
+    size_t seen = mask_unseen(e, t, r, p);
+    reweigh(p, seen, by, saved[0], saved[1]);
     if (k->drops) drop_out(e, t.i + (int64_t)r, seen, p, dropped, dp);
-    seen_by(e, t, r, dropped);
+    mask_unseen(e, t, r, dropped);
     dot(p, dp, seen, &mean);
     slope(dp, p, seen, mean, by);
-    seen_by(e, t, r, dp);
+    mask_unseen(e, t, r, dp);
   }
 }
 
-/* first: nothing is in the keys' gradients yet. */
+/* Backward of a tile. first: overwrite the gradients of keys and values instead of adding. */
 static void backward_tile(const head *e, tile t, bool first, const back_scratch *s) {
   const clv_kernel_args *a = e->j->a;
   copy_queries(e, t, a->in[0], s->q);
   copy_queries(e, t, a->dout, s->d);
-  against(e, t, s->q, s->keys, s->p);
-  against(e, t, s->d, s->values, s->dp);
+  multiply_transposed(e, t, s->q, s->keys, s->p);
+  multiply_transposed(e, t, s->d, s->values, s->dp);
   backward_rows(e, t, s);
-  if (a->din[0]) over_keys(e, t, s->dp, s->straight, a->din[0]);
-  if (a->din[1]) over_rows(e, t, s->dp, s->q, !first, s->of_keys);
-  if (a->din[2]) over_rows(e, t, s->dropped, s->d, !first, s->of_values);
+  if (a->din[0]) multiply_over_keys(e, t, s->dp, s->plain_keys, a->din[0]);
+  if (a->din[1]) multiply_over_rows(e, t, s->dp, s->q, !first, s->dkeys);
+  if (a->din[2]) multiply_over_rows(e, t, s->dropped, s->d, !first, s->dvalues);
 }
 
-/* The gradients of the head's keys or values, to where they belong; 0 behind the length. */
+/* Copies the gradients of the head's keys or values to x; rows after the length become 0. */
 static void put_gradients(const head *e, const float *from, float *x) {
   const attention_kernel *k = e->j->k;
   size_t width = (size_t)k->x.width;
@@ -346,9 +350,9 @@ static back_scratch back_scratch_of(const attention_kernel *k, float *at) {
   float *p = at + 5 * each, *q = p + 3 * row;
   return (back_scratch){.keys = at,
                         .values = at + each,
-                        .straight = at + 2 * each,
-                        .of_keys = at + 3 * each,
-                        .of_values = at + 4 * each,
+                        .plain_keys = at + 2 * each,
+                        .dkeys = at + 3 * each,
+                        .dvalues = at + 4 * each,
                         .p = p,
                         .dropped = k->drops ? p + row : p,
                         .dp = p + 2 * row,
@@ -356,8 +360,8 @@ static back_scratch back_scratch_of(const attention_kernel *k, float *at) {
                         .d = q + TILE * width};
 }
 
-/* Head e.h of the queries and those behind it that share its keys. Keys that the first tile does
- * not meet have no gradient yet. */
+/* Backward of query head e.h and the following heads that share its keys. Keys that the first tile
+ * does not attend to start with gradient 0. */
 static void backward_heads(head e) {
   const attention_kernel *k = e.j->k;
   const clv_kernel_args *a = e.j->a;
@@ -367,15 +371,15 @@ static void backward_heads(head e) {
   back_scratch s = back_scratch_of(k, e.scratch);
   transpose(&e, a->in[1], s.keys);
   transpose(&e, a->in[2], s.values);
-  copy_keys(&e, a->in[1], s.straight);
-  memset(s.of_keys + met * width, 0, rest * width * sizeof(float));
-  memset(s.of_values + met * width, 0, rest * width * sizeof(float));
+  copy_keys(&e, a->in[1], s.plain_keys);
+  memset(s.dkeys + met * width, 0, rest * width * sizeof(float));
+  memset(s.dvalues + met * width, 0, rest * width * sizeof(float));
   for (; e.h < first + k->x.group; e.h++)
     for (int64_t i = 0; i < e.t; i += TILE)
       backward_tile(&e, tile_at(&e, i), e.h == first && i == 0, &s);
   e.h = first;
-  put_gradients(&e, s.of_keys, a->din[1]);
-  put_gradients(&e, s.of_values, a->din[2]);
+  put_gradients(&e, s.dkeys, a->din[1]);
+  put_gradients(&e, s.dvalues, a->din[2]);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -399,7 +403,7 @@ static head head_of(const heads_job *j, size_t item, int64_t heads, int64_t grou
   return e;
 }
 
-/* Rows behind the last of the packed sequences, of what the heads have written. */
+/* Zeroes the rows after the last packed sequence, in the buffers that the heads write. */
 static void clear_rest(const attention_kernel *k, const clv_kernel_args *a, bool back) {
   const clv_node_desc *d = &k->k.d;
   int64_t used = d->attrs.packed ? clv_packed_before(a->in[3], k->x.n) : d->in[0].dim[0];
@@ -421,7 +425,7 @@ static clv_code check_lengths(const attention_kernel *k, const clv_kernel_args *
   return CLV_OK;
 }
 
-/* Parts [begin, end) of the items. */
+/* Computes parts [begin, end) of the heads. */
 static void forward_parts(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
   size_t parts = (size_t)j->k->parts;

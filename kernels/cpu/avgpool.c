@@ -15,20 +15,20 @@ typedef struct taps {
   int64_t begin, end;
 } taps;
 
-/* forward: image rows under window o. */
+/* Forward: image rows under window o. */
 CPU_INLINE taps covered(const clv_window *s, int axis, int64_t o, int64_t extent) {
   int64_t first = o * s->stride[axis] - s->pad[axis];
   return (taps){CLV_MAX(first, 0), CLV_MIN(first + s->kernel[axis], extent)};
 }
 
-/* backward: windows that cover image row h. */
+/* Backward: windows that cover image row h. */
 CPU_INLINE taps covering(const clv_window *s, int axis, int64_t h, int64_t out) {
   int64_t last = (h + s->pad[axis]) / s->stride[axis], over = h + s->pad[axis] - s->kernel[axis];
   int64_t first = over < 0 ? 0 : over / s->stride[axis] + 1;
   return (taps){first, CLV_MIN(last + 1, out)};
 }
 
-/* y[o] = mean over the positions around o: of one plane of b lanes. */
+/* y[o] = mean over the positions around o, of one plane of b lanes. */
 CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool back) {
   const clv_window *s = &j->s;
   int64_t to_h = back ? s->h : s->oh, to_w = back ? s->w : s->ow;
@@ -71,7 +71,7 @@ MEAN_RANGE(backward_1, 1, true)
 MEAN_RANGE(backward_8, 8, true)
 MEAN_RANGE(backward_16, 16, true)
 
-/* globalavgpool is the window that covers the image. */
+/* Window of the op; for globalavgpool it covers the image. */
 static clv_window window_of(const cpu_kernel *k) {
   clv_window s = clv_window_of(&k->d);
   if (k->d.op != CLV_OP_GLOBALAVGPOOL) return s;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of packed pairs by AVX512-BF16: 8 x 32 sums stay in 16 registers while k runs. A pair of
- * a row is spread over a register, and meets those of 32 columns. Where the sums go is fetched at
- * the start: 16 stores that wait for memory would hold up the next sums.
+ * Products of packed pairs with AVX512-BF16. 8 x 32 sums stay in 16 registers while k runs. A
+ * pair of a row is broadcast to a register and multiplied with the pairs of 32 columns. The
+ * destination of the sums is prefetched at the start, because 16 stores that wait for memory
+ * would delay the next sums.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -14,13 +15,13 @@
 
 enum { ROWS = 8 };
 
-INLINE __m512bh spread(const uint16_t *pair) {
+INLINE __m512bh broadcast_pair(const uint16_t *pair) {
   int32_t both;
   memcpy(&both, pair, sizeof both);
   return (__m512bh)_mm512_set1_epi32(both);
 }
 
-INLINE void rows_from(const cpu_pairs_block *p, size_t row) {
+INLINE void multiply_rows(const cpu_pairs_block *p, size_t row) {
   const uint16_t *a = p->a + row / PAIRS_SIDE * p->a_strip + row % PAIRS_SIDE * PAIRS_WIDE;
   const uint16_t *b = p->b;
   const float *from = p->from + row * p->from_row;
@@ -35,7 +36,7 @@ INLINE void rows_from(const cpu_pairs_block *p, size_t row) {
       __m512bh b0 = (__m512bh)_mm512_loadu_si512(b + pair * PAIRS_WIDE);
       __m512bh b1 = (__m512bh)_mm512_loadu_si512(b + p->b_strip + pair * PAIRS_WIDE);
       for (size_t r = 0; r < ROWS; r++) {
-        __m512bh x = spread(a + r * PAIRS_WIDE + 2 * pair);
+        __m512bh x = broadcast_pair(a + r * PAIRS_WIDE + 2 * pair);
         sum[r][0] = _mm512_dpbf16_ps(sum[r][0], x, b0);
         sum[r][1] = _mm512_dpbf16_ps(sum[r][1], x, b1);
       }
@@ -45,13 +46,13 @@ INLINE void rows_from(const cpu_pairs_block *p, size_t row) {
     for (size_t j = 0; j < 2; j++) _mm512_storeu_ps(c + r * p->c_row + j * PAIRS_SIDE, sum[r][j]);
 }
 
-static void nothing(void) {}
+static void do_nothing(void) {}
 
 TARGET static void block(const cpu_pairs_block *p) {
-  for (size_t row = 0; row < p->rows; row += ROWS) rows_from(p, row);
+  for (size_t row = 0; row < p->rows; row += ROWS) multiply_rows(p, row);
 }
 
 const cpu_pairs_impl *clv_cpu_pairs_avx512(void) {
-  static const cpu_pairs_impl way = {nothing, nothing, block, 32, 1 << 19, "avx512 bf16"};
-  return &way;
+  static const cpu_pairs_impl impl = {do_nothing, do_nothing, block, 32, 1 << 19, "avx512 bf16"};
+  return &impl;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu backend's row of functions, and what its kernels have in common.
+ * The functions of the cpu backend's clv_backend, and the preparation of its kernels
+ * from gen/cpu_ops.def.
  */
 #include <dnnl.h>
 #include <pthread.h>
@@ -43,7 +44,7 @@ int clv_cpu_offered_block(const clv_node_desc *d) {
 #include "cpu_ops.def"
 #undef CPU_OP
 
-/* The ops that are faster here than in ref. */
+/* Prepare functions of the ops that this backend has; ref prepares the others. */
 static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
 #define CPU_OP(name) [CLV_OP_NUMBER_##name] = clv_cpu_prepare_##name,
 #include "cpu_ops.def"
@@ -52,7 +53,8 @@ static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
 
 static bool cpu_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && prepares[op]; }
 
-/* Primitives fix their number of threads when they are made, from the calling thread's setting. */
+/* Prepares a kernel with the node's number of threads, because oneDNN primitives fix theirs when
+ * they are made, from the calling thread's setting. */
 static clv_code cpu_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                             clv_err *err) {
   (void)b;
@@ -81,9 +83,12 @@ static clv_code cpu_reorder(const clv_backend *b, const clv_shape *shape, clv_dt
                     clv_dtype_name(dtype), shape->rank);
   for (int i = 0; i < 2; i++)
     if (blocks[i] != 1 && blocks[i] != 8 && blocks[i] != 16)
-      return clv_fail(err, CLV_INVALID, "channel block %d: they are 1, 8 or 16", blocks[i]);
+      return clv_fail(err, CLV_INVALID, "channel block %d: it must be 1, 8 or 16", blocks[i]);
   if (converts && blocks[0] != blocks[1])
-    return clv_fail(err, CLV_INVALID, "conversion from block %d to block %d", blocks[0], blocks[1]);
+    return clv_fail(
+        err, CLV_INVALID,
+        "a conversion between f32 and bf16 cannot change the channel block from %d to %d",
+        blocks[0], blocks[1]);
   if (converts) {
     clv_cpu_count_reorder();
     clv_cpu_convert(src, src_block, dst, clv_layout_numel(shape, src_block));

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch normalisation of images, with a residual added and a relu behind it where the plan asks for
- * that; [N, C] is left to ref.
+ * Batch normalisation of images, with an added residual and a following relu if the plan requests
+ * them. ref computes [N, C].
  *
- * A block of channels is taken through all images twice each way: once for its sums, once for its
- * values, of which the second finds them in the cache. Sums run over (n, i) in order within each of
+ * Each block of channels is walked twice in each direction: first for its sums, then for its
+ * values, which are then still in the cache. Sums run over (n, i) in order within each of
  * NORM_SPREAD partial sums, which are added as (0+2) + (1+3): the same bits in every layout and for
- * every number of threads. The moments are those of x less the channel's first value, so that one
- * pass is enough: what cancels is no larger than the spread of the values.
+ * every number of threads. The moments are those of x minus the channel's first value, so that one
+ * pass is enough: no more cancels than the spread of the values.
  *
- * Input, input gradient and, with nothing added, the output may be bf16: they are read and written
- * by way of a few thousand f32 numbers that stay in the cache. The arithmetic is the same. Where
- * convolutions keep a bf16 copy of the output, the f32 one is not kept as well for its signs: a bit
- * of `saved` says what was above 0.
+ * Input, input gradient and, with nothing added, the output may be bf16. They are read and written
+ * through a few thousand f32 numbers that stay in the cache. The arithmetic is the same. Where
+ * convolutions keep a bf16 copy of the output, the f32 output is not saved for its signs as well: a
+ * bit of `saved` records which outputs were above 0.
  *
- * With a relu and nothing added, backward works out from x again which outputs were above 0, and
- * `recompute` makes the output once more: neither needs it kept.
+ * With a relu and nothing added, backward recomputes from x which outputs were above 0, and
+ * `recompute` recomputes the output: neither needs it saved.
  */
 #include <math.h>
 #include <string.h>
@@ -26,13 +26,13 @@ typedef struct norm_job {
   const cpu_kernel *k;
   const clv_kernel_args *a;
   size_t n, c, image, b, blocks;
-  size_t piece; /* of a plane: numbers that are worked on at a time */
+  size_t piece; /* numbers of a plane that are processed at a time */
   bool x_bf16, dx_bf16, out_bf16, marks;
   double count;
   clv_norm_gate gate;
 } norm_job;
 
-/* The numbers of one block of channels; padding lanes are all zero. */
+/* Numbers of one block of channels; padding lanes are 0. */
 typedef struct norm_block {
   double mean[NORM_BLOCK], inverse[NORM_BLOCK], bias_sum[NORM_BLOCK], weight_sum[NORM_BLOCK];
   float weight[NORM_BLOCK], bias[NORM_BLOCK];
@@ -61,7 +61,7 @@ static norm_job job_of(const cpu_kernel *k, const clv_kernel_args *a) {
   return j;
 }
 
-/* A piece of a plane, whose lanes are those of the plane. */
+/* A piece of a plane, with the plane's lanes. */
 typedef struct norm_piece {
   size_t at, n;
 } norm_piece;
@@ -70,7 +70,7 @@ static size_t plane_of(const norm_job *j, size_t n, size_t block) {
   return (n * j->blocks + block) * j->image * j->b;
 }
 
-/* Walks the pieces of a block's planes; starts with {0}. */
+/* State of a walk over the pieces of a block's planes; starts with {0}. */
 typedef struct norm_walk {
   size_t image, done;
 } norm_walk;
@@ -84,12 +84,12 @@ static bool next_piece(const norm_job *j, size_t block, norm_walk *w, norm_piece
   return true;
 }
 
-/* A piece of one of the arrays of the arguments, or NULL. */
+/* Address of a piece in an array of the arguments, or NULL. */
 static float *piece_in(const void *array, norm_piece p) {
   return array ? (float *)(uintptr_t)array + p.at : NULL;
 }
 
-/* The same of one that may be bf16: then in `room`. */
+/* As piece_in, but for an array that may be bf16: the piece is then widened into `room`. */
 static const float *piece_from(const void *array, bool bf16, norm_piece p, float *room) {
   if (!bf16) return piece_in(array, p);
   clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, room);
@@ -111,7 +111,7 @@ static void spread(const double *values, size_t b, double *ret_lanes) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Mean, and sum of squared distances from it, of each channel of the block. */
+/* Computes the mean, and the sum of squared distances from it, of each channel of the block. */
 static void statistics(const norm_job *j, size_t block, double *ret_mean, double *ret_squares) {
   clv_norm_sums sums = {0};
   double first[NORM_BLOCK] = {0}, shift[NORM_LANES], sum[NORM_BLOCK];
@@ -130,12 +130,13 @@ static void statistics(const norm_job *j, size_t block, double *ret_mean, double
   for (size_t l = 0; l < j->b; l++) {
     double squares = ret_squares[l] - sum[l] * (sum[l] / j->count);
     ret_mean[l] = first[l] + sum[l] / j->count;
-    ret_squares[l] = squares < 0 ? 0 : squares; /* by rounding; NaN stays */
+    ret_squares[l] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
   }
 }
 
-/* Mean and 1/sqrt(var + eps) of the block's channels, of the batch in training (which moves the
- * running ones: there the variance is the unbiased one), else the running ones. */
+/* Computes mean and 1/sqrt(var + eps) of the block's channels: of the batch in training,
+ * where it also updates the running statistics (with the unbiased variance), else of the
+ * running statistics. */
 static void moments(const norm_job *j, size_t block, norm_block *v) {
   float *running_mean = j->a->param[CLV_SLOT_MEAN], *running_var = j->a->param[CLV_SLOT_VAR];
   double squares[NORM_BLOCK], m = j->k->d.attrs.momentum;
@@ -174,7 +175,7 @@ static clv_norm_affine affine_of(const norm_job *j, const norm_block *v) {
   return f;
 }
 
-/* Behind the numbers of the blocks. */
+/* Address of a piece's marks, after the numbers of the blocks. */
 static uint8_t *marks_in(const norm_job *j, norm_piece p) {
   return (uint8_t *)((double *)j->a->saved + 2 * j->blocks * j->b) + p.at / 8;
 }
@@ -192,7 +193,7 @@ static void put_output(const norm_job *j, size_t block, const norm_block *v) {
   }
 }
 
-/* saved: of each block the means, then the inverses. */
+/* Saves the block's means, then its inverses. */
 static void save(const norm_job *j, size_t block, const norm_block *v) {
   double *to = (double *)j->a->saved + 2 * block * j->b;
   memcpy(to, v->mean, j->b * sizeof(double));
@@ -219,7 +220,7 @@ static void forward_blocks(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void again_blocks(void *arg, size_t begin, size_t end) {
+static void recompute_blocks(void *arg, size_t begin, size_t end) {
   const norm_job *j = arg;
   for (size_t block = begin; block < end; block++) {
     norm_block v = saved_block(j, block);
@@ -240,13 +241,14 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
   const cpu_kernel *k = (const cpu_kernel *)base;
   norm_job j = job_of(k, a);
   (void)err;
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, again_blocks, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, recompute_blocks, &j);
   return CLV_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* What stands for the outputs of a piece where the gate asks for them. */
+/* Values whose sign decides if a gradient passes: the outputs, or numbers unpacked from the marks;
+ * NULL if the gate does not read outputs. */
 static const float *gates_of(const norm_job *j, norm_piece p, float *room) {
   if (j->gate != NORM_BY_Y) return NULL;
   if (!j->marks) return piece_in(j->a->out, p);
@@ -263,7 +265,7 @@ static clv_norm_plane plane_at(const norm_job *j, norm_piece p, float *room) {
                           .gate = j->gate};
 }
 
-/* sum dy and sum dy (x - mean) / sqrt(var + eps): the gradients of bias and weight. */
+/* Computes sum dy and sum dy (x - mean) / sqrt(var + eps), the gradients of bias and weight. */
 static void gradients(const norm_job *j, size_t block, norm_block *v) {
   clv_norm_sums sums = {0};
   clv_norm_lanes lanes;
@@ -295,8 +297,8 @@ static void put_gradients(const norm_job *j, size_t block, const norm_block *v) 
   }
 }
 
-/* Training: dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)); else the statistics are constants
- * and dx = w inverse dy. */
+/* Computes dx. Training: dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)); otherwise the
+ * statistics are constants and dx = w inverse dy. */
 static void put_input_gradient(const norm_job *j, size_t block, const norm_block *v) {
   clv_norm_affine f = affine_of(j, v);
   float room[NORM_PIECE], made[NORM_PIECE], gates[NORM_PIECE];
@@ -304,7 +306,7 @@ static void put_input_gradient(const norm_job *j, size_t block, const norm_block
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
     clv_norm_plane p = plane_at(j, piece, room);
     float *dx = j->dx_bf16 ? made : piece_in(j->a->din[0], piece);
-    if (p.g) { /* what passed is there already, in the gradient of what was added */
+    if (p.g) { /* the gradient that passes is already in that of the added input */
       p.dy = p.g;
       p.gate = NORM_OPEN;
     } else {

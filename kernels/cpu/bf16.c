@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * f32 and bf16: the upper half of its bits.
+ * Conversions between f32 and bf16, the upper half of an f32's bits.
  */
 #include <dnnl.h>
 
@@ -12,12 +12,12 @@ clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) {
   unsigned needed = dnnl_cpu_isa_avx512_core_bf16;
   if (((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
-                  "bf16 needs a processor with AVX512-BF16, and oneDNN (which heeds "
+                  "bf16 needs a processor with AVX512-BF16, but oneDNN (which heeds "
                   "ONEDNN_MAX_CPU_ISA) finds %s; use train.dtype: f32",
                   clv_backend_isa(b));
 }
 
-/* The rounded value's bits above those that are dropped. */
+/* Bits of the rounded value; the lower half is not meaningful. */
 CPU_INLINE uint32_t rounded(float x) {
   uint32_t bits = to_bits(x), up = bits + 0x7fff + (bits >> 16 & 1);
   return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : up;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * add and mul of inputs that stand for several values: a sample by one thread, row by row of the
- * last dimension. The gradient of such an input is summed in double, in the order of the output's
- * values; along a row into 16 partial sums, value i into the partial sum i % 16.
+ * add and mul with broadcast inputs. A thread computes a sample, row by row of the last dimension.
+ * The gradient of a broadcast input is summed in double, in the order of the output's values; along
+ * a row into 16 partial sums, value i into the partial sum i % 16.
  */
 #include <string.h>
 
@@ -13,12 +13,13 @@ enum { LANES = 16 };
 typedef struct broadcast_kernel {
   cpu_kernel k;
   clv_broadcast v;
-  size_t rows;   /* of a sample */
+  size_t rows;   /* rows of a sample */
   size_t all[2]; /* values of each input */
   bool product;
 } broadcast_kernel;
 
-/* Walks the rows of a sample: where its output and what it reads of both inputs begin. */
+/* State of a walk over the rows of a sample: indices of the output's row and of both
+ * inputs' values for it. */
 typedef struct row_walk {
   size_t out, at[2], index[CLV_MAX_RANK];
 } row_walk;
@@ -43,7 +44,7 @@ static void next_row(const broadcast_kernel *k, row_walk *w) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What stands for a row: a value for each place (step 1), or one (step 0). */
+/* Values of a row: one for each position (step 1), or one for all (step 0). */
 typedef struct row_values {
   const float *x;
   size_t step;
@@ -54,7 +55,8 @@ CPU_INLINE void rows_of(const float *restrict x, const float *restrict z, bool p
   for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z[i] : x[i] + z[i];
 }
 
-/* Sums and products are the same either way round. */
+/* Combines a row with one number. Sums and products do not depend on the order of their
+ * operands. */
 CPU_INLINE void row_and_one(const float *restrict x, float z, bool product, size_t n,
                             float *restrict y) {
   for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z : x[i] + z;
@@ -71,7 +73,7 @@ CPU_INLINE void combine_body(row_values x, row_values z, bool product, size_t n,
     row_and_one(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
 }
 
-/* sum += dy, or dy other, value by value. */
+/* sum += dy, or dy * other, value by value. */
 CPU_INLINE void add_row_body(const float *restrict dy, row_values other, size_t n,
                              double *restrict sum) {
   const float *restrict z = other.x;
@@ -99,7 +101,7 @@ CPU_INLINE double lane_sum(const float *restrict dy, const float *restrict z, si
   return lane[0];
 }
 
-/* *sum += all of the row. */
+/* *sum += the sum of the row. */
 CPU_INLINE void add_all_body(const float *dy, row_values other, size_t n, double *sum) {
   if (!other.x)
     *sum += lane_sum(dy, NULL, 0, n);
@@ -120,7 +122,7 @@ CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), 
 typedef struct broadcast_job {
   const broadcast_kernel *k;
   const clv_kernel_args *a;
-  int to; /* backward: the input whose gradient is made */
+  int to; /* backward: index of the input whose gradient is computed */
 } broadcast_job;
 
 static row_values values_at(const broadcast_job *j, const row_walk *w, int i) {
@@ -139,7 +141,7 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Of an input whose values stand for one each. */
+/* Gradient of an input that is not broadcast. */
 static void pass_samples(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;

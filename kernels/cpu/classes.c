@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Losses of classes: see kernels/ops/cross_entropy.c for the formula. What a place adds to the loss
- * is made in double by itself, and then all of it is added in order, as in ref. Backward makes the
- * exponentials once more, from the largest value and the sum that forward has kept.
+ * Losses of classes: see kernels/ops/cross_entropy.c for the formula. The term of each position is
+ * computed in double, then all terms are added in order, as in ref. Backward recomputes the
+ * exponentials from the largest value and the sum that forward saved.
  */
 #include <math.h>
 #include <string.h>
@@ -15,11 +15,11 @@ enum { LANES = 16 };
 typedef struct class_kernel {
   cpu_kernel k;
   size_t places, per_sample, classes;
-  double weights;      /* the sum of the classes' */
+  double weights;      /* sum of the class weights */
   const float *weight; /* NULL: all 1 */
 } class_kernel;
 
-/* Of each place: its largest value, the sum of exponentials, what it adds. */
+/* Saved numbers of a position: its largest value, its sum of exponentials, its term of the loss. */
 typedef struct class_place {
   double top, sum, term;
 } class_place;
@@ -27,24 +27,24 @@ typedef struct class_place {
 typedef struct class_job {
   const class_kernel *k;
   const clv_kernel_args *a;
-  double share; /* of the gradient, for each weight that counts */
+  double share; /* gradient of the loss for each unit of weight */
 } class_job;
 
 static double weight_of(const class_kernel *k, size_t c) {
   return k->weight ? (double)k->weight[c] : 1;
 }
 
-static bool counts(const class_kernel *k, int64_t label) {
+static bool is_counted(const class_kernel *k, int64_t label) {
   return k->k.d.op == CLV_OP_NLL || label != k->k.d.attrs.ignore_index;
 }
 
-/* The sum of the weights of what counts; refuses labels that are no class. */
+/* Computes the total weight of the counted positions; refuses labels outside the classes. */
 static clv_code check_labels(const class_kernel *k, const int64_t *labels, double *ret,
                              clv_err *err) {
   int64_t label;
   *ret = 0;
   for (size_t i = 0; i < k->places; i++) {
-    if (!counts(k, labels[i])) continue;
+    if (!is_counted(k, labels[i])) continue;
     CLV_TRY(clv_check_place_label(labels, (int64_t)i, (int64_t)k->per_sample, (int64_t)k->classes,
                                   &label, err));
     *ret += weight_of(k, (size_t)label);
@@ -55,7 +55,8 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* sum_c w_c (over - x_c), value i into the partial sum i % LANES; w may be NULL. */
-CPU_INLINE void far_sum_body(const float *x, const float *w, size_t n, double over, double *ret) {
+CPU_INLINE void smooth_sum_body(const float *x, const float *w, size_t n, double over,
+                                double *ret) {
   double lane[LANES] = {0};
   for (size_t i = 0; i < n; i += LANES)
     for (size_t l = 0; l < LANES && i + l < n; l++)
@@ -81,7 +82,7 @@ CPU_INLINE void smooth_back_body(const float *x, const float *w, size_t n, const
   }
 }
 
-CPU_CLONES(far_sum, (const float *x, const float *w, size_t n, double over, double *ret),
+CPU_CLONES(smooth_sum, (const float *x, const float *w, size_t n, double over, double *ret),
            (x, w, n, over, ret))
 CPU_CLONES(plain_back,
            (const float *restrict x, size_t n, double top, double inverse, double one, double share,
@@ -98,7 +99,7 @@ static double term_of(const class_kernel *k, const float *x, size_t label, const
   double e = k->k.d.attrs.label_smoothing, over = log(p->sum) + p->top, all;
   double one = weight_of(k, label) * (over - x[label]);
   if (e == 0) return one;
-  far_sum(x, k->weight, k->classes, over, &all);
+  smooth_sum(x, k->weight, k->classes, over, &all);
   return (1 - e) * one + e / (double)k->classes * all;
 }
 
@@ -109,7 +110,7 @@ static void forward_places(void *arg, size_t begin, size_t end) {
   for (size_t i = begin; i < end; i++) {
     const float *x = (const float *)j->a->in[0] + i * j->k->classes;
     class_place p = {0};
-    if (counts(j->k, labels[i])) {
+    if (is_counted(j->k, labels[i])) {
       p.top = clv_cpu_row_max(x, j->k->classes);
       p.sum = clv_cpu_row_exp_sum(x, j->k->classes, p.top);
       p.term = term_of(j->k, x, (size_t)labels[i], &p);
@@ -152,7 +153,7 @@ static void backward_places(void *arg, size_t begin, size_t end) {
   const int64_t *labels = j->a->in[1];
   for (size_t i = begin; i < end; i++) {
     float *dx = (float *)j->a->din[0] + i * j->k->classes;
-    if (counts(j->k, labels[i]))
+    if (is_counted(j->k, labels[i]))
       back_place(j, i, (size_t)labels[i], dx);
     else
       memset(dx, 0, j->k->classes * sizeof *dx);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions by oneDNN's direct ones, with x, y and the weights between them. A transposed one
- * reads y and makes x, as the input gradient of the other does, so its passes are the other's in
- * other roles.
+ * Convolutions with oneDNN's direct algorithm, between x, y and the weights. A transposed
+ * convolution reads y and computes x, as the input gradient of a convolution does, so its passes
+ * are those of a convolution in other roles.
  *
- * Weights stand row-major in the parameter block; refresh makes copies in the library's formats,
- * one for y from x and one for x from y.
+ * The parameters hold the weights row-major; refresh copies them to the library's formats, one copy
+ * for y from x and one for x from y.
  */
 #include <string.h>
 
@@ -17,23 +17,27 @@ typedef struct conv_kernel {
   clv_window s;
   bool transposed;
   dnnl_stream_t stream;
-  cpu_prim forward, backward_input, backward_weight; /* y from x, x from y, both to weights */
-  cpu_prim to_forward, to_backward, from_gradient;   /* weight reorders; not made: same format, */
-  bool front_tiles, back_tiles, gradient_tiles;      /* or tiles that conv_weights.c knows */
-  bool back_across;                              /* the tiles of `back` are in its other order */
-  bool backward_cached;                          /* the input gradient reads the cache, */
-  size_t backward_at;                            /* this many floats from its start */
-  void (*own_weight)(const cpu_weight_job *job); /* weight gradient; NULL: the library's */
+  /* y from x; x from y; weight gradient from both */
+  cpu_prim forward, backward_input, backward_weight;
+  /* weight reorders; not made if the formats are equal */
+  cpu_prim to_forward, to_backward, from_gradient;
+  bool front_tiles, back_tiles, gradient_tiles; /* or if conv_weights.c packs the tiles */
+  bool back_across;     /* tiles of the second copy are ordered [C/16][K/16] */
+  bool backward_cached; /* the input gradient reads its weights from the cache, */
+  size_t backward_at;   /* this many floats from its start */
+  void (*own_weight)(const cpu_weight_job *job); /* our weight gradient; NULL: the library's */
   int x_block, y_block;
-  int din_block;                         /* block that x from y is computed in */
-  bool bf16;                             /* x, y, dy and the copies of the weights */
-  size_t dw_at, plain_at, db_at, din_at; /* floats into scratch, behind the library's scratchpad */
+  int din_block; /* channel block in which x from y is computed */
+  bool bf16;     /* x, y, dy and the copies of the weights are bf16 */
+  /* offsets in floats into scratch, after the library's scratchpad */
+  size_t dw_at, plain_at, db_at, din_at;
 } conv_kernel;
 
-/* Which passes the op has, whatever it calls them. */
+/* True if the op needs the pass that computes y, or x, in any role. */
 static bool makes_y(const conv_kernel *k) { return !k->transposed || k->k.d.need_dx[0]; }
 static bool makes_x(const conv_kernel *k) { return k->transposed || k->k.d.need_dx[0]; }
-/* Of the convolution itself: that of a transposed one is added to x. */
+/* True if the primitives add the bias; the bias of a transposed convolution is added to x
+ * separately. */
 static bool adds_bias(const conv_kernel *k) { return k->k.d.attrs.bias && !k->transposed; }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -138,7 +142,8 @@ static clv_code own_weight(const conv_kernel *k, const clv_kernel_args *a, const
   return CLV_OK;
 }
 
-/* The library overwrites; a sum goes through scratch. */
+/* Computes the weight gradient. The library overwrites its output, so to accumulate it
+ * writes to scratch first. */
 static clv_code to_weight(conv_kernel *k, const clv_kernel_args *a, const void *x, const void *y,
                           clv_err *err) {
   bool bias = adds_bias(k), tiles = k->gradient_tiles;
@@ -177,7 +182,7 @@ static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
 
 /* ---- transposed ------------------------------------------------------------------------------ */
 
-/* A plane of x: one block of channels of one sample. */
+/* Number of values of a plane of x: one block of channels of one sample. */
 static size_t plane_of(const conv_kernel *k) { return (size_t)(k->s.h * k->s.w * k->x_block); }
 static size_t blocks_of(const conv_kernel *k) {
   return (size_t)((k->s.c + k->x_block - 1) / k->x_block);
@@ -194,7 +199,7 @@ static void add_bias(const conv_kernel *k, const float *bias, float *x) {
   }
 }
 
-/* Sums of channels in double, the same in every layout. */
+/* Computes the sums of channels in double, with the same bits in every layout. */
 static void bias_gradient(const conv_kernel *k, const float *dx, float *db, bool accumulate) {
   static const double zero[NORM_LANES];
   size_t b = (size_t)k->x_block, plane = plane_of(k), blocks = blocks_of(k);
@@ -244,7 +249,7 @@ static const dnnl_memory_desc_t *weight_of(const_dnnl_primitive_desc_t pd) {
   return dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
 }
 
-/* The library's layout `md` is that of `tag`, which conv_weights.c knows. */
+/* True if the library's layout `md` is that of `tag`, which conv_weights.c can pack. */
 static bool is_tiled(const conv_kernel *k, const dnnl_memory_desc_t *md, dnnl_data_type_t type,
                      dnnl_format_tag_t tag) {
   dnnl_memory_desc_t want;
@@ -263,8 +268,8 @@ static const weight_tags plain_tags = {dnnl_f32, dnnl_OIhw16i16o, dnnl_OIhw16o16
 static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16i2o,
                                         dnnl_IOhw8o16i2o};
 
-/* Weight copies that refresh makes: none where the library takes row-major, one where forward and
- * backward agree. */
+/* Plans the weight copies that refresh makes: none if the library accepts row-major, one if forward
+ * and backward use the same format. */
 static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
                             clv_err *err) {
   const dnnl_memory_desc_t *forward = weight_of(c->forward), *data = weight_of(c->data);
@@ -331,7 +336,8 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
     if (!k->gradient_tiles)
       CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
     k->k.base.reorders_backward++;
-    k->dw_at = dnnl_memory_desc_get_size(dw); /* its size; lay_out_scratch turns it into a place */
+    /* size in bytes; lay_out_scratch replaces it by the offset */
+    k->dw_at = dnnl_memory_desc_get_size(dw);
   }
   return clv_cpu_prim_init(&k->backward_weight, c->weight, args, adds_bias(k) ? 4 : 3, err);
 }
@@ -342,8 +348,9 @@ static size_t own_weight_scratch(const conv_kernel *k) {
   return clv_cpu_small_conv_scratch(&k->s, k->y_block, k->k.threads);
 }
 
-/* One region for the library's scratchpads; behind it what a weight gradient or an input gradient
- * needs. No two functions run at once, so the largest need decides. */
+/* Lays out scratch: one region for the library's scratchpads, then the buffers of a weight
+ * gradient or of an input gradient. No two functions run at once, so the largest need
+ * determines the size. */
 static void lay_out_scratch(conv_kernel *k) {
   const cpu_prim *prims[] = {&k->forward,    &k->backward_input, &k->backward_weight,
                              &k->to_forward, &k->to_backward,    &k->from_gradient};
@@ -365,7 +372,7 @@ static void lay_out_scratch(conv_kernel *k) {
   k->k.base.scratch_bytes = floats * sizeof(float);
 }
 
-static void take_functions(conv_kernel *k) {
+static void set_functions(conv_kernel *k) {
   clv_kernel *b = &k->k.base;
   bool t = k->transposed;
   b->free = conv_free;
@@ -381,7 +388,7 @@ static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_md
   k->transposed = clv_is_conv_transpose(k->k.d.op);
   k->x_block = c->src;
   k->y_block = c->dst;
-  take_functions(k);
+  set_functions(k);
   k->bf16 = c->bf16;
   if (c->bf16)
     k->k.base.din_block[0] = c->src;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layouts of a convolution: the first of these that the library has fast code for, whatever
- * gradients are wanted: (1) input and output in channel blocks; for fewer channels than a block,
- * input row-major and output in blocks, with the weight gradient of conv_small.c and an input
- * gradient that is made in blocks and reordered; (2) all row-major. Where bf16 is asked for, (1) in
- * bf16 comes first, all gradients by the library; what it lacks is computed in f32.
+ * Chooses the layouts of a convolution: the first of the following for which the library has fast
+ * code, regardless of the gradients needed. (1) Input and output in channel blocks; for fewer
+ * channels than a block, input row-major and output in blocks, with the weight gradient of
+ * conv_small.c and an input gradient that is computed in blocks and reordered. (2) All row-major.
+ * If bf16 is requested, (1) in bf16 comes first, with all gradients by the library; if the library
+ * lacks it, the convolution is computed in f32.
  */
 #include <string.h>
 
@@ -28,9 +29,9 @@ static dnnl_status_t weight_md(const clv_conv_request *what, dnnl_data_type_t ty
                                dnnl_format_tag_t plain, dnnl_memory_desc_t *ret) {
   const clv_window *s = &what->s;
   int64_t g = what->groups;
-  dnnl_dims_t whole = {s->k, s->c, s->kernel[0], s->kernel[1]};
-  dnnl_dims_t parts = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
-  return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? parts : whole, type, plain);
+  dnnl_dims_t dense = {s->k, s->c, s->kernel[0], s->kernel[1]};
+  dnnl_dims_t grouped = {g, s->k / g, s->c / g, s->kernel[0], s->kernel[1]};
+  return dnnl_memory_desc_init_by_tag(ret, g > 1 ? 5 : 4, g > 1 ? grouped : dense, type, plain);
 }
 
 static clv_code describe(const clv_conv_request *what, const clv_conv_choice *c, clv_conv_mds *m,
@@ -58,7 +59,7 @@ static clv_code describe(const clv_conv_request *what, const clv_conv_choice *c,
   return CLV_OK;
 }
 
-/* The padding behind the image that the output's extent implies; may be negative. */
+/* Padding after the image that follows from the output's extent; may be negative. */
 static void right_pads(const clv_window *s, dnnl_dims_t ret) {
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? s->w : s->h, out = i ? s->ow : s->oh;
@@ -67,9 +68,9 @@ static void right_pads(const clv_window *s, dnnl_dims_t ret) {
   }
 }
 
-/* The library's implementations for one choice, in c; a missing one is an error. */
-static clv_code ask(const clv_window *s, const clv_conv_mds *m, dnnl_primitive_attr_t attr,
-                    clv_conv_choice *c, clv_err *err) {
+/* Queries the library's implementations for one choice, into c; fails if one is missing. */
+static clv_code query_library(const clv_window *s, const clv_conv_mds *m,
+                              dnnl_primitive_attr_t attr, clv_conv_choice *c, clv_err *err) {
   dnnl_engine_t engine;
   dnnl_convolution_desc_t forward, data, weight;
   dnnl_dims_t right = {0};
@@ -117,7 +118,7 @@ clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t
   for (size_t i = !what->blocks ? 2 : what->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
     clv_conv_choice *c = &choices[i];
     CLV_TRY(describe(what, c, ret_mds, err));
-    code = ask(&what->s, ret_mds, attr, c, err);
+    code = query_library(&what->s, ret_mds, attr, c, err);
     bool last = i + 1 == CLV_COUNT(choices);
     bool fast =
         code == CLV_OK && is_fast(c->forward) && is_fast(c->data) && (c->few || is_fast(c->weight));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * conv_int: weight gradients of our own, where oneDNN 2.6 has none (few channels, row-major) or a
- * slow one (three taps wide, AVX2), and weights in its layouts.
+ * conv_int: our weight gradients, for convolutions where oneDNN 2.6 has none (few channels,
+ * row-major) or a slow one (three taps wide, AVX2), and weights in oneDNN's layouts.
  */
 #ifndef CLEAVE_KERNELS_CPU_CONV_INT_H
 #define CLEAVE_KERNELS_CPU_CONV_INT_H
@@ -10,21 +10,21 @@
 
 /* dw[k][c][u][v] (+)= sum over n, i, j of dy[n][k][i][j] x[n][c][i*stride - pad + u][...], and
  * db[k] (+)= sum of dy (db may be NULL). dy has channel block `block`. Sums run over one image in
- * f32 and then over the images, whatever the threads. */
+ * f32 and then over the images, for any number of threads. */
 typedef struct cpu_weight_job {
   clv_window s;
   int block, threads;
   const float *x, *dy;
   float *dw, *db;
-  float *scratch; /* as many bytes as the function below says */
+  float *scratch; /* size: see the ..._scratch functions below */
   bool accumulate;
 } cpu_weight_job;
 
-/* Few channels: x is row-major. */
+/* For few channels; x is row-major. */
 size_t clv_cpu_small_conv_scratch(const clv_window *s, int block, int threads);
 void clv_cpu_small_conv_weight(const cpu_weight_job *job);
 
-/* x in channel blocks of 8, one group, where this says so. */
+/* For x in channel blocks of 8 and one group, if clv_cpu_wide_conv_fits. */
 bool clv_cpu_wide_conv_fits(const clv_window *s, int block);
 size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
@@ -42,7 +42,7 @@ typedef struct cpu_weight_tiles {
   bool back_across;
   bool bf16; /* front and back: rows of tiles are [8][16][2] bf16, the second of a pair next to the
                 first: OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o */
-  bool adds; /* unpack: plain += */
+  bool adds; /* unpack adds to plain */
 } cpu_weight_tiles;
 
 bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight gradient of a convolution over few channels: for one block of output channels and one
- * input channel, every tap is a vector of sums held in registers while the image goes by; the
- * image is first copied into a frame of zeros, so that no tap ever falls outside.
+ * The weight gradient of a convolution over few channels. For one block of output channels and one
+ * input channel, every tap is a vector of sums in registers while the image is read. The image is
+ * first copied into a frame of zeros, so that no tap is outside.
  */
 #include <string.h>
 
@@ -10,7 +10,8 @@
 
 enum { TAPS = 9 }; /* sums in registers at a time: a 3x3 window */
 
-/* Frame, then sums of all taps, of one (output block, input channel). */
+/* Size of the frame; in scratch it is followed by the sums of all taps, for one (output
+ * block, input channel). */
 static size_t frame_size(const clv_window *s) {
   return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1]));
 }
@@ -33,7 +34,7 @@ static void fill_frame(const clv_window *s, const float *x, float *frame) {
     memcpy(frame + (h + s->pad[0]) * width + s->pad[1], x + h * s->w, (size_t)s->w * sizeof *x);
 }
 
-/* sums[t] += over one image of dy and the frame at tap first + t, for `taps` taps. */
+/* sums[t] += the sum over one image of dy times the frame at tap first + t, for `taps` taps. */
 #define SUM_TAPS(B, vf, W, TARGET)                                                             \
   TARGET CPU_INLINE void sum_taps_##B##_##W(const clv_window *s, const float *frame,           \
                                             const float *dy_plane, int64_t first,              \
@@ -78,11 +79,11 @@ SUM_TAPS(16, cpu_vf16, 512, CPU_TARGET_512)
 typedef void image_fn(const clv_window *s, const float *frame, const float *dy, float *sums);
 typedef void bias_fn(const float *dy, int64_t n, float *sum);
 
-/* A function's three compilations, by clv_cpu_width(). */
+/* The three compilations of a function, indexed by clv_cpu_width(). */
 #define BY_WIDTH(name) \
   { [CPU_PLAIN] = name##_PLAIN, [CPU_AVX2] = name##_256, [CPU_AVX512] = name##_512 }
 
-/* By channel block / 16. */
+/* Indexed by channel block / 16. */
 static image_fn *const image_sums[2][3] = {[8 / 16] = BY_WIDTH(image_8),
                                            [16 / 16] = BY_WIDTH(image_16)};
 static bias_fn *const bias_sums[2][3] = {[8 / 16] = BY_WIDTH(bias_8),
@@ -92,8 +93,8 @@ static void put_one(float *dst, float value, bool accumulate) {
   *dst = accumulate ? *dst + value : value;
 }
 
-/* Output channel block kb, input channel c. The bias is summed beside channel 0. */
-static void one_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *place) {
+/* Computes output channel block kb and input channel c. The bias is summed with channel 0. */
+static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *place) {
   const clv_window *s = &j->s;
   int64_t blocks = (s->k + j->block - 1) / j->block, image = s->oh * s->ow * j->block;
   int64_t taps = s->kernel[0] * s->kernel[1];
@@ -112,14 +113,14 @@ static void one_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *plac
   }
 }
 
-/* Pairs are dealt to `threads` places of the scratch memory. */
+/* Distributes the pairs to `threads` parts of the scratch memory. */
 static void run_places(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
   size_t pairs = (size_t)((j->s.k + j->block - 1) / j->block * j->s.c);
   for (size_t place = begin; place < end; place++)
     for (size_t p = place; p < pairs; p += (size_t)j->threads)
-      one_pair(j, (int64_t)p / j->s.c, (int64_t)p % j->s.c,
-               j->scratch + place * place_size(&j->s, j->block));
+      compute_pair(j, (int64_t)p / j->s.c, (int64_t)p % j->s.c,
+                   j->scratch + place * place_size(&j->s, j->block));
 }
 
 void clv_cpu_small_conv_weight(const cpu_weight_job *job) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of a convolution between their row-major place in the parameter block and the tiles of
- * 16x16 channels that oneDNN computes with. A tile is turned in registers and every line of memory
- * is read or written once and whole: rows of the row-major side are often a multiple of a page
- * apart, where a line that is come back to has left the cache by then.
+ * Copies weights of a convolution between the row-major parameters and the tiles of 16x16 channels
+ * that oneDNN uses. A tile is transposed in registers, and every cache line is read or written once
+ * and completely. The reason: rows of the row-major side are often a multiple of a page apart, so a
+ * line that is visited twice has left the cache in between.
  */
 #include <string.h>
 
@@ -11,7 +11,8 @@
 
 enum { T = 16, BF16_TAPS = 25 };
 
-/* Lanes of two vectors. Turning exchanges, among rows 1, 2, 4 and 8 apart, groups of as many. */
+/* Lanes of two vectors. The transposition exchanges groups of 1, 2, 4 and 8 lanes among
+ * rows as far apart. */
 #define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 #define EACH(row, step)             \
@@ -19,70 +20,70 @@ enum { T = 16, BF16_TAPS = 25 };
     if (!(row & (step)))
 
 /* rows[i][j] becomes rows[j][i]. */
-#define TRANSPOSE(W, TARGET)                                                                    \
-  TARGET CPU_INLINE void turn_##W(cpu_vf16 r[T]) {                                              \
-    cpu_vf16 a, b;                                                                              \
-    _Pragma("GCC unroll 16") EACH(i, 1) {                                                       \
-      a = r[i], b = r[i + 1];                                                                   \
-      r[i] = MIX(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);              \
-      r[i + 1] = MIX(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);          \
-    }                                                                                           \
-    _Pragma("GCC unroll 16") EACH(i, 2) {                                                       \
-      a = r[i], b = r[i + 2];                                                                   \
-      r[i] = MIX(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);               \
-      r[i + 2] = MIX(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);         \
-    }                                                                                           \
-    _Pragma("GCC unroll 16") EACH(i, 4) {                                                       \
-      a = r[i], b = r[i + 4];                                                                   \
-      r[i] = MIX(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);               \
-      r[i + 4] = MIX(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);         \
-    }                                                                                           \
-    _Pragma("GCC unroll 16") EACH(i, 8) {                                                       \
-      a = r[i], b = r[i + 8];                                                                   \
-      r[i] = MIX(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);                 \
-      r[i + 8] = MIX(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);       \
-    }                                                                                           \
-  }                                                                                             \
-  /* Row k of a row-major tile is 16 * taps numbers, [c][tap]; they are turned 16 at a time. */ \
-  TARGET static void pack_tile_##W(const float *plain, size_t row, size_t taps, float *tile) {  \
-    for (size_t j = 0; j < T * taps; j += T) {                                                  \
-      cpu_vf16 r[T];                                                                            \
-      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) r[k] =                               \
-          *(const cpu_vf16 *)(plain + (size_t)k * row + j);                                     \
-      turn_##W(r);                                                                              \
-      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) *                                 \
-          (cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];                \
-    }                                                                                           \
-  }                                                                                             \
-  TARGET static void unpack_tile_##W(const float *tile, size_t row, size_t taps, bool adds,     \
-                                     float *plain) {                                            \
-    for (size_t j = 0; j < T * taps; j += T) {                                                  \
-      cpu_vf16 r[T];                                                                            \
-      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) r[i] =                            \
-          *(const cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);                \
-      turn_##W(r);                                                                              \
-      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) {                                    \
-        cpu_vf16 *to = (cpu_vf16 *)(plain + (size_t)k * row + j);                               \
-        if (adds) r[k] = *to + r[k];                                                            \
-        *to = r[k];                                                                             \
-      }                                                                                         \
-    }                                                                                           \
-  }                                                                                             \
-  /* Both sides of each tap exchanged. */                                                       \
-  TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *turned) {        \
-    for (size_t t = 0; t < taps; t++) {                                                         \
-      cpu_vf16 r[T];                                                                            \
-      memcpy(r, tile + t * T * T, sizeof r);                                                    \
-      turn_##W(r);                                                                              \
-      memcpy(turned + t * T * T, r, sizeof r);                                                  \
-    }                                                                                           \
+#define TRANSPOSE(W, TARGET)                                                                   \
+  TARGET CPU_INLINE void turn_##W(cpu_vf16 r[T]) {                                             \
+    cpu_vf16 a, b;                                                                             \
+    _Pragma("GCC unroll 16") EACH(i, 1) {                                                      \
+      a = r[i], b = r[i + 1];                                                                  \
+      r[i] = MIX(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);             \
+      r[i + 1] = MIX(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);         \
+    }                                                                                          \
+    _Pragma("GCC unroll 16") EACH(i, 2) {                                                      \
+      a = r[i], b = r[i + 2];                                                                  \
+      r[i] = MIX(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);              \
+      r[i + 2] = MIX(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);        \
+    }                                                                                          \
+    _Pragma("GCC unroll 16") EACH(i, 4) {                                                      \
+      a = r[i], b = r[i + 4];                                                                  \
+      r[i] = MIX(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);              \
+      r[i + 4] = MIX(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);        \
+    }                                                                                          \
+    _Pragma("GCC unroll 16") EACH(i, 8) {                                                      \
+      a = r[i], b = r[i + 8];                                                                  \
+      r[i] = MIX(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);                \
+      r[i + 8] = MIX(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);      \
+    }                                                                                          \
+  }                                                                                            \
+  /* Row k of a row-major tile is 16 * taps numbers, [c][tap], transposed 16 at a time. */     \
+  TARGET static void pack_tile_##W(const float *plain, size_t row, size_t taps, float *tile) { \
+    for (size_t j = 0; j < T * taps; j += T) {                                                 \
+      cpu_vf16 r[T];                                                                           \
+      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) r[k] =                              \
+          *(const cpu_vf16 *)(plain + (size_t)k * row + j);                                    \
+      turn_##W(r);                                                                             \
+      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) *                                \
+          (cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T) = r[i];               \
+    }                                                                                          \
+  }                                                                                            \
+  TARGET static void unpack_tile_##W(const float *tile, size_t row, size_t taps, bool adds,    \
+                                     float *plain) {                                           \
+    for (size_t j = 0; j < T * taps; j += T) {                                                 \
+      cpu_vf16 r[T];                                                                           \
+      _Pragma("GCC unroll 16") for (size_t i = 0; i < T; i++) r[i] =                           \
+          *(const cpu_vf16 *)(tile + ((j + i) % taps * T + (j + i) / taps) * T);               \
+      turn_##W(r);                                                                             \
+      _Pragma("GCC unroll 16") for (int k = 0; k < T; k++) {                                   \
+        cpu_vf16 *to = (cpu_vf16 *)(plain + (size_t)k * row + j);                              \
+        if (adds) r[k] = *to + r[k];                                                           \
+        *to = r[k];                                                                            \
+      }                                                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  /* Transposes the tile of each tap. */                                                       \
+  TARGET static void transpose_tile_##W(const float *tile, size_t taps, float *turned) {       \
+    for (size_t t = 0; t < taps; t++) {                                                        \
+      cpu_vf16 r[T];                                                                           \
+      memcpy(r, tile + t * T * T, sizeof r);                                                   \
+      turn_##W(r);                                                                             \
+      memcpy(turned + t * T * T, r, sizeof r);                                                 \
+    }                                                                                          \
   }
 
 TRANSPOSE(PLAIN, CPU_TARGET_PLAIN)
 TRANSPOSE(256, CPU_TARGET_256)
 TRANSPOSE(512, CPU_TARGET_512)
 
-/* By clv_cpu_width(). */
+/* Functions indexed by clv_cpu_width(). */
 typedef struct tile_fns {
   void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
   void (*unpack)(const float *tile, size_t row, size_t taps, bool adds, float *plain);
@@ -103,7 +104,7 @@ bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16) {
 typedef struct tile_job {
   const cpu_weight_tiles *w;
   const tile_fns *fn;
-  size_t kb, cb, taps, row; /* blocks; numbers in a row of the row-major side */
+  size_t kb, cb, taps, row; /* numbers of blocks; taps; numbers in a row of the row-major side */
 } tile_job;
 
 static tile_job job_of(const cpu_weight_tiles *w) {
@@ -113,42 +114,42 @@ static tile_job job_of(const cpu_weight_tiles *w) {
   return j;
 }
 
-static void pack_one(const tile_job *j, size_t kb, size_t cb) {
+static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   const float *plain = w->plain + kb * T * j->row + cb * T * j->taps;
   float *front = w->front;
-  size_t size = T * T * j->taps, across = (cb * j->kb + kb) * size,
-         along = (kb * j->cb + cb) * size;
-  float *back = w->back ? (float *)w->back + (w->back_across ? across : along) : NULL;
-  if (front) j->fn->pack(plain, j->row, j->taps, front + along);
+  size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
+         k_major = (kb * j->cb + cb) * size;
+  float *back = w->back ? (float *)w->back + (w->back_across ? c_major : k_major) : NULL;
+  if (front) j->fn->pack(plain, j->row, j->taps, front + k_major);
   if (back && j->taps == 1)
     for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
   else if (back && front)
-    j->fn->transpose(front + along, j->taps, back);
+    j->fn->transpose(front + k_major, j->taps, back);
   else if (back) {
     j->fn->pack(plain, j->row, j->taps, back);
     j->fn->transpose(back, j->taps, back);
   }
 }
 
-/* The same in bf16, by way of f32 in the cache. */
+/* As pack_one, but to bf16, through f32 tiles in the cache. */
 static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   float tile[T * T * BF16_TAPS], turned[T * T * BF16_TAPS];
   uint16_t *front = w->front, *back = w->back;
-  size_t size = T * T * j->taps, across = (cb * j->kb + kb) * size,
-         along = (kb * j->cb + cb) * size;
+  size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
+         k_major = (kb * j->cb + cb) * size;
   j->fn->pack(w->plain + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
-  if (front) clv_cpu_pair_rows(tile, T * j->taps, front + along);
+  if (front) clv_cpu_pair_rows(tile, T * j->taps, front + k_major);
   if (!back) return;
   j->fn->transpose(tile, j->taps, turned);
-  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_across ? across : along));
+  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_across ? c_major : k_major));
 }
 
 static void pack_rows(void *arg, size_t begin, size_t end) {
   const tile_job *j = arg;
   for (size_t kb = begin; kb < end; kb++)
-    for (size_t cb = 0; cb < j->cb; cb++) (j->w->bf16 ? pack_pairs : pack_one)(j, kb, cb);
+    for (size_t cb = 0; cb < j->cb; cb++) (j->w->bf16 ? pack_pairs : pack_tile)(j, kb, cb);
 }
 
 static void unpack_rows(void *arg, size_t begin, size_t end) {

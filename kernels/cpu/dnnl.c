@@ -31,7 +31,8 @@ static struct {
 
 static void engine_new(void) { cpu.status = dnnl_engine_create(&cpu.engine, dnnl_cpu, 0); }
 
-/* oneDNN keeps the last 1,024 primitives, generated code included, whoever they were for. */
+/* Empties oneDNN's cache, which keeps the last 1,024 primitives of the process with
+ * their generated code. */
 void clv_cpu_trim(const clv_backend *b) {
   int capacity = 0;
   (void)b;
@@ -98,8 +99,8 @@ clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
   return code;
 }
 
-/* Setting a handle makes the library zero the padding again, so it is done only when the pointer
- * is another one. */
+/* Runs p. A handle is set only if the pointer changed, because setting it makes the
+ * library zero the padding. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) {
   CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();

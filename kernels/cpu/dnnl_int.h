@@ -15,30 +15,31 @@ enum { PRIM_MAX_ARGS = 6 };
 typedef struct cpu_prim {
   dnnl_primitive_t primitive; /* NULL: not made */
   dnnl_exec_arg_t args[PRIM_MAX_ARGS];
-  void *at[PRIM_MAX_ARGS]; /* where each memory object points now */
+  void *at[PRIM_MAX_ARGS]; /* current pointer of each memory object */
   int n;
   size_t scratch_bytes;
   const char *impl;
 } cpu_prim;
 
-/* oneDNN runs between these two, and whatever may make threads of its team. The calling thread gets
- * its signals when they are released; the others of the team hold theirs for good. */
+/* Call oneDNN, and functions that may start OpenMP threads, between these two. The calling thread
+ * gets its signals at the release; the other threads of the team never get any. */
 sigset_t clv_cpu_hold_signals(void);
 void clv_cpu_release_signals(const sigset_t *before);
 
-/* Fails with the library's status in words. */
+/* Fails unless status is success; the text describes the status. */
 clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err) CLV_USE_RESULT;
 
-/* The process's engine, made on first use; never released. */
+/* Returns the process's engine, made on first use and never freed. */
 clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The backend's trim. */
+/* The `trim` function of the backend. */
 void clv_cpu_trim(const clv_backend *b);
 
-/* Attributes with scratchpads of the caller's. */
+/* Makes attributes under which the caller provides the scratchpad. */
 clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Makes p from a description, its arguments the n listed ones and the scratchpad last. */
+/* Argument of a primitive. clv_cpu_prim_init makes p from a description; its arguments are the n
+ * listed ones, and last the scratchpad. */
 typedef struct cpu_prim_arg {
   int arg; /* DNNL_ARG_* */
   dnnl_query_t query;
@@ -48,11 +49,11 @@ typedef struct cpu_prim_arg {
 clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cpu_prim_arg *args,
                            int n, clv_err *err) CLV_USE_RESULT;
 
-/* A reorder; takes {source, destination}. */
+/* Makes a reorder; its pointers are {source, destination}. */
 clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
                               const dnnl_memory_desc_t *dst, clv_err *err) CLV_USE_RESULT;
 
-/* Runs p on the pointers, in the order of prim_init's arguments, and the scratchpad last. */
+/* Runs p on the pointers, in the order of prim_init's arguments, with the scratchpad last. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) CLV_USE_RESULT;
 

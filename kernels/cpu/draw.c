@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Philox4x32-10 (Salmon et al., SC'11) of several blocks side by side. Word i of all blocks is one
- * vector; blocks lie in the lanes so that the four vectors, turned by fours, are the blocks in
- * order.
+ * Philox4x32-10 (Salmon et al., SC'11), several blocks at a time. Word i of all blocks is one
+ * vector. The order of the blocks in the lanes is such that transposing the four vectors in groups
+ * of four gives the blocks in order.
  */
 #include "kernels/cpu/draw_int.h"
 
@@ -54,8 +54,8 @@ TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32
 
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
 
-/* A word of four blocks, in the lower halves of 64 bits. The upper ones hold what products leave
- * there: nothing reads them, so nothing has to clear or to move them. */
+/* A word of four blocks, in the lower halves of 64 bits. The upper halves hold remainders of
+ * products, which nothing reads and nothing needs to clear. */
 typedef struct words_of_four {
   __m256i c[4];
 } words_of_four;
@@ -83,7 +83,7 @@ TARGET_256 INLINE void put_256(const words_of_four *w, uint32_t *ret) {
   _mm256_storeu_si256((__m256i *)(void *)(ret + 8), _mm256_unpackhi_epi64(a, b));
 }
 
-/* Eight blocks. */
+/* Computes eight blocks. */
 TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
   words_of_four low = counters_256(s, first), high = counters_256(s, first + 4);
   __m256i key[2];

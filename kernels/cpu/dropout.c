@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dropout: y_i = x_i / (1 - p) where u_i >= p, else x_i * 0; u_i is the top 24 bits of word i%4 of
- * Philox block i/4 over 2^24, i the row-major index whatever the layout. The mask is kept
- * row-major.
+ * dropout: y_i = x_i / (1 - p) where u_i >= p, else x_i * 0. u_i is the top 24 bits of word
+ * i%4 of Philox block i/4 over 2^24, where i is the row-major index in any layout. The mask
+ * is saved row-major.
  */
 #include <string.h>
 
@@ -13,8 +13,8 @@ typedef struct mask_job {
   uint8_t *mask;
   size_t n;
   uint32_t limit;
-  const int64_t *lengths; /* of packed sequences */
-  size_t row, padded;     /* values of a place, and of a sequence with its pads */
+  const int64_t *lengths; /* lengths of packed sequences */
+  size_t row, padded;     /* values of a position, and of a padded sequence */
 } mask_job;
 
 CPU_INLINE void keep_body(const uint32_t *word, size_t n, uint32_t limit, uint8_t *mask) {
@@ -25,7 +25,7 @@ CPU_INLINE void keep_body(const uint32_t *word, size_t n, uint32_t limit, uint8_
 CPU_CLONES(keep, (const uint32_t *word, size_t n, uint32_t limit, uint8_t *mask),
            (word, n, limit, mask))
 
-/* Runs of CPU_WORDS values. */
+/* Draws the mask of runs [begin, end) of CPU_WORDS values. */
 static void draw_mask(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
   uint32_t word[CPU_WORDS];
@@ -36,7 +36,8 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Packed sequences [begin, end): each begins in the midst of a block where its values do. */
+/* Draws the mask of packed sequences [begin, end). A sequence may begin inside a block of random
+ * words. */
 static void draw_sequences(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
   uint32_t word[CPU_WORDS];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * embedding: y = W[x], x [N, ...] of row numbers, W [rows, out]. Gradients are added in the order
- * of the places in x, each thread for columns of its own, so that the number of threads never shows
- * in the bits.
+ * embedding: y = W[x], x [N, ...] of row numbers, W [rows, out]. Gradients are added in the
+ * order of the positions in x. Each thread adds its own columns, so that the number of threads
+ * does not change the bits.
  */
 #include <string.h>
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matrix products. oneDNN's sgemm is the faster one except where A is transposed and the sum long
- * (measured: 1.2 to 2 times slower from about 256 terms on), which is the weight gradient of large
- * batches; there OpenBLAS runs on the calling thread. It must be as wide, though: an OpenBLAS that
- * does not know the processor takes AVX2's kernels where oneDNN has AVX-512 (measured on a Zen 5:
- * 126 GFLOP/s against 250).
+ * Matrix products. oneDNN's sgemm is faster except where A is transposed and the sum long
+ * (measured: 1.2 to 2 times slower from about 256 terms on), as in the weight gradient of large
+ * batches. OpenBLAS computes those on the calling thread, if its kernels are as wide: an OpenBLAS
+ * that does not know the processor uses AVX2 where oneDNN uses AVX-512 (measured on a Zen 5: 126
+ * GFLOP/s against 250).
  *
- * OpenBLAS starts a thread per core when it is loaded, and has no switch for that but an
- * environment variable. It counts the cores the loading thread may run on, so we load it with that
- * set narrowed to one for a moment: no thread is made, and nothing of the process changes.
+ * OpenBLAS starts a thread for each core when it is loaded; only an environment variable prevents
+ * it. It counts the cores that the loading thread may run on. load_on_one_core therefore
+ * restricts that set to one core while it loads the library: no thread is made, and nothing else
+ * in the process changes.
  */
 #include <cblas.h>
 #include <dlfcn.h>
@@ -28,7 +29,7 @@ typedef void sgemm_fn(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, b
 static struct {
   pthread_once_t once;
   sgemm_fn *sgemm;
-  bool is_wide; /* its kernels have AVX-512 */
+  bool is_wide; /* its kernels use AVX-512 */
   char version[64];
 } blas = {.once = PTHREAD_ONCE_INIT, .version = "no OpenBLAS"};
 
@@ -46,7 +47,8 @@ static void *load_on_one_core(const char *name) {
   return library;
 }
 
-/* "OpenBLAS 0.3.21 DYNAMIC_ARCH ..." -> its first two words, and whose kernels it takes. */
+/* Stores the version, "OpenBLAS 0.3.21 SkylakeX": the first two words of config, and the core whose
+ * kernels OpenBLAS uses. */
 static void keep_version(const char *config, const char *core) {
   const char *end = strchr(config, ' ');
   if (end) end = strchr(end + 1, ' ');
@@ -63,17 +65,17 @@ static bool is_wide(const char *core) {
 
 static void blas_load(void) {
   sgemm_fn *sgemm;
-  void (*hold)(int);
+  void (*set_threads)(int);
   char *(*config)(void);
   char *(*core)(void);
   void *library = load_on_one_core("libopenblas.so.0");
   if (!library) return;
   *(void **)&sgemm = dlsym(library, "cblas_sgemm");
-  *(void **)&hold = dlsym(library, "openblas_set_num_threads");
+  *(void **)&set_threads = dlsym(library, "openblas_set_num_threads");
   *(void **)&config = dlsym(library, "openblas_get_config");
   *(void **)&core = dlsym(library, "openblas_get_corename");
-  if (!sgemm || !hold || !config || !core) return;
-  hold(1);
+  if (!sgemm || !set_threads || !config || !core) return;
+  set_threads(1);
   keep_version(config(), core());
   blas.is_wide = is_wide(core());
   blas.sgemm = sgemm;
@@ -114,8 +116,8 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
   return clv_cpu_gemm_within(g, a, lda, b, beta, c, g->n, err);
 }
 
-/* Rows are added in runs whose sums are then added: fewer roundings than one long run, and an
- * order that depends on the number of rows alone. */
+/* Rows are added in runs of ROWS, and then the runs' sums: fewer roundings than one long sum, and
+ * an order that depends only on the number of rows. */
 enum { ROWS = 256, COLUMNS = 64 };
 
 CPU_INLINE void column_sums_body(const float *src, size_t rows, size_t columns, float *dst,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Group normalisation over planes of channel blocks, as batch normalisation: the sums of a channel
- * of one sample are made as norm_int.h says, and those of a group are added in the order of its
- * channels, in double. So the bits are the same in every layout and for every number of threads. A
- * sample stays in the cache between its two walks.
+ * Group normalisation over planes of channel blocks, with the loops of batch normalisation. The
+ * sums of a channel of one sample are computed as norm_int.h says, and those of a group are added
+ * in the order of its channels, in double. The bits are therefore the same in every layout and for
+ * every number of threads. A sample stays in the cache between its two walks.
  */
 #include <math.h>
 #include <string.h>
@@ -24,8 +24,8 @@ typedef struct group_job {
 
 static size_t sums_count(const group_kernel *k) { return 2 * (k->blocks * k->b + k->groups); }
 
-/* Two sums of each channel of a sample, as their planes lie, and behind them two of each group;
- * scratch has those of all samples. */
+/* Address in scratch of two sums for each channel of sample n, in the order of the planes; two sums
+ * for each group follow them. */
 static double *sums_of(const group_job *j, size_t n) {
   return (double *)j->a->scratch + n * sums_count(j->k);
 }
@@ -34,7 +34,7 @@ static double *totals_of(const group_job *j, size_t n) {
   return sums_of(j, n) + 2 * j->k->blocks * j->k->b;
 }
 
-/* Mean and 1 / sqrt(var + eps) of each group of a sample. */
+/* Address of the saved mean and 1 / sqrt(var + eps) of each group of a sample. */
 static double *saved_of(const group_job *j, size_t n) {
   return (double *)j->a->saved + n * 2 * j->k->groups;
 }
@@ -50,8 +50,9 @@ static void fold(const double *lane, size_t b, double *ret) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Mean, and sum of squared distances from it, of each channel of a plane. The moments are those of
- * x less the channel's first value: what cancels is no larger than the spread of the values. */
+/* Computes the mean, and the sum of squared distances from it, of each channel of a plane.
+ * The moments are those of x minus the channel's first value, so no more cancels than the
+ * spread of the values. */
 static void plane_moments(const group_kernel *k, const float *x, double *ret) {
   clv_norm_sums sums = {0};
   double shift[NORM_LANES], count = (double)k->image;
@@ -63,7 +64,7 @@ static void plane_moments(const group_kernel *k, const float *x, double *ret) {
   for (size_t l = 0; l < k->b; l++) {
     double sum = ret[2 * l], squares = ret[2 * l + 1] - sum * (sum / count);
     ret[2 * l] = shift[l] + sum / count;
-    ret[2 * l + 1] = squares < 0 ? 0 : squares; /* by rounding; NaN stays */
+    ret[2 * l + 1] = squares < 0 ? 0 : squares; /* negative only by rounding; a NaN stays a NaN */
   }
 }
 
@@ -79,8 +80,8 @@ static void group_moments(const group_kernel *k, const double *channel, double r
   ret[1] = 1 / sqrt(squares / k->width + k->k.d.attrs.eps);
 }
 
-/* The channels of a block; padding lanes are all zero. The mean is in two parts: where it is large,
- * x - mean is exact and the shift has the digits that one float has no room for. */
+/* Numbers of the channels of a block; padding lanes are 0. The mean is split in two: if it is
+ * large, x - mean is exact, and the shift has the digits that do not fit in a float. */
 static clv_norm_affine affine_of(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT], *b = j->a->param[CLV_SLOT_BIAS];
@@ -128,7 +129,7 @@ static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* sum dy and sum dy (x - mean) of each channel of a plane. */
+/* Computes sum dy and sum dy (x - mean) of each channel of a plane. */
 static void plane_gradients(const group_job *j, size_t n, size_t block, double *ret) {
   const group_kernel *k = j->k;
   size_t at = plane_at(k, n, block);
@@ -148,7 +149,7 @@ static void plane_gradients(const group_job *j, size_t n, size_t block, double *
   fold(sums.second, k->b, ret + 1);
 }
 
-/* With g = dy w: inverse mean(g) and inverse^3 mean(g (x - mean)) of each group. */
+/* Computes, with g = dy w, inverse mean(g) and inverse^3 mean(g (x - mean)) of each group. */
 static void add_channels(const group_job *j, size_t n) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
@@ -166,7 +167,7 @@ static void add_channels(const group_job *j, size_t n) {
   }
 }
 
-/* Of the channels of a block: dx = dy scale - common - (x - mean) slope. */
+/* Numbers of the channels of a block for backward: dx = dy scale - common - (x - mean) slope. */
 static clv_norm_affine back_affine(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
@@ -222,7 +223,7 @@ static void backward_samples(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Over the samples in order. */
+/* Adds the gradients of the parameters over the samples, in order. */
 static void put_gradients(const group_job *j) {
   const group_kernel *k = j->k;
   float *dw = j->a->dparam[CLV_SLOT_WEIGHT], *db = j->a->dparam[CLV_SLOT_BIAS];

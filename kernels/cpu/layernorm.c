@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layer normalisation: rows of `width` values. Sums over a row are taken in double, value i into
- * the partial sum i % 8; sums over rows for the gradients of weight and bias in order, in double.
+ * Layer normalisation of rows of `width` values. Sums over a row are computed in double, value i
+ * into the partial sum i % 8. Sums over rows, for the gradients of weight and bias, are computed
+ * in order, in double.
  */
 #include <math.h>
 
@@ -27,7 +28,7 @@ CPU_INLINE double fold(double *lane) {
   return lane[0];
 }
 
-/* sum of x_i - shift, and of their squares. */
+/* Computes the sum of x_i - shift, and the sum of their squares. */
 CPU_INLINE void row_sums_body(const float *x, size_t n, double shift, double *sum,
                               double *squares) {
   double s[LANES] = {0}, q[LANES] = {0};
@@ -47,7 +48,7 @@ CPU_INLINE void row_sums_body(const float *x, size_t n, double shift, double *su
   *squares = fold(q);
 }
 
-/* sum of g = dy w, and of g (x - mean). */
+/* Computes the sum of g = dy w, and of g (x - mean). */
 CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float *w, size_t n,
                                    double mean, double *sum, double *with_x) {
   double s[LANES] = {0}, q[LANES] = {0};
@@ -67,8 +68,8 @@ CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float 
   *with_x = fold(q);
 }
 
-/* What a row is shifted and stretched by. The mean is in two parts: where it is large, x - high is
- * exact and low the digits that one float has no room for. */
+/* Shift and scale of a row. The mean is split in two: if it is large, x - high is exact, and low
+ * has the digits that do not fit in a float. */
 typedef struct row_numbers {
   float high, low, inverse, common, slope;
 } row_numbers;
@@ -109,7 +110,8 @@ CPU_CLONES(row_back,
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* The mean first: squares of distances from it lose no digits when it is large. */
+/* Computes mean and inverse deviation. The mean is computed first, because squares of distances
+ * from it lose no digits when it is large. */
 static void moments(const layernorm_kernel *k, const float *x, double *ret_mean,
                     double *ret_inverse) {
   double sum, squares, n = (double)k->width;
@@ -145,7 +147,8 @@ static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)). */
+/* Computes dx. With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) -
+ * xhat mean(g xhat)). */
 static void backward_rows(void *arg, size_t begin, size_t end) {
   const norm_job *j = arg;
   size_t width = j->k->width;
@@ -172,7 +175,7 @@ static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args
   return CLV_OK;
 }
 
-/* Up to COLUMNS columns of rows `step` apart: sums of dy, and of dy xhat. */
+/* Sums of dy, and of dy xhat, over up to COLUMNS columns of rows `step` apart. */
 CPU_INLINE void column_sums_body(const float *x, const float *dy, const double *saved, size_t rows,
                                  size_t step, size_t n, double *bias, double *weight) {
   for (size_t r = 0; r < rows; r++)

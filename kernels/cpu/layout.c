@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Channel blocks: copying between them, and keeping their padding zero.
+ * Channel blocks: copies between them, and zeroes their padding.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -15,8 +15,8 @@ uint64_t clv_cpu_reorder_count(void) { return reorders; }
 
 typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* A 4x4 tile, rows `sp` floats apart, to columns `dp` apart: 16 bytes wide, so that every processor
- * this runs on has the instructions. */
+/* Transposes a 4x4 tile with rows `sp` floats apart to columns `dp` apart. Vectors are 16 bytes
+ * wide, so that every supported processor has the instructions. */
 CPU_INLINE void transpose_tile(const float *src, size_t sp, float *dst, size_t dp) {
   vf4 a = *(const vf4 *)src, b = *(const vf4 *)(src + sp);
   vf4 c = *(const vf4 *)(src + 2 * sp), d = *(const vf4 *)(src + 3 * sp);
@@ -41,7 +41,8 @@ void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp,
   }
 }
 
-/* One block of b channels, `used` of them real, of one image: planes to lanes and back. */
+/* Converts one block of b channels of one image, `used` of them real, from planes to lanes;
+ * lanes_to_planes does the reverse. */
 static void planes_to_lanes(const float *src, size_t image, size_t used, size_t b, float *dst) {
   clv_cpu_transpose(src, used, image, image, dst, b);
   for (size_t i = 0; i < image && used < b; i++)

@@ -2,13 +2,13 @@
  *
  * linear: y = x W^T + b, x [rows, F], W [out, F]; dx = dy W, dW = dy^T x, db = column sums of dy.
  *
- * A weight in bf16 learns nothing. Its rows are widened in scratch, as many as stay in a cache, and
- * multiplied there: the whole is never there in f32. They are outputs in forward and terms of the
- * sum in backward; where W is stored transposed it is the other way round.
+ * A weight in bf16 is not trained. Its rows are widened in scratch, as many as stay in a cache, and
+ * multiplied there, so the full weight never exists in f32. The rows are outputs in forward and
+ * terms of the sum in backward; if W is stored transposed, the reverse.
  */
 #include "kernels/cpu/cpu_int.h"
 
-/* From this many rows on the weight gradient goes to OpenBLAS; see gemm.c. */
+/* Number of rows from which OpenBLAS computes the weight gradient; see gemm.c. */
 enum { LONG_SUM = 256 };
 
 typedef struct linear_kernel {
@@ -45,12 +45,13 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 
 /* ---- a weight in bf16 ------------------------------------------------------------------------ */
 
-/* Fewer rows at once make the products slow. */
+/* Size of a part of widened rows, which has at least LEAST_ROWS, because fewer rows make
+ * the products slow. */
 enum { PART_BYTES = 1 << 20, LEAST_ROWS = 256 };
 
 typedef struct linear_narrow {
   cpu_kernel k;
-  int64_t rows;       /* of what comes in */
+  int64_t rows;       /* rows of the input */
   int64_t high, wide; /* W is [high][wide] */
   int64_t high_at_once;
 } linear_narrow;
@@ -103,7 +104,7 @@ static clv_code narrow_backward_input(clv_kernel *base, const clv_kernel_args *a
                                                                       err);
 }
 
-/* Of the bias, if that learns. */
+/* Computes the gradient of the bias. */
 static clv_code narrow_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_narrow *k = (const linear_narrow *)base;
   (void)err;

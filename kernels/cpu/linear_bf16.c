@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * linear where a session computes in bf16, by products of our own.
+ * linear in sessions that compute in bf16, with our own products.
  *
- *   y = x W^T + b,  dx = dy W,  dW = dy^T x: the factors are rounded, to nearest even; the bias,
- *   its gradient and all results are f32. The bias is what sums begin with.
+ * y = x W^T + b, dx = dy W, dW = dy^T x: the factors are rounded to nearest even; the bias, its
+ * gradient and all results are f32. Sums start with the bias.
  *
- * Weights are packed by refresh, once for forward and once for backward; what comes in, and the
- * gradient of what leaves, are rounded as they are packed, in scratch.
+ * refresh packs the weights, once for forward and once for backward. The input, and the gradient of
+ * the output, are rounded as they are packed, in scratch.
  */
 #include "kernels/cpu/pairs_int.h"
 
 typedef struct linear_bf16 {
   cpu_kernel k;
   size_t rows, in, out;
-  size_t backward_at; /* bytes into the cache */
-  size_t right_at;    /* bytes into scratch, of dW's right factor */
+  size_t backward_at; /* offset in bytes into the cache */
+  size_t right_at;    /* offset in bytes into scratch of dW's right factor */
 } linear_bf16;
 
 static uint16_t *at(void *memory, size_t bytes) { return (uint16_t *)((char *)memory + bytes); }
 
-/* W is [out][in], or [in][out] where it is stored transposed. */
-static cpu_pairs_factor weights_of(const linear_bf16 *k, const clv_kernel_args *a, bool turned) {
-  bool t = k->k.d.attrs.transposed, narrow = k->k.d.bf16_weight;
+/* The weights as a factor. W is [out][in], or [in][out] if it is stored transposed. */
+static cpu_pairs_factor weights_of(const linear_bf16 *k, const clv_kernel_args *a, bool transpose) {
+  bool t = k->k.d.attrs.transposed, is_bf16 = k->k.d.bf16_weight;
   const void *w = a->param[CLV_SLOT_WEIGHT];
-  return (cpu_pairs_factor){.x = narrow ? NULL : w,
-                            .narrow = narrow ? w : NULL,
+  return (cpu_pairs_factor){.x = is_bf16 ? NULL : w,
+                            .bf16 = is_bf16 ? w : NULL,
                             .rows = t ? k->in : k->out,
                             .columns = t ? k->out : k->in,
                             .right = true,
-                            .turned = turned != t};
+                            .is_transposed = transpose != t};
 }
 
 static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -42,31 +42,32 @@ static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_e
 }
 
 /* c [rows][n] = x [rows][columns] times packed weights. */
-static void by_weights(const linear_bf16 *k, const clv_kernel_args *a, const float *x,
-                       size_t columns, const cpu_pairs_product *p) {
-  cpu_pairs_product whole = *p;
-  whole.left = (cpu_pairs_factor){.x = x, .rows = k->rows, .columns = columns};
-  whole.m = k->rows;
-  whole.k = columns;
-  whole.room = at(a->scratch, 0);
-  clv_cpu_pairs_multiply(k->k.threads, &whole);
+static void multiply_by_weights(const linear_bf16 *k, const clv_kernel_args *a, const float *x,
+                                size_t columns, const cpu_pairs_product *p) {
+  cpu_pairs_product product = *p;
+  product.left = (cpu_pairs_factor){.x = x, .rows = k->rows, .columns = columns};
+  product.m = k->rows;
+  product.k = columns;
+  product.room = at(a->scratch, 0);
+  clv_cpu_pairs_multiply(k->k.threads, &product);
 }
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_bf16 *k = (const linear_bf16 *)base;
   (void)err;
-  by_weights(k, a, a->in[0], k->in,
-             &(cpu_pairs_product){.n = k->out,
-                                  .right = at(a->cache, 0),
-                                  .bias = k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
-                                  .c = a->out});
+  multiply_by_weights(
+      k, a, a->in[0], k->in,
+      &(cpu_pairs_product){.n = k->out,
+                           .right = at(a->cache, 0),
+                           .bias = k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
+                           .c = a->out});
   return CLV_OK;
 }
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_bf16 *k = (const linear_bf16 *)base;
   (void)err;
-  by_weights(
+  multiply_by_weights(
       k, a, a->dout, k->out,
       &(cpu_pairs_product){.n = k->in, .right = at(a->cache, k->backward_at), .c = a->din[0]});
   return CLV_OK;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lstm. Everything is kept with the steps outermost, [T, N, ...], so that a step's rows lie
- * together and h of all steps but the last is what the weights' gradients need. Products: one over
- * all steps for the input, a small one per step for the recurrence; between them a loop over the
- * gates that vectorises. The gates' block of one row is [i f g o], each of H. The weights'
- * gradients are oneDNN's too, unlike linear's: OpenBLAS measured no faster at these sizes.
+ * lstm. All values have the steps outermost, [T, N, ...], so that the rows of a step are adjacent,
+ * and h of all steps but the last is the operand of the weights' gradients. Products: one over all
+ * steps for the input, a small one for each step for the recurrence; between them a vectorised loop
+ * over the gates. The gates of one row are [i f g o], each of H values. The weights' gradients use
+ * oneDNN too, unlike linear's, because OpenBLAS measured no faster at these sizes.
  */
 #include "kernels/cpu/math_int.h"
 
@@ -16,7 +16,7 @@ typedef struct lstm_kernel {
   int layers, slots; /* slots of one layer: 4 with bias, else 2 */
 } lstm_kernel;
 
-/* What forward leaves of one layer: gates after their functions, c and h. */
+/* Values that forward saves of one layer: gates after their functions, c and h. */
 typedef struct lstm_trace {
   float *gates, *cell, *hidden; /* [T, N, 4H], [T, N, H] twice */
 } lstm_trace;
@@ -25,8 +25,8 @@ static size_t rows_of(const lstm_kernel *k) { return k->t * k->n; }
 
 static size_t trace_size(const lstm_kernel *k) { return rows_of(k) * (GATES + 2) * k->h; }
 
-/* Without a backward all layers share one trace in the scratch: once a layer's gates have taken in
- * the h of the layer before, that is needed no more. */
+/* Buffers of a layer. Without a backward all layers share one trace in scratch: once a layer's
+ * gates have used the h of the layer before, that h is not needed any more. */
 static lstm_trace trace_of(const lstm_kernel *k, const clv_kernel_args *a, int layer) {
   int place = k->k.learns ? layer : 0;
   float *base = k->k.learns ? a->saved : a->scratch;
@@ -46,7 +46,7 @@ static cpu_gemm product(size_t m, size_t n, size_t k) {
   return (cpu_gemm){.m = (int64_t)m, .n = (int64_t)n, .k = (int64_t)k};
 }
 
-/* [N, T, width] to [T, N, width], or back with the extents exchanged. */
+/* Transposes [N, T, width] to [T, N, width], or the reverse with the extents exchanged. */
 static void transpose(const float *src, size_t n, size_t t, size_t width, float *dst) {
   for (size_t i = 0; i < n; i++)
     for (size_t j = 0; j < t; j++)
@@ -58,15 +58,16 @@ static void transpose(const float *src, size_t n, size_t t, size_t width, float 
 typedef struct step_job {
   const lstm_kernel *k;
   const float *bias;   /* [4H] */
-  const float *before; /* c of the step before, `before_step` numbers from row to row */
+  const float *before; /* c of the step before; before_step: numbers from row to row */
   size_t before_step;
-  float *gates, *cell, *hidden; /* of this step */
-  float *out;                   /* this step of a row-major [N, T, H], or NULL */
+  float *gates, *cell, *hidden; /* buffers of this step */
+  float *out; /* this step of the output, row-major [N, T, H]; NULL: not the last layer */
   /* backward */
-  const float *outside; /* gradient of h from outside, `outside_step` from row to row */
+  /* gradient of h from outside the layer; outside_step: numbers from row to row */
+  const float *outside;
   size_t outside_step;
-  const float *dh; /* from the step behind, or NULL */
-  float *dc;       /* in: of this step's c; out: of the one before */
+  const float *dh; /* gradient of h from the following step */
+  float *dc;       /* gradient of this step's c; on return, of the step before */
   float *dgates;
 } step_job;
 
@@ -136,8 +137,8 @@ static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range *rows) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Scratch behind the trace that is there in evaluation: the input turned, biases added up, and a
- * row of zeros. */
+/* Buffers in scratch, after the trace that it holds in evaluation: the transposed input, the added
+ * biases, and a row of zeros. */
 typedef struct forward_place {
   float *x, *bias, *zeros;
 } forward_place;
@@ -228,14 +229,14 @@ static size_t backward_scratch(const lstm_kernel *k) {
   return rows_of(k) * (GATES * k->h + widest(k) + k->f) + (2 * k->n + 1 + GATES) * k->h;
 }
 
-/* The gates' gradients, last step first. */
+/* Computes the gates' gradients, last step first. */
 static clv_code steps_back(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                            const backward_place *p, clv_err *err) {
   lstm_trace s = trace_of(k, a, layer);
   bool top = layer + 1 == k->layers; /* dout is [N, T, H] */
   size_t step = k->n * k->h;
   cpu_gemm recur = product(k->n, k->h, GATES * k->h);
-  memset(p->dh, 0, 2 * step * sizeof *p->dh); /* and dc */
+  memset(p->dh, 0, 2 * step * sizeof *p->dh); /* also clears dc */
   for (size_t t = k->t; t-- > 0;) {
     step_job j = {.k = k,
                   .before = t ? s.cell + (t - 1) * step : p->zeros,
@@ -257,8 +258,8 @@ static void put(float *dst, const float *src, size_t n, bool accumulate) {
   for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + src[i] : src[i];
 }
 
-/* dW_ih = dgates^T x; dW_hh = dgates^T h of the step before, whose first step is zero; both biases'
- * are the column sums of dgates. */
+/* dW_ih = dgates^T x; dW_hh = dgates^T h of the step before, which is zero for the first step; the
+ * gradients of both biases are the column sums of dgates. */
 static clv_code weights_back(const lstm_kernel *k, const clv_kernel_args *a, int layer,
                              const float *x, const backward_place *p, clv_err *err) {
   float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
@@ -315,8 +316,8 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.fused_grads = d->need_dw;
   k->k.base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->k.learns ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
-  size_t most = CLV_MAX(forward_scratch(k), k->k.learns ? backward_scratch(k) : 0);
-  k->k.base.scratch_bytes = most * sizeof(float);
+  size_t floats = CLV_MAX(forward_scratch(k), k->k.learns ? backward_scratch(k) : 0);
+  k->k.base.scratch_bytes = floats * sizeof(float);
   k->k.base.impl = "sgemm";
   *ret = &k->k.base;
   return CLV_OK;

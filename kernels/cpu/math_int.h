@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * math_int: functions of one number as straight-line code that vectorises.
+ * math_int: functions of one number, as straight-line code that vectorises.
  */
 #ifndef CLEAVE_KERNELS_CPU_MATH_INT_H
 #define CLEAVE_KERNELS_CPU_MATH_INT_H
@@ -21,9 +21,9 @@ CPU_INLINE uint32_t to_bits(float f) {
   return bits;
 }
 
-/* e^x within 2 units in the last place, as straight-line code that vectorises: x = n ln 2 + r with
- * ln 2 in two parts, the degree-5 minimax polynomial of Moshier's Cephes library (expf), and n put
- * into the exponent. NaN passes; the result saturates at 2^-126 and 2^127. */
+/* e^x within 2 units in the last place: x = n ln 2 + r with ln 2 in two parts, the degree-5 minimax
+ * polynomial of Moshier's Cephes library (expf), and n added to the exponent. NaN passes; the
+ * result saturates at 2^-126 and 2^127. */
 CPU_INLINE float exp_of(float x) {
   const float round = 12582912; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
   x = x > 88.0f ? 88.0f : x;
@@ -40,9 +40,9 @@ CPU_INLINE float exp_of(float x) {
   return p * from_bits((to_bits(shifted) << 23) + 0x3f800000u);
 }
 
-/* e^x in double within 2 units in the last place, the same way: Cephes' exp, a quotient of
- * polynomials. Rounded to f32 it is the exact value's but where that is as good as half way between
- * two. It saturates at e^-708 and e^708. */
+/* e^x in double within 2 units in the last place, computed like exp_of with Cephes' exp, a quotient
+ * of polynomials. Rounded to f32 it equals the rounded exact value, unless that is almost half way
+ * between two floats. It saturates at e^-708 and e^708. */
 CPU_INLINE double wide_exp_of(double x) {
   const double round = 6755399441055744; /* 1.5 * 2^52 */
   uint64_t bits;
@@ -62,7 +62,7 @@ CPU_INLINE double wide_exp_of(double x) {
 
 CPU_INLINE float sigmoid_of(float x) { return 1 / (1 + exp_of(-x)); }
 
-/* Near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
+/* tanh: near 0 the odd polynomial of Cephes' tanhf, elsewhere 1 - 2 / (e^2|x| + 1). */
 CPU_INLINE float tanh_of(float x) {
   float magnitude = from_bits(to_bits(x) & 0x7fffffffu), z = x * x;
   float far = 1 - 2 / (exp_of(2 * magnitude) + 1);

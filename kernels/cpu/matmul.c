@@ -6,7 +6,7 @@ typedef struct matmul_kernel {
   clv_matmul s;
 } matmul_kernel;
 
-/* All products of the batch; each matrix of x, z and y is so many values. */
+/* Computes all products of the batch, whose matrices are dense. */
 static clv_code multiply(const matmul_kernel *k, const cpu_gemm *g, const float *x, const float *z,
                          float *y, clv_err *err) {
   clv_cpu_set_threads(k->k.threads);

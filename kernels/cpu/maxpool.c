@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * maxpool with torch's rule for ties and NaN: taps in scan order, a tap wins when it is larger than
- * the best so far or NaN; padding never wins. `saved` keeps the winning tap of each output as one
- * byte, in the layout of the output.
+ * maxpool with torch's rule for ties and NaN: taps in scan order; a tap becomes the maximum if it
+ * is larger than the maximum so far or NaN; padding never does. `saved` holds the maximum's tap of
+ * each output as one byte, in the output's layout.
  */
 #include <math.h>
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct pool_job {
   bool tiles; /* windows cover the image without overlap or rest */
 } pool_job;
 
-/* Taps of the window along one axis that lie in the image. */
+/* Taps of the window along one axis that are inside the image. */
 typedef struct taps {
   int64_t first, begin, end; /* image index of tap 0; taps begin..end-1 are inside */
 } taps;
@@ -32,10 +32,9 @@ CPU_INLINE taps taps_at(const clv_window *s, int axis, int64_t o, int64_t extent
 typedef uint8_t vu8 __attribute__((vector_size(8), aligned(1), may_alias));
 typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
 
-/* One (image, channel block) plane for blocks of B channels, compiled for TARGET; B = 1 has a loop
- * of its own below. The selections are bit masks, the form of `?:` that vectors have in C. `two`:
- * windows of 2x2 side by side, a constant where it is called, so that the commonest case has no
- * loop over taps. */
+/* Pools one (image, channel block) plane for blocks of B channels, compiled for TARGET; B = 1 has
+ * its own loop below. Selections are bit masks, because vectors have no `?:` in C. `two`: adjacent
+ * windows of 2x2, a constant at the call, so that the most common case has no loop over taps. */
 #define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                         \
   TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool two) {  \
     const clv_window *s = &j->s;                                                     \
@@ -129,7 +128,7 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
   }
 }
 
-/* name: the planes [begin, end) of the job, as a clv_cpu_range. */
+/* Defines `name`, a clv_cpu_range over the planes [begin, end) of the job. */
 #define POOL_RANGE(name, one, TARGET)                                  \
   TARGET static void name(void *arg, size_t begin, size_t end) {       \
     const pool_job *j = arg;                                           \

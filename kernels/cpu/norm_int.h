@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * norm_int: the loops of batch normalisation over one plane, the values of one block of channels of
- * one image: n numbers, channel l of the block in every b-th. b is 1, 8 or 16.
+ * norm_int: the loops of batch normalisation over one plane: the values of one block of channels of
+ * one image, n numbers, where channel l of the block is every b-th number. b is 1, 8 or 16.
  *
- * Sums are taken into NORM_SPREAD * b partial ones, number i of a plane into i % (NORM_SPREAD * b),
- * each in double and in index order. Four neighbouring positions are so many neighbouring numbers
- * in every layout, which makes the sums of a channel the same in each of them, and vectorises.
+ * Sums are computed as NORM_SPREAD * b partial sums, number i of a plane into i % (NORM_SPREAD *
+ * b), each in double and in index order. Four neighbouring positions are NORM_SPREAD * b
+ * neighbouring numbers in every layout. The sums of a channel are therefore the same in each
+ * layout, and the loops vectorise.
  */
 #ifndef CLEAVE_KERNELS_CPU_NORM_INT_H
 #define CLEAVE_KERNELS_CPU_NORM_INT_H
@@ -14,7 +15,7 @@
 
 enum { NORM_BLOCK = 16, NORM_SPREAD = 4, NORM_LANES = NORM_BLOCK * NORM_SPREAD };
 
-/* Partial sums, [NORM_SPREAD * b] of each. */
+/* Two sets of NORM_SPREAD * b partial sums. */
 typedef struct clv_norm_sums {
   double first[NORM_LANES], second[NORM_LANES];
 } clv_norm_sums;
@@ -23,32 +24,31 @@ typedef struct clv_norm_sums {
 void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
                           clv_norm_sums *sums);
 
-/* Of each channel of a block. */
+/* Numbers of each channel of a block. */
 typedef struct clv_norm_affine {
   float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
   float common[NORM_BLOCK], slope[NORM_BLOCK]; /* backward */
 } clv_norm_affine;
 
-/* y = (x - mean) scale + shift, + other if given, and 0 where that is not above 0 if `relu`. y may
- * be other. */
+/* y = (x - mean) scale + shift, plus `other` unless NULL; with `relu` 0 unless that is above
+ * 0. y may be other. */
 void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
                         const clv_norm_affine *v, bool relu, float *y);
 
-/* Numbers of a plane that are worked on at a time where some are not f32; a multiple of
- * NORM_LANES. */
+/* Numbers of a plane that are processed at a time if some are not f32; a multiple of NORM_LANES. */
 enum { NORM_PIECE = 2048 };
 
-/* Whether each of n outputs lets its gradient pass, as a bit; and numbers above 0, or 0, for such
- * bits. n: a multiple of 8, NORM_PIECE at most. */
+/* Pack: a bit for each of n outputs, 1 if its gradient passes. Unpack: a number above 0 for each 1,
+ * and 0 for each 0. n: a multiple of 8, at most NORM_PIECE. */
 void clv_cpu_norm_pack_gates(const float *y, size_t n, uint8_t *marks);
 void clv_cpu_norm_unpack_gates(const uint8_t *marks, size_t n, float *ret_gates);
 
-/* Which gradients pass: all, those of outputs above 0, or those whose outputs, worked out from x
- * once more, are. */
+/* Which gradients pass: all (OPEN), those whose output is above 0 (BY_Y), or those whose output,
+ * recomputed from x, is above 0 (BY_X). */
 typedef enum clv_norm_gate { NORM_OPEN, NORM_BY_Y, NORM_BY_X } clv_norm_gate;
 
-/* x, y (for NORM_BY_Y) and dy of a plane; g: for NORM_BY_Y, where the sums leave the gradients that
- * passed, or NULL. g may be dy. */
+/* x, y (for NORM_BY_Y) and dy of a plane. g: for NORM_BY_Y, receives the gradients that pass, or
+ * NULL. g may be dy. */
 typedef struct clv_norm_plane {
   const float *x, *y, *dy;
   float *g;
@@ -56,7 +56,7 @@ typedef struct clv_norm_plane {
   clv_norm_gate gate;
 } clv_norm_plane;
 
-/* What the sums need, spread over the NORM_SPREAD * b lanes. */
+/* Numbers for the sums, repeated over the NORM_SPREAD * b lanes. */
 typedef struct clv_norm_lanes {
   double mean[NORM_LANES];
   float center[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES]; /* as in norm_affine */

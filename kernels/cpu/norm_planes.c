@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch normalisation over one plane. Bodies are compiled for every number of channels a block and
- * every set of arrays on its own, so that partial sums stay in registers and no loop asks what it
- * is to do. Multiplications and additions are rounded one by one, as in ref and in the ops apart.
+ * Batch normalisation over one plane. Bodies are compiled separately for every number of channels
+ * in a block and every set of arrays, so that partial sums stay in registers and loops have no
+ * branches. Multiplications and additions are rounded separately, as in ref and in separate ops.
  */
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/norm_int.h"
 
-/* body(..., b, ...) with b a constant. */
+/* Calls body(..., b, ...) with b as a constant. */
 #define FOR_BLOCK(b, call) \
   do {                     \
     if ((b) == 16)         \
@@ -18,8 +18,8 @@
       call(1);             \
   } while (0)
 
-/* gate <= 0 ? 0 : value, NaN of the gate letting through, as relu has it; in bits, because
- * compilers make a branch of it where what follows might trap. */
+/* gate <= 0 ? 0 : value. A NaN gate passes the value, as in relu. Computed with bit masks, because
+ * compilers make a branch if the code that follows might trap. */
 CPU_INLINE float above_zero(float gate, float value) {
   return from_bits(to_bits(value) & (gate <= 0 ? 0 : UINT32_MAX));
 }
@@ -70,7 +70,7 @@ CPU_INLINE float value_of(float x, float mean, float scale, float shift) {
   return (x - mean) * scale + shift;
 }
 
-/* x: in index i of the plane; l: its lane. */
+/* Gradient that passes at index i of the plane, in lane l. */
 CPU_INLINE float passed(const clv_norm_plane *p, const clv_norm_lanes *v, size_t i, size_t l,
                         clv_norm_gate gate) {
   float dy = p->dy[i];
@@ -136,7 +136,7 @@ void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, cl
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* The numbers of the block in a local copy: no store of the loop can be to them. */
+/* Uses a local copy of the block's numbers, so that no store of the loop can change them. */
 CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
                          const clv_norm_affine *given, float *y, bool adds, bool relu) {
   clv_norm_affine v = *given;
@@ -205,7 +205,8 @@ void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, fl
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 
-/* Eight bytes of 0 or 1, the first lowest, times this have them as bits of the highest byte. */
+/* Multiplying eight bytes of 0 or 1, the first lowest, by gather_bits collects them as bits
+ * of the highest byte. */
 static const uint64_t gather_bits = 0x0102040810204080, each_byte = 0x0101010101010101,
                       own_bit = 0x8040201008040201;
 

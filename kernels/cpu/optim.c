@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loops over whole parameter blocks: the formulas and roundings of ref's, eight values at a time
- * where the processor has AVX2 and fused multiply-add. Without them fmaf gives the same bits,
- * slowly.
+ * Loops over whole parameter blocks, with the formulas and roundings of ref, eight values at a time
+ * if the processor has AVX2 and fused multiply-add. Otherwise fmaf gives the same bits, slowly.
  */
 #include "kernels/cpu/cpu_int.h"
 #include "kernels/steps/steps.h"
@@ -50,9 +49,8 @@ clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_ext
 /* ---- optimiser steps -------------------------------------------------------------------------
  */
 
-/* Each formula of kernels/steps, eight values at a time where the processor has fused multiply-add.
- * The numbers are copied, so that no store can change them, and a moment that is not there is a
- * constant, so that every loop is without branches. */
+/* Loops over each formula of kernels/steps. The numbers are copied, so that no store can change
+ * them. A moment that does not exist is the constant NULL, so that no loop has branches. */
 #define LOOP(name, m1, m2)                                                   \
   {                                                                          \
     const clv_step_args k = *a;                                              \

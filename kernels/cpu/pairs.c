@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packing factors as pairs of bf16, and going through a product by blocks. The left factor's rows
- * are packed by as many as stay in the second cache, and for these the right factor goes by once,
- * 32 columns at a time. Where a sum is long for that, it goes by in parts: sums are put down and
- * taken up again, which changes no bit.
+ * Packs factors as pairs of bf16, and computes a product block by block. As many rows of the left
+ * factor are packed as stay in the second-level cache, and multiplied with all of the right factor,
+ * 32 columns at a time. If a sum is too long for that, it is computed in parts: sums are stored and
+ * continued, which changes no bit.
  */
 #include "kernels/cpu/pairs_int.h"
 
@@ -13,8 +13,8 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
-/* Tiles of a run of sums of columns: 256 rows, as clv_cpu_column_sums has them; and how many tiles
- * before its use a value is fetched. */
+/* RUN: tiles in a run of column sums, 256 rows, as in clv_cpu_column_sums. AHEAD: tiles between the
+ * prefetch of a value and its use. */
 enum { RUN = 256 / PAIRS_WIDE, AHEAD = 2, STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
 
 const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
@@ -36,37 +36,39 @@ INLINE __mmask16 mask_of(size_t begin, size_t end) {
   return (__mmask16)(left >= PAIRS_SIDE ? 0xFFFF : (1u << left) - 1);
 }
 
-INLINE __m512 take(const cpu_pairs_factor *f, size_t row, size_t column) {
+INLINE __m512 load_values(const cpu_pairs_factor *f, size_t row, size_t column) {
   __mmask16 mask = row < f->rows ? mask_of(column, f->columns) : 0;
   size_t at = row * f->columns + column;
   if (f->x) return _mm512_maskz_loadu_ps(mask, f->x + at);
-  __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, f->narrow + at));
+  __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, f->bf16 + at));
   return (__m512)_mm512_slli_epi32(low, 16);
 }
 
-/* A value that will be taken with a tile behind this one, to the second cache: few rows are read
- * from end to end, and the processor sees that too late. */
-INLINE void fetch(const cpu_pairs_factor *f, size_t row, size_t column) {
+/* Prefetches a value of a later tile to the second-level cache. Few rows are read from end to end,
+ * and the processor's own prefetch starts too late. */
+INLINE void prefetch_value(const cpu_pairs_factor *f, size_t row, size_t column) {
   size_t at = row * f->columns + column;
   if (row >= f->rows) return;
   if (f->x)
     _mm_prefetch(f->x + at, _MM_HINT_T1);
   else
-    _mm_prefetch(f->narrow + at, _MM_HINT_T1);
+    _mm_prefetch(f->bf16 + at, _MM_HINT_T1);
 }
 
-/* Pairs of neighbours in 16 rows from `row` on. */
+/* Makes pairs of neighbours in 16 rows from `row` on. */
 INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
                         __m512i pair[PAIRS_SIDE]) {
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
-    __m512 low = take(f, row + r, column), high = take(f, row + r, column + PAIRS_SIDE);
-    fetch(f, row + r + PAIRS_SIDE, column);
-    fetch(f, row + r + PAIRS_SIDE, column + PAIRS_SIDE);
+    __m512 low = load_values(f, row + r, column),
+           high = load_values(f, row + r, column + PAIRS_SIDE);
+    prefetch_value(f, row + r + PAIRS_SIDE, column);
+    prefetch_value(f, row + r + PAIRS_SIDE, column + PAIRS_SIDE);
     pair[r] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
   }
 }
 
-/* Pairs of values below each other, in 32 rows from `row` on, which are added to *sum. */
+/* Makes pairs of values in neighbouring rows, of 32 rows from `row` on, and adds the values to
+ * *sum. */
 INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
                          __m512i pair[PAIRS_SIDE], __m512 *sum) {
   static const uint16_t order[PAIRS_WIDE] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
@@ -75,16 +77,16 @@ INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
   const __m512i beside = _mm512_loadu_si512(order);
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
     size_t low = row + 2 * r, high = low + 1;
-    __m512 a = take(f, low, column), b = take(f, high, column);
+    __m512 a = load_values(f, low, column), b = load_values(f, high, column);
     *sum = _mm512_add_ps(_mm512_add_ps(*sum, a), b);
-    fetch(f, low + AHEAD * PAIRS_WIDE, column);
-    fetch(f, high + AHEAD * PAIRS_WIDE, column);
+    prefetch_value(f, low + AHEAD * PAIRS_WIDE, column);
+    prefetch_value(f, high + AHEAD * PAIRS_WIDE, column);
     pair[r] = _mm512_permutexvar_epi16(beside, (__m512i)_mm512_cvtne2ps_pbh(b, a));
   }
 }
 
-/* The 16 x 16 pairs, rows and columns exchanged. */
-INLINE void exchange(__m512i x[PAIRS_SIDE]) {
+/* Transposes 16 x 16 pairs. */
+INLINE void transpose_pairs(__m512i x[PAIRS_SIDE]) {
   __m512i t[PAIRS_SIDE], u[PAIRS_SIDE];
   for (int i = 0; i < PAIRS_SIDE; i += 2) {
     t[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
@@ -107,16 +109,17 @@ INLINE void exchange(__m512i x[PAIRS_SIDE]) {
   }
 }
 
-/* Whether the sum runs along the rows of x. */
-INLINE bool is_along(const cpu_pairs_factor *f) { return f->right == f->turned; }
+/* True if the product's sum runs along the rows of x. */
+INLINE bool is_along(const cpu_pairs_factor *f) { return f->right == f->is_transposed; }
 
-/* Where the pairs lie as the tile has them, nothing is exchanged: left [m][k], right [k][n]. */
+/* Stores a tile; transposes it unless the pairs are already in the tile's order: left
+ * [m][k], right [k][n]. */
 INLINE void put_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16_t *to) {
-  if (f->turned) exchange(pair);
+  if (f->is_transposed) transpose_pairs(pair);
   for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
 }
 
-/* Tiles [first, end) of the strips of a block, each strip behind the other. */
+/* Packs tiles [first, end) of the strips of a block, one strip after another. */
 INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                        uint16_t *to) {
   for (size_t s = 0; s < STRIPS; s++)
@@ -127,9 +130,9 @@ INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, si
     }
 }
 
-/* The same where the sum runs across rows: 128 bytes of each are read at once, since a line of one
- * alone costs as much. sums: NULL, or where the sums of the block's columns go, or are added to
- * behind the first tile; first begins a run. */
+/* As pack_along, but for a sum that runs across rows. 128 bytes of each row are read at once,
+ * because a single cache line costs as much. sums: receives the sums of the block's columns, or
+ * NULL; the sums are added to unless `first` is 0. `first` starts a run. */
 INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                         uint16_t *to, float *sums) {
   __m512 run[STRIPS], total[STRIPS];
@@ -170,7 +173,7 @@ TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
 }
 
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
-  bool along = f->right == f->turned;
+  bool along = f->right == f->is_transposed;
   pack_job j = {f, tiles_of(along ? f->columns : f->rows), ret};
   clv_cpu_parallel(clv_cpu_useful_threads(threads, f->rows * f->columns),
                    blocks_of(along ? f->rows : f->columns), pack_blocks, &j);
@@ -178,40 +181,42 @@ void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* Rows and tiles along the sum that one thread packs and takes at once. */
-typedef struct at_once {
+/* Blocks of rows, and tiles along the sum, that one thread packs and multiplies at a time. */
+typedef struct batch_size {
   size_t blocks, tiles;
-} at_once;
+} batch_size;
 
-static at_once most_at_once(const cpu_pairs_impl *way, size_t m, size_t k) {
+static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t k) {
   size_t tiles = tiles_of(k);
-  if (way->tiles) tiles = CLV_MIN(tiles, way->tiles);
-  size_t most = way->cache / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
+  if (impl->tiles) tiles = CLV_MIN(tiles, impl->tiles);
+  size_t most = impl->cache / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
   size_t all = blocks_of(m);
-  return (at_once){CLV_MIN(CLV_MAX(most, (size_t)1), all), tiles};
+  return (batch_size){CLV_MIN(CLV_MAX(most, (size_t)1), all), tiles};
 }
 
-/* Packed values, and sums of columns. */
-static size_t room_of(at_once most) {
+/* Number of values in a part's scratch: packed values, and sums of columns. */
+static size_t room_of(batch_size most) {
   enum { FLOAT = sizeof(float) / sizeof(uint16_t) };
   return most.blocks * (most.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * FLOAT);
 }
 
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k) {
-  return (size_t)threads * room_of(most_at_once(clv_cpu_pairs_impl(), m, k)) * sizeof(uint16_t);
+  return (size_t)threads * room_of(choose_batch_size(clv_cpu_pairs_impl(), m, k)) *
+         sizeof(uint16_t);
 }
 
-/* Blocks [begin, end) of rows and tiles [first, last) of the sum. */
+/* A part of a product: blocks [begin, end) of rows and tiles [first, last) of the sum. */
 typedef struct pairs_part {
   const cpu_pairs_product *p;
-  const cpu_pairs_impl *way;
+  const cpu_pairs_impl *impl;
   size_t begin, end, first, last;
-  at_once most;
+  batch_size most;
   uint16_t *room;
 } pairs_part;
 
-/* What the sums at row i and column j begin with; the result's rows are *ret_row apart. */
-static const float *begin_with(const pairs_part *t, size_t i, size_t j, size_t *ret_row) {
+/* Initial values of the sums at row i and column j; *ret_row: distance between rows,
+ * 0: one row for all. */
+static const float *initial_sums(const pairs_part *t, size_t i, size_t j, size_t *ret_row) {
   static const float zeros[PAIRS_BLOCK];
   const cpu_pairs_product *p = t->p;
   *ret_row = p->add || t->first ? p->n : 0;
@@ -219,8 +224,8 @@ static const float *begin_with(const pairs_part *t, size_t i, size_t j, size_t *
   return p->bias ? p->bias + j : zeros;
 }
 
-/* At an edge, by way of a whole block. */
-static void edge_block(const pairs_part *t, cpu_pairs_block *b, size_t i, size_t j) {
+/* Computes a block at an edge in a full block on the stack. */
+static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t i, size_t j) {
   const cpu_pairs_product *p = t->p;
   float sums[PAIRS_BLOCK][PAIRS_BLOCK] = {{0}};
   size_t columns = CLV_MIN(p->n - j, (size_t)PAIRS_BLOCK);
@@ -229,13 +234,13 @@ static void edge_block(const pairs_part *t, cpu_pairs_block *b, size_t i, size_t
     memcpy(sums[r], b->from + r * b->from_row, columns * sizeof **sums);
   b->from = b->c = sums[0];
   b->from_row = b->c_row = PAIRS_BLOCK;
-  t->way->block(b);
+  t->impl->block(b);
   for (size_t r = 0; r < b->rows; r++)
     memcpy(p->c + (i + r) * p->n + j, sums[r], columns * sizeof **sums);
 }
 
-/* a: two strips, of rows i and on. */
-static void any_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j) {
+/* Computes the block at row i and column j; a: two strips of rows from i on. */
+static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j) {
   const cpu_pairs_product *p = t->p;
   size_t strip = tiles_of(p->k) * PAIRS_TILE;
   cpu_pairs_block b = {.a = a,
@@ -246,14 +251,14 @@ static void any_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j
                        .c = p->c + i * p->n + j,
                        .c_row = p->n,
                        .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
-  b.from = begin_with(t, i, j, &b.from_row);
+  b.from = initial_sums(t, i, j, &b.from_row);
   if (i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n)
-    edge_block(t, &b, i, j);
+    multiply_edge_block(t, &b, i, j);
   else
-    t->way->block(&b);
+    t->impl->block(&b);
 }
 
-/* The sums of the part's columns, now that the last tile is packed. */
+/* Stores the sums of the part's columns, after its last tile is packed. */
 static void put_sums(const pairs_part *t, const float *sums) {
   const cpu_pairs_product *p = t->p;
   size_t first = t->begin * PAIRS_BLOCK, end = CLV_MIN(t->end * PAIRS_BLOCK, p->m);
@@ -275,23 +280,23 @@ TARGET static void multiply_part(const pairs_part *t) {
   if (t->p->sums && t->last == tiles_of(t->p->k)) put_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
     for (size_t i = t->begin; i < t->end; i++)
-      any_block(t, t->room + (i - t->begin) * STRIPS * strip, i * PAIRS_BLOCK, j);
+      multiply_block(t, t->room + (i - t->begin) * STRIPS * strip, i * PAIRS_BLOCK, j);
 }
 
 typedef struct multiply_job {
   const cpu_pairs_product *p;
-  size_t parts, blocks; /* of rows */
+  size_t parts, blocks; /* blocks of rows */
 } multiply_job;
 
 static void multiply_parts(void *arg, size_t begin, size_t end) {
   const multiply_job *j = arg;
-  const cpu_pairs_impl *way = clv_cpu_pairs_impl();
-  at_once most = most_at_once(way, j->p->m, j->p->k);
+  const cpu_pairs_impl *impl = clv_cpu_pairs_impl();
+  batch_size most = choose_batch_size(impl, j->p->m, j->p->k);
   size_t tiles = tiles_of(j->p->k);
-  way->begin();
+  impl->begin();
   for (size_t n = begin; n < end; n++) {
     size_t last = j->blocks * (n + 1) / j->parts;
-    pairs_part t = {.p = j->p, .way = way, .most = most, .room = j->p->room + n * room_of(most)};
+    pairs_part t = {.p = j->p, .impl = impl, .most = most, .room = j->p->room + n * room_of(most)};
     for (t.begin = j->blocks * n / j->parts; t.begin < last; t.begin = t.end) {
       t.end = CLV_MIN(t.begin + most.blocks, last);
       for (t.first = 0; t.first < tiles; t.first = t.last) {
@@ -300,7 +305,7 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
       }
     }
   }
-  way->end();
+  impl->end();
 }
 
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p) {

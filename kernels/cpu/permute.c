@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * permute: copies of runs where the last dimension stays the last, else transpositions in tiles
- * that fit the cache. Dimensions that stay neighbours count as one.
+ * permute: copies runs if the last dimension stays last, else transposes tiles that fit the cache.
+ * Dimensions that stay neighbours are merged.
  */
 #include <string.h>
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Dimensions of what is written, the first last in memory: dimension i has n[i] values, `from[i]`
- * apart where they are read and `to[i]` apart where they are written. to[rank - 1] is 1. */
+/* Dimensions of the written tensor, in row-major order: dimension i has n[i] values, from[i] values
+ * apart in the source and to[i] apart in the destination. to[rank - 1] is 1. */
 typedef struct permute_walk {
   int rank;
   size_t n[CLV_MAX_RANK], from[CLV_MAX_RANK], to[CLV_MAX_RANK];
-  int across; /* the dimension that is read side by side: the last one, or another */
+  int across; /* the dimension whose values are adjacent in the source */
 } permute_walk;
 
 typedef struct permute_kernel {
@@ -22,7 +22,7 @@ typedef struct permute_kernel {
 
 enum { TILE = 64 };
 
-/* ---- where values lie ------------------------------------------------------------------------ */
+/* ---- strides --------------------------------------------------------------------------------- */
 
 static void add_dimension(permute_walk *w, size_t n, size_t from, size_t to) {
   int last = w->rank - 1;
@@ -39,7 +39,7 @@ static void add_dimension(permute_walk *w, size_t n, size_t from, size_t to) {
   w->rank++;
 }
 
-/* Of what is written, whose dimension i is read `from[i]` apart. */
+/* Dimensions of the written tensor `to`, whose dimension i is read from[i] values apart. */
 static permute_walk walk_of(const clv_shape *to, const size_t *from) {
   permute_walk w = {0};
   size_t step = clv_layout_numel(to, 1);
@@ -52,7 +52,7 @@ static permute_walk walk_of(const clv_shape *to, const size_t *from) {
   return w;
 }
 
-/* What lies between neighbours along each dimension of the input, in values of the output. */
+/* Strides in the output of the input's dimensions, in values. */
 static void strides_back(const clv_node_desc *d, size_t ret[CLV_MAX_RANK]) {
   size_t step = 1;
   for (int i = d->out.rank; i-- > 0; step *= (size_t)d->out.dim[i])
@@ -65,11 +65,11 @@ typedef struct permute_job {
   const permute_walk *w;
   const float *src;
   float *dst;
-  int inner;   /* a dimension that one item runs along; -1: none */
-  size_t rows; /* tiles of the last dimension, where it is not the one that is read side by side */
+  int inner;   /* dimension that one item covers; -1: none */
+  size_t rows; /* tiles of the last dimension, if another one is adjacent in the source */
 } permute_job;
 
-/* Where item `at` of the dimensions that no item runs along begins. */
+/* Addresses of item `at` of the dimensions that no item covers. */
 static void place_of(const permute_job *j, size_t at, const float **ret_src, float **ret_dst) {
   const permute_walk *w = j->w;
   *ret_src = j->src;

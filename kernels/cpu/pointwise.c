@@ -4,7 +4,7 @@
 typedef struct pointwise_kernel {
   cpu_kernel k;
   cpu_map *map, *back;
-  int cost; /* of one element, in loads */
+  int cost; /* cost of one element, in loads */
   bool zero_stays;
 } pointwise_kernel;
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pointwise_int: element-wise ops. They give the same bits in any layout and so take the one
- * offered; a forward whose row does not say zero_stays zeroes the padding lanes again.
+ * pointwise_int: element-wise ops. They give the same bits in any layout, so they use the layout
+ * offered. A forward whose row lacks zero_stays zeroes the padding lanes afterwards.
  */
 #ifndef CLEAVE_KERNELS_CPU_POINTWISE_INT_H
 #define CLEAVE_KERNELS_CPU_POINTWISE_INT_H
 
 #include "kernels/cpu/math_int.h"
 
-/* y[i] of x[i], and of z[i] where there is a second number. */
+/* Computes y[i] from x[i], and from z[i] if the op has a second input. */
 typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
 
-/* MAP(name, expression): a cpu_map called name, of x and zs[i]. A backward map gets the kept value
- * as x and the gradient of the output as zs[i]. */
+/* MAP(name, expression) defines a cpu_map called name, of x and zs[i]. A backward map receives the
+ * saved value as x and the gradient of the output as zs[i]. */
 #define MAP(name, expression)                                                          \
   CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n) { \
     (void)zs;                                                                          \
@@ -24,13 +24,13 @@ typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
   }                                                                                    \
   CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n), (xs, zs, ys, n))
 
-/* A kernel for an op of one or two inputs: forward is `map`, backward_input `back` (NULL: the
- * caller sets it). What is kept and whether it may run in place is the row's. cost: of one element,
- * in loads. */
+/* Makes a kernel for an op of one or two inputs: forward is `map`, backward_input `back` (NULL: the
+ * caller sets it). The op's row gives the saved values and if forward may run in place. cost: of
+ * one element, in loads. */
 clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, int cost,
                            clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
 
-/* add and mul of inputs that have other shapes than the output (clv_broadcast). */
+/* Prepares add and mul with broadcast inputs (clv_broadcast). */
 cpu_prepare_fn clv_cpu_broadcast;
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * positions: y = x + W[offset..], a row of S F values for each sample; dW sums over the samples.
+ * positions: y = x + W[offset..], a row of S F values for each sample; dW is a sum over the
+ * samples.
  */
 #include <string.h>
 
@@ -10,7 +11,7 @@ typedef struct positions_job {
   const float *x, *w;
   float *y;
   size_t extent;
-  const int64_t *lengths; /* of packed sequences */
+  const int64_t *lengths; /* lengths of packed sequences */
   size_t features;
 } positions_job;
 
@@ -46,7 +47,7 @@ static void add_sequences(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Rows that are of no sequence stay as they are. */
+/* Adds W to packed sequences. Rows of no sequence are copied unchanged. */
 static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positions_job *j,
                            clv_err *err) {
   const clv_node_desc *d = &k->d;
@@ -60,7 +61,7 @@ static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positi
   return CLV_OK;
 }
 
-/* The sums of a place over the sequences that have it, in their order. */
+/* Adds the gradients of each position over the sequences that have it, in their order. */
 static void sum_packed(const cpu_kernel *k, const clv_kernel_args *a, float *dw) {
   const int64_t *lengths = a->in[1];
   const float *dy = a->dout;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of `width` values divided by their root mean square. Sums over a row are taken in double,
- * value i into the partial sum i % 8; sums over rows for the gradient of weight in order, double.
+ * Root-mean-square normalisation of rows of `width` values. Sums over a row are computed in
+ * double, value i into the partial sum i % 8. Sums over rows, for the gradient of weight, are
+ * computed in order, in double.
  */
 #include <math.h>
 
@@ -36,7 +37,7 @@ CPU_INLINE void squares_body(const float *x, size_t n, double *ret) {
   *ret = fold(s);
 }
 
-/* sum of dy w x. */
+/* Computes the sum of dy w x. */
 CPU_INLINE void products_body(const float *x, const float *dy, const float *w, size_t n,
                               double *ret) {
   double s[LANES] = {0};
@@ -85,7 +86,7 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* With g = dy w: dx = inverse g - x inverse^3 mean(g x). */
+/* Computes dx. With g = dy w: dx = inverse g - x inverse^3 mean(g x). */
 static void backward_rows(void *arg, size_t begin, size_t end) {
   const rms_job *j = arg;
   size_t width = j->k->width;
@@ -101,7 +102,7 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Up to COLUMNS columns of rows `step` apart: sums of dy x inverse. */
+/* Sums of dy x inverse over up to COLUMNS columns of rows `step` apart. */
 CPU_INLINE void column_products_body(const float *x, const float *dy, const double *saved,
                                      size_t rows, size_t step, size_t n, double *sum) {
   for (size_t r = 0; r < rows; r++)

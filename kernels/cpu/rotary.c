@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sines and cosines are made once, with the kernel.
+ * rotary positions. Sines and cosines are computed once, when the kernel is prepared.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct rotary_job {
   const float *x;
   float *y;
   float sign;
-  const int64_t *lengths; /* of packed sequences */
+  const int64_t *lengths; /* lengths of packed sequences */
 } rotary_job;
 
 CPU_INLINE void rotate_body(const float *x, const float *cosine, const float *sine, size_t half,
@@ -36,7 +36,7 @@ CPU_CLONES(rotate,
             size_t half, float sign, float *restrict y),
            (x, cosine, sine, half, sign, y))
 
-/* Heads [begin, end) of all samples and steps. */
+/* Rotates heads [begin, end) of all samples and steps. */
 static void rotate_heads(void *arg, size_t begin, size_t end) {
   const rotary_job *j = arg;
   size_t half = j->k->half;
@@ -46,7 +46,7 @@ static void rotate_heads(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Packed sequences [begin, end). */
+/* Rotates packed sequences [begin, end). */
 static void rotate_sequences(void *arg, size_t begin, size_t end) {
   const rotary_job *j = arg;
   size_t half = j->k->half, i = (size_t)clv_packed_before(j->lengths, (int64_t)begin);
@@ -59,7 +59,7 @@ static void rotate_sequences(void *arg, size_t begin, size_t end) {
     }
 }
 
-/* Rows that are of no sequence become 0. */
+/* Rotates packed sequences. Rows of no sequence become 0. */
 static clv_code run_packed(rotary_job *j, clv_err *err) {
   const cpu_kernel *k = &j->k->k;
   int64_t n = k->d.in[1].dim[0];

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * rows_int: sums over the exponentials of a row, for softmax and the losses of classes. All in
- * double, as in ref: what is rounded to f32 is the same, but for values as good as half way between
- * two of f32.
+ * double, as in ref: the values rounded to f32 are equal, unless they are almost half way
+ * between two floats.
  */
 #ifndef CLEAVE_KERNELS_CPU_ROWS_INT_H
 #define CLEAVE_KERNELS_CPU_ROWS_INT_H
 
 #include "kernels/cpu/cpu_int.h"
 
-/* The largest value of a row; a NaN may be passed over, as it is in the sum of exponentials. */
+/* Returns the largest value of a row. A NaN may be ignored, because it shows in the
+ * sum of exponentials. */
 float clv_cpu_row_max(const float *x, size_t n);
 
 /* sum_i exp(x_i - top), value i into the partial sum i % 16. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward is forward.
+ * scale: y = factor x. Backward is the same as forward.
  */
 #include "kernels/cpu/cpu_int.h"
 

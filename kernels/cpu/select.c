@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * mean, concat and slice: tensors seen as [outer, extent, inner] around one dimension. mean adds in
- * double, value i of the last dimension into the partial sum i % 16; elsewhere in order.
+ * double: along the last dimension value i into the partial sum i % 16, along others in order.
  */
 #include <string.h>
 
@@ -9,8 +9,8 @@
 
 typedef struct select_kernel {
   cpu_kernel k;
-  clv_axis in[CLV_MAX_IN], out; /* of mean: out is not used */
-  size_t start;                 /* slice */
+  clv_axis in[CLV_MAX_IN], out; /* out: not used by mean */
+  size_t start;                 /* of slice: index of its first value */
 } select_kernel;
 
 /* ---- mean ------------------------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * softmax and log_softmax of rows, in double. Sums of a row are taken into 16 partial ones, value i
- * into the partial sum i % 16.
+ * softmax and log_softmax of rows, in double. Sums of a row are 16 partial sums, value i into the
+ * partial sum i % 16.
  */
 #include <math.h>
 
@@ -48,7 +48,7 @@ CPU_INLINE void row_log_body(const float *x, size_t n, double top, double log_su
   for (size_t i = 0; i < n; i++) y[i] = (float)(x[i] - top - log_sum);
 }
 
-/* sum of dy, each times y where that is given. */
+/* Computes the sum of dy, or of dy y if y is not NULL. */
 CPU_INLINE void row_dot_body(const float *dy, const float *y, size_t n, double *ret) {
   double lane[LANES] = {0};
   size_t i = 0;
@@ -115,7 +115,7 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* dx = y (dy - sum dy y), of the logarithm dx = dy - exp(y) sum dy. */
+/* dx = y (dy - sum dy y) for softmax; dx = dy - exp(y) sum dy for log_softmax. */
 static void backward_rows(void *arg, size_t begin, size_t end) {
   const softmax_job *j = arg;
   double sum;

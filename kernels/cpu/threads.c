@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads. libgomp is called by its entry points instead of OpenMP pragmas: it is the runtime
- * oneDNN links, so both share one team per calling thread whichever compiler built us.
+ * Threads. libgomp is called through its entry points instead of OpenMP pragmas. oneDNN links
+ * libgomp, so both use one team for each calling thread, whichever compiler built this file.
  */
 #include "kernels/cpu/dnnl_int.h"
 
@@ -10,7 +10,8 @@ extern int omp_get_thread_num(void);
 extern int omp_get_max_threads(void);
 extern void omp_set_num_threads(int n);
 
-/* libgomp hands work over with futexes that the thread sanitizer does not see. */
+/* Tells the thread sanitizer about libgomp's synchronisation, which uses futexes that the
+ * sanitizer does not see. */
 #if defined(__SANITIZE_THREAD__)
 extern void __tsan_acquire(void *at);
 extern void __tsan_release(void *at);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tile of outputs is kept in registers while k runs: 8 x 32 of them with AVX-512, 6 x 16 with
- * AVX2. Columns behind the last are masked. With AVX-512 the place of the sums is fetched before
- * they are made: stores that wait for memory hold up the next tile.
+ * Products of small matrices. A tile of outputs is kept in registers while k runs: 8 x 32 outputs
+ * with AVX-512, 6 x 16 with AVX2. Columns after the last are masked. With AVX-512 the destination
+ * of the sums is prefetched, because stores that wait for memory delay the next tile.
  */
 #include "kernels/cpu/tiles_int.h"
 
@@ -58,10 +58,10 @@ TARGET_512 static void tiles_512(const cpu_tiles *t) {
 
 enum { ROWS_256 = 6, COLUMNS_256 = 16 };
 
-/* Its columns, of which the masks leave out those behind the last. Masked stores are slow, and
- * whole tiles do without. */
+/* Columns of a tile; the masks exclude those after the last. Full tiles use no masks, because
+ * masked stores are slow. */
 typedef struct columns_256 {
-  bool whole;
+  bool is_full;
   __m256i low, high;
 } columns_256;
 
@@ -71,12 +71,12 @@ TARGET_256 INLINE __m256i mask_256(size_t left) {
 }
 
 TARGET_256 INLINE void load_256(const float *x, const columns_256 *at, __m256 ret[2]) {
-  ret[0] = at->whole ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, at->low);
-  ret[1] = at->whole ? _mm256_loadu_ps(x + 8) : _mm256_maskload_ps(x + 8, at->high);
+  ret[0] = at->is_full ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, at->low);
+  ret[1] = at->is_full ? _mm256_loadu_ps(x + 8) : _mm256_maskload_ps(x + 8, at->high);
 }
 
 TARGET_256 INLINE void store_256(float *x, const columns_256 *at, const __m256 y[2]) {
-  if (at->whole) {
+  if (at->is_full) {
     _mm256_storeu_ps(x, y[0]);
     _mm256_storeu_ps(x + 8, y[1]);
   } else {
@@ -102,7 +102,8 @@ TARGET_256 INLINE void tile_256(const cpu_tiles *t, size_t i, size_t j, int rows
   for (int r = 0; r < rows; r++) store_256(c + (size_t)r * t->c_row, at, sum[r]);
 }
 
-/* Fours are as fast as sixes, twos and ones are not: eight rows are two fours. */
+/* Divides the rows into tiles. Tiles of four rows are as fast as tiles of six, but those of two
+ * rows or one are not; so eight rows are two fours. */
 TARGET_256 INLINE void rows_256(const cpu_tiles *t, size_t j, const columns_256 *at) {
   size_t i = 0;
   for (; t->m - i >= ROWS_256 && t->m - i != 8; i += ROWS_256) tile_256(t, i, j, ROWS_256, at);
@@ -112,7 +113,7 @@ TARGET_256 INLINE void rows_256(const cpu_tiles *t, size_t j, const columns_256 
 
 TARGET_256 static void tiles_256(const cpu_tiles *t) {
   size_t j = 0;
-  for (; j + COLUMNS_256 <= t->n; j += COLUMNS_256) rows_256(t, j, &(columns_256){.whole = true});
+  for (; j + COLUMNS_256 <= t->n; j += COLUMNS_256) rows_256(t, j, &(columns_256){.is_full = true});
   size_t left = t->n - j;
   columns_256 at = {false, mask_256(left), mask_256(left > 8 ? left - 8 : 0)};
   if (left) rows_256(t, j, &at);

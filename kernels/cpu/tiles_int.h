@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tiles_int: products of small matrices in one order. Each output is one chain of fused
- * multiply-adds over k, so its bits depend on its row, its column and nothing else: on no width, no
- * thread and no other extent.
+ * tiles_int: products of small matrices in one order of operations. Each output is one chain of
+ * fused multiply-adds over k, so its bits depend only on its row and its column, not on the vector
+ * width, the threads or the other extents.
  */
 #ifndef CLEAVE_KERNELS_CPU_TILES_INT_H
 #define CLEAVE_KERNELS_CPU_TILES_INT_H

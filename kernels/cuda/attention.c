@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention as batched products with rows of weights between them. Queries, keys and values are
- * laid out by heads first. Of the scores only those of some rows lie in scratch at a time: a tile,
- * of clv_gpu.tile_bytes at most, or one row of each head. Backward makes them again. What a row
- * gives is the same in any tile; gradients of keys and values are sums over rows, which tiles cut.
+ * Attention as batched products with the softmax of score rows between them. Queries, keys and
+ * values are transposed to heads first. Scratch holds the scores of some rows at a time, a tile of
+ * at most clv_gpu.tile_bytes, or one row of each head. Backward recomputes the scores. The tile's
+ * size does not change the results of a row, but gradients of keys and values are sums over rows,
+ * which are added tile by tile.
  *
- * Packed sequences lie padded in scratch, since a product's extents are fixed before lengths are
- * known: their values are those of padded ones to the bit.
+ * Packed sequences are padded in scratch, because the extents of a product must be known before the
+ * lengths are. The results have the bits of padded sequences.
  *
- * Queries of heads that share keys lie one behind the other, so a head of keys meets one matrix of
- * `all` rows. Row-major [rows, width] is column-major [width, rows]: products have their factors
- * the other way round.
+ * Queries of heads that share keys are stored one after another, so a head of keys is multiplied by
+ * one matrix of `all` rows. Row-major [rows, width] is column-major [width, rows], so products have
+ * their factors in reverse order.
  */
 #include "kernels/cuda/attention_int.h"
 
-/* Each for tiles of all rows, and for the last where it has fewer. */
+/* Indices of products: each kind has one product for full tiles, and the next index for a
+ * smaller last tile. */
 enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
 
 typedef struct heads_site {
   clv_heads x;
-  size_t shared, all, rows; /* heads of keys of all samples; rows of one; rows of a tile */
-  size_t q, k;              /* values of queries and of keys, each up to a multiple of 64 */
+  /* heads of keys of all samples; query rows of one such head; rows of a tile */
+  size_t shared, all, rows;
+  size_t q, k; /* number of values of queries and of keys, rounded up to a multiple of 64 */
   size_t tile;
   cuda_packed p;
 } heads_site;
@@ -39,8 +42,8 @@ static heads_site heads_of(const cuda_kernel *k) {
   return v;
 }
 
-/* What scratch has behind the workspace; from dq on for backward alone. q, k, v, the factors of
- * weights and the output's gradient are what products read. */
+/* Buffers in scratch after the workspace; from dq on only for backward. Products read q, k, v, the
+ * factors of weights, and the output's gradient in `out`. */
 typedef struct heads_room {
   void *begin, *q, *k, *v, *out;
   cuda_weights weights, back;
@@ -51,35 +54,36 @@ static size_t factor_size(const cuda_kernel *k) {
   return k->bf16 ? sizeof(cuda_bf16) : sizeof(float);
 }
 
-static void *taken(uintptr_t *at, size_t bytes) {
+static void *carve(uintptr_t *at, size_t bytes) {
   void *from = (void *)*at;
   *at += clv_align_up(bytes, 256);
   return from;
 }
 
-static float *taken_floats(uintptr_t *at, size_t n) { return taken(at, n * sizeof(float)); }
+static float *carve_floats(uintptr_t *at, size_t n) { return carve(at, n * sizeof(float)); }
 
-static cuda_weights taken_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
-  cuda_weights w = {.x = taken_floats(at, n)};
-  w.factor = k->bf16 ? taken(at, n * sizeof(cuda_bf16)) : w.x;
+static cuda_weights carve_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
+  cuda_weights w = {.x = carve_floats(at, n)};
+  w.factor = k->bf16 ? carve(at, n * sizeof(cuda_bf16)) : w.x;
   return w;
 }
 
-/* From `at` on; *ret_forward and *ret_all: where forward's, and all of it, ends. */
+/* Lays out the buffers from address `at`. *ret_forward: end of the buffers that forward uses;
+ * *ret_all: end of all. */
 static heads_room room_at(const cuda_kernel *k, const heads_site *v, uintptr_t at,
                           uintptr_t *ret_forward, uintptr_t *ret_all) {
   size_t size = factor_size(k);
-  heads_room m = {.begin = taken(&at, gpu_packed_bytes(k))};
-  m.q = taken(&at, v->q * size);
-  m.out = taken_floats(&at, v->q);
-  m.k = taken(&at, v->k * size);
-  m.v = taken(&at, v->k * size);
-  m.weights = taken_weights(k, v->tile, &at);
+  heads_room m = {.begin = carve(&at, gpu_packed_bytes(k))};
+  m.q = carve(&at, v->q * size);
+  m.out = carve_floats(&at, v->q);
+  m.k = carve(&at, v->k * size);
+  m.v = carve(&at, v->k * size);
+  m.weights = carve_weights(k, v->tile, &at);
   *ret_forward = at;
-  m.dq = taken_floats(&at, v->q);
-  m.dk = taken_floats(&at, v->k);
-  m.dv = taken_floats(&at, v->k);
-  m.back = taken_weights(k, v->tile, &at);
+  m.dq = carve_floats(&at, v->q);
+  m.dk = carve_floats(&at, v->k);
+  m.dv = carve_floats(&at, v->k);
+  m.back = carve_weights(k, v->tile, &at);
   *ret_all = at;
   return m;
 }
@@ -95,7 +99,7 @@ static size_t room_bytes(const cuda_kernel *k, const heads_site *v) {
   return k->r.learns ? all : forward;
 }
 
-/* Value i of what products read. */
+/* Address of value i of an operand of products. */
 static char *factor_at(const cuda_kernel *k, void *factor, size_t i) {
   return (char *)factor + i * factor_size(k);
 }
@@ -103,7 +107,7 @@ static char *factor_at(const cuda_kernel *k, void *factor, size_t i) {
 static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
   double p = k->r.d.training ? k->r.d.attrs.p : 0;
   clv_rng_key key = a->key;
-  if (a->occasion) key.step = key.micro_batch = 0;
+  if (a->rng_position) key.step = key.micro_batch = 0;
   uint32_t limit = (uint32_t)(p * 0x1p24);
   const clv_heads *x = &v->x;
   return (cuda_heads){.n = (size_t)x->n,
@@ -118,18 +122,19 @@ static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_k
                       .limit = limit + ((double)limit * 0x1p-24 < p),
                       .factor = (float)(1 / (1 - p)),
                       .stream = clv_rng_stream_of(&key),
-                      .occasion = a->occasion,
+                      .rng_position = a->rng_position,
                       .layer = a->key.layer,
                       .bf16 = k->bf16,
                       .begin = v->p.begin};
 }
 
-/* Of packed sequences it is known where they begin. */
+/* Lengths of padded sequences, or NULL. For packed sequences tile_of passes their
+ * first rows instead. */
 static const int64_t *lengths_of(const cuda_kernel *k, const clv_kernel_args *a) {
   return k->r.d.n_in > 3 && !k->r.d.attrs.packed ? a->in[3] : NULL;
 }
 
-/* Scratch, and where sequences begin. */
+/* Lays out scratch, and computes the first rows of packed sequences. */
 static clv_code enter(const cuda_kernel *k, const clv_kernel_args *a, heads_site *v,
                       heads_room *ret, clv_err *err) {
   *v = heads_of(k);
@@ -147,31 +152,31 @@ static cuda_by_heads keys_of(const heads_site *v) {
   return (cuda_by_heads){(size_t)x->n, (size_t)x->s, (size_t)x->kv_heads, (size_t)x->width, v->p};
 }
 
-static clv_code lay_queries(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
-                            clv_err *err) {
+static clv_code queries_to_heads(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
+                                 clv_err *err) {
   cuda_by_heads t = queries_of(v);
   return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
-static clv_code lay_keys(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
-                         clv_err *err) {
-  cuda_by_heads t = keys_of(v);
-  return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
-}
-
-static clv_code lay_queries_back(const cuda_kernel *k, const heads_site *v, const float *x,
-                                 float *y, clv_err *err) {
-  cuda_by_heads t = queries_of(v);
-  return clv_gpu_from_heads(k->gpu, &t, x, y, err);
-}
-
-static clv_code lay_keys_back(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
+static clv_code keys_to_heads(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
                               clv_err *err) {
   cuda_by_heads t = keys_of(v);
+  return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
+}
+
+static clv_code queries_from_heads(const cuda_kernel *k, const heads_site *v, const float *x,
+                                   float *y, clv_err *err) {
+  cuda_by_heads t = queries_of(v);
   return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
-/* Product `which` of the tile that begins at row `first`. */
+static clv_code keys_from_heads(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
+                                clv_err *err) {
+  cuda_by_heads t = keys_of(v);
+  return clv_gpu_from_heads(k->gpu, &t, x, y, err);
+}
+
+/* Multiplies by product `which`, for the tile that begins at row `first`. */
 static clv_code multiply(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
                          int which, size_t first, const cuda_factors *f, clv_err *err) {
   return clv_gpu_multiply(k, which + (first + v->rows > v->all), f, a, err);
@@ -196,15 +201,15 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   heads_room m;
   CLV_TRY(enter(k, a, &v, &m, err));
   cuda_heads h = tile_of(k, &v, a);
-  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, err));
-  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, err));
-  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, err));
+  CLV_TRY(queries_to_heads(k, &v, a->in[0], m.q, err));
+  CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
+  CLV_TRY(keys_to_heads(k, &v, a->in[2], m.v, err));
   for (; h.first < v.all; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
   if (lengths_of(k, a)) CLV_TRY(clv_gpu_note_bad_length(k->gpu, &h, lengths_of(k, a), err));
-  return lay_queries_back(k, &v, m.out, a->out, err);
+  return queries_from_heads(k, &v, m.out, a->out, err);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -228,29 +233,29 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const c
   return a->din[2] ? multiply(k, v, a, OVER_ROWS, h->first, &dv, err) : CLV_OK;
 }
 
-/* The output's gradient takes the room that forward has for the output. */
+/* The output's gradient uses the buffer that forward uses for the output. */
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   heads_site v;
   heads_room m;
   CLV_TRY(enter(k, a, &v, &m, err));
   cuda_heads h = tile_of(k, &v, a);
-  CLV_TRY(lay_queries(k, &v, a->in[0], m.q, err));
-  CLV_TRY(lay_queries(k, &v, a->dout, m.out, err));
-  CLV_TRY(lay_keys(k, &v, a->in[1], m.k, err));
-  CLV_TRY(lay_keys(k, &v, a->in[2], m.v, err));
+  CLV_TRY(queries_to_heads(k, &v, a->in[0], m.q, err));
+  CLV_TRY(queries_to_heads(k, &v, a->dout, m.out, err));
+  CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
+  CLV_TRY(keys_to_heads(k, &v, a->in[2], m.v, err));
   for (; h.first < v.all; h.first += v.rows) {
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(backward_tile(k, &v, a, &m, &h, err));
   }
-  if (a->din[0]) CLV_TRY(lay_queries_back(k, &v, m.dq, a->din[0], err));
-  if (a->din[1]) CLV_TRY(lay_keys_back(k, &v, m.dk, a->din[1], err));
-  return a->din[2] ? lay_keys_back(k, &v, m.dv, a->din[2], err) : CLV_OK;
+  if (a->din[0]) CLV_TRY(queries_from_heads(k, &v, m.dq, a->din[0], err));
+  if (a->din[1]) CLV_TRY(keys_from_heads(k, &v, m.dk, a->din[1], err));
+  return a->din[2] ? keys_from_heads(k, &v, m.dv, a->din[2], err) : CLV_OK;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* The products of tiles of `rows` rows, as the `last`-th of each pair. */
+/* Makes the products for tiles of `rows` rows. last: 1 for the smaller last tile, else 0. */
 static clv_code open_products(cuda_kernel *k, const heads_site *v, size_t rows, int last,
                               clv_err *err) {
   int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->shared;
@@ -273,7 +278,7 @@ static clv_code attention_open(cuda_kernel *k, clv_err *err) {
   size_t last = v.rows ? v.all % v.rows : 0;
   CLV_TRY(open_products(k, &v, v.rows, 0, err));
   if (last) CLV_TRY(open_products(k, &v, last, 1, err));
-  k->r.base.reads_occasion = k->r.d.training && k->r.d.attrs.p > 0;
+  k->r.base.reads_rng_position = k->r.d.training && k->r.d.attrs.p > 0;
   k->r.base.scratch_bytes = k->workspace + room_bytes(k, &v);
   return CLV_OK;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of weights, a block for each. Sums have the shape of the block, which the number of keys
- * gives.
+ * Attention's row kernels, one block a row. The order of a sum depends on the block's size, which
+ * depends on the number of keys.
  */
 #include "kernels/cuda/attention_int.h"
 #include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/pointwise_int.cuh"
 
-/* Where a place of a head lies in what is not by heads; false: it is a pad. */
-static __device__ inline bool lies_at(const cuda_by_heads &t, size_t place, size_t head, size_t *ret) {
+/* Finds the index of a position of a head in the layout that is not transposed to heads; false: the
+ * position is a pad. */
+static __device__ inline bool find_index(const cuda_by_heads &t, size_t place, size_t head, size_t *ret) {
   size_t row = place;
   bool real = !t.p.begin || gpu_row_of(t.p, place, &row);
   *ret = (row * t.heads + head) * t.width;
@@ -20,7 +21,7 @@ static __global__ void by_heads(cuda_by_heads t, const float *x, D *y) {
   GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
     size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, at;
     size_t place = i / t.width / t.steps / t.heads * t.steps + s;
-    y[i] = lies_at(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);
+    y[i] = find_index(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);
   }
 }
 
@@ -28,7 +29,7 @@ static __global__ void from_heads(cuda_by_heads t, const float *x, float *y) {
   GPU_FOR(i, t.n * t.steps * t.heads * t.width) {
     size_t d = i % t.width, s = i / t.width % t.steps, h = i / t.width / t.steps % t.heads, at;
     size_t place = i / t.width / t.steps / t.heads * t.steps + s;
-    if (lies_at(t, place, h, &at)) y[at + d] = x[i];
+    if (find_index(t, place, h, &at)) y[at + d] = x[i];
   }
   if (!t.p.begin) return;
   size_t rest = gpu_rest_of(t.p) * t.heads * t.width;
@@ -54,14 +55,14 @@ clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, 
 
 /* ---- a row ----------------------------------------------------------------------------------- */
 
-/* Row r of the rows of all heads of keys. */
+/* Row r of the rows of all heads of keys. seen: number of keys that the query attends to. */
 struct cuda_row {
   size_t sample, head, i, seen;
-  size_t saved; /* its place in [n, heads, t], or in packed [rows, heads] */
-  bool real;    /* no pad */
+  size_t saved; /* index in [n, heads, t], or in packed [rows, heads] */
+  bool real;    /* not a pad */
 };
 
-/* A length that is refused counts as none. */
+/* Length of a sample; a refused length counts as 0. */
 static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *lengths,
                                           size_t sample) {
   if (!lengths) return h.s;
@@ -69,7 +70,7 @@ static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *le
   return length < 0 || static_cast<size_t>(length) > h.s ? 0 : static_cast<size_t>(length);
 }
 
-/* As a row of packed sequences; a pad meets nothing. */
+/* Changes the row to one of packed sequences; a pad attends to no key. */
 static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
   size_t begin = static_cast<size_t>(h.begin[row->sample]);
   size_t length = static_cast<size_t>(h.begin[row->sample + 1]) - begin;
@@ -92,14 +93,14 @@ static __device__ inline cuda_row row_of(const cuda_heads &h, size_t r, const in
   return row;
 }
 
-/* clv_rng_stream_row of the row. */
+/* Random stream of the row, equal to clv_rng_stream_row on the host. */
 static __device__ inline clv_rng_stream stream_of(const cuda_heads &h, const cuda_row &row) {
-  philox4x32_ctr_t word = words_of(h.stream, h.occasion, row.sample * h.heads + row.head);
+  philox4x32_ctr_t word = words_of(h.stream, h.rng_position, row.sample * h.heads + row.head);
   return clv_rng_stream{{static_cast<uint32_t>(row.i), word.v[2], word.v[3]},
                         {word.v[0], word.v[1]}};
 }
 
-/* Dropout's factors of four keys. */
+/* Dropout factors of four keys. */
 struct cuda_four {
   float of[4];
 };

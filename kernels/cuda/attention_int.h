@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_int: launchers of attention, beside its products.
+ * attention_int: launchers of attention, except its products.
  */
 #ifndef CLEAVE_KERNELS_CUDA_ATTENTION_INT_H
 #define CLEAVE_KERNELS_CUDA_ATTENTION_INT_H
@@ -12,57 +12,57 @@
 extern "C" {
 #endif
 
-/* A batch's heads, and the rows `first` to first + rows - 1 of each head of keys: there the queries
- * of all heads that share it lie one behind the other, t for each. */
+/* Heads of a batch, and a tile of each head's query rows: `first` to first + rows - 1. The queries
+ * of all heads that share a head of keys are stored one after another, t for each. */
 typedef struct cuda_heads {
   size_t n, t, s, heads, kv_heads, width, group;
   float scale;
   bool causal;
   size_t first, rows;
-  uint32_t limit; /* of dropout; 0: nothing is dropped */
+  uint32_t limit; /* limit of dropout; 0: no dropout */
   float factor;
-  clv_rng_stream stream; /* without step and micro-batch where there is an occasion */
-  const clv_rng_position *occasion;
-  uint32_t layer; /* key.layer, for what is refused */
-  bool bf16;      /* what products read is rounded to it */
-  /* Where packed sequences begin, or NULL. Rows of weights are as if they were padded; those of
-   * pads are 0, and what is saved has none. */
+  clv_rng_stream stream; /* without step and micro-batch if rng_position is not NULL */
+  const clv_rng_position *rng_position;
+  uint32_t layer; /* key.layer, for errors about refused values */
+  bool bf16;      /* operands of products are rounded to bf16 */
+  /* First row of each packed sequence, or NULL. Rows of weights are laid out as if sequences were
+   * padded. Rows of pads are 0, and `saved` has no rows for them. */
   const int64_t *begin;
 } cuda_heads;
 
-/* Heads of n samples of `steps` places, or of packed sequences: p.begin is NULL or not. */
+/* Heads of n samples of `steps` positions, or of packed sequences if p.begin is not NULL. */
 typedef struct cuda_by_heads {
   size_t n, steps, heads, width;
   cuda_packed p;
 } cuda_by_heads;
 
-/* y [n, heads, steps, width] of x [n, steps, heads, width], in bf16 or f32; and the other way
- * round, in f32. Of packed sequences x is [rows, heads, width]: pads become 0 in y, and on the way
- * back rows of no sequence do. */
+/* Transposes x [n, steps, heads, width] to y [n, heads, steps, width], in bf16 or f32; from_heads
+ * does the reverse, in f32. For packed sequences x is [rows, heads, width]: to_heads writes pads of
+ * y as 0, and from_heads writes rows of no sequence as 0. */
 clv_code clv_gpu_to_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, bool bf16,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, float *y,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Weights of rows: x [n kv_heads, rows, s] in f32, and the same as factors of products: in bf16
- * these have a room of their own, in f32 they are x. */
+/* Attention weights of the rows of a tile: x [n kv_heads, rows, s] in f32, and `factor`, the
+ * weights as operands of products: in bf16 a buffer of its own, in f32 equal to x. */
 typedef struct cuda_weights {
   float *x;
   void *factor;
 } cuda_weights;
 
-/* From their products with the keys, in x. saved, unless it is NULL: the largest score and the
- * inverse of the sum, of each row of [n, heads, t], or of packed [rows, heads]. lengths: [n] or
+/* Computes the weights from the scores in w->x. saved, unless NULL: receives the largest score and
+ * the inverse of the sum of each row of [n, heads, t], or of packed [rows, heads]. lengths: [n] or
  * NULL. */
 clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                                    const int64_t *lengths, float *saved,
                                    clv_err *err) CLV_USE_RESULT;
-/* w: the same products become the weights. dw: what comes back to the weights becomes what goes
- * back to the products. */
+/* Recomputes the weights from the scores in w->x. dw: the gradient of the weights is replaced by
+ * the gradient of the scores. */
 clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                                         const cuda_weights *dw, const int64_t *lengths,
                                         const float *saved, clv_err *err) CLV_USE_RESULT;
-/* Notes the first length that clv_gpu_attention_softmax refused. */
+/* Records the first length that clv_gpu_attention_softmax refused. */
 clv_code clv_gpu_note_bad_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
                                  clv_err *err) CLV_USE_RESULT;
 

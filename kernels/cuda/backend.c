@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cuda backend's row of functions, and what its kernels have in common. Everything is asked for
- * on one stream, in the order of the calls, and computed in f32.
+ * The functions of the cuda backend's clv_backend, and the preparation of its kernels.
+ * clv_cuda_open makes a backend, and cuda_prepare makes a kernel from the op's row and its cuda_op.
+ * All work is issued to one stream, in the order of the calls, and computed in f32.
  */
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +39,8 @@ static void kernel_free(clv_kernel *base) {
   free(k);
 }
 
-/* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
+/* Fills in the kernel's functions, layouts and saved state. Nothing is saved if no
+ * backward can follow. */
 static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   const clv_node_desc *d = &k->r.d;
   bool fused = op->fused || row->fused, dx = false;
@@ -98,14 +100,15 @@ static clv_code cuda_reorder(const clv_backend *b, const clv_shape *shape, clv_d
                  .from = src_block,
                  .to = dst_block};
   if (clv_layout_block(src_block) != 1 || clv_layout_block(dst_block) != 1 || dtype != CLV_F32)
-    return clv_fail(err, CLV_INVALID, "channel blocks %d and %d: %s has none", src_block, dst_block,
-                    b->name);
+    return clv_fail(err, CLV_INVALID,
+                    "reorder between channel blocks %d and %d: %s has only block 1", src_block,
+                    dst_block, b->name);
   return clv_gpu_move_layout(b->own, &m, src, dst, err);
 }
 
-/* Of functions that have no error of their own: told when somebody waits. */
-static void keep_failure(clv_gpu *g, const clv_err *err, clv_code code) {
-  if (code != CLV_OK && g->failed.code == CLV_OK) g->failed = *err;
+/* Stores the first error of functions that return none; the next finish reports it. */
+static void store_error(clv_gpu *g, const clv_err *err, clv_code code) {
+  if (code != CLV_OK && g->deferred_error.code == CLV_OK) g->deferred_error = *err;
 }
 
 static void cuda_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
@@ -113,24 +116,24 @@ static void cuda_add(const clv_backend *b, clv_dtype dtype, void *dst, const voi
   clv_err err = {0};
   clv_code code = dtype == CLV_F32 || dtype == CLV_BF16
                       ? clv_gpu_add_to(g, dtype == CLV_BF16, dst, src, n, &err)
-                      : clv_fail(&err, CLV_INVALID, "%s adds f32 and bf16 alone", b->name);
-  keep_failure(g, &err, code);
+                      : clv_fail(&err, CLV_INVALID, "%s adds only f32 and bf16", b->name);
+  store_error(g, &err, code);
 }
 
 static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, const float *grad,
                       float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
                       size_t n_runs) {
   clv_err err = {0};
-  keep_failure(b->own, &err, clv_gpu_step(b->own, a, p, grad, moments, runs, n_runs, &err));
+  store_error(b->own, &err, clv_gpu_step(b->own, a, p, grad, moments, runs, n_runs, &err));
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Zeroed here, so that no session ever finds what another left. */
+/* Zeroed, so that no session can read what another session left. */
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
   clv_gpu *g = b->own;
   void *p;
-  CLV_TRY(clv_gpu_fail_recording(g, "memory is taken", err));
+  CLV_TRY(clv_gpu_fail_recording(g, "allocate memory", err));
   if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
     return clv_err_prefix(err, "%s", b->device);
   clv_code code = g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err);
@@ -282,7 +285,8 @@ void clv_cuda_close(clv_backend *b) {
 clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, clv_err *err) {
   clv_gpu *g;
   if (vendor->abi != CLV_VENDOR_ABI || vendor->size < sizeof(clv_vendor))
-    return clv_fail(err, CLV_PRECONDITION, "the table of CUDA's functions is of version %u, not %d",
+    return clv_fail(err, CLV_PRECONDITION,
+                    "the table of CUDA's functions has version %u, this backend needs %d",
                     vendor->abi, CLV_VENDOR_ABI);
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->vendor = vendor;

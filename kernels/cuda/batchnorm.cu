@@ -16,8 +16,8 @@ static __device__ inline size_t channel_of(const cuda_sums &s, size_t at) {
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Sums of x less the channel's first value, and of the squares of that: what cancels below is no
- * larger than the spread of the values, and one walk is enough. */
+/* Sums of x - x0 and of its square, where x0 is the channel's first value. The later subtraction
+ * then cancels no more than the spread of the values, and one pass is enough. */
 template <typename T>
 struct moment_term {
   const T *x;
@@ -41,7 +41,7 @@ static __global__ void put_moments(cuda_batchnorm b, moment_term<T> term, const 
     cuda_pair sum = gpu_total(b.sums, parts, c);
     double mean = term.first(c) + sum.first / count;
     double squares = sum.second - sum.first * (sum.first / count);
-    if (squares < 0) squares = 0; /* by rounding; NaN stays */
+    if (squares < 0) squares = 0; /* negative only by rounding; a NaN stays a NaN */
     saved[2 * c] = mean;
     saved[2 * c + 1] = 1 / sqrt(squares / count + b.eps);
     running_mean[c] = static_cast<float>(m * mean + (1 - m) * static_cast<double>(running_mean[c]));
@@ -88,7 +88,7 @@ static __device__ inline double hat_of(float x, const double *saved, size_t c) {
   return (static_cast<double>(x) - saved[2 * c]) * saved[2 * c + 1];
 }
 
-/* As it is written where nothing follows. */
+/* Returns the normalised value, rounded as a kernel without an added input writes it. */
 template <typename T>
 static __device__ inline float normal_of(float x, const float *w, const float *bias,
                                          const double *saved, size_t c) {
@@ -123,7 +123,7 @@ clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, c
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* What is read, in its type. */
+/* cuda_gradient with pointers of the values' type. */
 template <typename T>
 struct gradient {
   cuda_gate gate;
@@ -146,7 +146,7 @@ static __device__ inline float passed_of(const gradient<T> &f, size_t at, size_t
   return open ? gpu_get(f.dy[at]) : 0;
 }
 
-/* Of bias and weight. */
+/* Terms of the gradients of bias and weight. */
 template <typename T>
 struct gradient_term {
   gradient<T> from;
@@ -185,7 +185,7 @@ clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cud
                     read(parts), totals, dw, db, accumulate);
 }
 
-/* In evaluation the statistics are constants, and their gradients no part of it. */
+/* Computes dx. In evaluation the statistics are constants, so their gradient terms are left out. */
 template <typename T>
 static __global__ void values_back(cuda_batchnorm b, gradient<T> from, const cuda_pair *totals,
                                    T *dx) {

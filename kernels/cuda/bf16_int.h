@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16_int: factors in bf16, and values between layouts. Rounding is to nearest even.
+ * bf16_int: conversion of factors to bf16, and of values between layouts. Rounding is to nearest
+ * even.
  */
 #ifndef CLEAVE_KERNELS_CUDA_BF16_INT_H
 #define CLEAVE_KERNELS_CUDA_BF16_INT_H
@@ -16,21 +17,21 @@ clv_code clv_gpu_f32_to_bf16(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
 clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Values [n, channels, inner], or with channels last [n, inner, channels], from one layout and type
- * to another. */
+/* A copy of values [n, channels, inner], or with channels last [n, inner, channels], from one
+ * layout and type to another. */
 typedef struct cuda_move {
   size_t n, channels, inner;
   int from, to; /* layouts */
-  bool add;     /* to is added to */
+  bool add;     /* add to the destination instead of overwriting it */
 } cuda_move;
 clv_code clv_gpu_move_layout(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
                              clv_err *err) CLV_USE_RESULT;
 
-/* A factor of k's products: x, or in bf16 what is rounded of it into `room`. */
+/* Provides a factor of k's products: *ret is x, or in bf16 x rounded into `room`. */
 clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
                                 const void **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Bytes of that room: none where nothing is rounded. They keep what follows on 256. */
+/* Bytes of `room` in clv_gpu_prepare_factor, a multiple of 256; 0 if nothing is rounded. */
 static inline size_t gpu_factor_bytes(const cuda_kernel *k, size_t n) {
   return gpu_math(k) == CLV_CUDA_BF16 ? clv_align_up(n * sizeof(cuda_bf16), 256) : 0;
 }

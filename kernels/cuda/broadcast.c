@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * add and mul of inputs that stand for several values.
+ * add and mul with broadcast inputs.
  */
 #include "kernels/cuda/broadcast_int.h"
 
-/* One value of a channel has no layout. */
+/* An input of one value a channel has the same order in all layouts, so its block is 1. */
 clv_code clv_gpu_broadcast_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   for (int i = 0; i < 2 && k->last && clv_broadcasts(&k->r.d); i++)
@@ -16,7 +16,7 @@ static clv_broadcast broadcast_of(const cuda_kernel *k) {
   return k->last ? clv_broadcast_last(&k->r.d) : clv_broadcast_of(&k->r.d);
 }
 
-static cuda_bf16_flags few_bits_of(const cuda_kernel *k) {
+static cuda_bf16_flags bf16_flags_of(const cuda_kernel *k) {
   const clv_kernel *b = &k->r.base;
   return (cuda_bf16_flags){{clv_layout_is_bf16(b->in_block[0]), clv_layout_is_bf16(b->in_block[1])},
                            clv_layout_is_bf16(b->out_block)};
@@ -24,21 +24,21 @@ static cuda_bf16_flags few_bits_of(const cuda_kernel *k) {
 
 clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   clv_broadcast v = broadcast_of(k);
-  cuda_bf16_flags few = few_bits_of(k);
-  return clv_gpu_broadcast(k->gpu, &v, &few, k->r.d.op == CLV_OP_MUL, a->in[0], a->in[1], a->out,
+  cuda_bf16_flags flags = bf16_flags_of(k);
+  return clv_gpu_broadcast(k->gpu, &v, &flags, k->r.d.op == CLV_OP_MUL, a->in[0], a->in[1], a->out,
                            k->r.n_out, err);
 }
 
-/* Neighbouring threads take neighbouring values where these lie so in the output, if there are
- * enough of them, or few terms. */
+/* One thread computes a value, not a block, if neighbouring values are adjacent in the output, and
+ * there are many values or few terms. */
 enum { ENOUGH_VALUES = 4096, FEW_TERMS = 32 };
 
-static cuda_fold fold_of(const clv_broadcast *v, const cuda_bf16_flags *few, int input) {
+static cuda_fold fold_of(const clv_broadcast *v, const cuda_bf16_flags *flags, int input) {
   cuda_fold f = {.values = 1,
                  .terms = 1,
-                 .dx_bf16 = few->in[input],
-                 .other_bf16 = few->in[1 - input],
-                 .dy_bf16 = few->out};
+                 .dx_bf16 = flags->in[input],
+                 .other_bf16 = flags->in[1 - input],
+                 .dy_bf16 = flags->out};
   size_t out = 1;
   for (int i = 0; i < v->rank; i++) out *= v->n[i];
   for (int i = 0; i < v->rank; i++) {
@@ -50,16 +50,16 @@ static cuda_fold fold_of(const clv_broadcast *v, const cuda_bf16_flags *few, int
     (kept ? f.other : f.summed_other)[to] = v->step[1 - input][i];
     *(kept ? &f.values : &f.terms) *= v->n[i];
   }
-  f.alone = f.terms == 1 ||
-            (v->step[input][v->rank - 1] && (f.values >= ENOUGH_VALUES || f.terms <= FEW_TERMS));
+  f.per_thread = f.terms == 1 || (v->step[input][v->rank - 1] &&
+                                  (f.values >= ENOUGH_VALUES || f.terms <= FEW_TERMS));
   return f;
 }
 
 clv_code clv_gpu_broadcast_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   clv_broadcast v = broadcast_of(k);
-  cuda_bf16_flags few = few_bits_of(k);
+  cuda_bf16_flags flags = bf16_flags_of(k);
   for (int i = 0; i < 2; i++) {
-    cuda_fold f = fold_of(&v, &few, i);
+    cuda_fold f = fold_of(&v, &flags, i);
     if (!a->din[i]) continue;
     CLV_TRY(clv_gpu_fold(k->gpu, &f, a->dout, k->r.d.op == CLV_OP_MUL ? a->in[1 - i] : NULL,
                          a->din[i], err));

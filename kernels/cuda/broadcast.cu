@@ -2,7 +2,7 @@
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/device_int.cuh"
 
-/* All threads of a launch take the same way here. */
+/* Reads value i. The branch on `bf16` is the same for all threads of a launch. */
 static __device__ inline float value_of(const void *p, bool bf16, size_t i) {
   return bf16 ? gpu_get(static_cast<const cuda_bf16 *>(p)[i]) : static_cast<const float *>(p)[i];
 }
@@ -14,7 +14,7 @@ static __device__ inline void put_value(void *p, bool bf16, size_t i, float valu
     static_cast<float *>(p)[i] = value;
 }
 
-static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags few, bool product, const void *xs,
+static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags flags, bool product, const void *xs,
                                  const void *zs, void *y, size_t n) {
   GPU_FOR(o, n) {
     size_t rest = o, at[2] = {0, 0};
@@ -22,20 +22,20 @@ static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags few, bool prod
       at[0] += rest % v.n[i] * v.step[0][i];
       at[1] += rest % v.n[i] * v.step[1][i];
     }
-    float x = value_of(xs, few.in[0], at[0]), z = value_of(zs, few.in[1], at[1]);
-    put_value(y, few.out, o, product ? x * z : x + z);
+    float x = value_of(xs, flags.in[0], at[0]), z = value_of(zs, flags.in[1], at[1]);
+    put_value(y, flags.out, o, product ? x * z : x + z);
   }
 }
 
-clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_flags *few,
+clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_flags *flags,
                            bool product, const void *x, const void *z, void *y, size_t n,
                            clv_err *err) {
-  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, broadcast, *v, *few, product, x, z, y, n);
+  return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, broadcast, *v, *flags, product, x, z, y, n);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Where value e of the input begins in the output and in the other input. */
+/* Finds the first index of value e of the input in the output and in the other input. */
 static __device__ inline void value_at(const cuda_fold &f, size_t e, size_t *out, size_t *other) {
   *out = *other = 0;
   for (int i = f.rank; i-- > 0; e /= f.n[i]) {
@@ -44,7 +44,7 @@ static __device__ inline void value_at(const cuda_fold &f, size_t e, size_t *out
   }
 }
 
-/* Term t of a value that begins at `out` and `beside`. */
+/* Term t of the sum for the value with first indices `out` and `beside`. */
 static __device__ inline double term_at(const cuda_fold &f, const void *dy, const void *other,
                                         size_t out, size_t beside, size_t t) {
   for (int i = f.n_summed; i-- > 0; t /= f.summed[i]) {
@@ -78,7 +78,7 @@ static __global__ void fold_blocks(cuda_fold f, const void *dy, const void *othe
 
 clv_code clv_gpu_fold(clv_gpu *g, const cuda_fold *f, const void *dy, const void *other, void *dx,
                       clv_err *err) {
-  if (f->alone)
+  if (f->per_thread)
     return gpu_launch(g, gpu_blocks(f->values), GPU_BLOCK, err, fold_alone, *f, dy, other, dx);
   return gpu_launch(g, gpu_blocks_of_rows(f->values), gpu_row_threads(f->terms), err, fold_blocks,
                     *f, dy, other, dx);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chains of element-wise ops. Nothing within one is kept: backward makes the values that it needs
- * again, of what went in, and draws a dropout's numbers again. Where all that it needs is what came
- * out, as of a sum with a relu behind it, it keeps that instead.
+ * Chains of element-wise ops. No value inside a chain is saved: backward recomputes the values it
+ * needs from the chain's input, and draws a dropout's numbers again. If backward needs only the
+ * chain's output, as for a sum followed by a relu, the kernel saves the output instead.
  */
 #include <stdlib.h>
 
 #include "kernels/cuda/pointwise_int.h"
 
-/* What an op's backward reads: its input, its output, or neither. */
+/* Value that an op's backward reads: its input, its output, or neither. */
 typedef enum link_needs { NEEDS_NOTHING, NEEDS_IN, NEEDS_OUT } link_needs;
 
 static const struct {
@@ -20,29 +20,30 @@ static const struct {
     {CLV_OP_SCALE, NEEDS_NOTHING}, {CLV_OP_ADD, NEEDS_NOTHING},  {CLV_OP_DROPOUT, NEEDS_NOTHING},
 };
 
-static int find(clv_op op) {
+static int find_op(clv_op op) {
   for (int i = 0; i < (int)CLV_COUNT(known); i++)
     if (known[i].op == op) return i;
   return -1;
 }
 
-/* The last op whose backward reads a value, *ret_n of them; -1: none. */
-static int last_needy(const clv_chain_link *links, int n, int *ret_n) {
+/* Returns the index of the last op whose backward reads a value; -1: none. *ret_n:
+ * number of such ops. */
+static int find_last_reader(const clv_chain_link *links, int n, int *ret_n) {
   int last = -1;
   *ret_n = 0;
   for (int i = 0; i < n; i++)
-    if (known[find(links[i].op)].needs != NEEDS_NOTHING) {
+    if (known[find_op(links[i].op)].needs != NEEDS_NOTHING) {
       last = i;
       ++*ret_n;
     }
   return last;
 }
 
-/* CLV_SAVE_*. */
+/* Returns the CLV_SAVE_* of a chain. */
 static unsigned saves(const clv_chain_link *links, int n) {
-  int needy, last = last_needy(links, n, &needy);
+  int needy, last = find_last_reader(links, n, &needy);
   if (last < 0) return 0;
-  bool out = needy == 1 && last == n - 1 && known[find(links[last].op)].needs == NEEDS_OUT;
+  bool out = needy == 1 && last == n - 1 && known[find_op(links[last].op)].needs == NEEDS_OUT;
   return out ? CLV_SAVE_OUT : CLV_SAVE_IN0;
 }
 
@@ -52,22 +53,24 @@ static int count(const clv_chain_link *links, int n, clv_op op) {
   return k;
 }
 
-/* Values behind a sum would need both of what is added: more than the ops apart keep. */
+/* Refuses chains whose backward reads a value after the sum, unless that is the output alone.
+ * Recomputing such a value would need both inputs of the sum, more than separate kernels save. */
 bool clv_gpu_chains(const clv_chain_link *links, int n) {
   int needy, sum = n;
   for (int i = 0; i < n; i++) {
-    if (find(links[i].op) < 0) return false;
+    if (find_op(links[i].op) < 0) return false;
     if (links[i].op == CLV_OP_ADD) sum = i;
   }
   if (count(links, n, CLV_OP_ADD) > 1 || count(links, n, CLV_OP_DROPOUT) > 1) return false;
-  return last_needy(links, n, &needy) < sum || saves(links, n) == CLV_SAVE_OUT;
+  return find_last_reader(links, n, &needy) < sum || saves(links, n) == CLV_SAVE_OUT;
 }
 
 static cuda_chain chain_of(const cuda_kernel *k, const clv_kernel_args *a) {
   const clv_node_desc *d = &k->r.d;
   clv_rng_key key = a->key;
-  if (a->occasion) key.step = key.micro_batch = 0;
-  cuda_chain c = {.n = d->n_links, .stream = clv_rng_stream_of(&key), .occasion = a->occasion};
+  if (a->rng_position) key.step = key.micro_batch = 0;
+  cuda_chain c = {
+      .n = d->n_links, .stream = clv_rng_stream_of(&key), .rng_position = a->rng_position};
   for (int i = 0; i < d->n_links; i++) {
     bool drops = d->link[i].op == CLV_OP_DROPOUT;
     c.op[i] = (int)d->link[i].op;
@@ -99,8 +102,9 @@ static clv_code chain_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static void chain_free(clv_kernel *base) { free(gpu_kernel_of(base)); }
 
-/* Row-major alone: a dropout's numbers are those of places. In bf16 each op on images rounds. */
-static bool can_take(const clv_node_desc *d, size_t n) {
+/* Chains are row-major only, because a dropout draws its numbers by index. In bf16 each op on
+ * images rounds its output, so such ops are not chained. */
+static bool can_chain(const clv_node_desc *d, size_t n) {
   if (d->bf16 && d->out.rank == 4) return false;
   for (int i = 0; i < d->n_in; i++)
     if (d->offered_block[i] != 1 || !clv_shape_equal(&d->in[i], &d->out)) return false;
@@ -111,7 +115,8 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
                                clv_err *err) {
   size_t n = clv_layout_numel(&d->in[0], 1);
   cuda_kernel *k;
-  if (!can_take(d, n)) return clv_fail(err, CLV_UNIMPLEMENTED, "a chain from op %d", (int)d->op);
+  if (!can_chain(d, n))
+    return clv_fail(err, CLV_UNIMPLEMENTED, "no kernel for this chain from op %d", (int)d->op);
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->own};
   k->r.learns = d->need_dx[0] || d->need_dx[1];
@@ -122,7 +127,7 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
                            .saves = k->r.learns ? saves(d->link, d->n_links) : 0,
                            .in_place = true,
                            .din_in_place = (1u << d->n_in) - 1,
-                           .reads_occasion = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
+                           .reads_rng_position = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
                            .impl = "cuda"};
   for (int i = 0; i < CLV_MAX_IN; i++) k->r.base.in_block[i] = 1;
   *ret = &k->r.base;

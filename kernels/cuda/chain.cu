@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chains: a thread takes four values of a block of the generator, each through all ops.
+ * Chains: each thread applies all ops to four values at a time, the values of one block of
+ * the random generator.
  */
 #include "kernels/cuda/pointwise_int.cuh"
 
@@ -8,7 +9,7 @@ struct alignas(16) cuda_quad {
   float v[4];
 };
 
-/* Four values, less those behind the last. p: on 16 bytes, or NULL. */
+/* Four values; 0 after the last. p: aligned to 16 bytes, or NULL. */
 static __device__ inline cuda_quad quad_at(const float *p, size_t b, size_t n) {
   cuda_quad q = {};
   if (!p) return q;
@@ -44,7 +45,7 @@ static __device__ inline float link_of(int op, float x, float z, float by) {
   return of_scale(x, z, by);
 }
 
-/* Of the kept value x and the gradient z. */
+/* Gradient of op from the saved value x and the gradient z. */
 static __device__ inline float link_back(int op, float x, float z, float by) {
   LINK(RELU, relu_back)
   LINK(SIGMOID, sigmoid_back)
@@ -61,14 +62,14 @@ static __device__ inline bool keeps_input(int op) {
   return op == CLV_OP_GELU || op == CLV_OP_GELU_TANH || op == CLV_OP_SILU;
 }
 
-/* What link j multiplies by. */
+/* Factor by which op j multiplies. */
 static __device__ inline float factor_of(const cuda_chain &c, int j, bool keep) {
   return c.op[j] == CLV_OP_DROPOUT && !keep ? 0 : c.by[j];
 }
 
 static __device__ inline philox4x32_ctr_t drawn(const cuda_chain &c, size_t b) {
   philox4x32_ctr_t none = {};
-  return c.draws ? words_of(c.stream, c.occasion, b) : none;
+  return c.draws ? words_of(c.stream, c.rng_position, b) : none;
 }
 
 static __device__ inline bool is_kept(const cuda_chain &c, uint32_t word) {
@@ -95,7 +96,8 @@ clv_code clv_gpu_chain(clv_gpu *g, const cuda_chain *c, const float *x, const fl
   return gpu_launch(g, gpu_blocks((n + 3) / 4), GPU_BLOCK, err, chain, *c, x, z, y, n);
 }
 
-/* The gradient of x from that of the last value, y; *added: that of what is added. */
+/* Returns the gradient of x from dy, the gradient of the last value y; *added: the gradient
+ * of the added input. */
 static __device__ inline float back_through(const cuda_chain &c, float x, float y, float dy,
                                             bool keep, bool has_y, float *added) {
   float kept[CLV_MAX_LINKS];

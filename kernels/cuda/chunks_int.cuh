@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * chunks_int: for launches whose blocks each take a chunk of some run.
+ * chunks_int: for launches where each block processes a chunk of a run.
  */
 #ifndef CLEAVE_KERNELS_CUDA_CHUNKS_INT_CUH
 #define CLEAVE_KERNELS_CUDA_CHUNKS_INT_CUH
@@ -8,8 +8,8 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/runs_int.h"
 
-/* Where chunk `chunk` of all lies. Its run is the last that begins before it or there; those without
- * values have no chunk. */
+/* Returns the values of chunk number `chunk`. Its run is the last whose first chunk is not after
+ * it; empty runs have no chunk. */
 static __device__ inline clv_extent gpu_chunk(const cuda_run *runs, size_t n, size_t chunk) {
   size_t low = 0, high = n;
   while (high - low > 1) {

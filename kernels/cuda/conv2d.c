@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions, and transposed ones, whose passes are the others' in other roles. They are cuDNN's
- * where it has one. Else what the windows see is written out, some samples at
- * a time (at most COLUMN_BYTES, or one), and multiplied: W [K, C taps] by columns [C taps, OH OW],
- * for each group. Which of the two it is depends on the library and the shapes alone.
+ * Convolutions and transposed convolutions, whose passes are those of a convolution in other roles.
+ * cuDNN computes a pass if it has an engine for it. Otherwise im2col writes out the values under
+ * each window, some samples at a time (at most COLUMN_BYTES, or one sample), and a product
+ * multiplies them for each group: W [K, C taps] by columns [C taps, OH OW]. The choice depends only
+ * on the library and the shapes.
  */
 #include "kernels/cuda/bf16_int.h"
 #include "kernels/cuda/conv_int.h"
@@ -13,8 +14,8 @@ enum { COLUMN_BYTES = 64 << 20 };
 typedef struct conv2d_site {
   clv_window s;
   int64_t groups, c, k;   /* channels in and out of one group */
-  int64_t taps, image;    /* of a window; of an output */
-  int64_t samples, parts; /* at a time, and how many times */
+  int64_t taps, image;    /* taps of a window; values of an output's channel */
+  int64_t samples, parts; /* samples at a time; number of such parts */
   size_t column_bytes;
 } conv2d_site;
 
@@ -32,8 +33,8 @@ static conv2d_site conv_of(const cuda_kernel *k) {
   return v;
 }
 
-/* What scratch has of values that are written out: columns, and in bf16 outputs and weights, which
- * are rounded before they are multiplied. */
+/* Buffers in scratch: columns, and in bf16 the rounded outputs and weights, as
+ * operands of products. */
 typedef struct conv_room {
   char *columns;
   cuda_bf16 *y, *w;
@@ -55,7 +56,7 @@ static size_t room_bytes(const cuda_kernel *k, const conv2d_site *v) {
          gpu_factor_bytes(k, weights_of(v));
 }
 
-/* Value i of what products read. */
+/* Address of value i of an operand of products. */
 static const void *factor_at(const cuda_kernel *k, const void *factor, size_t i) {
   return (const char *)factor + i * (k->bf16 ? sizeof(cuda_bf16) : sizeof(float));
 }
@@ -69,7 +70,7 @@ static clv_code weights(const cuda_kernel *k, const clv_kernel_args *a, const co
   return clv_gpu_prepare_factor(k, a->param[CLV_SLOT_WEIGHT], weights_of(v), r->w, ret, err);
 }
 
-/* ---- written out ----------------------------------------------------------------------------- */
+/* ---- im2col ---------------------------------------------------------------------------------- */
 
 static cuda_columns columns_of(const conv2d_site *v) {
   return (cuda_columns){.window = v->s,
@@ -78,7 +79,7 @@ static cuda_columns columns_of(const conv2d_site *v) {
                         .stride = (size_t)(v->s.c * v->s.h * v->s.w)};
 }
 
-/* Where samples `part` of group `group` begin. */
+/* Index of the first value of samples `part` of group `group`. */
 static size_t input_at(const conv2d_site *v, int64_t part, int64_t group) {
   return (size_t)((part * v->samples * v->s.c + group * v->c) * v->s.h * v->s.w);
 }
@@ -127,7 +128,7 @@ static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, co
   return CLV_OK;
 }
 
-/* Samples are added one after the other, so that the sum has one order. */
+/* Adds the samples one after the other, so that the sum has one order. */
 static clv_code weight_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
                                cuda_conv_operands e, clv_err *err) {
   cuda_columns c = columns_of(v);
@@ -195,7 +196,7 @@ static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_columns,
                                           [CLV_CUDA_GRAD_INPUT] = input_columns,
                                           [CLV_CUDA_GRAD_WEIGHT] = weight_columns};
 
-/* The pass says which of x, y and the weights it writes. */
+/* Computes a pass, which determines whether x, y or the weights are written. */
 static clv_code run(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
                     const void *x, const void *y, clv_err *err) {
   conv2d_site v = conv_of(k);
@@ -234,7 +235,7 @@ static cuda_sums bias_sums(const cuda_kernel *k) {
   return k->last ? gpu_sums_last(o.n, o.channels, o.inner) : gpu_sums_of(o.n, o.channels, o.inner);
 }
 
-/* In the room of what the gradient of the weights has been made of. */
+/* Computes the bias gradient. Its scratch overlaps the columns, which are no longer needed. */
 static clv_code bias_back(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   cuda_sums sums = bias_sums(k);
   if (!k->r.d.attrs.bias) return CLV_OK;
@@ -283,7 +284,7 @@ static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pa
                           bool *ret_written, clv_err *err) {
   clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups, .math = gpu_math(k)};
   size_t workspace = 0;
-  *ret_written |= k->bf16; /* the library would round what it writes */
+  *ret_written |= k->bf16; /* im2col: cuDNN would round its output */
   if (k->bf16) return open_columns(k, v, pass, err);
   clv_code code = k->gpu->vendor->conv_new(k->gpu->device, &d, &k->conv[pass], &workspace, err);
   k->workspace = CLV_MAX(k->workspace, workspace);
@@ -308,7 +309,8 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
   cuda_passes p = {{!transposed || dx, transposed || dx, k->r.d.need_dw}};
   cuda_sums sums = bias_sums(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "a relu behind a convolution without bias");
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "no kernel for a relu after a convolution without bias");
   CLV_TRY((k->last ? clv_gpu_conv_last_open : open_rows)(k, &p, err));
   size_t parts = k->r.d.need_dw ? k->workspace + gpu_parts_bytes(&sums) : 0;
   k->r.base.scratch_bytes = CLV_MAX(k->r.base.scratch_bytes, parts);
@@ -323,6 +325,6 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
 CLV_CUDA_OP(conv2d) = {PASSES(conv), .bf16 = true, .last = true};
 CLV_CUDA_OP(conv_transpose2d) = {PASSES(transpose), .bf16 = true, .last = true};
 
-/* Without an image there are no channels to be last: values stay f32, and factors are rounded. */
+/* 1-D convolutions have no channels-last layout: values stay f32, and factors are rounded. */
 CLV_CUDA_OP(conv1d) = {PASSES(conv), .bf16 = true};
 CLV_CUDA_OP(conv_transpose1d) = {PASSES(transpose), .bf16 = true};

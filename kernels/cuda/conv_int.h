@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * conv_int: launchers around convolutions.
+ * conv_int: launchers of the copies and sums around the products of convolutions.
  */
 #ifndef CLEAVE_KERNELS_CUDA_CONV_INT_H
 #define CLEAVE_KERNELS_CUDA_CONV_INT_H
@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* `samples` images with `channels` of each side by side, whose samples lie `stride` values apart:
- * what a window sees of them. columns [samples, channels * taps, oh * ow]. */
+/* im2col: the values that a window sees of `samples` images with `channels` adjacent channels each;
+ * samples are `stride` values apart. columns: [samples, channels * taps, oh * ow]. */
 typedef struct cuda_columns {
   clv_window window;
   size_t samples, channels, stride;
@@ -20,17 +20,17 @@ typedef struct cuda_columns {
 
 clv_code clv_gpu_to_columns(clv_gpu *g, const cuda_columns *c, const float *x, void *columns,
                             bool bf16, clv_err *err) CLV_USE_RESULT;
-/* The sum of what each value of x was copied to. */
+/* col2im: adds the columns' values to the value of x that each was copied from. */
 clv_code clv_gpu_from_columns(clv_gpu *g, const cuda_columns *c, const float *columns, float *x,
                               clv_err *err) CLV_USE_RESULT;
-/* y [n, channels, inner] += bias[channel], and of that the relu; last: y is in GPU_LAST. */
+/* y [n, channels, inner] += bias[channel], then relu if `relu`; last: y is in GPU_LAST. */
 clv_code clv_gpu_add_bias(clv_gpu *g, bool last, const float *bias, void *y, size_t n,
                           size_t channels, size_t inner, bool relu, clv_err *err) CLV_USE_RESULT;
 
 /* ---- channels last (conv_last.c, conv_last.cu) ----------------------------------------------- */
 
-/* `channels` of the window's, of `samples` images in GPU_LAST: what a window sees of them. columns
- * [samples * oh * ow, taps, channels]. */
+/* im2col with channels last: `channels` of the window's channels, of `samples` images in GPU_LAST.
+ * columns: [samples * oh * ow, taps, channels]. */
 typedef struct cuda_last_columns {
   clv_window window;
   size_t samples, channels;
@@ -38,23 +38,24 @@ typedef struct cuda_last_columns {
 
 clv_code clv_gpu_to_columns_last(clv_gpu *g, const cuda_last_columns *c, const cuda_bf16 *x,
                                  cuda_bf16 *columns, clv_err *err) CLV_USE_RESULT;
-/* The sum of what each value of x was copied to. */
+/* col2im with channels last: adds the columns' values to the value of x that each was copied
+ * from. */
 clv_code clv_gpu_from_columns_last(clv_gpu *g, const cuda_last_columns *c, const float *columns,
                                    cuda_bf16 *x, clv_err *err) CLV_USE_RESULT;
 
-/* What goes in and out of a convolution: y of x, x of y, or the gradient of the weights of both. A
- * transposed one reads y and makes x. */
+/* Operands of a convolution's pass: forward computes y from x, the input gradient x from y, the
+ * weight gradient reads both. A transposed convolution reads y and computes x. */
 typedef struct cuda_conv_operands {
   void *x, *y;
 } cuda_conv_operands;
 
-/* The passes that the op has, by clv_cuda_pass. */
+/* Passes that the op needs, indexed by clv_cuda_pass. */
 typedef struct cuda_passes {
   bool wanted[3];
 } cuda_passes;
 
-/* A convolution's passes where its values are in GPU_LAST, but for the bias: their kernels, with
- * workspace and scratch. */
+/* Passes of a convolution in GPU_LAST, without the bias: refresh, open (makes the kernels, sets
+ * workspace and scratch), and one pass. */
 clv_ref_fn clv_gpu_conv_last_refresh;
 clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions of values in GPU_LAST, with weights in bf16 and their channels last too: cuDNN's
- * where it has one. Else what the windows see is written out, some samples at a time (at most
- * COLUMN_BYTES, or one), and multiplied: columns [samples OH OW, taps C] by W [K, taps C], for each
- * group, into f32.
+ * Convolutions of values in GPU_LAST, with bf16 weights whose channels are last too. cuDNN computes
+ * a pass if it has an engine for it. Otherwise im2col writes out the values under each window, some
+ * samples at a time (at most COLUMN_BYTES, or one sample), and a product multiplies them for each
+ * group, into f32: columns [samples OH OW, taps C] by W [K, taps C].
  *
- * Scratch: workspace, gradients of weights as they are made, columns and products.
+ * Scratch: workspace, gradients of weights in f32, columns and products.
  */
 #include "kernels/cuda/conv_int.h"
 
@@ -13,10 +13,12 @@ enum { COLUMN_BYTES = 64 << 20 };
 
 typedef struct last_site {
   clv_window s;
-  size_t groups, c, k;                    /* channels in and out of one group */
-  size_t taps, image, weights;            /* of a window; of an output; all of them */
-  size_t samples, parts, rows;            /* at a time, how many times, and their outputs' places */
-  size_t dw_bytes, bf16_bytes, f32_bytes; /* the latter two: of columns and products */
+  size_t groups, c, k;         /* channels in and out of one group */
+  size_t taps, image, weights; /* taps of a window; values of an output's channel; all weights */
+  /* samples at a time; number of such parts; output positions of a part */
+  size_t samples, parts, rows;
+  /* bytes of weight gradients, of columns, and of products */
+  size_t dw_bytes, bf16_bytes, f32_bytes;
 } last_site;
 
 static void place_columns(const cuda_kernel *k, last_site *v) {
@@ -42,9 +44,10 @@ static last_site last_of(const cuda_kernel *k) {
   return v;
 }
 
-/* ---- written out ----------------------------------------------------------------------------- */
+/* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* Samples `part` of group `group`: their columns, and where their weights and outputs begin. */
+/* Samples `part` of group `group`: their columns, and the indices of their inputs,
+ * weights and outputs. */
 typedef struct last_part {
   cuda_last_columns columns;
   size_t x, w, y;
@@ -110,7 +113,8 @@ static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = forward_part,
                                     [CLV_CUDA_GRAD_INPUT] = input_part,
                                     [CLV_CUDA_GRAD_WEIGHT] = weight_part};
 
-/* The library's, or of columns. The gradient of the weights is made at the beginning of scratch. */
+/* Computes a pass with cuDNN or with im2col. The gradient of the weights is written to
+ * the start of scratch. */
 static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
                          clv_cuda_pass pass, cuda_conv_operands e, clv_err *err) {
   void *w = pass == CLV_CUDA_GRAD_WEIGHT ? gpu_scratch(k, a) : a->cache;
@@ -154,7 +158,8 @@ clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, c
   return clv_gpu_move_layout(k->gpu, &m, a->param[CLV_SLOT_WEIGHT], a->cache, err);
 }
 
-/* cuDNN rounds what it makes to bf16; products do not. Added to or not, the caller's is f32. */
+/* Copies or adds the gradient of the weights to the caller's f32 buffer. cuDNN wrote it in
+ * bf16, a product in f32. */
 static clv_code put_weights(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
                             clv_err *err) {
   cuda_move m = {.n = (size_t)v->s.k,

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuda: the backend for NVIDIA's devices, and the one table through which it uses NVIDIA's runtime
- * and libraries.
+ * cuda: the backend for NVIDIA's devices, and clv_vendor, the one table through which it uses
+ * NVIDIA's runtime and libraries.
  *
- * Nothing above that table includes a header of the toolkit, so all of the backend but the table's
- * real filling (kernels/cuda/nvidia) is built on any machine. The tests fill the table with a
- * simulated device. A table is constant and lives as long as the process.
+ * Files above that table include no header of the toolkit. All of the backend except the table's
+ * real functions (kernels/cuda/nvidia) is therefore built on any machine. The tests fill the table
+ * with a simulated device. A table is constant and valid as long as the process.
  *
- * Order: what takes a stream is only asked for, and done in the order of the stream; functions
- * called `finish` wait. Beside them stream_free waits, and host_take and host_give may. Nothing
- * uses the default stream: a stream that is NULL is refused with CLV_PRECONDITION.
+ * Order: a function with a stream only issues its work, which is done in the order of the stream.
+ * Functions called `finish` wait, stream_free waits, and host_take and host_give may wait. No
+ * function uses the default stream: a NULL stream is refused with CLV_PRECONDITION.
  *
- * Threads: the table's functions may be called from any thread. A backend opened from it is used
- * by one thread at a time.
+ * Threads: the table's functions may be called from any thread. A backend opened from it is used by
+ * one thread at a time.
  */
 #ifndef CLEAVE_KERNELS_CUDA_H
 #define CLEAVE_KERNELS_CUDA_H
@@ -25,24 +25,25 @@ extern "C" {
 
 typedef struct clv_cuda_stream clv_cuda_stream;
 typedef struct clv_cuda_event clv_cuda_event;
-typedef struct clv_cuda_graph clv_cuda_graph; /* launches that were captured */
+typedef struct clv_cuda_graph clv_cuda_graph; /* captured launches */
 typedef struct clv_cuda_matmul clv_cuda_matmul;
 typedef struct clv_cuda_conv clv_cuda_conv;
 typedef struct clv_cuda_lstm clv_cuda_lstm;
 
 typedef struct clv_cuda_info {
-  char name[64];       /* "NVIDIA H200" */
-  char libraries[128]; /* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0": what is loaded */
-  int capability;      /* 90: compute capability 9.0 */
+  char name[64]; /* "NVIDIA H200" */
+  /* versions of the loaded libraries: "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0" */
+  char libraries[128];
+  int capability; /* 90: compute capability 9.0 */
   int multiprocessors;
   size_t memory_bytes;
 } clv_cuda_info;
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* One kernel over grid[0] x grid[1] blocks of `block` threads. Arguments are as cudaLaunchKernel
- * takes them; `call` unpacks them for a kernel that was compiled for the host, and is NULL where it
- * was compiled for a device. */
+/* Launch of one kernel over grid[0] x grid[1] blocks of `block` threads. Arguments are as
+ * cudaLaunchKernel takes them. `call` unpacks them for a kernel that was compiled for the host;
+ * NULL for a kernel that was compiled for a device. */
 typedef struct clv_cuda_launch {
   const char *name;
   const void *kernel;
@@ -57,10 +58,10 @@ typedef struct clv_cuda_launch {
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then what `after` says. D is
- * m x n with leading dimension ldd, op(A) m x k, op(B) k x n. `batch` such products lie
- * stride_a, stride_b, stride_d elements apart. D, its
- * sums and the bias are f32; what A and B are, `math` says. */
+/* cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then the epilogue `after`. D
+ * is m x n with leading dimension ldd, op(A) is m x k, op(B) is k x n. `batch` such products are
+ * stored stride_a, stride_b, stride_d elements apart. D, its sums and the bias are f32; `math`
+ * gives the type of A and B. */
 typedef enum clv_cuda_math {
   CLV_CUDA_F32,
   CLV_CUDA_TF32, /* f32 whose factors may be rounded to TF32 */
@@ -70,15 +71,15 @@ typedef enum clv_cuda_math {
 typedef enum clv_cuda_epilogue {
   CLV_CUDA_EPILOGUE_NONE,
   CLV_CUDA_EPILOGUE_BIAS, /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
-  /* CUBLASLT_EPILOGUE_RELU_BIAS of the sums that AFTER_BIAS has; matmul_new says CLV_UNIMPLEMENTED
-   * where there is no such way */
+  /* CUBLASLT_EPILOGUE_RELU_BIAS with the sums of CLV_CUDA_EPILOGUE_BIAS, to the bit; matmul_new
+   * returns CLV_UNIMPLEMENTED if no algorithm offers both */
   CLV_CUDA_EPILOGUE_RELU_BIAS,
 } clv_cuda_epilogue;
 
 typedef struct clv_cuda_matmul_desc {
   bool a_t, b_t; /* op is the transpose */
   int64_t m, n, k, lda, ldb, ldd;
-  int64_t batch, stride_a, stride_b, stride_d; /* batch 1: strides are not read */
+  int64_t batch, stride_a, stride_b, stride_d; /* strides in elements; not read if batch is 1 */
   clv_cuda_epilogue after;
   clv_cuda_math math;
 } clv_cuda_matmul_desc;
@@ -91,8 +92,8 @@ typedef enum clv_cuda_pass {
   CLV_CUDA_GRAD_WEIGHT, /* w from x and y */
 } clv_cuda_pass;
 
-/* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow], all
- * row-major f32; or, with CLV_CUDA_BF16, all in bf16 with channels last, whose sums are f32. */
+/* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow]. All
+ * are row-major f32; with CLV_CUDA_BF16 all are bf16 with channels last, and sums are f32. */
 typedef struct clv_cuda_conv_desc {
   clv_cuda_pass pass;
   clv_window window;
@@ -102,8 +103,8 @@ typedef struct clv_cuda_conv_desc {
 
 /* ---- LSTMs ----------------------------------------------------------------------------------- */
 
-/* cuDNN's RNN calls for an LSTM over x [n, t, f] and y [n, t, h], row-major f32: zeros before the
- * first step, all samples of t steps, nothing dropped between layers. */
+/* cuDNN's RNN calls for an LSTM over x [n, t, f] and y [n, t, h], row-major f32. States before the
+ * first step are zeros, all samples have t steps, and there is no dropout between layers. */
 typedef struct clv_cuda_lstm_desc {
   int64_t n, t, f, h;
   int layers;
@@ -111,23 +112,23 @@ typedef struct clv_cuda_lstm_desc {
   bool tf32;
 } clv_cuda_lstm_desc;
 
-/* What the caller lends, in bytes and on 256 each, and where in the weights' space a layer's
- * parameters begin, in values: W_ih, W_hh and the two biases, each as its gates i, f, g, o one
- * behind the other. */
+/* Sizes in bytes of the buffers that the caller owns, each aligned to 256. at: index in values of
+ * each parameter of a layer in the weights' space: W_ih, W_hh and the two biases, each with its
+ * gates i, f, g, o one after another. */
 typedef struct clv_cuda_lstm_space {
-  size_t weights, reserve, workspace; /* reserve: 0 unless it learns */
+  size_t weights, reserve, workspace; /* reserve: 0 unless `learns` */
   size_t at[CLV_LSTM_LAYERS][4];
 } clv_cuda_lstm_space;
 
-/* What a call reads and writes. reserve: what the forward has left there and the two backwards
- * change, in this order. */
+/* Buffers of a call. reserve: written by forward, then changed by lstm_backward_data and
+ * lstm_backward_weight, in this order. */
 typedef struct clv_cuda_lstm_args {
   float *weights, *dweights, *x, *y, *dx, *dy;
   void *reserve, *workspace;
 } clv_cuda_lstm_args;
 
-/* The most that a product and a convolution may borrow for a call, in bytes: another way is taken
- * where one wants more. */
+/* Limits in bytes of the workspace of a product and of a convolution. An algorithm that needs
+ * more is not chosen. */
 enum { CLV_CUDA_MATMUL_MAX_WORKSPACE = 32 << 20, CLV_CUDA_CONV_MAX_WORKSPACE = 1 << 30 };
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -136,20 +137,21 @@ enum { CLV_VENDOR_ABI = 3 };
 
 typedef struct clv_vendor {
   uint32_t abi, size; /* CLV_VENDOR_ABI, sizeof(clv_vendor) */
-  const char *name;   /* "cuda", or "cuda-sim" of the tests */
+  const char *name;   /* "cuda", or "cuda-sim" in tests */
 
-  clv_code (*count)(int *ret, clv_err *err); /* CLV_UNAVAILABLE: why there is none */
+  /* CLV_UNAVAILABLE: the text says why there is no device */
+  clv_code (*count)(int *ret, clv_err *err);
   clv_code (*describe)(int device, clv_cuda_info *ret, clv_err *err);
 
-  /* Device memory in the order of a stream, contents undefined, on 256 bytes. CLV_EXHAUSTED: there
-   * is not so much. */
+  /* Allocates device memory in the order of a stream, contents undefined, aligned to 256 bytes.
+   * CLV_EXHAUSTED: not enough memory. */
   clv_code (*take)(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err);
   void (*give)(clv_cuda_stream *s, void *p);
   clv_code (*memory)(int device, size_t *ret_free, size_t *ret_total, clv_err *err);
   clv_code (*host_take)(size_t bytes, void **ret, clv_err *err); /* page-locked, zeroed */
   void (*host_give)(void *p);
 
-  /* The host's memory must be page-locked, and stay as it is until the copy is done. */
+  /* Host memory must be page-locked, and must not change until the copy is done. */
   clv_code (*put)(clv_cuda_stream *s, void *dst, const void *host, size_t bytes, clv_err *err);
   clv_code (*get)(clv_cuda_stream *s, void *host, const void *src, size_t bytes, clv_err *err);
   clv_code (*copy)(clv_cuda_stream *s, void *dst, const void *src, size_t bytes, clv_err *err);
@@ -158,7 +160,7 @@ typedef struct clv_vendor {
   clv_code (*fill)(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err);
 
   clv_code (*stream_new)(int device, bool urgent, clv_cuda_stream **ret, clv_err *err);
-  void (*stream_free)(clv_cuda_stream *s); /* waits for it */
+  void (*stream_free)(clv_cuda_stream *s); /* waits for the stream */
   clv_code (*stream_finish)(clv_cuda_stream *s, clv_err *err);
   clv_code (*event_new)(int device, bool timed, clv_cuda_event **ret, clv_err *err);
   void (*event_free)(clv_cuda_event *e);
@@ -169,37 +171,39 @@ typedef struct clv_vendor {
   clv_code (*stream_wait)(clv_cuda_stream *s, clv_cuda_event *e, clv_err *err);
 
   clv_code (*launch)(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err);
-  /* What the thread asks of s from begin to end is not done, but kept with the values of its
-   * arguments; graph_launch asks for all of it. In between nothing is taken or given, no product or
-   * convolution is made, and nothing waits. A failure ends the capture too. *ret_bytes: what was
-   * taken of the device for the graph, of which its first launch takes no more; 0 where it has its
-   * place in what an earlier one took. */
+  /* Captures the work that the thread issues to s between begin and end, with the values of its
+   * arguments, instead of doing it; graph_launch then issues all of it. During a capture no memory
+   * may be taken or given, no product or convolution made, and nothing waited for. A failure also
+   * ends the capture. *ret_bytes: device memory allocated for the graph, whose first launch
+   * allocates no more; 0 if the graph fits in memory allocated for an earlier one. */
   clv_code (*capture_begin)(clv_cuda_stream *s, clv_err *err);
   clv_code (*capture_end)(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                           clv_err *err);
   clv_code (*graph_launch)(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err);
   void (*graph_free)(clv_cuda_graph *g);
 
-  /* A product is chosen once, by its description alone and never by timing. *ret_workspace: what
-   * the caller lends it, on 256 bytes. bias: m values, or NULL. beta: 0 (D is not read) or 1. */
+  /* Chooses the algorithm of a product, from its description alone and never by timing.
+   * *ret_workspace: bytes of the workspace that the caller must provide, aligned to 256. bias: m
+   * values, or NULL. beta: 0 (D is not read) or 1. */
   clv_code (*matmul_new)(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                          size_t *ret_workspace, clv_err *err);
   void (*matmul_free)(clv_cuda_matmul *m);
   clv_code (*matmul)(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                      const float *bias, float beta, float *d, void *workspace, clv_err *err);
 
-  /* The same for a convolution; beta is of what the pass writes. CLV_UNIMPLEMENTED: there is no
-   * cuDNN, or it has no engine for this one. x, w and y are on 16 bytes. */
+  /* As matmul_new, but for a convolution; beta applies to the operand that the pass writes.
+   * CLV_UNIMPLEMENTED: there is no cuDNN, or it has no engine for this convolution. x, w and y are
+   * aligned to 16 bytes. */
   clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                        size_t *ret_workspace, clv_err *err);
   void (*conv_free)(clv_cuda_conv *c);
   clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
                    void *workspace, clv_err *err);
 
-  /* The same for an LSTM, whose calls are made on stream s. Forward reads weights and x, and writes
-   * y and reserve. backward_data reads weights, y and dy, and writes dx; backward_weight then reads
-   * x and y, and adds to dweights. CLV_UNIMPLEMENTED: there is no cuDNN, it does not take this one,
-   * or would not give the same bits every time. */
+  /* As matmul_new, but for an LSTM whose calls are made on stream s. Forward reads weights and x,
+   * and writes y and reserve. backward_data reads weights, y and dy, and writes dx; backward_weight
+   * then reads x and y, and adds to dweights. CLV_UNIMPLEMENTED: there is no cuDNN, it does not
+   * support this LSTM, or its results would not have the same bits every time. */
   clv_code (*lstm_new)(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                        clv_cuda_lstm_space *ret_space, clv_err *err);
   void (*lstm_free)(clv_cuda_lstm *l);
@@ -213,15 +217,15 @@ typedef struct clv_vendor {
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
-/* A backend on one device of the table, with a stream and memory of its own: named as the table,
- * its device "cuda:0". The caller frees it, after all that was made with it.
- * CLV_PRECONDITION: the table is of another version; CLV_UNAVAILABLE: no such device. */
+/* Opens a backend on one device of the table, with its own stream and memory. Its name is the
+ * table's, its device "cuda:0". The caller closes it after freeing all that was made with it.
+ * CLV_PRECONDITION: the table has another version; CLV_UNAVAILABLE: no such device. */
 clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret,
                        clv_err *err) CLV_USE_RESULT;
 void clv_cuda_close(clv_backend *b); /* takes NULL */
-/* Kernels that are prepared from now on, by b and its branches, have at most so many bytes of
- * attention's scores in scratch at a time, or a row of each head; and of a weight that is widened,
- * or a row. Larger tiles are fewer launches. */
+/* Limits the scratch of kernels that b and its later branches prepare from now on: at most `bytes`
+ * of attention scores at a time (at least one row of each head), and of a widened weight (at least
+ * one row). Larger tiles need fewer launches. */
 void clv_cuda_set_tile_bytes(clv_backend *b, size_t bytes);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device_int: what the .cu files share. They are compiled by nvcc for devices, and once more by the
- * host's compiler for the simulated one, which then has to know __global__, threadIdx and their kin
- * before this file. So every launch goes through gpu_launch, memory of a block through GPU_SHARED,
- * and there is neither inline PTX nor a cooperative group.
+ * device_int: types, macros and functions that the .cu files share. nvcc compiles them for devices,
+ * and the host's compiler compiles them again for the simulated device, which must define
+ * __global__, threadIdx and the like before this file. Therefore every launch uses gpu_launch,
+ * block memory uses GPU_SHARED, and there is neither inline PTX nor a cooperative group.
  *
  * Blocks have at most GPU_BLOCK threads.
  */
@@ -17,8 +17,8 @@
 
 #include "kernels/cuda/gpu_int.h"
 
-/* Blocks of a launch whose threads take one value after another, and threads of a block: some
- * warps. A simulation may have fewer. */
+/* Largest number of blocks of a launch, and threads of a block (some warps). The threads loop if
+ * there are more values. A simulation may have fewer. */
 #ifndef GPU_FEWER_BLOCKS
 #define GPU_FEWER_BLOCKS (1 << 16)
 #endif
@@ -27,21 +27,22 @@
 #endif
 constexpr unsigned GPU_BLOCK = GPU_FEWER_THREADS, GPU_MOST_BLOCKS = GPU_FEWER_BLOCKS;
 
-/* GPU_SHARED(double, part, GPU_BLOCK): an array of the block. The simulation has its own. */
+/* GPU_SHARED(double, part, GPU_BLOCK) declares an array shared by the block. The simulation has
+ * its own definition. */
 #ifndef GPU_SHARED
 #define GPU_SHARED(type, name, n) __shared__ type name[n]
 #endif
 
-/* GPU_FOR(i, n): i over what of 0..n-1 is this thread's, n a size_t. */
+/* GPU_FOR(i, n) loops i over this thread's part of 0..n-1; n is a size_t. */
 #define GPU_FOR(i, n)                                                     \
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); \
        i += (size_t)gridDim.x * blockDim.x)
 
-/* Blocks where each takes one of n rows after another. */
+/* Number of blocks if each block processes rows of n one after another. */
 static inline unsigned gpu_blocks_of_rows(size_t n) {
   return n < 1 ? 1u : n > GPU_MOST_BLOCKS ? GPU_MOST_BLOCKS : (unsigned)n;
 }
-/* Blocks that give each of n values a thread of its own, up to the most. */
+/* Number of blocks that gives each of n values its own thread, up to the limit. */
 static inline unsigned gpu_blocks(size_t n) {
   return gpu_blocks_of_rows((n + GPU_BLOCK - 1) / GPU_BLOCK);
 }
@@ -68,7 +69,7 @@ static void gpu_call(void *const *args) {
 #define GPU_CALLER(kernel) gpu_call<kernel>
 #endif
 
-/* A number of blocks, or two. */
+/* Grid of one or two dimensions. */
 struct cuda_grid {
   unsigned x, y;
   cuda_grid(unsigned blocks, unsigned rows = 1) : x(blocks), y(rows) {}
@@ -101,14 +102,14 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
 
-/* Values are f32, or bf16 with channels last: kernels are templates of the type. What is computed
- * is f32, or double where sums are long. */
+/* Values are f32, or bf16 with channels last: kernels are templates of the type. Arithmetic is f32,
+ * or double for long sums. */
 static __device__ inline float gpu_get(float x) { return x; }
 static __device__ inline float gpu_get(cuda_bf16 x) {
   return __uint_as_float(static_cast<unsigned>(x) << 16);
 }
 
-/* bf16: to nearest even; a NaN stays one. */
+/* Converts to T. bf16 is rounded to nearest even; a NaN stays a NaN. */
 template <typename T>
 static __device__ inline T gpu_as(float x) {
   if constexpr (std::is_same<T, float>::value) {
@@ -120,7 +121,7 @@ static __device__ inline T gpu_as(float x) {
   }
 }
 
-/* The number that is read where x is written. */
+/* Returns the number that a reader gets if x is written as T. */
 template <typename T>
 static __device__ inline float gpu_rounded(float x) {
   return gpu_get(gpu_as<T>(x));
@@ -140,8 +141,8 @@ static inline T *gpu_written(void *p) {
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
 
-/* The sum of every thread's value, in a tree whose shape is the block's; for all threads of it. The
- * block has a power of two of threads, at most GPU_BLOCK. */
+/* Returns to all threads the sum of the block's values, added in a tree whose shape is the block's.
+ * The block has a power of two of threads, at most GPU_BLOCK. */
 template <typename Real>
 static __device__ Real gpu_block_sum(Real value) {
   GPU_SHARED(Real, part, GPU_BLOCK);
@@ -156,7 +157,7 @@ static __device__ Real gpu_block_sum(Real value) {
   return sum;
 }
 
-/* The greater; a NaN wins. */
+/* Returns the greater number; a NaN counts as greatest. */
 static __device__ inline float gpu_greater(float a, float b) { return a != a || a >= b ? a : b; }
 
 static __device__ inline float gpu_block_max(float value) {
@@ -173,15 +174,15 @@ static __device__ inline float gpu_block_max(float value) {
   return most;
 }
 
-/* Threads for a row of `width` values: a power of two, from a warp to GPU_BLOCK. */
+/* Number of threads for a row of `width` values: a power of two, from a warp to GPU_BLOCK. */
 static inline unsigned gpu_row_threads(size_t width) {
   unsigned n = 32;
   while (n < GPU_BLOCK && n < width) n *= 2;
   return n;
 }
 
-/* GPU_ROWS(r, n): r over the rows of 0..n-1 that are this block's. GPU_ROW(i, n): i over what of a
- * row's 0..n-1 is this thread's. */
+/* GPU_ROWS(r, n) loops r over this block's rows of 0..n-1. GPU_ROW(i, n) loops i over this thread's
+ * part of a row's 0..n-1. */
 #define GPU_ROWS(r, n) for (size_t r = blockIdx.x; r < (n); r += gridDim.x)
 #define GPU_ROW(i, n) for (size_t i = threadIdx.x; i < (n); i += blockDim.x)
 
@@ -193,7 +194,8 @@ static __device__ inline cuda_pair &operator+=(cuda_pair &a, const cuda_pair &b)
   return a;
 }
 
-/* One part of one channel: term(at, c) of each of its values, at being their index. */
+/* Computes one partial sum of one channel, of term(at, c) over its values, where `at`
+ * is a value's index. */
 template <typename Term>
 static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *parts) {
   size_t c = blockIdx.x, begin = blockIdx.y * s.per_slab, end = begin + s.per_slab;
@@ -205,8 +207,8 @@ static __global__ void gpu_parts_kernel(Term term, cuda_sums s, cuda_pair *parts
   if (threadIdx.x == 0) parts[blockIdx.y * s.channels + c] = sum;
 }
 
-/* The same where a channel's values are not side by side (inner is 1): neighbouring threads take
- * neighbouring channels, each of a block's warps one of a channel's values after another. */
+/* As gpu_parts_kernel, for inner 1, where a channel's values are not adjacent. Neighbouring threads
+ * process neighbouring channels, and each warp of a block a part of a channel's values. */
 template <typename Term>
 static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *parts) {
   GPU_SHARED(cuda_pair, lane, GPU_BLOCK);
@@ -226,7 +228,8 @@ static __global__ void gpu_columns_kernel(Term term, cuda_sums s, cuda_pair *par
   if (threadIdx.x < 32 && c < s.channels) parts[blockIdx.y * s.channels + c] = lane[threadIdx.x];
 }
 
-/* parts[slab][c] of a sum whose term is a struct with `cuda_pair operator()(size_t at, size_t c)`. */
+/* Writes parts[slab][c] of a sum whose term is a struct with `cuda_pair
+ * operator()(size_t at, size_t c)`. */
 template <typename Term>
 static clv_code gpu_parts(clv_gpu *g, const cuda_sums *s, Term term, void *parts, clv_err *err) {
   cuda_pair *to = static_cast<cuda_pair *>(parts);
@@ -238,7 +241,7 @@ static clv_code gpu_parts(clv_gpu *g, const cuda_sums *s, Term term, void *parts
                     to);
 }
 
-/* All parts of channel c, in order. */
+/* Adds all parts of channel c, in order. */
 static __device__ inline cuda_pair gpu_total(const cuda_sums &s, const cuda_pair *parts, size_t c) {
   cuda_pair sum = {0, 0};
   for (size_t slab = 0; slab < s.slabs; slab++) sum += parts[slab * s.channels + c];
@@ -249,30 +252,31 @@ static __device__ inline void gpu_put(float *dst, double value, bool accumulate)
   *dst = accumulate ? *dst + (float)value : (float)value;
 }
 
-/* ---- values that are refused ----------------------------------------------------------------- */
+/* ---- refused values -------------------------------------------------------------------------- */
 
-/* By any thread: the value at `place` is refused. */
+/* Marks the value at `place` as refused. Any thread may call it. */
 static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t place) {
   atomicMax(&f->place, ~(unsigned long long)place);
 }
 
-/* What a note says beside place and value. */
+/* Fields of a fault other than position and value. */
 struct cuda_refusal {
   int32_t op;
   uint32_t layer;
   int64_t limit, per_sample;
 };
 
-/* By one thread, after the launch that may have refused some of `values`. */
+/* Records the first refused value in the fault. One thread calls it, after the launch that may have
+ * refused some of `values`. */
 template <typename Value>
 static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, const cuda_refusal &r) {
-  if (f->noted || !f->place) return;
-  f->noted = true;
+  if (f->is_set || !f->place) return;
+  f->is_set = true;
   f->op = r.op;
   f->layer = r.layer;
   f->at = ~f->place;
   if constexpr (std::is_integral<Value>::value)
-    f->whole = values[f->at];
+    f->integer = values[f->at];
   else
     f->value = static_cast<double>(values[f->at]);
   f->limit = r.limit;

@@ -1,7 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The op `last`: copies one position of each sequence, of padded or of packed sequences.
+ */
 #include "kernels/cuda/moves_int.h"
 
-/* What is packed has rows of its own, of which few are an end. */
+/* Describes packed sequences, of which the kernel reads one row each. */
 static clv_code packed_of(const cuda_kernel *k, const clv_kernel_args *a, cuda_ends *ret,
                           clv_err *err) {
   ret->first = k->r.d.attrs.first;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Row-major x [rows, in] is column-major [in, rows], so the products below have their factors the
- * other way round: y' = W x', with W column-major [in, out].
+ * Linear layers. Row-major x [rows, in] is column-major [in, rows], so the products have their
+ * factors in reverse order: y' = W x', with W column-major [in, out].
  *
- * A weight in bf16 learns nothing. In a bf16 session it is a factor as it is; else its rows are
- * widened in scratch, as many at once as a tile has, since both factors of a product are of one
- * type. They are outputs of the product or terms of its sums.
+ * A weight in bf16 is not trained. In a bf16 session it is used as it is. Otherwise both factors of
+ * a product must be f32, so its rows are widened in scratch, as many at a time as fit in a tile.
+ * These rows are outputs of the product, or terms of its sums.
  */
 #include "kernels/cuda/bf16_int.h"
 
-/* Beside a product, PARTS behind it, the one of all parts but the last. */
+/* Indices of products. Product + PARTS multiplies all parts of a widened weight but the last. */
 enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT, PARTS };
 
 typedef struct linear_site {
@@ -21,23 +21,23 @@ static linear_site linear_of(const cuda_kernel *k) {
   return (linear_site){in ? (int64_t)k->r.n_in / in : 0, in, k->r.d.attrs.out};
 }
 
-/* What of scratch holds factors in another type than theirs, and behind them the parts of a sum. */
+/* Buffers in scratch: factors converted to another type, and the parts of a sum. */
 typedef struct linear_room {
   cuda_bf16 *x, *dout;
   float *weight;
   void *parts;
 } linear_room;
 
-static bool widens(const cuda_kernel *k) { return k->r.d.bf16_weight && !k->bf16; }
+static bool needs_widening(const cuda_kernel *k) { return k->r.d.bf16_weight && !k->bf16; }
 
-static bool weight_learns(const cuda_kernel *k) { return k->r.d.need_dw && !k->r.d.bf16_weight; }
+static bool trains_weight(const cuda_kernel *k) { return k->r.d.need_dw && !k->r.d.bf16_weight; }
 
 static size_t weights_of(const cuda_kernel *k) {
   linear_site s = linear_of(k);
   return (size_t)(s.in * s.out);
 }
 
-/* A weight is [high][wide]. */
+/* A weight [high][wide], widened at_once rows at a time. */
 typedef struct linear_parts {
   int64_t high, wide, at_once;
 } linear_parts;
@@ -53,11 +53,11 @@ static linear_parts parts_of(const cuda_kernel *k) {
 
 static size_t wide_bytes(const cuda_kernel *k) {
   linear_parts p = parts_of(k);
-  return widens(k) ? clv_align_up((size_t)(p.at_once * p.wide) * sizeof(float), 256) : 0;
+  return needs_widening(k) ? clv_align_up((size_t)(p.at_once * p.wide) * sizeof(float), 256) : 0;
 }
 
-/* Whether W's rows are the product's outputs. */
-static bool makes_rows(const cuda_kernel *k, int product) {
+/* True if W's rows are the product's outputs, not the terms of its sums. */
+static bool rows_are_outputs(const cuda_kernel *k, int product) {
   return (product == FORWARD) != k->r.d.attrs.transposed;
 }
 
@@ -74,7 +74,7 @@ static const void *weight_of(const cuda_kernel *k, const clv_kernel_args *a) {
   return k->r.base.cache_bytes ? a->cache : a->param[CLV_SLOT_WEIGHT];
 }
 
-/* What the product is of W's rows from `first`, of the whole that *f says. */
+/* Operands of the product of W's rows from `first` on; *f has those of the full product. */
 static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wide, int64_t first,
                                     bool last) {
   cuda_factors part = *f;
@@ -90,17 +90,17 @@ static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wid
   return part;
 }
 
-/* f->a is W as it is kept. */
+/* Multiplies by the weight, widened part by part if necessary. f->a: the stored W. */
 static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda_factors *f,
                                    const clv_kernel_args *a, clv_err *err) {
   linear_parts p = parts_of(k);
   const cuda_bf16 *w = f->a;
   float *wide = room_of(k, a).weight;
-  if (!widens(k)) return clv_gpu_multiply(k, product, f, a, err);
+  if (!needs_widening(k)) return clv_gpu_multiply(k, product, f, a, err);
   for (int64_t first = 0; first < p.high; first += p.at_once) {
     int64_t n = CLV_MIN(p.high - first, p.at_once);
     bool last = first + n == p.high;
-    cuda_factors part = factors_of_part(makes_rows(k, product), f, wide, first, last);
+    cuda_factors part = factors_of_part(rows_are_outputs(k, product), f, wide, first, last);
     CLV_TRY(clv_gpu_bf16_to_f32(k->gpu, w + first * p.wide, wide, (size_t)(n * p.wide), err));
     CLV_TRY(clv_gpu_multiply(k, last ? product : product + PARTS, &part, a, err));
   }
@@ -142,7 +142,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   linear_site s = linear_of(k);
   linear_room r = room_of(k, a);
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
-  if (weight_learns(k)) CLV_TRY(multiply_gradient(k, a, err));
+  if (trains_weight(k)) CLV_TRY(multiply_gradient(k, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
                               a->accumulate, err);
@@ -153,12 +153,12 @@ static clv_cuda_epilogue after_of(const cuda_kernel *k) {
   return k->r.d.tail ? CLV_CUDA_EPILOGUE_RELU_BIAS : CLV_CUDA_EPILOGUE_BIAS;
 }
 
-/* What follows a sum follows its last part. */
+/* Makes the products of the parts. An epilogue is applied only after the last part of a sum. */
 static clv_code open_parts(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
                            clv_err *err) {
   linear_parts p = parts_of(k);
   clv_cuda_matmul_desc part = *d;
-  bool rows = makes_rows(k, product);
+  bool rows = rows_are_outputs(k, product);
   int64_t *extent = rows ? &part.m : &part.k;
   *extent = p.high ? (p.high - 1) % p.at_once + 1 : 0;
   CLV_TRY(clv_gpu_new_product(k, product, &part, err));
@@ -171,7 +171,8 @@ static clv_code open_parts(cuda_kernel *k, int product, const clv_cuda_matmul_de
 static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   linear_site s = linear_of(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "a relu behind a product without bias");
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "no kernel for a relu after a linear layer without bias");
   bool t = k->r.d.attrs.transposed;
   const clv_cuda_matmul_desc products[] = {
       [FORWARD] = {.a_t = !t,
@@ -200,10 +201,11 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
                        .ldd = t ? s.out : s.in,
                        .batch = 1},
   };
-  const bool wanted[] = {true, k->r.d.need_dx[0], weight_learns(k)};
+  const bool wanted[] = {true, k->r.d.need_dx[0], trains_weight(k)};
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
-    if (wanted[i]) CLV_TRY((widens(k) ? open_parts : clv_gpu_new_product)(k, i, &products[i], err));
+    if (wanted[i])
+      CLV_TRY((needs_widening(k) ? open_parts : clv_gpu_new_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, weights_of(k));
   k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, k->r.n_in) +
                             gpu_factor_bytes(k, k->r.n_out) + wide_bytes(k) +

@@ -4,7 +4,8 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/losses_int.h"
 
-/* The mean of what the parts are of, over n; and the first value that was refused, if one was. */
+/* Writes the mean over n of the values whose sums are in `parts`, and records the
+ * first refused value. */
 template <typename Value>
 static __global__ void put_mean(cuda_sums s, const cuda_pair *parts, double n, float *out,
                                 clv_gpu_fault *f, const Value *values, cuda_refusal r) {
@@ -12,9 +13,9 @@ static __global__ void put_mean(cuda_sums s, const cuda_pair *parts, double n, f
   gpu_note(f, values, r);
 }
 
-/* ---- a class for each place ------------------------------------------------------------------ */
+/* ---- a class for each position --------------------------------------------------------------- */
 
-static __device__ inline bool counts(const cuda_classes &c, int64_t label) {
+static __device__ inline bool is_counted(const cuda_classes &c, int64_t label) {
   return !c.ignores || label != c.ignore;
 }
 
@@ -22,7 +23,7 @@ static __device__ inline bool is_class(const cuda_classes &c, int64_t label) {
   return label >= 0 && static_cast<size_t>(label) < c.classes;
 }
 
-/* What places whose label is refused are computed with. */
+/* Class of a label; 0 for a refused label, whose result is not used. */
 static __device__ inline size_t class_of(const cuda_classes &c, int64_t label) {
   return is_class(c, label) ? static_cast<size_t>(label) : 0;
 }
@@ -40,7 +41,7 @@ static __device__ inline double exp_sum(const float *x, size_t n, double *ret_to
   return gpu_block_sum(sum);
 }
 
-/* sum_c w_c (over - x_c), by all threads of the block */
+/* sum_c w_c (over - x_c), computed by all threads of the block. */
 static __device__ inline double smooth_sum(const cuda_classes &c, const float *x, double over) {
   double sum = 0;
   GPU_ROW(i, c.classes) sum += weight_of(c, i) * (over - static_cast<double>(x[i]));
@@ -51,7 +52,7 @@ static __global__ void class_terms(cuda_classes c, const float *xs, const int64_
                                    double *terms, clv_gpu_fault *f) {
   GPU_ROWS(r, c.rows) {
     const float *x = xs + r * c.classes;
-    if (!counts(c, label[r])) {
+    if (!is_counted(c, label[r])) {
       if (!threadIdx.x) terms[r] = 0;
       continue;
     }
@@ -67,13 +68,13 @@ static __global__ void class_terms(cuda_classes c, const float *xs, const int64_
   }
 }
 
-/* Its term, and what it counts. */
+/* Term and weight of a position. */
 struct class_term {
   const double *x;
   const int64_t *label;
   cuda_classes c;
   __device__ cuda_pair operator()(size_t at, size_t) const {
-    double weight = counts(c, label[at]) ? weight_of(c, class_of(c, label[at])) : 0;
+    double weight = is_counted(c, label[at]) ? weight_of(c, class_of(c, label[at])) : 0;
     return {x[at], weight};
   }
 };
@@ -103,7 +104,7 @@ static __global__ void class_back(cuda_classes c, const float *xs, const int64_t
   double share = *all == 0 ? 0 : static_cast<double>(*dout) / *all;
   double smooth = c.smoothing / static_cast<double>(c.classes);
   GPU_ROWS(r, c.rows) {
-    if (*all == 0 || !counts(c, label[r])) {
+    if (*all == 0 || !is_counted(c, label[r])) {
       GPU_ROW(i, c.classes) dxs[r * c.classes + i] = 0;
       continue;
     }

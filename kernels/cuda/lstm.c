@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An LSTM by cuDNN's RNN calls where it has them. Else as products of all steps at once where there
- * are any, and one product and a cell for each step. Which of the two it is depends on the library
- * and the shapes alone, and in bf16 it is products.
+ * LSTMs. cuDNN's RNN calls compute one if they support it and the kernel is not bf16. Otherwise a
+ * layer is one product over all steps for the input, then a product and a cell kernel for each
+ * step. The choice depends only on the library and the shapes.
  *
- * Of the products, gates, cells and hidden values of each layer are kept, one behind the other.
- * Row-major x [n, t, f] is column-major [f, n t], and step `at` of it [f, n] with t f between
- * columns.
+ * With products, the kernel saves gates, cells and hidden values of each layer, one after
+ * another. Row-major x [n, t, f] is column-major [f, n t], and its step `at` is [f, n] with t f
+ * values between columns.
  */
 #include "kernels/cuda/lstm_int.h"
 
-/* Each of the first and of the later layers; the rest is the same for all. */
+/* Indices of products. INPUT, GRAD_INPUT and GRAD_WEIGHT are pairs, for the first and for later
+ * layers; the others serve all layers. */
 enum { INPUT = 0, GRAD_INPUT = 2, GRAD_WEIGHT = 4, STEP = 6, STEP_BACK, GRAD_STEP_WEIGHT };
 
 typedef struct lstm_size {
   size_t n, t, f, h;
-  int layers, slots; /* slots of one layer: 4 with biases, else 2 */
+  int layers, slots; /* parameter slots of one layer: 4 with biases, else 2 */
 } lstm_size;
 
 static lstm_size lstm_of(const cuda_kernel *k) {
@@ -30,8 +31,8 @@ static lstm_size lstm_of(const cuda_kernel *k) {
 
 static size_t values_of(const lstm_size *s) { return s->n * s->t * s->h; }
 
-/* Of a pass by products: what is kept of it where it learns, else in scratch; and what a backward
- * uses there. Behind it lie factors in bf16. */
+/* Bytes with products. rows_bytes: gates, cells and hidden values of all layers, saved if the
+ * kernel is trained, else in scratch. room_bytes: scratch, before the factors in bf16. */
 static size_t rows_bytes(const lstm_size *s) {
   return (size_t)s->layers * 6 * values_of(s) * sizeof(float);
 }
@@ -41,7 +42,8 @@ static size_t room_bytes(const cuda_kernel *k, const lstm_size *s) {
   return clv_align_up(k->r.learns ? back : rows_bytes(s), 256);
 }
 
-/* What goes into a layer, its hidden values, and the gradients of its gates. */
+/* Operands of products rounded to bf16: a layer's input, its hidden values, and the
+ * gradients of its gates. */
 typedef struct lstm_factors {
   cuda_bf16 *x, *hidden, *dgates;
 } lstm_factors;
@@ -83,7 +85,8 @@ static const float *param_of(const lstm_size *s, const clv_kernel_args *a, int l
 
 static size_t width_of(const lstm_size *s, int layer) { return layer ? s->h : s->f; }
 
-/* Of slots 0 and 1, the factors: the parameter, or what is rounded of it. */
+/* Weights of slots 0 and 1 as operands of products: the parameter, or its copy in the
+ * cache, rounded to bf16. */
 static size_t weight_at(const lstm_size *s, int layer, int slot) {
   size_t before = layer ? s->f + (size_t)(2 * layer - 1) * s->h : 0;
   return 4 * s->h * (before + (slot ? width_of(s, layer) : 0));
@@ -138,7 +141,7 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* What of scratch a backward uses. */
+/* Buffers in scratch for a backward. */
 typedef struct lstm_room {
   float *dgates, *dx, *before, *dh, *dc;
   void *parts;
@@ -214,7 +217,7 @@ static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
 
 /* ---- preparing ------------------------------------------------------------------------------- */
 
-/* The products over all steps of a layer with `in` values in. */
+/* Makes the products over all steps of a layer with `in` input values. */
 static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool later, int64_t in,
                            clv_err *err) {
   int64_t rows = (int64_t)(s->n * s->t), wide = (int64_t)(4 * s->h);
@@ -230,21 +233,27 @@ static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool later, int64
   return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT + later, &weight, err) : CLV_OK;
 }
 
-/* Those of one step, and of the weights between steps. */
+/* Makes the products of one step, and of the gradient of the weights between steps. */
 static clv_code open_steps(cuda_kernel *k, const lstm_size *s, clv_err *err) {
-  int64_t n = (int64_t)s->n, h = (int64_t)s->h, far = (int64_t)s->t;
+  int64_t n = (int64_t)s->n, h = (int64_t)s->h, stride = (int64_t)s->t;
   const clv_cuda_matmul_desc step = {.a_t = true,
                                      .m = 4 * h,
                                      .n = n,
                                      .k = h,
                                      .lda = h,
-                                     .ldb = far * h,
-                                     .ldd = far * 4 * h,
+                                     .ldb = stride * h,
+                                     .ldd = stride * 4 * h,
                                      .batch = 1};
   const clv_cuda_matmul_desc back = {
-      .m = h, .n = n, .k = 4 * h, .lda = h, .ldb = far * 4 * h, .ldd = h, .batch = 1};
-  const clv_cuda_matmul_desc weight = {
-      .b_t = true, .m = h, .n = 4 * h, .k = n * far, .lda = h, .ldb = 4 * h, .ldd = h, .batch = 1};
+      .m = h, .n = n, .k = 4 * h, .lda = h, .ldb = stride * 4 * h, .ldd = h, .batch = 1};
+  const clv_cuda_matmul_desc weight = {.b_t = true,
+                                       .m = h,
+                                       .n = 4 * h,
+                                       .k = n * stride,
+                                       .lda = h,
+                                       .ldb = 4 * h,
+                                       .ldd = h,
+                                       .batch = 1};
   CLV_TRY(clv_gpu_new_product(k, STEP, &step, err));
   if (!k->r.learns) return CLV_OK;
   CLV_TRY(clv_gpu_new_product(k, STEP_BACK, &back, err));
@@ -265,7 +274,7 @@ static clv_code open_products(cuda_kernel *k, clv_err *err) {
 
 /* ---- by cuDNN -------------------------------------------------------------------------------- */
 
-/* The parameters, or their gradients, beside their places in cuDNN's space. */
+/* Lists the parameters, or their gradients, with their indices in cuDNN's weight space. */
 static cuda_lstm_params params_of(const cuda_kernel *k, void *const *params) {
   cuda_lstm_params p = {.n = (unsigned)k->r.d.n_params};
   unsigned slots = k->r.d.attrs.bias ? 4 : 2;
@@ -284,7 +293,7 @@ static clv_code lstm_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
   return clv_gpu_lstm_pack(k->gpu, &p, a->cache, err);
 }
 
-/* The table says which of these a call writes. */
+/* Arguments of a call of cuDNN. clv_vendor documents which of them a call writes. */
 static clv_cuda_lstm_args rnn_args(const cuda_kernel *k, const clv_kernel_args *a) {
   return (clv_cuda_lstm_args){.weights = a->cache,
                               .x = (float *)(uintptr_t)a->in[0],
@@ -310,7 +319,8 @@ static clv_code rnn_weights_back(const cuda_kernel *k, const clv_kernel_args *a,
   return clv_gpu_lstm_unpack(k->gpu, &p, args->dweights, a->accumulate, err);
 }
 
-/* Gradients of weights are in scratch, and so are those of the input where nobody wants them. */
+/* The gradients of weights are in scratch, and so is the gradient of the input if the
+ * caller does not need it. */
 static clv_code rnn_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_cuda_lstm_args args = rnn_args(k, a);
@@ -347,7 +357,7 @@ static clv_code lstm_open(cuda_kernel *k, clv_err *err) {
                                 .learns = k->r.learns,
                                 .tf32 = k->r.d.tf32};
   k->r.base.saved_bytes = 0;
-  if (k->bf16) return open_products(k, err); /* cuDNN's cells would be in bf16, too */
+  if (k->bf16) return open_products(k, err); /* cuDNN would also compute the cells in bf16 */
   clv_code code = k->gpu->vendor->lstm_new(k->gpu->stream, &d, &k->lstm, &k->lstm_space, err);
   if (code == CLV_OK) use_rnn(k);
   return code == CLV_UNIMPLEMENTED ? open_products(k, err) : code;

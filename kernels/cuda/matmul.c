@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Row-major [m, k] is column-major [k, m], so the products have their factors the other way round:
- * y' = b' a'. In bf16 both factors of a product are rounded, in scratch.
+ * matmul. Row-major [m, k] is column-major [k, m], so the products have their factors in reverse
+ * order: y' = b' a'. In bf16 both factors of a product are rounded, in scratch.
  */
 #include "kernels/cuda/bf16_int.h"
 
 enum { FORWARD, GRAD_A, GRAD_B };
 
-/* Values of each factor, and of what they make. */
+/* Number of values of both factors and of the output. */
 typedef struct matmul_sizes {
   size_t a, b, y;
 } matmul_sizes;
@@ -18,7 +18,7 @@ static matmul_sizes sizes_of(const cuda_kernel *k) {
                         (size_t)(s.batch * s.m * s.n)};
 }
 
-/* What of scratch holds factors that are rounded. */
+/* Buffers in scratch for the rounded factors. */
 typedef struct matmul_room {
   cuda_bf16 *a, *b, *y;
 } matmul_room;

@@ -33,7 +33,7 @@ CLV_CUDA_OP(concat) = {.forward = concat_forward, .backward_input = concat_backw
 
 /* ---- slice ----------------------------------------------------------------------------------- */
 
-/* Where in each run of in[0] the slice begins, in values. */
+/* Index of the slice's first value in each run of in[0]. */
 static size_t slice_at(const cuda_kernel *k, const clv_axis *s, size_t *ret_run) {
   int64_t stop, start = clv_slice_start(&k->r.d.attrs, (int64_t)s->extent, &stop);
   *ret_run = (size_t)(stop - start) * s->inner;
@@ -72,8 +72,8 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return clv_gpu_lookup(k->gpu, &l, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, err);
 }
 
-/* All its numbers are 0, values less themselves, and row 0 learns. The sums of one row are those of
- * columns. */
+/* True if all row numbers are 0, because a column is subtracted from itself, and row 0 is trained.
+ * The gradient of that row is a sum over columns. */
 static bool is_first_row(const clv_row_numbers *l) {
   return l->minus == l->column && l->padding != 0;
 }
@@ -104,8 +104,10 @@ static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
   clv_row_numbers l = clv_row_numbers_of(&k->r.d);
   cuda_sums s = first_row_sums(&l, (size_t)k->r.d.attrs.out);
   if (l.n > UINT32_MAX)
-    return clv_fail(err, CLV_EXHAUSTED, "embedding of %zu row numbers; a device takes %u", l.n,
-                    UINT32_MAX);
+    return clv_fail(
+        err, CLV_EXHAUSTED,
+        "embedding of %zu row numbers, a device supports at most %u: use a smaller batch", l.n,
+        UINT32_MAX);
   size_t bytes = is_first_row(&l) ? gpu_parts_bytes(&s) : gpu_keys(l.n) * sizeof(uint64_t);
   k->r.base.scratch_bytes = k->r.d.need_dw ? bytes : 0;
   return CLV_OK;

@@ -15,7 +15,8 @@ clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *d
 
 /* ---- rows of a table ------------------------------------------------------------------------- */
 
-/* clv_row_number_at, which is the host's; a difference that overflows is none of a table. */
+/* Returns the row number, as clv_row_number_at on the host; INT64_MIN if the
+ * difference overflows. */
 static __device__ inline int64_t number_at(const clv_row_numbers &l, const int64_t *value,
                                            size_t i) {
   const int64_t *at = value + i * l.width;
@@ -30,7 +31,7 @@ static __device__ inline bool is_row(const clv_row_numbers &l, int64_t row) {
   return row >= 0 && row < l.rows;
 }
 
-/* What places whose number is refused are computed with: row 0. */
+/* Row of a position; row 0 for a refused number, whose result is not used. */
 static __device__ inline size_t row_at(const clv_row_numbers &l, const int64_t *value, size_t i) {
   int64_t row = number_at(l, value, i);
   return is_row(l, row) ? static_cast<size_t>(row) : 0;
@@ -46,10 +47,10 @@ static __global__ void lookup(cuda_lookup t, const int64_t *value, const float *
 }
 
 static __global__ void note(cuda_lookup t, const int64_t *value, clv_gpu_fault *f) {
-  bool first = !f->noted && f->place;
+  bool first = !f->is_set && f->place;
   gpu_note(f, value,
            cuda_refusal{CLV_OP_EMBEDDING, t.layer, t.l.rows, static_cast<int64_t>(t.l.per_sample)});
-  if (first) f->whole = number_at(t.l, value, f->at);
+  if (first) f->integer = number_at(t.l, value, f->at);
 }
 
 clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *t, const int64_t *value, const float *table,
@@ -59,16 +60,17 @@ clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *t, const int64_t *value, 
   return gpu_launch(g, 1, 1, err, note, *t, value, g->fault);
 }
 
-/* ---- their gradients ------------------------------------------------------------------------- */
+/* ---- gradients of rows ----------------------------------------------------------------------- */
 
-/* Row and place in one number, the row in the upper half; places behind the last are greater. */
+/* Makes keys of row (upper half) and position (lower half). Keys after the last position are
+ * greater than all others. */
 static __global__ void make_keys(cuda_lookup t, const int64_t *value, uint64_t *keys,
                                  size_t n_keys) {
   GPU_FOR(i, n_keys)
   keys[i] = i < t.l.n ? static_cast<uint64_t>(row_at(t.l, value, i)) << 32 | i : UINT64_MAX;
 }
 
-/* One step of Batcher's bitonic sort: pairs `apart` from each other, in runs of `run`. */
+/* One step of Batcher's bitonic sort: compares keys `apart` from each other, in runs of `run`. */
 static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_t apart) {
   GPU_FOR(i, n_keys) {
     size_t other = i ^ apart;
@@ -80,7 +82,8 @@ static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_
   }
 }
 
-/* Place s of the sorted keys, where a row begins, adds all that are of this row. */
+/* Adds the gradients of each row. The thread at the first sorted key of a row adds all
+ * gradients of that row. */
 static __global__ void add_rows(cuda_lookup t, const uint64_t *keys, const float *dy,
                                 float *dtable) {
   GPU_FOR(i, t.l.n * t.out) {

@@ -11,24 +11,24 @@
 extern "C" {
 #endif
 
-/* dst[o][i] = src[o][i] for `outer` runs of `run` values, which begin to_stride and from_stride
- * apart. */
+/* dst[o][i] = src[o][i] for `outer` runs of `run` values, which start to_stride and
+ * from_stride values apart. */
 clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *dst,
                       size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
 
-/* Row numbers (see clv_row_numbers) of a table [rows, out]. */
+/* Row numbers (see clv_row_numbers) into a table [rows, out]. */
 typedef struct cuda_lookup {
   clv_row_numbers l;
   size_t out;
   uint32_t layer;
 } cuda_lookup;
 
-/* y[i] = table[row i of value]; a number outside 0..rows-1 is refused. */
+/* y[i] = table[row i of value]; a row number outside 0..rows-1 is refused. */
 clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *value, const float *table,
                         float *y, clv_err *err) CLV_USE_RESULT;
 
-/* keys: gpu_keys(n) of them. They are sorted, and the gradients of each row added in the order of
- * their places; other rows become zero unless `accumulate`. */
+/* Adds the gradients of each row in the order of their positions; other rows become zero unless
+ * `accumulate`. keys: scratch of gpu_keys(n) values, which the launcher sorts. */
 static inline size_t gpu_keys(size_t n) {
   size_t keys = 1;
   while (keys < n) keys *= 2;
@@ -38,8 +38,8 @@ clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *va
                              const float *dy, uint64_t *keys, float *dtable, bool accumulate,
                              clv_err *err) CLV_USE_RESULT;
 
-/* n samples of `steps` times `features` values. A length outside 0..steps is refused; it and 0 give
- * zeros. */
+/* n samples of `steps` times `features` values. A length outside 0..steps is refused; a refused
+ * length and a length of 0 give zeros. */
 typedef struct cuda_last {
   size_t n, steps, features;
   uint32_t layer;
@@ -50,7 +50,8 @@ clv_code clv_gpu_last(clv_gpu *g, const cuda_last *l, const float *x, const int6
 clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, const int64_t *lengths,
                            float *dx, clv_err *err) CLV_USE_RESULT;
 
-/* The last place of each packed sequence, or its first. One that has none gives zeros. */
+/* Last (or, with `first`, first) position of each packed sequence. An empty sequence gives
+ * zeros. */
 typedef struct cuda_ends {
   cuda_packed p;
   size_t features;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/packed_int.cuh"
 
-/* By one thread: sequences are few. */
+/* Computes the first row of each sequence. One thread does it, because sequences are few. */
 static __global__ void find_begins(cuda_packed p, const int64_t *lengths, cuda_refusal r,
                                    int64_t *begin, clv_gpu_fault *f) {
   size_t row = 0;

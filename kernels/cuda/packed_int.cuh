@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * packed_int: walks over packed sequences.
+ * packed_int: walks over packed sequences on a device.
  */
 #ifndef CLEAVE_KERNELS_CUDA_PACKED_INT_CUH
 #define CLEAVE_KERNELS_CUDA_PACKED_INT_CUH
@@ -8,20 +8,21 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/packed_int.h"
 
-/* The row of a place, counted as if sequences were padded; false: it is a pad. */
+/* Finds the row of a position that is counted as if sequences were padded; false: the
+ * position is a pad. */
 static __device__ inline bool gpu_row_of(const cuda_packed &p, size_t place, size_t *ret) {
   size_t n = place / p.steps;
   *ret = static_cast<size_t>(p.begin[n]) + place % p.steps;
   return *ret < static_cast<size_t>(p.begin[n + 1]);
 }
 
-/* The first row that is of no sequence. */
+/* Returns the first row that belongs to no sequence. */
 static __device__ inline size_t gpu_rest_of(const cuda_packed &p) {
   return static_cast<size_t>(p.begin[p.n]);
 }
 
-/* f(at, i): value i of a sequence's [steps, width] lies at `at` of [rows, width]. f.rest(at): that
- * value is of no sequence. */
+/* Calls f(at, i) for value i of each sequence's [steps, width], stored at index `at` of [rows,
+ * width], and f.rest(at) for each value that belongs to no sequence. */
 template <typename F>
 static __global__ void gpu_places_kernel(cuda_packed p, size_t width, F f) {
   GPU_FOR(i, p.n * p.steps * width) {

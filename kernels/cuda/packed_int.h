@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * packed_int: packed sequences on a device. The host does not know their lengths, so launches are
- * as large as padded ones would be, and what would be a pad does nothing.
+ * as large as padded sequences need, and threads of pads do nothing.
  */
 #ifndef CLEAVE_KERNELS_CUDA_PACKED_INT_H
 #define CLEAVE_KERNELS_CUDA_PACKED_INT_H
@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* [rows, ...] in place of [n, steps, ...]. begin: [n + 1], the row where each sequence begins, and
- * at the end where those of none do; NULL: nothing is packed. */
+/* Layout [rows, ...] in place of [n, steps, ...]. begin: [n + 1], the row where each sequence
+ * begins, and last the number of rows in use; NULL: nothing is packed. */
 typedef struct cuda_packed {
   size_t n, steps, rows;
   const int64_t *begin;
@@ -25,8 +25,8 @@ static inline size_t gpu_packed_bytes(const cuda_kernel *k) {
   return d->attrs.packed ? ((size_t)d->in[d->n_in - 1].dim[0] + 1) * sizeof(int64_t) : 0;
 }
 
-/* Finds where sequences begin, in `room`, of the lengths that are the op's last input. A length
- * that is refused counts as none. */
+/* Computes the sequences' first rows, in `room`, from the lengths in the op's last input. A refused
+ * length counts as 0. */
 clv_code clv_gpu_find_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
                              cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From one backend's memory to another's, be they of one device or of two. Neither device's host
- * waits: the streams wait for each other. Where two devices are not connected the driver goes by
- * way of the host's memory.
+ * Copies from one backend's memory to another's, on one device or between two. The host does not
+ * wait, because the streams wait for each other. If two devices are not connected, the driver
+ * copies through host memory.
  */
 #include "kernels/cuda/gpu_int.h"
 
-/* What `late` is asked for from now on comes behind what `early` was asked for so far. An event is
- * of the device that it is recorded on; one that is freed is still waited for. */
+/* Orders the later work of `late` after the work issued to `early` so far. The event belongs to the
+ * device it is recorded on. Freeing an event does not end a wait for it. */
 static clv_code order(const clv_gpu *early, const clv_gpu *late, clv_err *err) {
   const clv_vendor *v = early->vendor;
   clv_cuda_event *e;
@@ -28,5 +28,6 @@ clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *f
     CLV_TRY(v->copy(to->stream, dst, src, bytes, err));
   else
     CLV_TRY(v->copy_peer(to->stream, dst, to->device, src, of->device, bytes, err));
-  return order(to, of, err); /* its memory is written or given back behind the copy */
+  /* so that the source's memory is overwritten or freed only after the copy */
+  return order(to, of, err);
 }

@@ -18,9 +18,9 @@ clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, flo
   return gpu_launch(g, gpu_blocks(o->n), GPU_BLOCK, err, permute, *o, from, to, back);
 }
 
-/* Value i of x, which is of step t. In double: at a late step a float has few digits left for the
- * angle. */
-static __device__ inline float turned(const cuda_rotary &r, const float *x, size_t i, size_t t) {
+/* Rotates value i of x, at step t. Computed in double, because at a late step a float has few
+ * digits left for the angle. */
+static __device__ inline float rotate_value(const cuda_rotary &r, const float *x, size_t i, size_t t) {
   size_t d = i % r.width, half = r.width / 2;
   double angle = static_cast<double>(t) *
                  pow(r.base, -static_cast<double>(d % half) / static_cast<double>(half));
@@ -29,7 +29,7 @@ static __device__ inline float turned(const cuda_rotary &r, const float *x, size
 }
 
 static __global__ void rotate(cuda_rotary r, const float *x, float *y) {
-  GPU_FOR(i, r.n) y[i] = turned(r, x, i, i / (r.width * r.heads) % r.steps);
+  GPU_FOR(i, r.n) y[i] = rotate_value(r, x, i, i / (r.width * r.heads) % r.steps);
 }
 
 clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y, clv_err *err) {
@@ -41,7 +41,7 @@ struct turn_place {
   const float *x;
   float *y;
   __device__ void operator()(size_t at, size_t i) const {
-    y[at] = turned(r, x, at, i / (r.width * r.heads));
+    y[at] = rotate_value(r, x, at, i / (r.width * r.heads));
   }
   __device__ void rest(size_t at) const { y[at] = 0; }
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * permute_int: launchers of ops that move values about, or rotate them in pairs.
+ * permute_int: launchers of ops that permute values, or rotate them in pairs.
  */
 #ifndef CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
 #define CLEAVE_KERNELS_CUDA_PERMUTE_INT_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Where an output's values lie in the input (clv_strides). */
+/* Strides in the input of an output's dimensions (clv_strides). */
 typedef struct cuda_order {
   clv_shape out;
   size_t n, step[CLV_MAX_RANK];
@@ -28,7 +28,8 @@ typedef struct cuda_rotary {
 
 clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y,
                         clv_err *err) CLV_USE_RESULT;
-/* Packed: steps are counted in each sequence, and rows of none become 0. */
+/* As clv_gpu_rotate, for packed sequences: steps are counted in each sequence, and rows of no
+ * sequence become 0. */
 clv_code clv_gpu_rotate_packed(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
                                const float *x, float *y, clv_err *err) CLV_USE_RESULT;
 

@@ -2,7 +2,8 @@
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-/* POINTWISE(name, kept): forward is clv_gpu_name, backward clv_gpu_name_back of what is kept. */
+/* POINTWISE(name, kept): forward is clv_gpu_name; backward is clv_gpu_name_back of the
+ * saved value `kept`. */
 #define POINTWISE(name, kept)                                                                   \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {    \
     const cuda_kernel *k = gpu_kernel_of(base);                                                 \
@@ -65,7 +66,7 @@ static clv_code leaky_relu_backward(clv_kernel *base, const clv_kernel_args *a, 
 CLV_CUDA_OP(leaky_relu) = {
     .forward = leaky_relu_forward, .backward_input = leaky_relu_backward, .last = true};
 
-/* ---- what only passes ------------------------------------------------------------------------ */
+/* ---- ops that copy --------------------------------------------------------------------------- */
 
 static clv_code pass(const cuda_kernel *k, const void *from, void *to, clv_err *err) {
   if (!to || from == to) return CLV_OK;
@@ -131,7 +132,8 @@ clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_
 
 float clv_gpu_dropout_factor(double p) { return (float)(p < 1 ? 1 / (1 - p) : 0); }
 
-/* u = word / 2^24 >= p exactly where the word's 24 bits are at least this. */
+/* Least number of 24 bits that keeps a value: u = word / 2^24 >= p exactly if the word's 24 bits
+ * are at least this. */
 uint32_t clv_gpu_dropout_limit(double p) {
   uint32_t limit = (uint32_t)(p * 0x1p24);
   return limit + ((double)limit * 0x1p-24 < p);
@@ -151,7 +153,7 @@ static clv_code draw_packed(const cuda_kernel *k, const clv_kernel_args *a,
   cuda_packed p;
   CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
   return clv_gpu_dropout_packed(k->gpu, &p, (size_t)k->r.d.in[0].dim[1], a->in[0], a->out, a->saved,
-                                stream, a->occasion, clv_gpu_dropout_limit(k->r.d.attrs.p),
+                                stream, a->rng_position, clv_gpu_dropout_limit(k->r.d.attrs.p),
                                 clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
@@ -159,11 +161,11 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_forward(base, a, err);
   clv_rng_key key = a->key;
-  if (a->occasion) key.step = key.micro_batch = 0;
+  if (a->rng_position) key.step = key.micro_batch = 0;
   clv_rng_stream stream = clv_rng_stream_of(&key);
   cuda_dropout_shape at = places_of(k);
   if (k->r.d.attrs.packed) return draw_packed(k, a, &stream, err);
-  return clv_gpu_dropout(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->occasion,
+  return clv_gpu_dropout(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->rng_position,
                          clv_gpu_dropout_limit(k->r.d.attrs.p),
                          clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
@@ -175,11 +177,11 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
                       clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
-/* The mask is drawn whether or not anything learns. */
+/* The mask is saved even if nothing is trained. */
 static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
-  k->r.base.reads_occasion = k->r.d.training;
+  k->r.base.reads_rng_position = k->r.d.training;
   k->r.base.scratch_bytes = gpu_packed_bytes(k);
   return CLV_OK;
 }

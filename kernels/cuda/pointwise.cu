@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One value of the output from one value of each input. A thread has 16 bytes of them at a time.
+ * Element-wise kernels: one value of the output from one value of each input. A thread loads 16
+ * bytes of values at a time.
  */
 #include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/pointwise_int.cuh"
 
-/* Values that one thread loads and stores at once, on 16 bytes. */
+/* Values that one thread loads and stores at once, aligned to 16 bytes. */
 template <typename T>
 struct alignas(16) map_pack {
   static constexpr size_t n = 16 / sizeof(T);
   T of[n];
 };
 
-/* How many packs n values are; 0 where they do not all begin on 16 bytes. z may be NULL. */
+/* Number of full packs in n values; 0 unless all pointers are aligned to 16 bytes. z may be
+ * NULL. */
 template <typename T>
 static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(z) |
@@ -20,7 +22,8 @@ static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
   return bits % sizeof(map_pack<T>) ? 0 : n / map_pack<T>::n;
 }
 
-/* y may be x or z: a thread has read its pack, or its value of the rest, before it writes there. */
+/* y may be x or z, because a thread reads its pack, or its value of the rest, before it writes
+ * it. */
 #define MAP(name)                                                                                 \
   template <typename T>                                                                           \
   static __global__ void map_##name(const T *xs, const T *zs, T *ys, size_t packs, size_t n,      \
@@ -71,7 +74,7 @@ MAP(mul)
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-/* Where value i of the row-major order lies. */
+/* Index of value i of the row-major order in the layout of T. */
 template <typename T>
 static __device__ inline size_t place_of(const cuda_dropout_shape &at, size_t i) {
   if constexpr (std::is_same<T, float>::value) return i;
@@ -79,12 +82,12 @@ static __device__ inline size_t place_of(const cuda_dropout_shape &at, size_t i)
   return (n * at.inner + inner) * at.channels + c;
 }
 
-/* Four values of one block of the generator; see common/base/rng.c. */
+/* Draws for the four values of one block of the generator; see common/base/rng.c. */
 template <typename T>
 static __global__ void draw(cuda_dropout_shape at, const T *x, T *y, uint8_t *mask, clv_rng_stream s,
-                            const clv_rng_position *occasion, uint32_t limit, float factor) {
+                            const clv_rng_position *rng_position, uint32_t limit, float factor) {
   GPU_FOR(b, (at.n + 3) / 4) {
-    philox4x32_ctr_t word = words_of(s, occasion, b);
+    philox4x32_ctr_t word = words_of(s, rng_position, b);
     for (size_t i = 4 * b; i < 4 * b + 4 && i < at.n; i++) {
       size_t p = place_of<T>(at, i);
       bool keep = (word.v[i % 4] >> 8) >= limit;
@@ -97,22 +100,23 @@ static __global__ void draw(cuda_dropout_shape at, const T *x, T *y, uint8_t *ma
 template <typename T>
 static clv_code launch_draw(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
                             uint8_t *mask, const clv_rng_stream *stream,
-                            const clv_rng_position *occasion, uint32_t limit, float factor,
+                            const clv_rng_position *rng_position, uint32_t limit, float factor,
                             clv_err *err) {
   return gpu_launch(g, gpu_blocks((at->n + 3) / 4), GPU_BLOCK, err, draw<T>, *at, gpu_read<T>(x),
-                    gpu_written<T>(y), mask, *stream, occasion, limit, factor);
+                    gpu_written<T>(y), mask, *stream, rng_position, limit, factor);
 }
 
 clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y, uint8_t *mask,
-                      const clv_rng_stream *stream, const clv_rng_position *occasion, uint32_t limit,
+                      const clv_rng_stream *stream, const clv_rng_position *rng_position, uint32_t limit,
                       float factor, clv_err *err) {
-  return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, occasion, limit, factor,
+  return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, rng_position, limit, factor,
                      err);
 }
 
-/* A block of the generator may hold values of two sequences, and need not be drawn for pads. */
+/* Draws for packed sequences. A block of the generator may hold values of two sequences, and is
+ * not drawn for pads. */
 static __global__ void draw_places(cuda_packed p, size_t width, const float *x, float *y,
-                                   uint8_t *mask, clv_rng_stream s, const clv_rng_position *occasion,
+                                   uint8_t *mask, clv_rng_stream s, const clv_rng_position *rng_position,
                                    uint32_t limit, float factor) {
   size_t padded = p.n * p.steps * width, rest = gpu_rest_of(p) * width;
   GPU_FOR(b, (padded + 3) / 4) {
@@ -121,7 +125,7 @@ static __global__ void draw_places(cuda_packed p, size_t width, const float *x, 
     for (size_t i = 4 * b; i < 4 * b + 4 && i < padded; i++) {
       size_t row;
       if (!gpu_row_of(p, i / width, &row)) continue;
-      if (!drawn) word = words_of(s, occasion, b);
+      if (!drawn) word = words_of(s, rng_position, b);
       drawn = true;
       bool keep = (word.v[i % 4] >> 8) >= limit;
       size_t at = row * width + i % width;
@@ -137,10 +141,10 @@ static __global__ void draw_places(cuda_packed p, size_t width, const float *x, 
 
 clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
                              float *y, uint8_t *mask, const clv_rng_stream *stream,
-                             const clv_rng_position *occasion, uint32_t limit, float factor,
+                             const clv_rng_position *rng_position, uint32_t limit, float factor,
                              clv_err *err) {
   return gpu_launch(g, gpu_blocks((p->n * p->steps * width + 3) / 4), GPU_BLOCK, err, draw_places,
-                    *p, width, x, y, mask, *stream, occasion, limit, factor);
+                    *p, width, x, y, mask, *stream, rng_position, limit, factor);
 }
 
 template <typename T>

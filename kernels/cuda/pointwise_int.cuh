@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pointwise_int: the formulas of element-wise ops, which are alone in a kernel or follow each other
- * in one: of_NAME of the value x, of what is added or the gradient of the output z, and of the
- * number `by`. A backward one gets the kept value as x.
+ * pointwise_int: the formulas of element-wise ops, used alone in a kernel or in a chain. of_NAME is
+ * a function of the value x, of z (the added value, or the gradient of the output), and of the
+ * number `by`. A backward formula receives the saved value as x.
  */
 #ifndef CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
 #define CLEAVE_KERNELS_CUDA_POINTWISE_INT_CUH
@@ -51,12 +51,12 @@ POINTWISE(add, x + z)
 POINTWISE(mul, x *z)
 #undef POINTWISE
 
-/* What decides of four values from 4 b on; see common/base/rng.c. A value is kept whose word, less
- * its last 8 bits, is at least the limit of the dropout. */
+/* Draws the random words of the four values from index 4 b on; see common/base/rng.c. A value is
+ * kept if its word without the last 8 bits is at least the dropout's limit. */
 static __device__ inline philox4x32_ctr_t words_of(const clv_rng_stream &s,
-                                                   const clv_rng_position *occasion, size_t b) {
-  uint64_t step = occasion ? occasion->step : 0;
-  uint32_t micro_batch = occasion ? occasion->micro_batch : 0;
+                                                   const clv_rng_position *rng_position, size_t b) {
+  uint64_t step = rng_position ? rng_position->step : 0;
+  uint32_t micro_batch = rng_position ? rng_position->micro_batch : 0;
   philox4x32_ctr_t counter = {{(uint32_t)b, s.counter[0] ^ micro_batch,
                                s.counter[1] ^ (uint32_t)step,
                                s.counter[2] ^ (uint32_t)(step >> 32)}};

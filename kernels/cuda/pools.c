@@ -54,7 +54,7 @@ static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   return clv_gpu_mean_back(k->gpu, k->last, &s, a->dout, a->din[0], err);
 }
 
-/* One value of a channel has no layout. */
+/* The output has one value a channel, which has the same order in all layouts. */
 static clv_code globalavgpool_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.out_block = 1;

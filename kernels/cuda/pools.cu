@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A gradient is gathered: each value of the input looks for the windows that it is in, so that no
- * two threads write one place.
+ * Pools and means. Gradients are gathered: each value of the input reads the windows that contain
+ * it, so no two threads write the same value.
  */
 #include <math.h>
 
@@ -16,7 +16,7 @@ static size_t outputs_of(const clv_window *s) {
   return images_of(s) * static_cast<size_t>(s->oh * s->ow);
 }
 
-/* What of 0..extent-1 the window that begins at `first` covers. */
+/* Part of 0..extent-1 that is covered by the window starting at `first`. */
 struct span {
   int64_t begin, end;
 };
@@ -25,7 +25,7 @@ static __device__ inline span covered(int64_t first, int64_t kernel, int64_t ext
   return {first < 0 ? 0 : first, end < extent ? end : extent};
 }
 
-/* The windows (of `count`) that cover place `at`. */
+/* Windows (of `count`) that cover position `at`. */
 static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t stride, int64_t pad,
                                            int64_t count) {
   int64_t last = (at + pad) / stride, first = at + pad - kernel + 1;
@@ -33,8 +33,8 @@ static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t s
   return {first, last + 1 < count ? last + 1 : count};
 }
 
-/* Of value `o` of images with `rows` x `columns` places: its row and column, where the values of its
- * channel begin in images of `places`, and how far apart those of neighbours are. */
+/* Position of value `o` of images with `rows` x `columns` positions. base: index of the first value
+ * of its channel in images of `places` values; step: distance between neighbouring values. */
 struct spot {
   int64_t row, column;
   size_t base, step;
@@ -181,7 +181,7 @@ clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const 
 
 /* ---- means along an axis --------------------------------------------------------------------- */
 
-/* A thread for each output: neighbours read neighbours. */
+/* One thread an output: neighbouring threads read neighbouring values. */
 template <typename T>
 static __global__ void mean_across(clv_axis s, const T *x, float *y) {
   GPU_FOR(o, s.outer * s.inner) {
@@ -192,7 +192,7 @@ static __global__ void mean_across(clv_axis s, const T *x, float *y) {
   }
 }
 
-/* A block for each output, whose values lie side by side. */
+/* One block an output, whose input values are adjacent. */
 template <typename T>
 static __global__ void mean_along(clv_axis s, const T *x, float *y) {
   GPU_ROWS(o, s.outer) {

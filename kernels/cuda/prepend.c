@@ -2,7 +2,7 @@
 #include "kernels/cuda/moves_int.h"
 
 typedef struct prepend_site {
-  size_t samples, features, run; /* run: values of a sample of x */
+  size_t samples, features, run; /* run: number of values of a sample of x */
 } prepend_site;
 
 static prepend_site site_of(const cuda_kernel *k) {
@@ -10,7 +10,7 @@ static prepend_site site_of(const cuda_kernel *k) {
   return (prepend_site){(size_t)dim[0], (size_t)dim[2], (size_t)(dim[1] * dim[2])};
 }
 
-/* The gradients of the token in each sample, side by side. */
+/* Bytes of the token's gradients of all samples, gathered next to each other. */
 static size_t gathered_bytes(const prepend_site *s) {
   return clv_align_up(s->samples * s->features * sizeof(float), sizeof(double));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The products of a kernel: made once, multiplied at each call.
+ * The matrix products of a kernel: its `open` makes them with clv_gpu_new_product, and each call
+ * multiplies with clv_gpu_multiply.
  */
 #include "kernels/cuda/bf16_int.h"
 

@@ -1,43 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is asked of the stream, captured as a graph and launched as a whole.
+ * Recording of repeated work: the stream is captured as a CUDA graph, which is
+ * launched in one call.
  */
 #include "kernels/cuda/gpu_int.h"
 
 clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) {
-  if (!g->recording) return CLV_OK;
-  clv_code code = clv_fail(err, CLV_PRECONDITION, "%s: %s while work is recorded", g->name, what);
-  if (err && g->failed.code == CLV_OK) g->failed = *err;
+  if (!g->is_recording) return CLV_OK;
+  clv_code code =
+      clv_fail(err, CLV_PRECONDITION, "%s: cannot %s during a recording", g->name, what);
+  if (err && g->deferred_error.code == CLV_OK) g->deferred_error = *err;
   return code;
 }
 
 static clv_code recording_begin(const clv_backend *b, clv_err *err) {
   clv_gpu *g = b->own;
-  if (g->failed.code != CLV_OK)
-    return clv_fail(err, CLV_PRECONDITION, "%s: something has failed before", g->name);
+  if (g->deferred_error.code != CLV_OK)
+    return clv_fail(err, CLV_PRECONDITION, "%s: cannot start a capture after an earlier error: %s",
+                    g->name, g->deferred_error.text);
   CLV_TRY(g->vendor->capture_begin(g->stream, err));
-  g->recording = true;
+  g->is_recording = true;
   return CLV_OK;
 }
 
-/* What failed meanwhile has not been done, and is not told when somebody waits. */
+/* Ends the capture, returns any error raised during it and clears that error, so the next finish
+ * does not report it again. */
 static clv_code recording_end(const clv_backend *b, void **ret, size_t *ret_bytes, clv_err *err) {
   clv_gpu *g = b->own;
-  clv_err failed = g->failed;
+  clv_err capture_error = g->deferred_error;
   clv_cuda_graph *graph = NULL;
-  g->recording = false;
-  g->failed = (clv_err){0};
+  g->is_recording = false;
+  g->deferred_error = (clv_err){0};
   CLV_TRY(g->vendor->capture_end(g->stream, &graph, ret_bytes, err));
-  if (failed.code != CLV_OK) {
+  if (capture_error.code != CLV_OK) {
     g->vendor->graph_free(graph);
-    if (err) *err = failed;
-    return failed.code;
+    if (err) *err = capture_error;
+    return capture_error.code;
   }
   *ret = graph;
   return CLV_OK;
 }
 
-static clv_code recording_again(const clv_backend *b, void *record, clv_err *err) {
+static clv_code recording_replay(const clv_backend *b, void *record, clv_err *err) {
   clv_gpu *g = b->own;
   return g->vendor->graph_launch(g->stream, record, err);
 }
@@ -49,5 +53,5 @@ static void recording_free(const clv_backend *b, void *record) {
 
 const clv_backend_recording clv_gpu_recording = {.begin = recording_begin,
                                                  .end = recording_end,
-                                                 .again = recording_again,
+                                                 .replay = recording_replay,
                                                  .free = recording_free};

@@ -51,7 +51,8 @@ clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float
 
 /* ---- normalisation --------------------------------------------------------------------------- */
 
-/* The mean first: squares of distances from it lose no digits when it is large. */
+/* Mean and inverse deviation of a row. The mean is computed first, because squares of distances
+ * from it lose no digits when it is large. */
 static __device__ inline void moments(const cuda_norm &n, const float *x, double *ret_mean,
                                       double *ret_inverse) {
   double sum = 0, squares = 0, mean = 0, width = static_cast<double>(n.width);
@@ -67,7 +68,7 @@ static __device__ inline void moments(const cuda_norm &n, const float *x, double
   *ret_inverse = 1 / sqrt(gpu_block_sum(squares) / width + n.eps);
 }
 
-/* The weight of value i of row r. */
+/* Index of the weight of value i of row r. */
 template <bool Grouped>
 static __device__ inline size_t weight_at(const cuda_norm &n, size_t r, size_t i) {
   if constexpr (!Grouped) return i;
@@ -105,8 +106,8 @@ clv_code clv_gpu_norm(clv_gpu *g, const cuda_norm *n, const float *x, const floa
                                                                              saved, err);
 }
 
-/* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)), the
- * first mean only where x was centred. */
+/* Computes dx. With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g
+ * xhat)), the first mean only if x was centred. */
 template <bool Grouped>
 static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, const float *dys,
                                  const double *saved, float *dxs) {
@@ -144,7 +145,7 @@ clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const
       g, n, x, w, dy, saved, dx, err);
 }
 
-/* Of bias and weight. */
+/* Terms of the gradients of bias and weight. */
 struct norm_term {
   const float *x, *dy;
   const double *saved;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rows_int: launchers of ops that compute each row of `width` values by itself, a block for each.
+ * rows_int: launchers of ops that compute each row of `width` values separately, one block a row.
  */
 #ifndef CLEAVE_KERNELS_CUDA_ROWS_INT_H
 #define CLEAVE_KERNELS_CUDA_ROWS_INT_H
@@ -18,17 +18,18 @@ clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size
 clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
                               size_t width, bool log, clv_err *err) CLV_USE_RESULT;
 
-/* Layer normalisation with a mean, or of root mean squares without one (b is NULL then), or that of
- * groups of channels. saved: mean (0) and inverse of each row, or NULL. */
+/* Layer normalisation (centred), root-mean-square normalisation (not centred, b is NULL), or group
+ * normalisation. saved: receives mean (or 0) and inverse deviation of each row; may be NULL. */
 typedef struct cuda_norm {
   size_t rows, width;
-  size_t groups, inner; /* a row is one of `groups` of a sample, whose channels have `inner` values;
-                           else both are 1: each value has a weight of its own */
+  /* group normalisation: a row is one of `groups` of a sample, and each channel has `inner` values;
+   * otherwise both are 1 and each value has its own weight */
+  size_t groups, inner;
   bool centred;
   double eps;
 } cuda_norm;
 
-/* Of the gradients of weights. */
+/* Sums for the gradients of the weights. */
 static inline cuda_sums gpu_norm_sums(const cuda_norm *n) {
   return gpu_sums_of(n->rows / n->groups, n->groups * n->width / n->inner, n->inner);
 }
@@ -38,7 +39,7 @@ clv_code clv_gpu_norm(clv_gpu *g, const cuda_norm *n, const float *x, const floa
 clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                            const float *dy, const double *saved, float *dx,
                            clv_err *err) CLV_USE_RESULT;
-/* dw, and db unless it is NULL. parts: those of gpu_norm_sums. */
+/* Computes dw, and db unless it is NULL. parts: for gpu_norm_sums. */
 clv_code clv_gpu_norm_weights_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
                                    const double *saved, void *parts, float *dw, float *db,
                                    bool accumulate, clv_err *err) CLV_USE_RESULT;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of runs on the device, so that one launch walks them all however many there are. An
- * optimiser has the same runs at every step: a table is made when they come for the first time, and
- * the one that was not used for longest makes room.
+ * Tables of runs on the device, so that one launch walks all runs, however many there are. An
+ * optimiser has the same runs at every step. clv_gpu_find_runs therefore makes a table the first
+ * time and caches it, and evicts the least recently used table.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/runs_int.h"
 
-static bool is_of(const cuda_runs *t, const clv_extent *runs, size_t n) {
+static bool is_table_of(const cuda_runs *t, const clv_extent *runs, size_t n) {
   if (!t->run || t->n != n) return false;
   for (size_t i = 0; i < n; i++)
     if (t->host[i].at != runs[i].at || t->host[i].n != runs[i].n) return false;
@@ -43,13 +43,13 @@ clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const c
                            clv_err *err) {
   cuda_runs *t = &g->runs[0];
   for (int i = 0; i < GPU_TABLES; i++) {
-    if (is_of(&g->runs[i], runs, n)) {
+    if (is_table_of(&g->runs[i], runs, n)) {
       t = &g->runs[i];
       break;
     }
     if (g->runs[i].used < t->used) t = &g->runs[i];
   }
-  if (!is_of(t, runs, n)) {
+  if (!is_table_of(t, runs, n)) {
     table_done(g, t);
     clv_code code = table_fill(g, t, runs, n, err);
     if (code != CLV_OK) table_done(g, t);

@@ -11,16 +11,17 @@
 extern "C" {
 #endif
 
-/* Values that a block of threads takes at a time: a run is divided into such chunks. */
+/* Values that a block of threads processes at a time. Each run is divided into such chunks. */
 enum { GPU_CHUNK = 2048 };
 
 static inline size_t gpu_chunks_of(size_t n) { return (n + GPU_CHUNK - 1) / GPU_CHUNK; }
 
-/* The table of these runs; it lives until others have come, GPU_TABLES of them at least. */
+/* Finds or makes the table of these runs. It stays valid until at least GPU_TABLES other
+ * tables have been used. */
 clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
                            clv_err *err) CLV_USE_RESULT;
 
-/* The sum of squares of run i into t->part[t->chunks + i]. */
+/* Writes the sum of squares of run i to t->part[t->chunks + i]. */
 clv_code clv_gpu_square_sums(clv_gpu *g, const float *x, const cuda_runs *t,
                              clv_err *err) CLV_USE_RESULT;
 

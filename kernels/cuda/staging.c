@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What goes in and out passes page-locked slots of the host: a copy from other memory would wait.
- * Slots are used in turn; one is written again when the copy before has left it.
+ * Copies between host and device through page-locked slots, because a copy from or to other host
+ * memory would block. Slots are used in turn. A slot is reused once its last copy is done. Also
+ * clv_gpu_finish, which reports deferred errors and refused values.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,7 @@ clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* What passed them is nobody else's to find, whoever takes such memory next. */
+/* Zeroes the slots before freeing them, so that their next owner cannot read the values. */
 void clv_gpu_close_slots(clv_gpu *g) {
   for (int i = 0; i < GPU_SLOTS; i++) {
     if (g->slots[i].free) g->vendor->event_free(g->slots[i].free);
@@ -38,7 +39,7 @@ static clv_code next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
   return wait_for_slot(g, *ret, err);
 }
 
-/* Its copy has been asked for. */
+/* Marks the slot as busy until the copy just issued is done. */
 static clv_code occupy_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
   slot->busy = true;
   return g->vendor->event_record(slot->free, g->stream, err);
@@ -47,7 +48,7 @@ static clv_code occupy_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
 clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                      clv_err *err) {
   clv_gpu *g = b->own;
-  CLV_TRY(clv_gpu_fail_recording(g, "values are put", err));
+  CLV_TRY(clv_gpu_fail_recording(g, "copy values to the device", err));
   for (size_t at = 0; at < bytes; at += GPU_SLOT_BYTES) {
     size_t n = CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
     cuda_slot *slot;
@@ -59,7 +60,7 @@ clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t b
   return CLV_OK;
 }
 
-/* The piece at `from` has arrived in its slot. */
+/* Waits for a piece in its slot and copies it out. */
 static clv_code take_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes, clv_err *err) {
   CLV_TRY(wait_for_slot(g, slot, err));
   memcpy(host, slot->host, bytes);
@@ -70,13 +71,14 @@ static size_t piece_of(size_t bytes, size_t at) {
   return CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
 }
 
-/* While one piece is copied out of its slot, the next ones are on their way. */
+/* Copies with several pieces in flight: the device fills the next slots while the host empties
+ * one. */
 clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
                      const clv_copy_progress *to, clv_err *err) {
   clv_gpu *g = b->own;
   cuda_slot *slots[GPU_SLOTS];
   size_t asked = 0, taken = 0;
-  CLV_TRY(clv_gpu_fail_recording(g, "values are got", err));
+  CLV_TRY(clv_gpu_fail_recording(g, "copy values to the host", err));
   for (int i = 0; taken < bytes;) {
     if (asked < bytes && asked - taken < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
       size_t n = piece_of(bytes, asked);
@@ -97,9 +99,9 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
   return CLV_OK;
 }
 
-/* ---- what was refused ------------------------------------------------------------------------ */
+/* ---- refused values -------------------------------------------------------------------------- */
 
-/* The texts of the ops that may refuse a value, as their rows' loops have them. */
+/* Error texts of the ops that may refuse a value, equal to those of the ops' reference loops. */
 static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
   unsigned long long at = (unsigned long long)f->at, per_sample = (unsigned long long)f->per_sample;
   if (per_sample > 1)
@@ -108,7 +110,7 @@ static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
   else
     clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld", at,
              (long long)f->limit - 1);
-  return clv_err_element(err, "%lld", (long long)f->whole);
+  return clv_err_element(err, "%lld", (long long)f->integer);
 }
 
 static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
@@ -116,18 +118,19 @@ static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID, "row number of sample %llu, place %llu, is outside 0..%lld",
            (unsigned long long)f->at / per_sample, (unsigned long long)f->at % per_sample,
            (long long)f->limit - 1);
-  return clv_err_element(err, "%lld", (long long)f->whole);
+  return clv_err_element(err, "%lld", (long long)f->integer);
 }
 
-/* per_sample: the rows of packed sequences, into which a length in its range did not fit. */
+/* Error for a length. A length within its range was refused because the packed rows, whose number
+ * is per_sample, cannot hold it. */
 static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
-  if (f->whole >= 0 && f->whole <= f->limit)
+  if (f->integer >= 0 && f->integer <= f->limit)
     clv_fail(err, CLV_INVALID, "the lengths up to sample %llu add up to more than %lld rows",
              (unsigned long long)f->at, (long long)f->per_sample);
   else
     clv_fail(err, CLV_INVALID, "the length of sample %llu is outside 0..%lld",
              (unsigned long long)f->at, (long long)f->limit);
-  return clv_err_element(err, "%lld", (long long)f->whole);
+  return clv_err_element(err, "%lld", (long long)f->integer);
 }
 
 static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
@@ -157,7 +160,7 @@ static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
 
 static clv_code take_fault(clv_gpu *g, clv_gpu_fault *ret, clv_err *err) {
   CLV_TRY(clv_backend_get(&g->backend, ret, g->fault, sizeof *ret, err));
-  if (!ret->noted) return CLV_OK;
+  if (!ret->is_set) return CLV_OK;
   return g->vendor->fill(g->stream, g->fault, 0, sizeof *g->fault, err);
 }
 
@@ -165,14 +168,14 @@ clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) 
   clv_gpu *g = b->own;
   clv_gpu_fault fault = {0};
   *ret_layer = -1;
-  if (g->failed.code != CLV_OK) {
-    if (err) *err = g->failed;
-    clv_code code = g->failed.code;
-    g->failed = (clv_err){0};
+  if (g->deferred_error.code != CLV_OK) {
+    if (err) *err = g->deferred_error;
+    clv_code code = g->deferred_error.code;
+    g->deferred_error = (clv_err){0};
     return code;
   }
   CLV_TRY(take_fault(g, &fault, err));
-  if (!fault.noted) return CLV_OK;
+  if (!fault.is_set) return CLV_OK;
   *ret_layer = fault.layer;
   return report_fault(&fault, err);
 }

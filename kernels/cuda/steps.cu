@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One step of an optimiser over all runs: the formulas of kernels/steps, a value for each thread.
+ * One step of an optimiser over all runs, with the formulas of kernels/steps, one value a thread.
  */
 #include "kernels/cuda/chunks_int.cuh"
 #include "kernels/steps/steps.h"
@@ -36,5 +36,5 @@ clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float 
                       list, t->n, t->chunks);
 #include "common/base/settings/optimizers.def"
 #undef CLV_OPTIMIZER
-  return clv_fail(err, CLV_INVALID, "no optimiser has the number %d", static_cast<int>(a->kind));
+  return clv_fail(err, CLV_INVALID, "there is no optimiser number %d", static_cast<int>(a->kind));
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long the device takes, between two events on the stream. The second is recorded ahead of each
- * copy that the host waits for anyway, so it is done when that is, and nobody waits for it.
+ * Device time between two events on the stream. The second event is recorded before each copy that
+ * the host waits for anyway. It is therefore done when the copy is, and needs no wait of its own.
  */
 #include "kernels/cuda/gpu_int.h"
 
-/* Without them the host's clock has to do. */
+/* If the events cannot be made, time is measured by the host's clock. */
 void clv_gpu_open_timer(clv_gpu *g) {
   clv_cuda_event **events[] = {&g->timer.begun, &g->timer.ended};
   clv_err ignored;
@@ -20,24 +20,24 @@ void clv_gpu_close_timer(clv_gpu *g) {
 
 static bool record(clv_gpu *g, clv_cuda_event *e) {
   clv_err ignored;
-  return !g->recording && g->vendor->event_record(e, g->stream, &ignored) == CLV_OK;
+  return !g->is_recording && g->vendor->event_record(e, g->stream, &ignored) == CLV_OK;
 }
 
 void clv_gpu_mark_time(clv_gpu *g) {
-  if (g->timer.runs) g->timer.known = record(g, g->timer.ended);
+  if (g->timer.is_running) g->timer.is_ended = record(g, g->timer.ended);
 }
 
 static void timer_begin(const clv_backend *b) {
   clv_gpu *g = b->own;
-  g->timer.known = false;
-  g->timer.runs = g->timer.begun && g->timer.ended && record(g, g->timer.begun);
+  g->timer.is_ended = false;
+  g->timer.is_running = g->timer.begun && g->timer.ended && record(g, g->timer.begun);
 }
 
 static bool timer_end(const clv_backend *b, double *ret_ms) {
   clv_gpu *g = b->own;
   clv_err ignored;
-  bool known = g->timer.runs && g->timer.known;
-  g->timer.runs = g->timer.known = false;
+  bool known = g->timer.is_running && g->timer.is_ended;
+  g->timer.is_running = g->timer.is_ended = false;
   return known && g->vendor->event_ms(g->timer.begun, g->timer.ended, ret_ms, &ignored) == CLV_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tests: the time passes on the host, while the device computes.
+ * The op `wait`, for tests: the host sleeps while the device computes.
  */
 #include <errno.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 #include "kernels/cuda/wait_int.h"
 
 static clv_code wait_ms(clv_gpu *g, int64_t ms, clv_err *err) {
-  CLV_TRY(clv_gpu_fail_recording(g, "the host waits", err));
+  CLV_TRY(clv_gpu_fail_recording(g, "wait on the host", err));
   struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
   while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) {
   }

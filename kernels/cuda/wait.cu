@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * y = weight x with the weight in device memory.
+ * y = weight * x with the weight in device memory, for the op `wait`.
  */
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/wait_int.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wait_int: launchers of the op that takes its time.
+ * wait_int: launchers of the op `wait`, which takes a given time.
  */
 #ifndef CLEAVE_KERNELS_CUDA_WAIT_INT_H
 #define CLEAVE_KERNELS_CUDA_WAIT_INT_H
@@ -11,10 +11,10 @@
 extern "C" {
 #endif
 
-/* y = weight x; weight: one number of the device. */
+/* y = weight * x; weight: one number in device memory. */
 clv_code clv_gpu_mul_by_weight(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
                                clv_err *err) CLV_USE_RESULT;
-/* parts: gpu_sums_of(1, 1, n). */
+/* parts: for gpu_sums_of(1, 1, n). */
 clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
                                     void *parts, float *dw, bool accumulate,
                                     clv_err *err) CLV_USE_RESULT;

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads libcleave_cuda.so at run time: finds the file, opens it, checks its version,
+ * and counts devices.
+ */
 #include "kernels/load/load.h"
 
 #include <dlfcn.h>
@@ -11,11 +15,11 @@ enum { PATH_MOST = 4096 };
 
 static const char name[] = "libcleave_cuda.so";
 
-/* The places where it is looked for, seen from the program: where it was built, where it was
- * installed. */
+/* Folders where the library is looked for, relative to the program: where it was built,
+ * where it is installed. */
 static const char *const places[] = {"", "../lib/cleave/"};
 
-/* The folder of the program, with a slash; "" where nobody knows. */
+/* Writes the folder of the program, with a slash; "" if it cannot be read. */
 static void program_folder(char *ret, size_t len) {
   ssize_t n = readlink("/proc/self/exe", ret, len - 1);
   ret[n > 0 ? n : 0] = '\0';
@@ -26,24 +30,25 @@ static void program_folder(char *ret, size_t len) {
     ret[0] = '\0';
 }
 
-/* The file that was named, or the first that is there. */
+/* Finds the named file, or the first file that exists in `places`. */
 static clv_code find_file(const char *named, char *ret, size_t len, clv_err *err) {
   char folder[PATH_MOST - 64];
   if (named && named[0]) {
     snprintf(ret, len, "%s", named);
     if (access(ret, R_OK) == 0) return CLV_OK;
-    return clv_fail(err, CLV_UNAVAILABLE, "cuda.library: %s cannot be read", named);
+    return clv_fail(err, CLV_UNAVAILABLE, "cuda.library: cannot read %s", named);
   }
   program_folder(folder, sizeof folder);
   for (size_t i = 0; i < CLV_COUNT(places); i++) {
     snprintf(ret, len, "%s%s%s", folder, places[i], name);
     if (access(ret, R_OK) == 0) return CLV_OK;
   }
-  return clv_fail(err, CLV_UNAVAILABLE, "%s is not in %.180s or %.180s%s: it was not built here",
-                  name, folder, folder, places[1]);
+  return clv_fail(err, CLV_UNAVAILABLE,
+                  "%s is neither in %.180s nor in %.180s%s: build it, or set cuda.library", name,
+                  folder, folder, places[1]);
 }
 
-static clv_code enter(const char *path, const clv_cuda_library **ret, clv_err *err) {
+static clv_code open_library(const char *path, const clv_cuda_library **ret, clv_err *err) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char *why = dlerror();
@@ -64,8 +69,8 @@ static clv_code enter(const char *path, const clv_cuda_library **ret, clv_err *e
   return CLV_OK;
 }
 
-/* What else is missing follows what is missing first. */
-static clv_code look_for_devices(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
+/* Counts devices. With all_reasons the error also names what is missing after the first reason. */
+static clv_code check_devices(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
   clv_err first, second;
   int n;
   clv_code code = l->count(&n, &first);
@@ -78,10 +83,10 @@ static clv_code look_for_devices(const clv_cuda_library *l, bool all_reasons, cl
 static clv_code load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {
   char path[PATH_MOST];
   CLV_TRY(find_file(o->file, path, sizeof path, err));
-  CLV_TRY(enter(path, ret, err));
+  CLV_TRY(open_library(path, ret, err));
   (*ret)->look_in(o->folders && o->folders[0] ? o->folders : NULL);
   if (o->plans && o->plans[0]) (*ret)->keep_plans(clv_plan_files(o->plans, o->notifier));
-  return look_for_devices(*ret, o->all_reasons, err);
+  return check_devices(*ret, o->all_reasons, err);
 }
 
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {

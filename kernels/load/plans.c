@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of convolutions in a folder of one's own. A file's name is the digest of what its plan is
- * for. Its first line has that digest once more, and one of the text behind it.
+ * Stores plans of convolutions as files in a folder. A file's name is the digest of what its plan
+ * is for. Its first line repeats that digest and adds the digest of the text that follows.
  *
- * What lies there is not trusted: the folder and each file must belong to this user alone, and a
- * file that is damaged, too large or not one of ours is as good as none, and is written anew.
+ * The files are not trusted: the folder and each file must belong to this user and be inaccessible
+ * to others. A file that is damaged, too large or of another format is ignored and rewritten.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -35,10 +35,11 @@ clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const 
   clv_sha256 digest;
   size_t skip = sizeof mark + 65 + 65;
   if (n <= skip || n > PLAN_MOST_BYTES)
-    return clv_fail(err, CLV_INVALID, "it has %zu bytes; up to %d are read", n, PLAN_MOST_BYTES);
+    return clv_fail(err, CLV_INVALID, "the file has %zu bytes, outside the range up to %d", n,
+                    PLAN_MOST_BYTES);
   CLV_TRY(clv_sha256_of(data + skip, n - skip, &digest, err));
   if (print_line(of, &digest, line) != (int)skip || memcmp(data, line, skip) != 0)
-    return clv_fail(err, CLV_INVALID, "it is of another version, of another plan, or damaged");
+    return clv_fail(err, CLV_INVALID, "the file is of another version or plan, or damaged");
   *ret = data + skip;
   *ret_n = n - skip;
   return CLV_OK;
@@ -55,18 +56,19 @@ static clv_code read_all(int fd, clv_bytes *ret, clv_err *err) {
   while ((n = read(fd, some, sizeof some)) > 0 && ret->len <= PLAN_MOST_BYTES)
     clv_bytes_add(ret, some, (size_t)n);
   if (n < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
-  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for it") : CLV_OK;
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the file") : CLV_OK;
 }
 
-/* CLV_NOT_FOUND: there is none. */
+/* Reads a file. CLV_NOT_FOUND: no such file. */
 static clv_code read_file(int folder, const char *name, clv_bytes *ret, clv_err *err) {
   struct stat s;
   int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "there is none");
+  if (fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "no such file");
   if (fd < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
-  clv_code code = fstat(fd, &s) == 0 && is_private(&s, false)
-                      ? read_all(fd, ret, err)
-                      : clv_fail(err, CLV_INVALID, "it is not a file of this user alone");
+  clv_code code =
+      fstat(fd, &s) == 0 && is_private(&s, false)
+          ? read_all(fd, ret, err)
+          : clv_fail(err, CLV_INVALID, "the file must belong to this user with mode 0600");
   close(fd);
   return code;
 }
@@ -82,7 +84,7 @@ static bool write_all(int fd, const char *data, size_t n) {
   return true;
 }
 
-/* Under another name first: it is there whole or not at all. */
+/* Writes a file under another name and renames it, so that it is complete or absent. */
 static bool write_file(int folder, const char *name, const clv_bytes *data) {
   char other[80];
   snprintf(other, sizeof other, ".%s", name);
@@ -100,12 +102,12 @@ static bool write_file(int folder, const char *name, const clv_bytes *data) {
 
 static struct {
   int folder;
-  size_t n; /* files in it, about */
+  size_t n; /* approximate number of files in it */
   char path[4096];
   clv_notifier notifier;
 } kept = {.folder = -1};
 
-/* The name of the plan for `what`. */
+/* Computes the digest and file name of the plan for `what`. */
 static bool name_of(const char *what, clv_sha256 *ret, char name[65]) {
   clv_err err;
   if (clv_sha256_of(what, strlen(what), ret, &err) != CLV_OK) return false;
@@ -125,7 +127,8 @@ static bool find_plan(const char *what, clv_bytes *ret) {
   if (code == CLV_OK) code = clv_plan_parse(data.data, data.len, &of, &text, &n, &err);
   if (code == CLV_OK) clv_bytes_add(ret, text, n);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
-    clv_notify(kept.notifier, "a kept plan is made anew: %s/%s: %s", kept.path, name, err.text);
+    clv_notify(kept.notifier, "cuda.plans: ignoring the stored plan %s/%s and rebuilding it: %s",
+               kept.path, name, err.text);
   return code == CLV_OK && !ret->failed;
 }
 
@@ -142,7 +145,8 @@ static void keep_plan(const char *what, const char *text, size_t n) {
   clv_bytes_puts(&data, line);
   clv_bytes_add(&data, text, n);
   if (data.failed || write_file(kept.folder, name, &data)) return;
-  clv_notify(kept.notifier, "a plan is not kept: %s/%s: %s", kept.path, name, strerror(errno));
+  clv_notify(kept.notifier, "cuda.plans: cannot store the plan %s/%s: %s", kept.path, name,
+             strerror(errno));
 }
 
 static size_t count_files(int folder) {
@@ -160,13 +164,15 @@ const clv_plan_store *clv_plan_files(const char *path, clv_notifier notifier) {
   struct stat s;
   kept.notifier = notifier;
   if (mkdir(path, 0700) < 0 && errno != EEXIST) {
-    clv_notify(kept.notifier, "cuda.plans: no plans are kept: %s: %s", path, strerror(errno));
+    clv_notify(kept.notifier, "cuda.plans: storing no plans, cannot create %s: %s", path,
+               strerror(errno));
     return NULL;
   }
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder < 0 || fstat(folder, &s) < 0 || !is_private(&s, true)) {
     clv_notify(kept.notifier,
-               "cuda.plans: no plans are kept: %s is not a folder of this user alone", path);
+               "cuda.plans: storing no plans: %s must be a folder of this user with mode 0700",
+               path);
     if (folder >= 0) close(folder);
     return NULL;
   }

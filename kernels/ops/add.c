@@ -18,7 +18,7 @@ static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
 CLV_OP_ROW(add) = {
     .name = "add",
     .doc =
-        "y = a + b; where one has a dimension of 1, its values stand for all of the other's "
+        "y = a + b; a dimension of 1 in one input is broadcast to the other's "
         "(torch.add)",
     .torch_module = "",
     .no_torch_module = "torch.add is a function",

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Vaswani et al., 2017; grouped queries: Ainslie et al., 2023. Of the scores nothing is kept but
- * log sum exp of each row, in double; backward makes them again (Dao et al., 2022).
+ * Vaswani et al., 2017; grouped queries: Ainslie et al., 2023. Forward saves only log sum exp of
+ * each row of scores, in double; backward recomputes the scores (Dao et al., 2022).
  *
  * Dropout: the weight of key j for query i, head h and sample n is kept when u >= p, u the top 24
- * bits of word j%4 of block j/4 over 2^24, in row i of part n * heads + h of the key's stream. So
- * neither a longer batch nor padding changes it.
+ * bits of word j%4 of block j/4 over 2^24, in row i of part n * heads + h of the key's stream.
+ * Neither a longer batch nor padding changes it.
  */
 #include "kernels/ops/op_int.h"
 
@@ -17,11 +17,12 @@ static clv_code attention_heads(const clv_op_site *s, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "attention: kv_heads %lld does not divide heads %lld",
                     (long long)kv, (long long)a->heads);
   if (q % a->heads || !q)
-    return clv_fail(err, CLV_INVALID, "attention: queries of %lld values are no %lld heads",
-                    (long long)q, (long long)a->heads);
+    return clv_fail(err, CLV_INVALID,
+                    "attention: queries of %lld values do not divide into %lld heads", (long long)q,
+                    (long long)a->heads);
   if (k != q / a->heads * kv)
     return clv_fail(err, CLV_INVALID,
-                    "attention: keys have %lld values; %lld heads as wide as the queries' have "
+                    "attention: keys have %lld values, but %lld heads as wide as the queries' have "
                     "%lld",
                     (long long)k, (long long)kv, (long long)(q / a->heads * kv));
   return CLV_OK;
@@ -39,7 +40,8 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
                     clv_shape_format(&s->in[1], text, sizeof text),
                     clv_shape_format(&s->in[2], like, sizeof like));
   if (s->in[1].dim[0] != s->in[0].dim[0])
-    return clv_fail(err, CLV_INVALID, "attention: queries %s and keys %s are of other batches",
+    return clv_fail(err, CLV_INVALID,
+                    "attention: queries %s and keys %s have different batch sizes",
                     clv_shape_format(&s->in[0], text, sizeof text),
                     clv_shape_format(&s->in[1], like, sizeof like));
   if (s->n_in == 4 && !packed && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
@@ -53,7 +55,8 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
 
 /* ---- one row of scores ----------------------------------------------------------------------- */
 
-/* x.t and x.s are those of the sample at hand, whose queries and keys begin at these rows. */
+/* State of the loops. x.t and x.s are those of the current sample, whose queries and keys begin
+ * at rows q and key. */
 typedef struct site {
   const clv_ref_kernel *k;
   const clv_kernel_args *a;
@@ -67,13 +70,13 @@ static site site_of(clv_kernel *base, const clv_kernel_args *a) {
   return (site){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key), 0, 0};
 }
 
-/* Where row i of head h begins in [rows, heads * width]. */
+/* Index of the first value of row i of head h in [rows, heads * width]. */
 static size_t place(const site *s, int64_t i, int64_t heads, int64_t h) {
   return (size_t)((i * heads + h) * s->x.width);
 }
 
-/* Goes to sample n; *ret: its keys that count. */
-static clv_code enter(site *s, int64_t n, int64_t *ret, clv_err *err) {
+/* Moves to sample n; *ret: number of its valid keys. */
+static clv_code enter_sample(site *s, int64_t n, int64_t *ret, clv_err *err) {
   const int64_t *lengths = s->k->d.n_in < 4 ? NULL : s->a->in[3];
   int64_t most = clv_heads_of(&s->k->d).s;
   *ret = most;
@@ -88,7 +91,7 @@ static clv_code enter(site *s, int64_t n, int64_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Packed sequences fit into the rows; those behind the last one, of x, are 0. */
+/* Checks packed sequences, and zeroes the rows of each x after the last sequence. */
 static clv_code clear_rest(const site *s, REAL *const x[3], clv_err *err) {
   const clv_node_desc *d = &s->k->d;
   if (!d->attrs.packed) return CLV_OK;
@@ -108,7 +111,7 @@ static double dot(const REAL *x, const REAL *y, int64_t n) {
   return sum;
 }
 
-/* The row's scores, for the keys that it meets; their number is returned. */
+/* Computes the row's scores for the keys it attends to, and returns their number. */
 static int64_t scores(const site *s, int64_t h, int64_t i, int64_t length, double *ret) {
   int64_t seen = clv_heads_visible_keys(&s->k->d.attrs, i, length);
   const REAL *q = (const REAL *)s->a->in[0] + place(s, s->q + i, s->x.heads, h);
@@ -119,7 +122,7 @@ static int64_t scores(const site *s, int64_t h, int64_t i, int64_t length, doubl
   return seen;
 }
 
-/* log sum exp; -inf over none. */
+/* log sum exp; -inf for n = 0. */
 static double log_sum(const double *x, int64_t n) {
   double top = -INFINITY, sum = 0;
   for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
@@ -150,7 +153,7 @@ static void draw(const site *s, int64_t n, int64_t h, int64_t i, int64_t seen, d
     keep_all(seen, ret);
 }
 
-/* Where the log sum of row i of head h is kept. */
+/* Address of the saved log sum of row i of head h. */
 static double *saved_of(const site *s, int64_t h, int64_t i) {
   return (double *)s->a->saved + s->q * s->x.heads + h * s->x.t + i;
 }
@@ -179,7 +182,7 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
   int64_t length;
   CLV_TRY(clear_rest(&s, (REAL *const[3]){a->out, NULL, NULL}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
-    CLV_TRY(enter(&s, n, &length, err));
+    CLV_TRY(enter_sample(&s, n, &length, err));
     for (int64_t h = 0; h < s.x.heads; h++)
       for (int64_t i = 0; i < s.x.t; i++) forward_row(&s, n, h, i, length);
   }
@@ -242,7 +245,7 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
   int64_t length;
   CLV_TRY(clear_rest(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
-    CLV_TRY(enter(&s, n, &length, err));
+    CLV_TRY(enter_sample(&s, n, &length, err));
     for (int64_t g = 0; g < s.x.kv_heads; g++) {
       memset(to.dk, 0, 2 * each * sizeof *to.dk);
       for (int64_t h = g * s.x.group; h < (g + 1) * s.x.group; h++)
@@ -266,11 +269,12 @@ static size_t attention_scratch(const clv_ref_kernel *k) {
   return (size_t)(x.s * (3 + 2 * x.width)) * sizeof(double);
 }
 
-/* Parts of a stream are counted in 32 bits. */
+/* Refuses more than 2^32 parts, which a stream numbers in 32 bits. */
 static clv_code attention_limits(const clv_node_desc *d, clv_err *err) {
   int64_t n = clv_heads_of(d).n;
   if (n <= UINT32_MAX / d->attrs.heads) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED, "attention of %lld samples by %lld heads; it takes 2^32",
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "attention of %lld samples by %lld heads: the product must be below 2^32",
                   (long long)n, (long long)d->attrs.heads);
 }
 
@@ -281,7 +285,7 @@ CLV_OP_ROW(attention) = {
         "keys "
         "and values [N, S, kv_heads width]; with lengths [N] only the first keys of a sample "
         "count; "
-        "packed: [T, ...] for [N, T, ...], one sequence behind the other "
+        "packed: [T, ...] for [N, T, ...], one sequence after another "
         "(torch.nn.functional.scaled_dot_product_attention; other random numbers)",
     .torch_module = "",
     .no_torch_module = "scaled_dot_product_attention is a function",

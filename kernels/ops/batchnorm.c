@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d.
- * x is [N, C] or [N, C, H, W]. `saved` keeps mean and 1/sqrt(var + eps) of each channel in double:
- * what forward used, whichever mode, and so what backward must use.
+ * Ioffe & Szegedy, ICML 2015; numbers of torch.nn.BatchNorm1d/2d. x is [N, C] or [N, C, H, W].
+ * `saved` holds mean and 1/sqrt(var + eps) of each channel in double: the statistics that forward
+ * used, in training or evaluation, and that backward must use.
  */
 #include "kernels/ops/op_int.h"
 
@@ -68,8 +68,8 @@ static void channel_statistics(const norm_site *s, const REAL *x, int64_t c, dou
   *ret_square_sum = squares;
 }
 
-/* Mean and biased variance of channel c; in training those of the batch, which also move the
- * running ones (there the variance is the unbiased one). */
+/* Mean and biased variance of channel c: in training those of the batch, which also update the
+ * running statistics (with the unbiased variance). */
 static void channel_moments(const clv_ref_kernel *k, const clv_kernel_args *a, const norm_site *s,
                             int64_t c, double *ret_mean, double *ret_var) {
   REAL *running_mean = a->param[CLV_SLOT_MEAN], *running_var = a->param[CLV_SLOT_VAR];
@@ -166,7 +166,7 @@ CLV_OP_ROW(batchnorm) = {
     .name = "batchnorm",
     .doc =
         "y = (x - mean) / sqrt(var + eps) * weight + bias per channel; training uses the "
-        "batch's statistics and moves the running ones by momentum "
+        "batch's statistics and updates the running ones by momentum "
         "(torch.nn.BatchNorm1d, BatchNorm2d)",
     .torch_module = "BatchNorm1d|BatchNorm2d(eps=eps, momentum=momentum)",
     .torch_needs = "affine=True, track_running_stats=True",

@@ -5,8 +5,8 @@ static clv_code bce_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return same_loss_shape("bce", s, ret, err);
 }
 
-/* torch holds both logarithms at -100 or above, the denominator of the prediction's gradient at
- * 1e-12, and does neither for the target's gradient. */
+/* torch clamps both logarithms at -100, and the denominator of the prediction's gradient at 1e-12;
+ * it clamps nothing in the target's gradient. */
 static double bce_log(double log_x) { return log_x < -100 ? -100 : log_x; }
 static double bce_term(double x, double t) {
   return (t - 1) * bce_log(log1p(-x)) - t * bce_log(log(x));
@@ -20,7 +20,7 @@ static double bce_dt(double x, double t) {
   return log1p(-x) - log(x);
 }
 
-/* NaN is no probability either, but it is let through: the loss shows it. */
+/* Refuses predictions outside 0..1. NaN passes, because the loss shows it. */
 MEAN_LOSS(bce) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0];
@@ -38,7 +38,7 @@ MEAN_LOSS(bce) {
 CLV_OP_ROW(bce) = {
     .name = "bce",
     .doc =
-        "mean -(t log x + (1 - t) log(1 - x)), logs held at -100 or above "
+        "mean -(t log x + (1 - t) log(1 - x)), logs clamped at -100 "
         "(torch.nn.functional.binary_cross_entropy)",
     .torch_module = "BCELoss()",
     .torch_needs = "reduction='mean', weight=None",

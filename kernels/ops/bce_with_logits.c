@@ -5,7 +5,7 @@ static clv_code bce_with_logits_shape(const clv_op_site *s, clv_shape *ret, clv_
   return same_loss_shape("bce_with_logits", s, ret, err);
 }
 
-/* The form that never overflows: exp only of negative numbers. */
+/* This form never overflows, because exp is computed only of negative numbers. */
 static double bce_with_logits_term(double x, double t) {
   return (x <= 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradient of a bias, for linear and convolutions.
+ * bias_int: the gradient of a bias, for linear and convolutions.
  */
 #ifndef CLEAVE_OPS_BIAS_INT_H
 #define CLEAVE_OPS_BIAS_INT_H
 
 #include "kernels/ops/op_int.h"
 
-/* db[k] from dy [N, K, inner]. */
+/* Computes db[k] from dy [N, K, inner]. */
 static inline void bias_gradient(const REAL *dy, int64_t batch, int64_t channels, int64_t inner,
                                  REAL *db, bool accumulate) {
   for (int64_t c = 0; c < channels; c++) {

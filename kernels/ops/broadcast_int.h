@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two inputs whose dimensions are alike, or 1 in one of them, as NumPy broadcasts them: but for the
- * batch, since samples never meet. The gradient of a value that stands for several is their sum.
+ * broadcast_int: ops of two inputs whose dimensions are equal, or 1 in one of them, broadcast as in
+ * NumPy. The batch is not broadcast, because ops never mix samples. The gradient of a value that
+ * was broadcast is the sum of the gradients of its copies.
  */
 #ifndef CLEAVE_OPS_BROADCAST_INT_H
 #define CLEAVE_OPS_BROADCAST_INT_H
@@ -20,12 +21,12 @@ static inline clv_code broadcast_shape(const char *op, const clv_op_site *s, clv
   }
   if (fits) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "%s needs two inputs with as many dimensions, each alike or 1, and the batch "
-                  "alike; got %s and %s",
+                  "%s needs two inputs of the same rank and batch size, whose other dimensions are "
+                  "equal or 1; got %s and %s",
                   op, clv_shape_format(a, x, sizeof x), clv_shape_format(b, y, sizeof y));
 }
 
-/* Where value o of the output has its part of both inputs. */
+/* Indices in both inputs of the values that value o of the output is computed from. */
 static inline void broadcast_at(const clv_broadcast *v, size_t o, size_t ret[2]) {
   ret[0] = ret[1] = 0;
   for (int i = v->rank; i-- > 0; o /= v->n[i])
@@ -39,7 +40,8 @@ static inline size_t broadcast_scratch(const clv_ref_kernel *k) {
   return n * sizeof(double);
 }
 
-/* Of input j: dout, times the other input's value where `other` is given, in index order. */
+/* Gradient of input j: sums of dout, times the other input's value if `other` is not
+ * NULL, in index order. */
 static inline void broadcast_back(const clv_ref_kernel *k, const clv_kernel_args *a, int j,
                                   const REAL *other) {
   clv_broadcast v = clv_broadcast_of(&k->d);
@@ -54,7 +56,7 @@ static inline void broadcast_back(const clv_ref_kernel *k, const clv_kernel_args
   for (size_t i = 0; i < n; i++) ((REAL *)a->din[j])[i] = (REAL)sum[i];
 }
 
-/* A forward of x and z. */
+/* Defines a forward that maps x and z to `expression`. */
 #define BROADCAST(name, expression)                                                          \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \

@@ -11,7 +11,7 @@ static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
     if (like.rank == out.rank) like.dim[axis] = s->in[0].dim[axis];
     if (!clv_shape_equal(&like, &s->in[0]))
       return clv_fail(
-          err, CLV_INVALID, "concat along dim %d needs inputs alike in all others, got %s and %s",
+          err, CLV_INVALID, "concat along dim %d needs inputs equal in all others, got %s and %s",
           axis, clv_shape_format(&s->in[0], a, sizeof a), clv_shape_format(&s->in[i], b, sizeof b));
     out.dim[axis] += s->in[i].dim[axis]; /* at most 8 extents below 2^31 */
   }
@@ -19,7 +19,7 @@ static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* Input i of concat lies behind those before it, in each of `outer` rows. */
+/* In each of `outer` rows, input i follows the inputs before it. */
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
@@ -53,7 +53,7 @@ static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_
 CLV_OP_ROW(concat) = {
     .name = "concat",
     .doc =
-        "2 to 8 inputs one behind the other along dimension dim; along 0 their batches are joined, "
+        "2 to 8 inputs one after another along dimension dim; along 0 their batches are joined, "
         "and may differ (torch.cat)",
     .torch_module = "",
     .no_torch_module = "torch.cat is a function",

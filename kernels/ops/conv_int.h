@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions over one or two dimensions of places, and their transposes: x [N, C, H, W], W
- * [K, C/groups, kh, kw], y [N, K, OH, OW], where one dimension is an image of one row. What a
- * transposed one reads is the y of such a convolution, and what it makes its x: forward of the one
- * is the input gradient of the other.
+ * conv_int: convolutions over one or two spatial dimensions, and their transposes: x [N, C, H, W],
+ * W [K, C/groups, kh, kw], y [N, K, OH, OW]; one dimension is an image of one row. A transposed
+ * convolution reads the y of such a convolution and computes its x: forward of the one is the input
+ * gradient of the other.
  */
 #ifndef CLEAVE_OPS_CONV_INT_H
 #define CLEAVE_OPS_CONV_INT_H
@@ -20,7 +20,8 @@
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-/* Of an op whose attributes have one number for each dimension of places, in both halves. */
+/* Checks that attributes of an op with one spatial dimension have the same number in both
+ * halves. */
 static inline clv_code conv_one_number(const char *op, const clv_attrs *a, clv_err *err) {
   const struct {
     const char *name;
@@ -66,7 +67,7 @@ static inline clv_code conv_shape(const char *op, int places, const clv_op_site 
   return CLV_OK;
 }
 
-/* Attributes are at most 2^31 - 1 each: no overflow in 64 bits. */
+/* Output shape. Attributes are at most 2^31 - 1 each, so 64 bits do not overflow. */
 static inline clv_code conv_transpose_shape(const char *op, int places, const clv_op_site *s,
                                             clv_shape *ret, clv_err *err) {
   const clv_attrs *a = s->attrs;
@@ -130,7 +131,7 @@ static inline double conv_channel(const clv_window *s, const REAL *x, const REAL
   return sum;
 }
 
-/* y from x; b: of each of its channels, or NULL. */
+/* Computes y from x; b: bias of each channel of y, or NULL. */
 static inline void conv_to_y(const ops_conv_site *v, const REAL *x, const REAL *w, const REAL *b,
                              REAL *y) {
   const clv_window *s = &v->s;
@@ -147,7 +148,8 @@ static inline void conv_to_y(const ops_conv_site *v, const REAL *x, const REAL *
   }
 }
 
-/* What one channel of y gives x at (h, q): every place of y whose window covers it. */
+/* Contribution of one channel of y to x at (h, q), from every position of y whose window covers
+ * it. */
 static inline double conv_channel_back(const clv_window *s, const REAL *y, const REAL *w, int64_t h,
                                        int64_t q) {
   double sum = 0;
@@ -163,7 +165,7 @@ static inline double conv_channel_back(const clv_window *s, const REAL *y, const
   return sum;
 }
 
-/* x from y; b: of each of its channels, or NULL. */
+/* Computes x from y; b: bias of each channel of x, or NULL. */
 static inline void conv_to_x(const ops_conv_site *v, const REAL *y, const REAL *w, const REAL *b,
                              REAL *x) {
   const clv_window *s = &v->s;
@@ -270,8 +272,8 @@ static inline clv_code conv_transpose_backward_weight(clv_kernel *base, const cl
   return CLV_OK;
 }
 
-/* Each output is a sum of as many inputs as there are channels in its group, and taps that meet it:
- * those u of the kernel with u dilation the same modulo the stride. */
+/* Number of inputs that each output sums: channels in its group times taps that reach it. Taps u
+ * reach the same output if u * dilation is equal modulo the stride. */
 static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
   int64_t n = s->in[0].dim[1] / s->attrs->groups;
   for (int i = 0; i < s->in[0].rank - 2; i++) {
@@ -281,7 +283,8 @@ static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
       step = rest;
       rest = next;
     }
-    int64_t apart = s->attrs->stride[i] / step; /* taps that meet are so far from each other */
+    /* distance between taps that reach the same output */
+    int64_t apart = s->attrs->stride[i] / step;
     n *= (s->attrs->kernel[i] + apart - 1) / apart;
   }
   return n;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classes are the last dimension. A place whose label is ignore_index is not counted. With the
- * weight w of each class, e = label_smoothing and C classes, the loss of a counted place is
+ * Classes are the last dimension. A position whose label is ignore_index is not counted. The loss
+ * of a counted position, with the weight w of each class, e = label_smoothing and C classes, is
  *
- *   (1 - e) w_target (log sum_j exp(x_j) - x_target) + e / C sum_c w_c (log sum_j exp(x_j) - x_c)
+ * (1 - e) w_target (log sum_j exp(x_j) - x_target) + e / C sum_c w_c (log sum_j exp(x_j) - x_c)
  *
- * and the loss is the sum of these over W, the sum of w_target over the counted places: their
- * number, where no weights are given. With W = 0 loss and gradient are 0, where PyTorch has NaN.
+ * The loss is the sum of these over W, the sum of w_target over the counted positions (without
+ * weights, their number). With W = 0 loss and gradient are 0, where PyTorch has NaN.
  */
 #include <float.h>
 
 #include "kernels/ops/loss_int.h"
 #include "kernels/ops/softmax_int.h"
 
-/* Labels [N] of predictions [N, classes], or [N, places] of [N, places, classes]. */
+/* Accepts labels [N] with predictions [N, classes], or [N, places] with [N, places, classes]. */
 static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *x = &s->in[0];
   char a[160], b[160], c[160];
@@ -40,12 +40,12 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
   return CLV_OK;
 }
 
-/* What is the same for all places. */
+/* Numbers that all positions have in common. */
 typedef struct site {
   int64_t places, per_sample, classes;
   double smooth;       /* e / C */
   const float *weight; /* NULL: all 1 */
-  double weights;      /* their sum */
+  double weights;      /* sum of the class weights */
 } site;
 
 static site site_of(const clv_ref_kernel *k) {
@@ -63,7 +63,7 @@ static site site_of(const clv_ref_kernel *k) {
 
 static double weight_of(const site *s, int64_t c) { return s->weight ? (double)s->weight[c] : 1; }
 
-/* The label of place i, -1 where it is not counted. */
+/* Writes the label of position i to *ret; -1: the position is not counted. */
 static clv_code label_at(const clv_ref_kernel *k, const site *s, const int64_t *labels, int64_t i,
                          int64_t *ret, clv_err *err) {
   *ret = -1;
@@ -71,7 +71,7 @@ static clv_code label_at(const clv_ref_kernel *k, const site *s, const int64_t *
   return clv_check_place_label(labels, i, s->per_sample, s->classes, ret, err);
 }
 
-/* W */
+/* Computes W, the total weight of the counted positions. */
 static clv_code counted(const clv_ref_kernel *k, const site *s, const int64_t *labels, double *ret,
                         clv_err *err) {
   int64_t label;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/ops/pointwise_int.h"
 
-/* The factor of kept elements; with p = 1 nothing is kept. */
+/* Factor of kept elements; 0 for p = 1, which keeps none. */
 static REAL dropout_scale(const clv_ref_kernel *k) {
   double p = k->d.attrs.p;
   return (REAL)(p < 1 ? 1 / (1 - p) : 0);
@@ -12,10 +12,10 @@ static clv_code dropout_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   return clv_same_shape(s, ret, err);
 }
 
-/* Element i is kept when u_i >= p, u_i the top 24 bits of word i%4 of Philox block i/4 over 2^24:
- * a function of key and row-major index alone, which is that among padded sequences where they are
- * packed. Factors multiply, so NaN passes as in torch. Here: n elements from `at` on, the first of
- * which is number `first`. */
+/* Drops n elements from index `at`; `first` is the index of the first in the numbering of the
+ * random numbers. Element i is kept when u_i >= p, u_i the top 24 bits of word i%4 of Philox block
+ * i/4 over 2^24. This is a function of key and row-major index alone; packed sequences are numbered
+ * as if padded. The mask multiplies, so a NaN passes as in torch. */
 static void drop(const clv_ref_kernel *k, const clv_kernel_args *a, size_t at, size_t n,
                  size_t first) {
   const REAL *x = a->in[0];
@@ -31,7 +31,7 @@ static void drop(const clv_ref_kernel *k, const clv_kernel_args *a, size_t at, s
   }
 }
 
-/* Rows that are of no sequence become 0. */
+/* Drops values of packed sequences. Rows of no sequence become 0. */
 static clv_code drop_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
   const clv_node_desc *d = &k->d;
   const int64_t *lengths = a->in[1];
@@ -71,7 +71,8 @@ static clv_code check_stream(const clv_node_desc *d, clv_err *err) {
   size_t n = clv_layout_numel(&d->in[0], 1);
   if (d->attrs.packed) n = (size_t)(d->in[1].dim[0] * d->attrs.packed) * (size_t)d->in[0].dim[1];
   if (n / 4 <= UINT32_MAX) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED, "dropout over %zu values; a stream has %zu", n,
+  return clv_fail(err, CLV_EXHAUSTED,
+                  "dropout over %zu values, more than the %zu of a random stream", n,
                   (size_t)UINT32_MAX * 4);
 }
 
@@ -79,8 +80,8 @@ CLV_OP_ROW(dropout) = {
     .name = "dropout",
     .doc =
         "training: y = 0 with probability p, else x / (1 - p); evaluation: y = x "
-        "(torch.nn.functional.dropout; other random numbers); packed: with lengths, what it would "
-        "be were the sequences padded",
+        "(torch.nn.functional.dropout; other random numbers); packed: with lengths, as if the "
+        "sequences were padded",
     .torch_module = "Dropout(p=p)",
     .n_in = 1,
     .max_in = 2,

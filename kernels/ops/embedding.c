@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [N, ...] i64, W [rows, out], y [N, ..., out]; with a column, x [N, ..., columns].
- * minus 0 without a column is each number less itself: the first row at every place. The row
- * padding_idx begins with 0 and gets no gradient, as in torch.nn.Embedding.
+ * x [N, ...] i64, W [rows, out], y [N, ..., out]; with a column, x [N, ..., columns]. With minus 0
+ * and no column, each number is subtracted from itself, so every position reads row 0. The row
+ * padding_idx is initialised with 0 and gets no gradient, as in torch.nn.Embedding.
  */
 #include "kernels/ops/op_int.h"
 
@@ -12,7 +12,8 @@ static clv_code columns_fit(const clv_op_site *s, clv_err *err) {
   char text[160];
   if (column < 0 && minus <= 0) return CLV_OK;
   if (column < 0)
-    return clv_fail(err, CLV_INVALID, "embedding has minus: %lld and no column to take it from",
+    return clv_fail(err, CLV_INVALID,
+                    "embedding has minus: %lld, but no column to subtract it from",
                     (long long)minus);
   if (in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1])
     return clv_fail(err, CLV_INVALID, "embedding reads column %lld of the last dimension, got %s",
@@ -25,13 +26,14 @@ static clv_code embedding_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   char text[160];
   if (!in->rank) return clv_fail(err, CLV_INVALID, "embedding needs a batch, got a scalar");
   if (s->attrs->padding_idx >= s->attrs->rows)
-    return clv_fail(err, CLV_INVALID, "embedding has padding_idx: %lld, and rows 0..%lld",
+    return clv_fail(err, CLV_INVALID, "embedding has padding_idx: %lld, outside its rows 0..%lld",
                     (long long)s->attrs->padding_idx, (long long)s->attrs->rows - 1);
   CLV_TRY(columns_fit(s, err));
   *ret = *in;
   if (s->attrs->column >= 0) ret->rank--;
   if (ret->rank >= CLV_MAX_RANK)
-    return clv_fail(err, CLV_INVALID, "embedding adds a dimension to %s, which has the most, %d",
+    return clv_fail(err, CLV_INVALID,
+                    "embedding adds a dimension to %s, which already has the most, %d",
                     clv_shape_format(in, text, sizeof text), CLV_MAX_RANK);
   ret->dim[ret->rank++] = s->attrs->out;
   return CLV_OK;
@@ -58,7 +60,7 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return CLV_OK;
 }
 
-/* The sum at value o of all places from i on that name the row of place i. */
+/* Sum of value o of dy over all positions from i on that have the row of position i. */
 static double row_sum(const clv_row_numbers *l, const clv_kernel_args *a, size_t i, size_t out,
                       size_t o) {
   const REAL *dy = a->dout;
@@ -69,8 +71,8 @@ static double row_sum(const clv_row_numbers *l, const clv_kernel_args *a, size_t
   return sum;
 }
 
-/* dW[r] = sum of dy over the places that name row r, each sum taken at the first of them; nothing
- * for the row padding_idx. */
+/* dW[r] = sum of dy over the positions of row r, computed at the first of them; the row
+ * padding_idx gets none. */
 static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
@@ -95,7 +97,7 @@ CLV_OP_ROW(embedding) = {
     .doc =
         "y = W[x], x: i64 row numbers [N, ...], W: [rows, out], y: [N, ..., out]; with column: "
         "y = W[x[..., column] - x[..., minus]], with minus: 0 alone y = W[0]; the row padding_idx "
-        "learns nothing "
+        "gets no gradient "
         "(torch.nn.functional.embedding)",
     .torch_module =
         "Embedding(rows=num_embeddings, out=embedding_dim, "

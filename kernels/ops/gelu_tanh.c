@@ -5,7 +5,7 @@
 
 static REAL squashed(REAL x) { return MATH(tanh)(SLOPE * (x + (REAL)0.044715 * x * x * x)); }
 
-/* Of y, whose tanh is t. */
+/* Derivative of y at x, where t is the tanh in y. */
 static REAL slope_at(REAL x, REAL t) {
   REAL inner = SLOPE * (1 + (REAL)0.134145 * x * x);
   return (REAL)0.5 * (1 + t) + (REAL)0.5 * x * (1 - t) * (1 + t) * inner;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [N, C, ...]: mean and variance over the channels of a group and all places; then a weight and a
- * bias for each channel. saved: mean and 1 / sqrt(var + eps) of each sample's groups.
+ * x [N, C, ...]: mean and variance over the channels of a group and all positions, then a weight
+ * and a bias for each channel. saved: mean and 1 / sqrt(var + eps) of each sample's groups.
  */
 #include "kernels/ops/op_int.h"
 
@@ -26,7 +26,7 @@ static int groupnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 2;
 }
 
-/* Groups of all samples, channels of one, and values of a channel. */
+/* rows: groups of all samples; channels: channels of a group; inner: values of a channel. */
 typedef struct group_site {
   size_t rows, groups, channels, inner;
 } group_site;
@@ -44,7 +44,7 @@ static size_t groupnorm_saved(const clv_ref_kernel *k) {
   return site_of(k).rows * 2 * sizeof(double);
 }
 
-/* The channel of value i of row r. */
+/* Channel of value i of row r. */
 static size_t channel_of(const group_site *s, size_t r, size_t i) {
   return r % s->groups * s->channels + i / s->inner;
 }

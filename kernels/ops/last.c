@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [N, S, F], lengths [N], y [N, F]: the last step of each sample that counts.
+ * x [N, S, F], lengths [N], y [N, F]: copies the last valid step of each sample.
  */
 #include "kernels/ops/op_int.h"
 
@@ -14,8 +14,8 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   }
   if (s->attrs->first)
     return clv_fail(err, CLV_INVALID,
-                    "last takes the first place of packed sequences alone: slice "
-                    "takes that of others");
+                    "last has `first` only for packed sequences: use slice for "
+                    "others");
   CLV_TRY(clv_check_rank("last", &in[0], 3, "[N, S, F]", "", err));
   if (in[1].rank != 1 || in[1].dim[0] != in[0].dim[0])
     return clv_fail(err, CLV_INVALID, "last needs a length for each sample of %s, got %s",
@@ -24,7 +24,7 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Where the last step of sample n lies in x, -1: it has none. */
+/* Finds the index in x of the last step of sample n; -1: its length is 0. */
 static clv_code place_of(const clv_ref_kernel *k, const clv_kernel_args *a, int64_t n, int64_t *ret,
                          clv_err *err) {
   const clv_shape *in = &k->d.in[0];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [rows, F], W [out, F], y [rows, out]; rows: N and whatever is between N and F.
+ * x [rows, F], W [out, F], y [rows, out]; rows: product of N and the dimensions between N and F.
  */
 #include "kernels/ops/bias_int.h"
 
 static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *in = &s->in[0];
   char text[160];
-  if (in->rank < 2) /* the first extent is the batch, which features cannot be */
+  if (in->rank < 2) /* the first extent is the batch and cannot be the features */
     return clv_fail(err, CLV_INVALID, "linear needs rank 2 or more ([N, ..., F]), got %s",
                     clv_shape_format(in, text, sizeof text));
   *ret = *in;
@@ -15,7 +15,7 @@ static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* The bound of first values is of F, whichever way the weight is stored. */
+/* Initial values. Their bound depends on F, also if the weight is stored transposed. */
 static clv_slot first_values(const clv_op_site *s, int64_t features, bool bias) {
   const clv_attrs *a = s->attrs;
   if (a->init_zero || (bias && a->init_std > 0)) return (clv_slot){.init = CLV_INIT_ZERO};
@@ -44,7 +44,7 @@ static int64_t linear_rows(const clv_ref_kernel *k, int64_t *ret_features) {
   return (int64_t)k->n_in / *ret_features;
 }
 
-/* Where W has the weight of feature f in output o. */
+/* Index in W of the weight of feature f in output o. */
 static size_t weight_at(const clv_ref_kernel *k, int64_t features, int64_t o, int64_t f) {
   return (size_t)(k->d.attrs.transposed ? f * k->d.attrs.out + o : o * features + f);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Losses, all with reduction "mean". in[0] is the prediction, in[1] the target; out and dout are
- * scalars. Computed in double and rounded once.
+ * loss_int: losses, all with reduction "mean". in[0] is the prediction, in[1] the target; out and
+ * dout are scalars. Computed in double and rounded once.
  */
 #ifndef CLEAVE_OPS_LOSS_INT_H
 #define CLEAVE_OPS_LOSS_INT_H
@@ -41,7 +41,8 @@ static inline clv_code same_loss_shape(const char *op, const clv_op_site *s, clv
   return CLV_OK;
 }
 
-/* The mean of term(x, t) and the gradients dx(x, t), dt(x, t) of one term. */
+/* A term of a loss, or its gradient: a loss is the mean of term(x, t), with gradients
+ * dx(x, t), dt(x, t). */
 typedef double clv_loss_term(double x, double t);
 
 static inline clv_code mean_forward(const clv_ref_kernel *k, const clv_kernel_args *a,

@@ -2,10 +2,10 @@
  *
  * x [N, T, F], y [N, T, H].
  *
- * `saved` (without a backward to come: `scratch`) holds, for each layer, sample and step, six rows
- * of H: the gates i, f, g, o after their functions, c and h. For backward the scratch holds the
- * gradients of the gates before their functions [N, T, 4H], of a layer's input [N, T, H] and of c
- * [H].
+ * `saved` (or `scratch` if no backward follows) holds six rows of H for each layer, sample
+ * and step: the gates i, f, g, o after their functions, c and h. For backward the scratch
+ * holds the gradients of the gates before their functions [N, T, 4H], of a layer's input [N,
+ * T, H] and of c [H].
  */
 #include "kernels/ops/op_int.h"
 
@@ -69,7 +69,7 @@ static REAL *lstm_row(const lstm_site *s, int layer, int64_t n, int64_t t, int r
   return s->rows + ((((int64_t)layer * s->n + n) * s->t + t) * LSTM_ROWS + row) * s->h;
 }
 
-/* What layer `layer` reads at step t; *ret_width: how many values. */
+/* Input of layer `layer` at step t; *ret_width: its number of values. */
 static const REAL *lstm_input(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
                               int64_t t, int64_t *ret_width) {
   *ret_width = layer ? s->h : s->f;
@@ -81,7 +81,7 @@ static const REAL *lstm_param(const lstm_site *s, const clv_kernel_args *a, int 
   return which < s->slots ? a->param[layer * s->slots + which] : NULL;
 }
 
-/* Gate `gate` of unit j before its function. */
+/* Value of gate `gate` of unit j before its function. */
 static double lstm_gate(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
                         int64_t t, int gate, int64_t j) {
   const REAL *w_in = lstm_param(s, a, layer, 0), *w_h = lstm_param(s, a, layer, 1);
@@ -123,8 +123,9 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-/* Gradients of the gates of step t, from those of step t + 1. dh: of h from outside the layer;
- * dc [H]: in, of c_t from step t + 1; out, of c_(t-1). */
+/* Computes the gates' gradients of step t from those of step t + 1. outside: gradient of
+ * h from outside the layer. dc [H]: on entry the gradient of c_t from step t + 1, on
+ * return that of c_(t-1). */
 static void lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
                            int64_t t, const REAL *outside, REAL *dgates, REAL *dc) {
   const REAL *row = lstm_row(s, layer, n, t, 0), *w_h = lstm_param(s, a, layer, 1);
@@ -145,8 +146,8 @@ static void lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int lay
   }
 }
 
-/* Value q of what the gates of a step are sums over: the input, h of the step before, and a 1 for
- * the biases. */
+/* Factor q of the sums in a step's gates: the input's values, then h of the step before,
+ * then 1 for the biases. */
 static double lstm_factor(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t nt,
                           int64_t q) {
   int64_t n = nt / s->t, t = nt % s->t, width;

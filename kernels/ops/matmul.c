@@ -11,7 +11,7 @@ static clv_code matmul_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   for (int i = 0; fits && i < a->rank - 2; i++) fits = a->dim[i] == b->dim[i];
   if (!fits)
     return clv_fail(err, CLV_INVALID,
-                    "matmul needs [N, ..., m, k] and [N, ..., k, n], alike but for m and n, got %s "
+                    "matmul needs [N, ..., m, k] and [N, ..., k, n], equal but for m and n, got %s "
                     "and %s",
                     clv_shape_format(a, x, sizeof x), clv_shape_format(b, y, sizeof y));
   *ret = *a;
@@ -19,7 +19,7 @@ static clv_code matmul_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* y(i, j) = sum over l of x(i, l) z(l, j), each with its steps between rows and columns. */
+/* y(i, j) = sum over l of x(i, l) z(l, j); x_row and so on: steps between rows and columns. */
 typedef struct product {
   int64_t rows, columns, sum;
   const REAL *x;

@@ -38,7 +38,7 @@ static clv_code axis_mean_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 CLV_OP_ROW(mean) = {
     .name = "mean",
-    .doc = "y = mean of x over dimension dim, which goes; dim is not 0 (torch.mean)",
+    .doc = "y = mean of x over dimension dim, which is removed; dim is not 0 (torch.mean)",
     .torch_module = "",
     .no_torch_module = "torch.mean is a function",
     .n_in = 1,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * op_int: what the files of the ops share. See ops.h for how they are compiled.
+ * op_int: macros and functions that the files of the ops share. ops.h says how the
+ * files are compiled.
  */
 #ifndef CLEAVE_OPS_OP_INT_H
 #define CLEAVE_OPS_OP_INT_H
@@ -17,7 +18,7 @@
 #define OP_CAT_(a, b) a##b
 #define OP_CAT(a, b) OP_CAT_(a, b)
 
-/* CLV_OP_ROW(name) = {...}: the row of the op, which must be in kernels/ops.def. */
+/* CLV_OP_ROW(name) = {...} defines the row of the op, which must be in kernels/ops.def. */
 #define OP_SUFFIX_float _f32
 #define OP_SUFFIX_double _f64
 #define OP_ROW_NAME(name) OP_CAT(clv_op_row_##name, OP_CAT(OP_SUFFIX_, REAL))
@@ -26,7 +27,7 @@
   extern const clv_op_def OP_ROW_NAME(name);                   \
   const clv_op_def OP_ROW_NAME(name)
 
-/* MATH(exp)(x): expf or exp. */
+/* MATH(exp)(x) calls expf or exp, by REAL. */
 #define OP_MATH_float(function) function##f
 #define OP_MATH_double(function) function
 #define MATH(function) OP_CAT(OP_MATH_, REAL)(function)

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ops: what each op is. An op is defined once, in kernels/ops/NAME.c: its row below and, beside it,
- * the loops that are its reference. All that concerns every op is derived from the rows.
+ * ops: the definition of each op. An op is defined once, in kernels/ops/NAME.c: its row
+ * (clv_op_def) and its reference loops. Parsing, shape checks, tests and documents are derived from
+ * the rows.
  *
- * A new op is a line in kernels/ops.def and files that are added: kernels/ops/NAME.c, its cases
- * kernels/ops/NAME.cases, and for each backend that has a kernel of its own kernels/BACKEND/NAME.c.
+ * A new op is a line in kernels/ops.def and new files: kernels/ops/NAME.c, its cases
+ * kernels/ops/NAME.cases, and kernels/BACKEND/NAME.c for each backend that has a kernel of its own.
  *
  * The loops are written over REAL. The Makefile compiles the file twice, with REAL float and with
- * REAL double; CLV_OP_ROW(name) defines clv_op_row_name_f32 and clv_op_row_name_f64. Whatever adds
- * more than a few terms (matrix products, windows, means, losses) adds in double and rounds once at
- * the end, in index order, so that the f32 instance is also the more exact opinion in a comparison.
+ * REAL double; CLV_OP_ROW(name) defines clv_op_row_name_f32 and clv_op_row_name_f64. Loops that add
+ * more than a few terms (matrix products, windows, means, losses) add in double, in index order,
+ * and round once at the end. The f32 instance is therefore also the more exact side of a comparison
+ * with another backend.
  *
- * Rows are constant and live as long as the process.
+ * Rows are constant and valid as long as the process.
  */
 #ifndef CLEAVE_OPS_H
 #define CLEAVE_OPS_H
@@ -32,7 +34,7 @@ enum {
 enum { CLV_EXTENT_MAX = INT32_MAX };          /* of one dimension */
 #define CLV_VALUE_BYTES_MAX ((size_t)1 << 40) /* of one activation or parameter */
 
-/* Attribute keys; the numbers travel in LoadModule: append only. */
+/* Attribute keys. Their numbers are sent in LoadModule: append only. */
 typedef enum clv_attr_key {
   CLV_ATTR_OUT = 1,
   CLV_ATTR_KERNEL = 2,
@@ -79,15 +81,15 @@ typedef enum clv_attr_key {
 
 /* ---- a row ----------------------------------------------------------------------------------- */
 
-/* One attribute an op takes; each of its numbers lies in low..high, both included. */
+/* One attribute of an op. Each of its numbers must be in low..high, both included. */
 typedef struct clv_attr_row {
   clv_attr_key key; /* 0 ends a list */
   bool required;
-  double fallback; /* default value; of `shape`: none given */
+  double fallback; /* default value; not read for `shape`, whose default is not given */
   double low, high;
 } clv_attr_row;
 
-/* What a shape rule sees: inputs are already checked for count and extents. */
+/* Arguments of a shape rule. The caller has checked the number and extents of the inputs. */
 typedef struct clv_op_site {
   const clv_attrs *attrs;
   int n_in;
@@ -104,40 +106,42 @@ typedef enum clv_init {
   CLV_INIT_FAN_OUT, /* mean 0, deviation sqrt(2 / fan_out) of slot 0 */
 } clv_init;
 
-/* One parameter slot of a node; the slot number is its place in the list. */
+/* One parameter slot of a node. The slot number is its index in the list. */
 typedef struct clv_slot {
   const char *suffix; /* "weight" */
   clv_shape shape;
-  bool bare;   /* the parameter is called as the node, without the suffix */
+  bool bare;   /* the parameter has the node's name, without the suffix */
   bool buffer; /* not trainable */
   bool i64;    /* else the node's dtype */
   clv_init init;
   double bound;     /* CLV_INIT_UNIFORM, CLV_INIT_NORMAL */
-  int64_t zero_row; /* 1 + the row of a table that begins with 0; 0: none */
+  int64_t zero_row; /* 1 + the row of a table that is initialised with 0; 0: none */
 } clv_slot;
 
-/* Of which inputs each output is a sum, weighted by parameters whose first values are random. An op
- * that only scales, moves, picks or squashes values mixes nothing, whatever parameters it has. */
+/* Which inputs are summed in each output, weighted by parameters with random initial values. An op
+ * that only scales, moves, selects or squashes values mixes nothing, even if it has parameters. */
 typedef enum clv_mixing {
   CLV_MIXES_NOTHING,
-  CLV_MIXES_LAST, /* those along the last dimension: each place of a sequence by itself */
-  CLV_MIXES_ALL,  /* several places too */
+  CLV_MIXES_LAST, /* inputs along the last dimension: each position of a sequence separately */
+  CLV_MIXES_ALL,  /* inputs of several positions */
 } clv_mixing;
 
-/* What becomes of an op over sequences when they are packed: see clv_graph_pack. */
+/* How an op over sequences behaves when they are packed: see clv_graph_pack. */
 typedef enum clv_packing {
-  CLV_PACKS_REFUSED,   /* it is refused: it would count pads, or take one sequence for another */
-  CLV_PACKS_POSITIONS, /* each place of a sequence goes by itself */
-  CLV_PACKS_LENGTHS,   /* it takes lengths as its last input, and `packed`; each place has a row */
-  CLV_PACKS_SEQUENCES, /* the same, but the output has a row for each sequence */
+  CLV_PACKS_REFUSED,   /* packing refuses the op: it would count pads, or mix sequences */
+  CLV_PACKS_POSITIONS, /* computes each position of a sequence separately */
+  /* has lengths as last input and `packed`; the output has a row for each position */
+  CLV_PACKS_LENGTHS,
+  /* has lengths as last input and `packed`; the output has a row for each sequence */
+  CLV_PACKS_SEQUENCES,
 } clv_packing;
 
-/* What the reference loops get. */
+/* Kernel of the reference backend, as its loops receive it. */
 typedef struct clv_ref_kernel {
-  clv_kernel base; /* first: a clv_kernel of the backend `ref` is a clv_ref_kernel */
+  clv_kernel base; /* first member: the backend `ref` casts its clv_kernel to clv_ref_kernel */
   clv_node_desc d;
   size_t n_in, n_out; /* elements of input 0 and of the output */
-  bool learns;        /* some backward function will be called: forward fills `saved` */
+  bool learns;        /* a backward function may be called: forward must fill `saved` */
 } clv_ref_kernel;
 
 typedef clv_code clv_ref_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
@@ -147,49 +151,52 @@ typedef struct clv_op_def {
   const char *name;
   const char *doc; /* formula and the PyTorch function whose numbers it matches */
 
-  /* The torch.nn module of the same numbers, "Linear(out=out_features, bias=bias)": attribute of
-   * the op = attribute of the module; "A|B(...)" for modules alike. torch_needs: attributes that
-   * the module must have, as Python: "dilation=1, padding_mode='zeros'"; a pair stands for two
-   * equal numbers. No module: torch_module is "" and no_torch_module the reason. */
+  /* torch_module: the torch.nn module with the same numbers, "Linear(out=out_features, bias=bias)":
+   * attribute of the op = attribute of the module; "A|B(...)" for equivalent modules. torch_needs:
+   * attributes that the module must have, in Python: "dilation=1, padding_mode='zeros'"; a pair
+   * stands for two equal numbers. Without a module torch_module is "" and no_torch_module is the
+   * reason. */
   const char *torch_module, *torch_needs, *no_torch_module;
 
-  int n_in, max_in;       /* inputs: n_in, or n_in to max_in where that is not 0 */
-  clv_attr_row attrs[12]; /* one of key 0 ends them */
+  int n_in, max_in;       /* number of inputs: n_in to max_in; max_in 0: exactly n_in */
+  clv_attr_row attrs[12]; /* a key of 0 ends the list */
   clv_code (*shape)(const clv_op_site *site, clv_shape *ret, clv_err *err);
-  /* Slots in order, their number is returned; NULL: no parameters. most_params: the most there can
-   * be, whatever the attributes; more than it are refused when a node is added. */
+  /* Writes the slots in order and returns their number; NULL: no parameters. most_params: the
+   * largest number over all attributes. Adding a node with more fails. */
   int (*slots)(const clv_op_site *site, clv_slot ret[CLV_MAX_PARAMS]);
   int most_params;
 
   bool loss;
   bool labels;  /* input 1 is i64 class indices; all other inputs are floats */
-  bool rows;    /* input 0 is i64 row numbers; the output is of the graph's dtype */
-  bool lengths; /* input max_in - 1, if given, is i64: how many steps of each sample count */
+  bool rows;    /* input 0 is i64 row numbers; the output has the graph's dtype */
+  bool lengths; /* input max_in - 1, if given, is i64: number of valid steps of each sample */
   clv_packing packs;
-  /* What hides what went in from who does not know slot 0; see master/plan/privacy.c. mixed: the
-   * most inputs that one output is a sum of; NULL: the values of one row of a slot's shape. */
+  /* How well the op hides its inputs from a node that does not know slot 0; see
+   * master/plan/privacy.c. mixed: the largest number of inputs summed in one output; NULL: the
+   * values of one row of a slot's shape. */
   clv_mixing mixes;
   int64_t (*mixed)(const clv_op_site *site);
-  bool alias; /* the output is the input's row-major memory under another shape */
+  bool alias; /* the output is the input's row-major memory with another shape */
   bool identity_in_eval;
-  bool stride_is_kernel; /* the default of stride */
-  bool test_only;        /* refused unless the process was started for tests */
-  /* Value i of the output is made of value i of each input, attributes and i; no parameters. Such
-   * an op gives the same bits in any layout. */
+  bool stride_is_kernel; /* stride defaults to kernel */
+  bool test_only;        /* refused unless the process runs in test mode */
+  /* Value i of the output depends only on value i of each input, attributes and i; no parameters.
+   * Such an op gives the same bits in any layout. */
   bool elementwise;
-  bool zero_stays;  /* elementwise, and 0 where all inputs are: padding that is zero stays zero */
-  bool takes_tails; /* a kernel may do the ops of CLV_TAIL_* behind it as well */
+  bool zero_stays;  /* elementwise, and 0 where all inputs are 0, so that padding stays 0 */
+  bool takes_tails; /* a kernel may also compute the CLV_TAIL_* ops that follow it */
   bool uses_batch_statistics; /* in training a sample's output depends on the other samples */
   bool bf16_in;               /* computes in bf16 where the plan does */
-  bool bf16_out;              /* may round its output to bf16 where all readers compute in it */
+  bool bf16_out;              /* may round its output to bf16 if all readers compute in bf16 */
 
-  /* What only training forbids; NULL: nothing. */
+  /* Fails if the op cannot be trained with these arguments; NULL: it always can. */
   clv_code (*check_training)(const clv_op_site *site, clv_err *err);
-  /* What no backend has a kernel for; NULL: nothing. */
+  /* Fails if no backend has a kernel for the node; NULL: some backend always has one. */
   clv_code (*check_kernel)(const clv_node_desc *d, clv_err *err);
 
-  /* The reference. saves_dx, saves_dw: what backward_input and backward_weight read (CLV_SAVE_*).
-   * fused: backward_input writes the parameters' gradients too; else they can be computed apart. */
+  /* The reference loops. saves_dx, saves_dw: values that backward_input and backward_weight read
+   * (CLV_SAVE_*). fused: backward_input writes the parameters' gradients too; otherwise they can be
+   * computed separately. */
   clv_ref_fn *forward, *backward_input, *backward_weight;
   unsigned saves_dx, saves_dw;
   bool in_place; /* forward may write over input 0 */
@@ -200,77 +207,84 @@ typedef struct clv_op_def {
 /* ---- the table ------------------------------------------------------------------------------- */
 
 const clv_op_def *clv_op_def_of(clv_op op); /* NULL for CLV_OP_INPUT and unknown numbers */
-/* The torch.nn module of the row, or the reason why there is none; never NULL. */
+/* Returns the torch.nn module of the row, or the reason why there is none; never NULL. */
 const char *clv_op_torch_words(const clv_op_def *def);
 
-/* The row whose loops compute in f32 or f64; NULL for other dtypes and unknown numbers. */
+/* Returns the row whose loops compute in f32 or f64; NULL for other dtypes and unknown numbers. */
 const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype);
 
-/* Op by its name in a session file ("conv2d"), with "did you mean" in the error. */
+/* Finds an op by its name in a session file ("conv2d"); the error suggests similar names ("did you
+ * mean"). */
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT;
 const char *clv_op_name(clv_op op); /* "?" outside the list */
 const char *clv_op_doc(clv_op op);  /* formula and the PyTorch function whose numbers it matches */
 bool clv_op_is_loss(clv_op op);
-int clv_op_n_inputs(clv_op op); /* the fewest it takes; 0 outside the list */
+int clv_op_n_inputs(clv_op op); /* smallest number of inputs; 0 outside the list */
 
-/* What the i64 numbers of input i are: "i64 row numbers"; NULL where it holds floats. */
+/* Describes the i64 numbers of input i: "i64 row numbers"; NULL if the input holds floats. */
 const char *clv_op_int_input_text(const clv_op_def *def, int i);
 
-/* The most inputs that one output is a sum of, weighted by parameters; 0 where nothing mixes. */
+/* Returns the largest number of inputs that are summed in one output, weighted by parameters; 0
+ * where nothing mixes. */
 int64_t clv_op_fan_in(clv_op op, const clv_op_site *site);
 
-/* The most parameters and buffers that a node can have; 0 outside the list. */
+/* Returns the largest number of parameters and buffers of a node; 0 outside the list. */
 int clv_op_max_params(clv_op op);
 
-/* ---- what rows share ------------------------------------------------------------------------- */
+/* ---- functions for rows ---------------------------------------------------------------------- */
 
-/* Refuses another rank: "lstm needs rank 3 [N, T, F], got [4, 7]; give it a sequence"
+/* Fails unless `in` has the rank: "lstm needs rank 3 [N, T, F], got [4, 7]; give it a sequence",
  * with "[N, T, F]" as `layout` and the last part as `hint` (may be ""). */
 clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                         const char *hint, clv_err *err) CLV_USE_RESULT;
 clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Extents of a window (convolution or pool, floor mode) over H x W, or L, into ret[2]. */
+/* Writes the output extents of a window (convolution or pool, floor mode) over H x W, or L, to
+ * ret[2]. */
 clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2],
                             clv_err *err) CLV_USE_RESULT;
 
-/* attrs->dim as an index of input 0. */
+/* Writes attrs->dim as an index of input 0 to *ret. */
 clv_code clv_find_dim(const char *op, const clv_op_site *site, int *ret,
                       clv_err *err) CLV_USE_RESULT;
-/* The same, and not the batch: its samples never meet. */
+/* As clv_find_dim, but refuses dimension 0: ops never mix the samples of a batch. */
 clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* The trailing dimensions that an op normalises: attrs->shape, the last one where none is given.
- * The check refuses an input that does not end in them, or of which they are all: N is not among
- * them. */
+/* Returns the trailing dimensions that an op normalises: attrs->shape, or the last dimension if
+ * none is given. The check fails for an input that does not end in them, and for one whose every
+ * dimension they are, because N is not among them. */
 clv_shape clv_trailing_dims(const clv_op_site *site);
 clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Extents up to CLV_EXTENT_MAX, that of the batch 1 or more, and at most CLV_VALUE_BYTES_MAX bytes.
- * `what` starts the sentence: "the output". */
+/* Fails for extents above CLV_EXTENT_MAX, an empty batch, or more than CLV_VALUE_BYTES_MAX bytes.
+ * `what` starts the error's sentence: "the output". */
 clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Refuses a 0 behind the batch, for ops that PyTorch has none of either. */
+/* Fails for an extent of 0 after the batch, for ops where PyTorch refuses it too. */
 clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;
 
-/* The length of sample i, of 0..steps, or CLV_INVALID with the range; it is the error's element. */
+/* Writes the length of sample i to *ret. CLV_INVALID unless it is in 0..steps; the error's element
+ * is the length. */
 clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Packed sequences of so many `steps` at most: each has its length, and they fit into the rows. */
+/* Checks the lengths of packed sequences: each is in 0..steps, and their sum is at most `rows`. */
 clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int64_t rows,
                           clv_err *err) CLV_USE_RESULT;
-/* Where `packed` is given, input 0 is [T, F] and input number `lengths` [N]; else there is none. */
+/* Checks shapes: with `packed`, input 0 must be [T, F] and input number `lengths` [N]; without it
+ * there must be no lengths. */
 clv_code clv_check_packed_shapes(const char *op, const clv_op_site *site, int lengths,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* The label of sample i, or CLV_INVALID with the range; the label is the error's element. */
+/* Writes the label of sample i to *ret. CLV_INVALID unless it is in 0..classes-1; the error's
+ * element is the label. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
-/* The same where a sample has so many places: i counts them all, and the text names both. */
+/* As clv_check_label, but a sample has `places` positions: i counts positions over all samples, and
+ * the text names the sample and the position. */
 clv_code clv_check_place_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
                                int64_t *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -15,12 +15,12 @@ static clv_code permute_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
     if (from < in->rank) ret->dim[i] = in->dim[from];
   }
   if (in->rank > 1 && seen + 1 == 1u << in->rank) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "permute: %s is no order of the dimensions 1 to %d of %s",
-                  clv_shape_format(order, a, sizeof a), in->rank - 1,
-                  clv_shape_format(in, b, sizeof b));
+  return clv_fail(
+      err, CLV_INVALID, "permute: %s is not a permutation of the dimensions 1 to %d of %s",
+      clv_shape_format(order, a, sizeof a), in->rank - 1, clv_shape_format(in, b, sizeof b));
 }
 
-/* to[i] = from[at(i)], or to[at(i)] = from[i]; i counts the output's values. */
+/* to[i] = from[at(i)], or with `back` to[at(i)] = from[i]; i counts the output's values. */
 static void permute_move(const clv_ref_kernel *k, const REAL *from, REAL *to, bool back) {
   size_t step[CLV_MAX_RANK];
   clv_strides(&k->d.in[0], &k->d.attrs.order, step);
@@ -45,7 +45,7 @@ static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv
 CLV_OP_ROW(permute) = {
     .name = "permute",
     .doc =
-        "the dimensions behind the batch in another order: with [2, 1] x[n, i, j] is y[n, j, i] "
+        "the dimensions after the batch in another order: with [2, 1] x[n, i, j] is y[n, j, i] "
         "(torch.permute(x, (0, *order)))",
     .torch_module = "",
     .no_torch_module = "torch.permute is a function",

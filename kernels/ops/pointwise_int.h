@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loops over single numbers, with the expressions of torch's CPU kernels.
+ * pointwise_int: loops over single numbers, with the expressions of torch's CPU kernels.
  */
 #ifndef CLEAVE_OPS_POINTWISE_INT_H
 #define CLEAVE_OPS_POINTWISE_INT_H
 
 #include "kernels/ops/op_int.h"
 
-/* A forward that maps x[i] to y[i]. NaN passes through relu, as torch's. */
+/* Defines a forward that maps x[i] to y[i]. NaN passes through relu, as in torch. */
 #define POINTWISE(name, expression)                                                          \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
@@ -21,7 +21,8 @@
     return CLV_OK;                                                                           \
   }
 
-/* A backward that maps dy[i] and the kept value s (the input or the output) to dx[i]. */
+/* Defines a backward that maps dy[i] and the saved value s (of the input or the output) to
+ * dx[i]. */
 #define POINTWISE_BACKWARD(name, kept, expression)                                            \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
@@ -35,7 +36,7 @@
     return CLV_OK;                                                                            \
   }
 
-/* add, flatten, reshape and dropout outside training hand the gradient on. */
+/* Backward of add, flatten, reshape, and of dropout outside training: copies the gradient. */
 static inline clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   (void)err;

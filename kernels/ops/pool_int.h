@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Windows over one image plane after the other: channels are independent.
+ * pool_int: pools, which slide a window over each image plane separately.
  */
 #ifndef CLEAVE_OPS_POOL_INT_H
 #define CLEAVE_OPS_POOL_INT_H

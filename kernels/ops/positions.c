@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [N, S, ...], W [rows, ...], y = x + W[offset .. offset + S - 1]. `bare` is how ViT stores it:
- * W [1, rows, ...], called as the layer.
+ * x [N, S, ...], W [rows, ...], y = x + W[offset .. offset + S - 1]. With `bare`, W is stored as in
+ * ViT: [1, rows, ...], with the layer's name.
  */
 #include "kernels/ops/pointwise_int.h"
 
@@ -14,7 +14,7 @@ static clv_code positions_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   int64_t steps = a->packed ? a->packed : in->dim[1];
   if (steps + a->offset > a->rows)
     return clv_fail(err, CLV_INVALID,
-                    "positions has %lld rows, and %s needs rows %lld to %lld: let a sequence have "
+                    "positions has %lld rows, but %s needs rows %lld to %lld: let a sequence have "
                     "at most %lld places (max_tokens), or give it more rows",
                     (long long)a->rows, clv_shape_format(in, text, sizeof text),
                     (long long)a->offset, (long long)(steps + a->offset - 1),
@@ -33,7 +33,8 @@ static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 1;
 }
 
-/* Values of a sample, and those of W before the first that is added. */
+/* Returns the number of values of a sample; *ret_before: values of W before the first that is
+ * added. */
 static size_t extent_of(const clv_ref_kernel *k, size_t *ret_before) {
   const clv_shape *in = &k->d.in[0];
   int64_t packed = k->d.attrs.packed, features = in->dim[in->rank - 1];
@@ -41,7 +42,7 @@ static size_t extent_of(const clv_ref_kernel *k, size_t *ret_before) {
   return (size_t)((packed ? packed : in->dim[1]) * features);
 }
 
-/* Packed: W is added to each sequence from its first place on. */
+/* Adds W to each packed sequence from its first position on. */
 static clv_code add_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
   const clv_node_desc *d = &k->d;
   const int64_t *lengths = a->in[1];
@@ -55,7 +56,7 @@ static clv_code add_packed(const clv_ref_kernel *k, const clv_kernel_args *a, cl
   return CLV_OK;
 }
 
-/* The sum at value j of a sequence's. */
+/* Sum of value j of the gradients of all packed sequences. */
 static double packed_sum(const clv_ref_kernel *k, const clv_kernel_args *a, size_t j) {
   const int64_t *lengths = a->in[1];
   const REAL *dy = a->dout;

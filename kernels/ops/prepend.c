@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * x [N, S, F], w [1, 1, F], y [N, 1 + S, F]: the class token of ViT, called as the layer.
+ * x [N, S, F], w [1, 1, F], y [N, 1 + S, F]: the class token of ViT, named as the layer.
  */
 #include "kernels/ops/op_int.h"
 

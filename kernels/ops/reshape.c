@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * No arithmetic, and no copy where the input is row-major.
+ * Changes the shape only: no arithmetic, and no copy if the input is row-major.
  */
 #include "kernels/ops/pointwise_int.h"
 

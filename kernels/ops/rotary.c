@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Su et al., 2021, in the form of Llama: the two halves of a head are the two coordinates. At step
- * t values d and d + width/2 are rotated by t / base^(2 d / width), backward by as much back.
+ * Su et al., 2021, in the form of Llama: the two halves of a head are the two coordinates. At
+ * step t values d and d + width/2 are rotated by t / base^(2 d / width); backward rotates by
+ * the negative angle.
  */
 #include "kernels/ops/op_int.h"
 
@@ -11,7 +12,8 @@ static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   if (!s->attrs->packed) CLV_TRY(clv_check_rank("rotary", &s->in[0], 3, "[N, T, F]", "", err));
   int64_t values = s->in[0].dim[s->in[0].rank - 1];
   if (values % (2 * heads))
-    return clv_fail(err, CLV_INVALID, "rotary: %lld values are no %lld heads of an even width",
+    return clv_fail(err, CLV_INVALID,
+                    "rotary: %lld values do not divide into %lld heads of even width",
                     (long long)values, (long long)heads);
   return clv_same_shape(s, ret, err);
 }
@@ -29,7 +31,7 @@ static void rotate(const clv_ref_kernel *k, const REAL *x, REAL *y, size_t n, do
   }
 }
 
-/* Packed: each sequence begins at step 0; rows that are of none become 0. */
+/* Rotates all values. Each packed sequence starts at step 0; rows of no sequence become 0. */
 static clv_code rotate_all(clv_kernel *base, const clv_kernel_args *a, const REAL *x, REAL *y,
                            double sign, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;

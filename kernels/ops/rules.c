@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the shape rules and the loops of several ops share.
+ * Functions for the shape rules and loops of several ops.
  */
 #include <stdio.h>
 #include <string.h>
@@ -115,7 +115,7 @@ clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int6
 clv_code clv_check_packed_shapes(const char *op, const clv_op_site *s, int lengths, clv_err *err) {
   char text[160];
   if (!s->attrs->packed && s->n_in > lengths)
-    return clv_fail(err, CLV_INVALID, "%s has lengths, and no packed sequences", op);
+    return clv_fail(err, CLV_INVALID, "%s has lengths, but no packed sequences", op);
   if (!s->attrs->packed) return CLV_OK;
   if (s->n_in <= lengths)
     return clv_fail(err, CLV_INVALID, "%s of packed sequences needs their lengths", op);
@@ -129,7 +129,7 @@ clv_code clv_find_dim(const char *op, const clv_op_site *s, int *ret, clv_err *e
   char text[160];
   *ret = clv_axis_of(s->attrs, &s->in[0]);
   if (*ret >= 0) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%s: dim %lld is no dimension of %s", op,
+  return clv_fail(err, CLV_INVALID, "%s: dim %lld is not a dimension of %s", op,
                   (long long)s->attrs->dim, clv_shape_format(&s->in[0], text, sizeof text));
 }
 

@@ -18,7 +18,7 @@ static clv_code slice_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) 
   return CLV_OK;
 }
 
-/* Where slice's part of one outer row begins; *ret_run: its length. */
+/* Index of the slice's first value in an outer row; *ret_run: number of its values. */
 static size_t slice_run(const clv_ref_kernel *k, const clv_axis *s, size_t *ret_run) {
   int64_t stop, start = clv_slice_start(&k->d.attrs, (int64_t)s->extent, &stop);
   *ret_run = (size_t)(stop - start) * s->inner;
@@ -52,7 +52,7 @@ CLV_OP_ROW(slice) = {
     .name = "slice",
     .doc =
         "x[:, start:stop] for dim 1: start to stop - 1 along dimension dim, not 0; negative "
-        "ones count from the end, without stop it goes to the end (indexing; torch.narrow)",
+        "ones count from the end, without stop to the end (indexing; torch.narrow)",
     .torch_module = "",
     .no_torch_module = "indexing is an expression",
     .n_in = 1,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows along the last dimension. The row's largest value is subtracted before exp, so that no
- * finite row overflows.
+ * softmax_int: rows along the last dimension. The row's largest value is subtracted before exp, so
+ * that no finite row overflows.
  */
 #ifndef CLEAVE_OPS_SOFTMAX_INT_H
 #define CLEAVE_OPS_SOFTMAX_INT_H

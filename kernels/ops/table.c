@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The op table, made from kernels/ops.def: a number without a row does not link.
+ * The op table, generated from kernels/ops.def. A number without a row does not link.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "kernels/ops.def"
 #undef OP
 
-/* Numbers ascend, or CLV_OP_COUNT were not behind the last. */
+/* The numbers must ascend, because CLV_OP_COUNT is one above the last. */
 #define OP(number, NAME, name) \
   _Static_assert(number < CLV_OP_COUNT, "the numbers of ops.def ascend");
 #include "kernels/ops.def"
@@ -38,7 +38,8 @@ const char *clv_op_torch_words(const clv_op_def *def) {
   return def->no_torch_module ? def->no_torch_module : "none";
 }
 
-/* Those of the tests and the losses are no layers. */
+/* Reports an unknown op and suggests a name. Lists only ops that can be layers: no
+ * losses, no test ops. */
 static clv_code unknown_op(const char *name, const char *const *names, size_t n, clv_err *err) {
   char list[CLV_ERR_TEXT - 120] = "";
   size_t used = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A layer whose three parts take the time they are told to, without work for a processor. It
- * stands in for compute in tests of schedules, with more stages than there are cores. What it
- * computes is little, but depends on the order in which gradients are added. Each part takes its
- * milliseconds from its own beginning, what it computes included, and sleeps the rest of them.
+ * A layer whose forward, input gradient and weight gradient take a given time without using a
+ * processor. In tests of schedules it stands in for compute, so that there can be more stages than
+ * cores. Its computation is small, but depends on the order in which gradients are added. Each part
+ * sleeps until its milliseconds, counted from its start, have passed.
  */
 #include <errno.h>
 #include <time.h>
@@ -70,7 +70,7 @@ CLV_OP_ROW(wait) = {
         "y = weight x, one number as weight (torch.mul by a parameter); forward, input gradient "
         "and weight gradient take forward_ms, input_ms and weight_ms; for tests",
     .torch_module = "",
-    .no_torch_module = "no module takes its time",
+    .no_torch_module = "torch has no such module",
     .n_in = 1,
     .attrs = {MS_ATTR(CLV_ATTR_FORWARD_MS), MS_ATTR(CLV_ATTR_INPUT_MS),
               MS_ATTR(CLV_ATTR_WEIGHT_MS)},

@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Where element (n, c, i) of a tensor of `channels` channels and `image` values per plane lies in
- * the layout of channel block b: [N, channels / b rounded up, image, b]. */
+/* Index of element (n, c, i) of a tensor of `channels` channels and `image` values a plane, in the
+ * layout of channel block b: [N, channels / b rounded up, image, b]. */
 static size_t place(size_t n, size_t c, size_t i, size_t channels, size_t image, size_t b) {
   return ((n * ((channels + b - 1) / b) + c / b) * image + i) * b + c % b;
 }
@@ -26,8 +26,9 @@ clv_code clv_ref_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype
   if (shape->rank != 4)
     return clv_fail(err, CLV_INVALID, "reorder needs a tensor of rank 4, got rank %d", shape->rank);
   if (!known_block(src_block) || !known_block(dst_block))
-    return clv_fail(err, CLV_INVALID, "reorder from channel block %d to %d: they are 1, 8 or 16",
-                    src_block, dst_block);
+    return clv_fail(err, CLV_INVALID,
+                    "reorder from channel block %d to %d: each must be 1, 8 or 16", src_block,
+                    dst_block);
   size_t batch = (size_t)shape->dim[0], channels = (size_t)shape->dim[1];
   size_t image = (size_t)(shape->dim[2] * shape->dim[3]);
   memset(dst, 0, clv_layout_numel(shape, dst_block) * size);

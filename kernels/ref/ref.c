@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference backend: preparing kernels, and the backend's row of functions.
+ * The reference backend: prepares kernels from the rows of kernels/ops, and fills its clv_backend.
  */
 #include "kernels/ref/ref_int.h"
 
@@ -8,7 +8,8 @@
 
 static void kernel_free(clv_kernel *k) { free(k); }
 
-/* What the kernel offers and keeps; nothing is kept for a backward that will not come. */
+/* Fills in the kernel's functions, layouts and saved state. Nothing is saved if no
+ * backward can follow. */
 static void describe(clv_ref_kernel *k, const clv_op_def *op) {
   bool dx = false, dw = k->d.need_dw && (op->backward_weight || op->fused);
   clv_kernel *b = &k->base;
@@ -37,7 +38,7 @@ static clv_code ref_prepare(const clv_backend *b, const clv_node_desc *d, clv_ke
   if (!op)
     return clv_fail(err, CLV_INVALID, "ref has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
-  if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "ref has each op on its own");
+  if (d->tail) return clv_fail(err, CLV_UNIMPLEMENTED, "ref computes no tails");
   CLV_TRY(clv_shape_numel(&d->in[0], &n_in, err));
   CLV_TRY(clv_shape_numel(&d->out, &n_out, err));
   if (op->check_kernel) CLV_TRY(op->check_kernel(d, err));
@@ -52,7 +53,7 @@ static clv_code ref_prepare(const clv_backend *b, const clv_node_desc *d, clv_ke
 
 static bool ref_has(clv_op op) { return clv_op_def_of(op) != NULL; }
 
-/* These loops run on the calling thread alone. */
+/* Does nothing: the loops run on the calling thread. */
 static void ref_set_threads(int n) { (void)n; }
 
 static const char *ref_isa(const clv_backend *b) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ref_int: what the files of the reference backend share.
+ * ref_int: functions that the files of the reference backend share.
  */
 #ifndef CLEAVE_REF_INT_H
 #define CLEAVE_REF_INT_H

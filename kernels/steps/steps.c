@@ -1,8 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Computes the numbers of one optimiser step: one function for each kind, called by
+ * clv_step_prepare.
+ */
 #include "kernels/steps/steps.h"
 
-/* 1 - beta for a beta of at most 7 decimals, as if beta had never been rounded to f32: 1 - 0.999f
- * is 1.3e-5 off 0.001, and every second moment would be too. */
+/* Returns 1 - beta for a beta of at most 7 decimals, as if beta had not been rounded to f32: 1 -
+ * 0.999f differs from 0.001 by 1.3e-5, and so would every second moment. */
 static float rest_of(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
 
 static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * steps: the formula of each optimiser of common/base/settings, for one value, and the numbers that
- * all values of a step have in common. A backend is a loop over these formulas.
+ * steps: the formula of each optimiser of common/base/settings for one value, and the numbers that
+ * all values of a step have in common. A backend calls clv_step_prepare once a step and loops over
+ * the formulas clv_step_NAME.
  *
- * The operations and roundings are in the order of torch.optim's single-tensor loops: a value is
- * rounded to f32 where torch stores a tensor, factors that torch computes in Python are computed in
- * double and rounded once, and a product that torch's kernels add with a fused multiply-add is
- * added with one here. Value i of p (parameters) and of the moments m0, m1, m2 is updated with
+ * Operations and roundings are in the order of torch.optim's single-tensor loops. A value is
+ * rounded to f32 where torch stores a tensor. Factors that torch computes in Python are computed in
+ * double and rounded once. A product that torch's kernels add with a fused multiply-add is added
+ * with one here. Each formula updates value i of p (parameters) and of the moments m0, m1, m2 from
  * g[i].
  */
 #ifndef CLEAVE_STEPS_H
@@ -20,11 +21,12 @@
 extern "C" {
 #endif
 
-/* The numbers of step `step` = 1, 2, ... at rate lr. settings: checked (clv_optim_check). */
+/* Computes the numbers of step `step` = 1, 2, ... at rate lr. `settings` must have passed
+ * clv_optim_check. */
 void clv_step_prepare(const clv_optim_config *settings, int64_t step, double lr, double grad_scale,
                       clv_step_args *ret);
 
-/* The formulas are compiled for devices as well, by C++. */
+/* The formulas are also compiled for devices, as C++. */
 #ifdef __CUDACC__
 #define CLV_STEP_INLINE static __device__ inline
 #else
@@ -37,7 +39,7 @@ void clv_step_prepare(const clv_optim_config *settings, int64_t step, double lr,
                                        CLV_UNUSED float *__restrict m2)
 #define CLV_UNUSED __attribute__((unused))
 
-/* With the decay that is added to gradients. */
+/* Returns the scaled gradient, plus weight decay for optimisers that add it to the gradient. */
 CLV_STEP_INLINE float clv_step_gradient(const clv_step_args *a, float p, float g) {
   float d = g * a->grad_scale;
   return a->weight_decay != 0 ? fmaf(a->weight_decay, p, d) : d;
@@ -52,7 +54,7 @@ CLV_STEP_FORMULA(sgd) {
   p[i] = fmaf(-a->rate, d, p[i]);
 }
 
-/* What Adam and AdamW do with the gradient d. */
+/* Updates both averages from the gradient d and returns the new parameter, for Adam and AdamW. */
 CLV_STEP_INLINE float clv_step_averages(const clv_step_args *a, float p, float d, float *m,
                                         float *v) {
   *m = fmaf(a->take[0], d, a->keep[0] * *m);

@@ -406,14 +406,14 @@ static void full_graph_cache_evicts_the_least_recently_used(void **state) {
   work w = {.b = b, .byte = 7};
   assert_ok(clv_backend_take(b, 64, &w.at, err));
   for (uintptr_t i = 0; i < 6 * CLV_RECORDS; i++) {
-    const clv_record_key key = {.of = b, .what = i % 2 ? 1 : 1 + i};
+    const clv_record_key key = {.owner = b, .kind = i % 2 ? 1 : 1 + i};
     assert_ok(clv_recorder_run(r, &key, ask, &w, err));
   }
   clv_recorder_count(r, &c);
   assert_int_equal(c.made, 1);
   assert_int_equal(c.replays, 3 * CLV_RECORDS);
   for (uintptr_t i = 0; i < 3 * (CLV_RECORDS + 1); i++) {
-    const clv_record_key key = {.of = b, .what = 1 + i % (CLV_RECORDS + 1)};
+    const clv_record_key key = {.owner = b, .kind = 1 + i % (CLV_RECORDS + 1)};
     assert_ok(clv_recorder_run(r, &key, ask, &w, err));
   }
   clv_recorder_count(r, &c);
@@ -435,7 +435,7 @@ static void work_with_host_copies_is_not_captured(void **state) {
   work w = {.b = b, .passes_memory = true};
   assert_ok(clv_backend_take(b, 64, &w.at, err));
   for (w.byte = 1; w.byte < 5; w.byte++) {
-    assert_ok(clv_recorder_run(r, &(clv_record_key){.of = b}, ask, &w, err));
+    assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, ask, &w, err));
     assert_int_equal(first_byte(&w), w.byte);
   }
   assert_ok(b->memory->finish(b, &layer, err)); /* that it could not be recorded is no failure */
@@ -481,7 +481,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   work w = {.b = b};
   assert_ok(clv_backend_take(b, 64, &w.at, err));
   for (w.byte = 1; w.byte <= 12; w.byte++) {
-    const clv_record_key key = {.of = b, .what = (uintptr_t)w.byte % 3};
+    const clv_record_key key = {.owner = b, .kind = (uintptr_t)w.byte % 3};
     assert_ok(clv_recorder_run(r, &key, ask, &w, err));
   }
   clv_recorder_count(r, &c);
@@ -507,7 +507,7 @@ static clv_code lost_at(uint64_t at) {
   work w = {.b = b, .byte = 3};
   code = clv_backend_take(b, 64, &w.at, &why);
   for (int i = 0; i < 20 && code == CLV_OK; i++)
-    code = clv_recorder_run(r, &(clv_record_key){.of = b}, ask, &w, &why);
+    code = clv_recorder_run(r, &(clv_record_key){.owner = b}, ask, &w, &why);
   clv_recorder_free(r);
   clv_backend_give(b, w.at);
   clv_cuda_close(b);

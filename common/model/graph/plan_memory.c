@@ -147,7 +147,7 @@ static void place_copies(clv_plan *p) {
     end[backward] += clv_align_up(bytes[space], 64);
   }
   for (int i = 0; i < p->graph->n_nodes; i++)
-    p->uses_rng_position |= p->nodes[i].kernel && p->nodes[i].kernel->reads_occasion;
+    p->uses_rng_position |= p->nodes[i].kernel && p->nodes[i].kernel->reads_rng_position;
   p->rng_position_offset = CLV_MAX(end[0], end[1]);
   p->info.scratch_bytes = p->rng_position_offset +
                           (p->uses_rng_position ? clv_align_up(sizeof(clv_rng_position), 64) : 0);

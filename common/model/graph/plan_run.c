@@ -62,7 +62,7 @@ static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_p
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
                        .key = key_of(&p->graph->nodes[q->key_node], f),
-                       .occasion = f->rng_position};
+                       .rng_position = f->rng_position};
   for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, s->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);
   for (int i = 0; i < CLV_MAX_PARAMS && q->param[i]; i++)
@@ -208,7 +208,7 @@ _Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_PLACES, "all memory of a frame");
 /* Returns the key under which a phase is recorded: the plan, the phase and all addresses. The RNG
  * key is not part of it, because recorded kernels read the RNG position from memory. */
 static clv_record_key key_of_phase(const clv_plan *p, const clv_plan_frame *f, int phase) {
-  clv_record_key key = {.of = p, .what = (uintptr_t)phase << 1 | f->accumulate};
+  clv_record_key key = {.owner = p, .kind = (uintptr_t)phase << 1 | f->accumulate};
   for (int i = 0; i < SPACE_COUNT; i++) key.places[i] = f->base[i];
   key.places[SPACE_COUNT] = f->params;
   key.places[SPACE_COUNT + 1] = f->grads;

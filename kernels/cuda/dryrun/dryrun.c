@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A table whose functions do nothing but say how much is borrowed.
+ * A dry-run table: its functions do nothing except report workspace sizes.
  */
 #include "kernels/cuda/dryrun/dryrun.h"
 
@@ -8,13 +8,16 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* A device for each way to lend; its number is the way. */
+/* One device for each clv_cuda_dry_run_workspace; the device number is the value. */
 enum { DEVICES = CLV_CUDA_DRY_RUN_MOST + 1 };
 
-/* Pointers that are not NULL, to nothing that anybody reads; a stream is its device's place. */
-static char thing, streams[DEVICES];
+/* Dummy non-NULL handles that nothing dereferences. A stream handle is the address of
+ * its device's entry. */
+static char dummy, streams[DEVICES];
 
-static size_t lent(int device, size_t most) { return device == CLV_CUDA_DRY_RUN_MOST ? most : 0; }
+static size_t workspace_of(int device, size_t most) {
+  return device == CLV_CUDA_DRY_RUN_MOST ? most : 0;
+}
 
 static clv_code describe(int device, clv_cuda_info *ret, clv_err *err) {
   (void)device, (void)err;
@@ -22,11 +25,11 @@ static clv_code describe(int device, clv_cuda_info *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- memory, and what is in order ------------------------------------------------------------ */
+/* ---- memory, streams and events -------------------------------------------------------------- */
 
 static clv_code take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err) {
   (void)s, (void)bytes, (void)err;
-  *ret = &thing;
+  *ret = &dummy;
   return CLV_OK;
 }
 
@@ -51,19 +54,19 @@ static void stream_free(clv_cuda_stream *s) { (void)s; }
 
 static clv_code event_new(int device, bool timed, clv_cuda_event **ret, clv_err *err) {
   (void)device, (void)timed, (void)err;
-  *ret = (clv_cuda_event *)&thing;
+  *ret = (clv_cuda_event *)&dummy;
   return CLV_OK;
 }
 
 static void event_free(clv_cuda_event *e) { (void)e; }
 
-/* ---- what libraries make --------------------------------------------------------------------- */
+/* ---- library objects ------------------------------------------------------------------------- */
 
 static clv_code matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                            size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
-  *ret = (clv_cuda_matmul *)&thing;
-  *ret_workspace = lent(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
+  *ret = (clv_cuda_matmul *)&dummy;
+  *ret_workspace = workspace_of(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
   return CLV_OK;
 }
 
@@ -72,15 +75,16 @@ static void matmul_free(clv_cuda_matmul *m) { (void)m; }
 static clv_code conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                          size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
-  *ret = (clv_cuda_conv *)&thing;
-  *ret_workspace = lent(device, CLV_CUDA_CONV_MAX_WORKSPACE);
+  *ret = (clv_cuda_conv *)&dummy;
+  *ret_workspace = workspace_of(device, CLV_CUDA_CONV_MAX_WORKSPACE);
   return CLV_OK;
 }
 
 static void conv_free(clv_cuda_conv *c) { (void)c; }
 
-/* Of gates, cell and hidden value; a library keeps as much again at most. */
-enum { KEPT_OF_A_STEP = 6 };
+/* Values that a step and layer save for each hidden unit: four gates, cell and hidden value. A
+ * library saves at most twice as many. */
+enum { SAVED_OF_A_STEP = 6 };
 
 static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                          clv_cuda_lstm_space *ret_space, clv_err *err) {
@@ -90,11 +94,12 @@ static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cu
   size_t values = 4 * h * ((size_t)d->f + h) + later * 8 * h * h;
   if (d->bias) values += (later + 1) * 8 * h;
   size_t steps = (later + 1) * (size_t)(d->n * d->t) * h;
-  size_t reserve = d->learns ? KEPT_OF_A_STEP * steps * sizeof(float) : 0;
-  *ret = (clv_cuda_lstm *)&thing;
-  *ret_space = (clv_cuda_lstm_space){.weights = values * sizeof(float),
-                                     .reserve = reserve + lent(device, reserve),
-                                     .workspace = lent(device, CLV_CUDA_MATMUL_MAX_WORKSPACE)};
+  size_t reserve = d->learns ? SAVED_OF_A_STEP * steps * sizeof(float) : 0;
+  *ret = (clv_cuda_lstm *)&dummy;
+  *ret_space =
+      (clv_cuda_lstm_space){.weights = values * sizeof(float),
+                            .reserve = reserve + workspace_of(device, reserve),
+                            .workspace = workspace_of(device, CLV_CUDA_MATMUL_MAX_WORKSPACE)};
   return CLV_OK;
 }
 
@@ -124,8 +129,9 @@ static const clv_vendor vendor = {
     .lstm_free = lstm_free,
 };
 
-clv_code clv_cuda_dry_run_open(clv_cuda_dry_run_workspace loan, clv_backend **ret, clv_err *err) {
-  return clv_cuda_open(&vendor, loan, ret, err);
+clv_code clv_cuda_dry_run_open(clv_cuda_dry_run_workspace workspace, clv_backend **ret,
+                               clv_err *err) {
+  return clv_cuda_open(&vendor, workspace, ret, err);
 }
 
 void clv_cuda_dry_run_close(clv_backend *b) { clv_cuda_close(b); }

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * paper: the backend of kernels/cuda on a device that is only written down. Plans are made with it
- * as on a real one, by the same code, so that what they need is known where there is no device and
- * no toolkit. Nothing is computed: kernels that are prepared are never run.
+ * dryrun: the backend of kernels/cuda on a device that does not exist. The master makes plans with
+ * it, by the same code as for a real device, to estimate the memory they need on a host without a
+ * device or toolkit. Nothing is computed: kernels are prepared and never run.
  */
 #ifndef CLEAVE_KERNELS_CUDA_DRYRUN_H
 #define CLEAVE_KERNELS_CUDA_DRYRUN_H
 
 #include "kernels/kernels.h"
 
-/* What libraries borrow for a call is theirs to say, on the device. */
+/* Workspace that the dry run assumes, because only libraries on a real device can report it. */
 typedef enum clv_cuda_dry_run_workspace {
-  CLV_CUDA_DRY_RUN_LEAST, /* the least */
-  CLV_CUDA_DRY_RUN_MOST,  /* the limits that kernels/cuda sets them */
+  CLV_CUDA_DRY_RUN_LEAST, /* the minimum */
+  CLV_CUDA_DRY_RUN_MOST,  /* the limits of kernels/cuda */
 } clv_cuda_dry_run_workspace;
 
-/* Of capability 9.0, with cuDNN. The space of an LSTM is an estimate by its shape: weights as they
- * are, and of each step and layer gates, cell and hidden value. The caller ends it with
- * clv_cuda_dry_run_close, after all plans that were made with it. */
-clv_code clv_cuda_dry_run_open(clv_cuda_dry_run_workspace loan, clv_backend **ret,
+/* Opens a backend of capability 9.0, with cuDNN. The space of an LSTM is an estimate from its
+ * shape: its weights, and gates, cell and hidden value of each step and layer. The caller closes it
+ * with clv_cuda_dry_run_close, after all plans that were made with it. */
+clv_code clv_cuda_dry_run_open(clv_cuda_dry_run_workspace workspace, clv_backend **ret,
                                clv_err *err) CLV_USE_RESULT;
 void clv_cuda_dry_run_close(clv_backend *b); /* takes NULL */
 void clv_cuda_dry_run_closep(clv_backend **b);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launchers stand in .cu files, which are compiled for a device alone. Whoever prepares kernels on
- * paper calls none of them: these take their names.
+ * Stubs for the launchers in .cu files, which are compiled only for devices. A program that only
+ * prepares kernels in a dry run is linked with these stubs and calls none of them.
  */
 #include <stdlib.h>
 

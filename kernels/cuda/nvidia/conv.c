@@ -1,33 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions by cuDNN. Its heuristic names engines, best first, and the first one that fits is
- * taken; nothing is ever timed. An engine fits that gives the same bits every time, is compiled
- * already, and is as exact as f32 sums are; so the choice depends on the description, the device
- * and the library's version.
+ * Convolutions by cuDNN. Its heuristic proposes engines, best first, and plan_first uses the first
+ * that fits. Nothing is timed. An engine fits if it gives the same bits every time, needs no
+ * compilation at run time, and is as exact as f32 sums. The choice therefore depends only on the
+ * description, the device and the library's version.
+ *
+ * clv_nvidia_conv_new plans a convolution, or reads its plan from the plan store;
+ * clv_nvidia_conv runs it.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* ENGINES_VERSION is of the rules below: a plan that was kept under other rules is not taken. */
+/* ENGINES_VERSION: version of the rules below. A stored plan made under another
+ * version is not used. */
 enum { MOST_ENGINES = 64, ENGINES_VERSION = 1 };
 
-/* A device that is here, or one that is only described. */
+/* A device of this host, or one that is only described. */
 typedef struct device_of {
   int device;
-  const char *json; /* NULL: it is here */
+  const char *json; /* description; NULL: device number `device` of this host */
 } device_of;
 
-/* A plan, and how it was called last. */
+/* A plan, with the pointers of its last call. */
 typedef struct conv_way {
-  cudnnBackendDescriptor_t plan; /* NULL: there is none */
-  cudnnBackendDescriptor_t pack; /* of these pointers: */
-  void *pointers[3], *lent;
+  cudnnBackendDescriptor_t plan; /* NULL: not planned */
+  cudnnBackendDescriptor_t pack; /* variant pack of these pointers: */
+  void *pointers[3], *workspace;
 } conv_way;
 
-/* What is added to is told to cuDNN with the graph: that is a plan of its own, of gradients of
- * weights alone, in f32. */
+/* cuDNN fixes in the graph if a pass adds to its output or overwrites it. Each is a plan of its
+ * own; only gradients of weights in f32 have the one that adds. */
 enum { OVERWRITES, ADDS, WAYS };
 
 struct clv_cuda_conv {
@@ -37,23 +41,24 @@ struct clv_cuda_conv {
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
-/* An engine as the heuristic names it. */
+/* An engine that the heuristic proposed. */
 typedef struct engine_row {
   cudnnBackendDescriptor_t config;
   int64_t engine;
   bool fits;
 } engine_row;
 
-/* What an engine must not be. TENSOR_CORE and DOWN_CONVERT_INPUTS round f32 factors to TF32. */
-static const cudnnBackendNumericalNote_t never[] = {
+/* Numerical notes that exclude an engine. TENSOR_CORE and DOWN_CONVERT_INPUTS round
+ * f32 factors to TF32. */
+static const cudnnBackendNumericalNote_t excluded_notes[] = {
     CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
     CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
     CUDNN_NUMERICAL_NOTE_FFT,
     CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4,
     CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,
     CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
-static const cudnnBackendNumericalNote_t rounds[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
-                                                     CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
+static const cudnnBackendNumericalNote_t rounding_notes[] = {
+    CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
 
 static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n,
                      const cudnnBackendNumericalNote_t *among, size_t n_among) {
@@ -76,8 +81,8 @@ static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engi
     return false;
   for (int64_t i = 0; i < m; i++)
     if (behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) return false;
-  return !has_note(notes, n, never, CLV_COUNT(never)) &&
-         (rounded || !has_note(notes, n, rounds, CLV_COUNT(rounds)));
+  return !has_note(notes, n, excluded_notes, CLV_COUNT(excluded_notes)) &&
+         (rounded || !has_note(notes, n, rounding_notes, CLV_COUNT(rounding_notes)));
 }
 
 static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounded, clv_err *err) {
@@ -109,16 +114,16 @@ static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
   return clv_nvidia_finish(cudnn, *ret, err);
 }
 
-/* What one choice is made of; all of it is destroyed after. */
+/* State of one choice of an engine; plan_make destroys all of it afterwards. */
 typedef struct engine_choice {
   const nvidia_cudnn *cudnn;
-  bool rounds; /* factors: to TF32, or they have few bits already */
+  bool rounds; /* factors may be rounded to TF32, or are bf16 already */
   cudnnBackendDescriptor_t device, graph, heuristic;
   engine_row candidates[MOST_ENGINES];
   int64_t n;
 } engine_choice;
 
-static clv_code set_up(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
+static clv_code make_heuristic(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
   CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &c->heuristic, err));
   CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, part, 1,
@@ -130,7 +135,7 @@ static clv_code set_up(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *e
   return clv_nvidia_finish(c->cudnn, c->heuristic, err);
 }
 
-static void forget(engine_choice *c) {
+static void free_candidates(engine_choice *c) {
   for (int i = 0; i < MOST_ENGINES; i++)
     if (c->candidates[i].config) c->cudnn->cudnnBackendDestroyDescriptor(c->candidates[i].config);
   memset(c->candidates, 0, sizeof c->candidates);
@@ -139,10 +144,10 @@ static void forget(engine_choice *c) {
   c->n = 0;
 }
 
-static clv_code ask(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
+static clv_code query_engines(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
   cudnnBackendDescriptor_t configs[MOST_ENGINES];
-  forget(c);
-  CLV_TRY(set_up(c, mode, err));
+  free_candidates(c);
+  CLV_TRY(make_heuristic(c, mode, err));
   for (int i = 0; i < MOST_ENGINES; i++) {
     CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
     c->candidates[i].config = configs[i];
@@ -176,7 +181,7 @@ static clv_code make_plan(const engine_choice *c, cudnnBackendDescriptor_t confi
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
 
-/* The first engine_row that fits and can be planned. */
+/* Plans the first engine that fits and whose plan can be made. */
 static bool plan_first(const engine_choice *c, cudnnBackendDescriptor_t *ret,
                        clv_nvidia_plan *about) {
   for (int64_t i = 0; i < c->n; i++) {
@@ -200,7 +205,7 @@ static clv_code choose(engine_choice *c, device_of of, const clv_cuda_conv_desc 
   CLV_TRY(device_properties(c->cudnn, of, &c->device, err));
   CLV_TRY(clv_nvidia_conv_graph(c->cudnn, d, beta, &c->graph, err));
   for (size_t i = 0; i < CLV_COUNT(modes); i++)
-    if (ask(c, modes[i], err) == CLV_OK && plan_first(c, ret, about)) return CLV_OK;
+    if (query_engines(c, modes[i], err) == CLV_OK && plan_first(c, ret, about)) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED,
                   "cuDNN has no engine for this convolution that is exact and gives the same bits "
                   "every time");
@@ -215,13 +220,13 @@ static clv_code plan_make(const nvidia_cudnn *cudnn, device_of of, const clv_cud
   c->cudnn = cudnn;
   c->rounds = d->math != CLV_CUDA_F32;
   clv_code code = choose(c, of, d, beta, ret, about, err);
-  forget(c);
+  free_candidates(c);
   if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);
   if (c->device) cudnn->cudnnBackendDestroyDescriptor(c->device);
   return code;
 }
 
-/* ---- plans that are kept --------------------------------------------------------------------- */
+/* ---- stored plans ---------------------------------------------------------------------------- */
 
 static const clv_plan_store *store;
 
@@ -239,7 +244,7 @@ static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* All that a choice depends on. */
+/* Prints the key of a plan: all that the choice of an engine depends on. */
 static clv_code print_what(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
                            float beta, clv_bytes *ret, clv_err *err) {
   const clv_window *w = &d->window;
@@ -251,7 +256,8 @@ static clv_code print_what(const nvidia_cudnn *cudnn, device_of of, const clv_cu
   for (size_t i = 0; i < CLV_COUNT(all); i++) clv_bytes_printf(ret, " %lld", (long long)all[i]);
   clv_bytes_printf(ret, "; engines %d, cuDNN %zu, ", ENGINES_VERSION, cudnn->cudnnGetVersion());
   CLV_TRY(name_device(of, ret, err));
-  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a plan's name") : CLV_OK;
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the key of a convolution plan")
+                     : CLV_OK;
 }
 
 static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
@@ -270,7 +276,7 @@ static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t de
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
 
-/* A plan from its text; NULL where cuDNN does not take it. */
+/* Makes a plan from its stored text; NULL if cuDNN refuses the text. */
 static cudnnBackendDescriptor_t plan_from(const nvidia_cudnn *cudnn, device_of of,
                                           const clv_bytes *text, clv_nvidia_plan *about) {
   cudnnBackendDescriptor_t device = NULL, plan = NULL;
@@ -287,7 +293,7 @@ static cudnnBackendDescriptor_t plan_from(const nvidia_cudnn *cudnn, device_of o
   return plan;
 }
 
-/* One that has no text is made again by the next process. */
+/* Stores the plan's text. A plan without a text is made from scratch by the next process. */
 static void plan_keep(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, const char *what) {
   enum { MOST = 64 << 10 };
   CLV_AUTO(clv_freep) char *text = NULL;
@@ -397,7 +403,7 @@ void clv_nvidia_conv_free(clv_cuda_conv *c) {
 }
 
 static clv_code pack_as(const nvidia_cudnn *cudnn, conv_way *way, void *const pointers[3],
-                        void *lent, clv_err *err) {
+                        void *workspace, clv_err *err) {
   static const int64_t ids[3] = {GRAPH_X, GRAPH_W, GRAPH_Y};
   CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &way->pack, err));
   CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
@@ -405,19 +411,21 @@ static clv_code pack_as(const nvidia_cudnn *cudnn, conv_way *way, void *const po
   CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
                          CUDNN_TYPE_VOID_PTR, 3, pointers, err));
   CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
-                         1, &lent, err));
+                         1, &workspace, err));
   return clv_nvidia_finish(cudnn, way->pack, err);
 }
 
-/* The pointers of a call as cuDNN takes them. A plan mostly calls with the same ones again. */
+/* Makes the variant pack of a call's pointers, unless the last call had the same ones, which is
+ * usual. */
 static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_way *way, void *const pointers[3],
-                              void *lent, clv_err *err) {
-  bool same = memcmp(pointers, way->pointers, sizeof way->pointers) == 0 && lent == way->lent;
+                              void *workspace, clv_err *err) {
+  bool same =
+      memcmp(pointers, way->pointers, sizeof way->pointers) == 0 && workspace == way->workspace;
   if (way->pack && same) return CLV_OK;
   unpack(cudnn, way);
   memcpy(way->pointers, pointers, sizeof way->pointers);
-  way->lent = lent;
-  clv_code code = pack_as(cudnn, way, pointers, lent, err);
+  way->workspace = workspace;
+  clv_code code = pack_as(cudnn, way, pointers, workspace, err);
   if (code != CLV_OK) unpack(cudnn, way);
   return code;
 }
@@ -426,9 +434,11 @@ clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w,
                          float beta, void *workspace, clv_err *err) {
   void *const pointers[3] = {x, w, y};
   conv_way *way = &c->way[beta > 0 ? ADDS : OVERWRITES];
-  if (!way->plan) return clv_fail(err, CLV_INVALID, "this pass of a convolution cannot add");
+  if (!way->plan)
+    return clv_fail(err, CLV_INVALID,
+                    "this pass of a convolution was planned without adding to its output");
   if (((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % CONV_ALIGNMENT)
-    return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution lies on no multiple of %d bytes",
+    return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution is not aligned to %d bytes",
                     CONV_ALIGNMENT);
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   CLV_TRY(clv_nvidia_cudnn_handle(s, c->lib, err));

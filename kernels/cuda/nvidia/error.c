@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Answers of NVIDIA's runtime and libraries as errors of ours.
+ * Converts errors of NVIDIA's runtime and libraries to clv_err, and records devices that are
+ * lost to this process.
  */
 #include <stdatomic.h>
 #include <stdio.h>
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* What an answer means to whoever called. An answer that is not here is CLV_INTERNAL. `lost`: the
- * process can use the device no more. */
+/* Meaning of a runtime error for the caller. Errors not listed are CLV_INTERNAL. `lost`: the
+ * process cannot use the device any more. */
 typedef struct meaning {
   cudaError_t answer;
   clv_code code;
@@ -44,7 +45,7 @@ static const meaning meanings[] = {
     {cudaErrorExternalDevice, CLV_UNAVAILABLE, true},
 };
 
-/* Of each device, what it was lost by; cudaSuccess: it is there. */
+/* For each device, the error that made it unusable; cudaSuccess: usable. */
 static _Atomic(int) lost[NVIDIA_DEVICES];
 
 static const meaning *meaning_of(cudaError_t answer) {
@@ -65,7 +66,7 @@ clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cud
                             clv_err *err) {
   const meaning *m = meaning_of(answer);
   if (m->lost && device >= 0 && device < NVIDIA_DEVICES) atomic_store(&lost[device], (int)answer);
-  cudaGetLastError(); /* the next call is not to read this one's answer */
+  cudaGetLastError(); /* clears the error, so that the next call does not report it */
   return clv_nvidia_fail_text_at(where, call, device, cudaGetErrorString(answer), m->code, err);
 }
 
@@ -75,6 +76,6 @@ clv_code clv_nvidia_check_not_lost(int device, clv_err *err) {
   int by = atomic_load(&lost[device]);
   if (by == cudaSuccess) return CLV_OK;
   return clv_fail(err, CLV_UNAVAILABLE,
-                  "cuda:%d is lost to this process since an earlier error: %s; start it again",
+                  "this process cannot use cuda:%d after an earlier error: %s: restart the process",
                   device, cudaGetErrorString((cudaError_t)by));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A convolution as an operation graph of cuDNN: descriptor after descriptor, attribute after
- * attribute.
+ * Describes a convolution to cuDNN as an operation graph: one function for each kind of descriptor,
+ * built from lists of attributes.
  */
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
@@ -23,7 +23,7 @@ clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnS
                   : lacks   ? CLV_UNIMPLEMENTED
                             : CLV_INTERNAL,
                   "%s: %s: %s%.255s", call, cudnn->cudnnGetErrorString(answer),
-                  part ? "a part of cuDNN is missing, damaged or of another version " : "", why);
+                  part ? "a part of cuDNN is missing, damaged or of another version: " : "", why);
 }
 
 clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
@@ -47,7 +47,7 @@ clv_code clv_nvidia_finish(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t o
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendFinalize", answer, err);
 }
 
-/* An attribute of a row below: n values at `at` bytes into whatever the row is about. */
+/* An attribute of a descriptor: n values. */
 typedef struct attribute {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
@@ -107,7 +107,7 @@ static clv_code make_window(const nvidia_cudnn *cudnn, const clv_window *w,
   return make_with(cudnn, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
 }
 
-/* How cuDNN calls a pass and its parts. */
+/* cuDNN's names of a pass and its parts. */
 typedef struct pass_names {
   cudnnBackendDescriptorType_t operation;
   cudnnBackendAttributeName_t x, w, y, window, alpha, beta;

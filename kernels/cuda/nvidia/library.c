@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuBLASLt and cuDNN: found, opened, their functions by name, their versions.
+ * Opens cuBLASLt and cuDNN when first needed, looks up their functions by name, and
+ * reports their versions.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,7 +13,7 @@
 
 typedef struct function {
   const char *name;
-  size_t at; /* of its pointer in the table */
+  size_t at; /* offset of its pointer in the table */
 } function;
 
 typedef struct library {
@@ -21,7 +22,7 @@ typedef struct library {
   size_t n;
   void *table;
   bool tried;
-  clv_code code; /* once tried */
+  clv_code code; /* result, if `tried` */
   clv_err err;
 } library;
 
@@ -53,7 +54,7 @@ static library cudnn = {.file = "libcudnn.so." CLV_STR(CUDNN_MAJOR),
                         .table = &cudnn_table};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char search[4096]; /* folders between colons */
+static char search[4096]; /* folders, separated by colons */
 
 void clv_nvidia_set_folders(const char *folders) {
   pthread_mutex_lock(&lock);
@@ -61,7 +62,7 @@ void clv_nvidia_set_folders(const char *folders) {
   pthread_mutex_unlock(&lock);
 }
 
-/* The file in one of the folders, or as the loader finds it. */
+/* Opens the file in one of the folders, or else where the loader finds it. */
 static void *open_file(const char *file) {
   char path[4096 + 64];
   for (const char *at = search; *at;) {
@@ -74,8 +75,9 @@ static void *open_file(const char *file) {
   return dlopen(file, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* The size and number of the buffers that cuBLAS keeps: with one size alone it sums the same way
- * whether another of its streams has them or not. It reads this when cuDNN first uses it. */
+/* Size and number of cuBLAS's workspace buffers. With only one size cuBLAS adds in the same
+ * order whether or not another stream uses the buffers. cuBLAS reads the variable when
+ * cuDNN first uses it. */
 static const char buffers[] = "CUBLAS_WORKSPACE_CONFIG", one_size[] = ":4096:2";
 
 static clv_code fill(library *l) {
@@ -111,7 +113,7 @@ clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Older ones do not take the description of a device. */
+/* Least version of cuDNN: older ones do not accept the description of a device. */
 enum { LEAST_CUDNN = 90800 };
 
 clv_code clv_nvidia_check_determinism(clv_err *err) {
@@ -120,7 +122,7 @@ clv_code clv_nvidia_check_determinism(clv_err *err) {
   for (const char *at = has ? has : ""; *at; at++) colons += *at == ':';
   if (colons == 2) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "%s is %.40s: an LSTM of cuDNN needs one size, as in %s",
-                  buffers, has ? has : "not there", one_size);
+                  buffers, has ? has : "not set", one_size);
 }
 
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
@@ -133,7 +135,8 @@ clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* A version as one number, its parts `unit` and 100 apart: 130100 is 13.1.0 with unit 10000. */
+/* Prints a version given as one number, whose major part is in units of `unit` and minor part in
+ * units of 100: 130100 is 13.1.0 with unit 10000. */
 static void print_version(char *ret, size_t len, const char *name, size_t version, size_t unit) {
   snprintf(ret, len, "%s %zu.%zu.%zu", name, version / unit, version % unit / 100, version % 100);
 }

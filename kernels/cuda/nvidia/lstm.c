@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * LSTMs by cuDNN's RNN calls, by its standard algorithm: nothing is timed, and nothing chosen. Of
- * a call nothing is allocated or waited for.
+ * LSTMs by cuDNN's RNN calls, with its standard algorithm: nothing is timed or chosen. A call
+ * neither allocates memory nor waits.
  */
 #include <stdlib.h>
 
@@ -12,11 +12,13 @@ struct clv_cuda_lstm {
   bool learns;
   cudnnRNNDescriptor_t rnn;
   cudnnRNNDataDescriptor_t x, y;
-  cudnnTensorDescriptor_t state; /* of h and c, which begin as zeros and are not asked for */
+  /* of h and c, whose first values are zeros and last values are not returned */
+  cudnnTensorDescriptor_t state;
   clv_cuda_lstm_space space;
 };
 
-/* LSTM_TRY(cudnn, err, cudnnRNNForward, arguments...): calls it, and returns where it fails. */
+/* LSTM_TRY(cudnn, err, cudnnRNNForward, arguments...) calls the function, and returns if it
+ * fails. */
 #define LSTM_TRY(cudnn, err, call, ...)                           \
   do {                                                            \
     cudnnStatus_t answer_ = (cudnn)->call(__VA_ARGS__);           \
@@ -37,7 +39,7 @@ static clv_code describe_network(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, 
   return CLV_OK;
 }
 
-/* [n, t, width], all samples of t steps. */
+/* Describes values [n, t, width], all samples with t steps. */
 static clv_code describe_values(const nvidia_cudnn *lib, const clv_cuda_lstm_desc *d, int64_t width,
                                 const int *lengths, cudnnRNNDataDescriptor_t *ret, clv_err *err) {
   LSTM_TRY(lib, err, cudnnCreateRNNDataDescriptor, ret);
@@ -61,16 +63,16 @@ static clv_code describe_all(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_
   return CLV_OK;
 }
 
-/* ---- where its weights are ------------------------------------------------------------------- */
+/* ---- layout of the weights ------------------------------------------------------------------- */
 
-/* What asking for one parameter needs. */
+/* Arguments of a query for one parameter. */
 typedef struct weight_view {
   cudnnHandle_t handle;
   char *space;
   cudnnTensorDescriptor_t matrix, bias;
 } weight_view;
 
-/* A gate's matrix and bias of the input (part 0) or of h (part 1). */
+/* Finds a gate's matrix and bias for the input (part 0) or for h (part 1). */
 static clv_code find_gate(const clv_cuda_lstm *l, const weight_view *v, int layer, int part,
                           int gate, size_t ret[2], clv_err *err) {
   void *matrix = NULL, *bias = NULL;
@@ -81,7 +83,8 @@ static clv_code find_gate(const clv_cuda_lstm *l, const weight_view *v, int laye
   return CLV_OK;
 }
 
-/* The four gates i, f, g, o of each parameter must lie one behind the other, as in a module. */
+/* Finds the parameters of a part. Fails unless the four gates i, f, g, o of each parameter are
+ * stored one after another, as in a module. */
 static clv_code find_part(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const weight_view *v,
                           int layer, int part, clv_err *err) {
   size_t width = (size_t)(part || layer ? d->h : d->f), h = (size_t)d->h, at[2];
@@ -92,7 +95,8 @@ static clv_code find_part(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const w
   for (size_t gate = 1; gate < 4; gate++) {
     CLV_TRY(find_gate(l, v, layer, part, (int)gate, at, err));
     if (at[0] != *matrix + gate * h * width || (d->bias && at[1] != *bias + gate * h))
-      return clv_fail(err, CLV_UNIMPLEMENTED, "cuDNN has an LSTM's gates apart");
+      return clv_fail(err, CLV_UNIMPLEMENTED,
+                      "cuDNN does not store an LSTM's gates one after another");
   }
   return CLV_OK;
 }
@@ -103,7 +107,7 @@ static clv_code find_parts(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const 
   return CLV_OK;
 }
 
-/* cuDNN says where they are in a space that is there. */
+/* Finds the parameters' indices. cuDNN reports them only for allocated memory. */
 static clv_code find_weights(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
                              clv_err *err) {
   weight_view v = {.handle = s->cudnn};
@@ -139,7 +143,7 @@ static clv_code make(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_str
 
 static clv_code check(const clv_cuda_lstm_desc *d, clv_err *err) {
   if (d->n * d->t > INT32_MAX / 4 || d->f > INT32_MAX / 4 || d->n * d->h > INT32_MAX / 4)
-    return clv_fail(err, CLV_UNIMPLEMENTED, "cuDNN has no LSTM of so many values");
+    return clv_fail(err, CLV_UNIMPLEMENTED, "this LSTM has more values than cuDNN supports");
   return clv_nvidia_check_determinism(err);
 }
 
@@ -189,8 +193,8 @@ clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
-/* All samples are as long as x's descriptor says, so no lengths are given beside it; states are
- * NULL where they are zeros or nobody asks for them. */
+/* Lengths are not passed, because x's descriptor has them. States are NULL where they are
+ * zeros or not needed. */
 clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
                                  clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products by cuBLASLt. Its heuristic's first answer is taken, which depends on the description,
- * the device and the library's version; nothing is ever timed. Answers whose sums have an order of
- * their own each time are not asked for.
+ * Products by cuBLASLt. The first algorithm of its heuristic is used, which depends only on the
+ * description, the device and the library's version; nothing is timed. Algorithms whose sums change
+ * their order between calls are excluded from the query.
  */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* Operands are mostly aligned, and what is then faster is wrong for the others: each has a way of
- * its own. */
+/* Operands are usually aligned. Algorithms for aligned operands are faster, but wrong for others,
+ * so each case has its own algorithm. */
 enum { ALIGNED, ANYWHERE, WAYS };
 static const uint32_t alignment_of[WAYS] = {16, 4}, bf16_alignment_of[WAYS] = {16, 2};
 
 struct clv_cuda_matmul {
   const nvidia_cublas *lib;
   int device;
-  cublasLtHandle_t handle; /* the device's */
+  cublasLtHandle_t handle; /* handle of the device */
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, d;
-  cudaDataType_t factors; /* that A and B consist of */
+  cudaDataType_t factors; /* type of A and B */
   size_t workspace;
   cublasLtMatmulAlgo_t way[WAYS];
 };
@@ -43,7 +43,7 @@ static clv_code fail(const clv_cuda_matmul *m, const char *where, const char *ca
 /* ---- handles --------------------------------------------------------------------------------- */
 
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
-static cublasLtHandle_t handles[NVIDIA_DEVICES]; /* made by the first product, for good */
+static cublasLtHandle_t handles[NVIDIA_DEVICES]; /* made by the first product, never freed */
 
 static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
   CLV_TRY(clv_nvidia_set_device(m->device, err));
@@ -100,14 +100,14 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
   if (d->after == CLV_CUDA_EPILOGUE_NONE) return CLV_OK;
   CLV_TRY(set_epilogue(m, CUBLASLT_EPILOGUE_BIAS, err));
-  /* The heuristic wants to see that there is one; nobody reads it. */
+  /* The heuristic requires a bias pointer, but does not read the bias. */
   return set_bias(m, (const float *)(uintptr_t)256, err);
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way,
-                       clv_err *err) {
+static clv_code set_preferences(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way,
+                                clv_err *err) {
   static const cublasLtMatmulPreferenceAttributes_t operands[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -126,10 +126,11 @@ static clv_code prefer(const clv_cuda_matmul *m, cublasLtMatmulPreference_t p, i
   return CLV_OK;
 }
 
-static clv_code ask(clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way, clv_err *err) {
+static clv_code query_algorithm(clv_cuda_matmul *m, cublasLtMatmulPreference_t p, int way,
+                                clv_err *err) {
   cublasLtMatmulHeuristicResult_t first = {0};
   int n = 0;
-  CLV_TRY(prefer(m, p, way, err));
+  CLV_TRY(set_preferences(m, p, way, err));
   LT_TRY(m, err, cublasLtMatmulAlgoGetHeuristic, m->handle, m->op, m->a, m->b, m->d, m->d, p, 1,
          &first, &n);
   if (n < 1)
@@ -143,13 +144,13 @@ static clv_code choose(clv_cuda_matmul *m, clv_err *err) {
   cublasLtMatmulPreference_t p = NULL;
   LT_TRY(m, err, cublasLtMatmulPreferenceCreate, &p);
   clv_code code = CLV_OK;
-  for (int way = 0; way < WAYS && code == CLV_OK; way++) code = ask(m, p, way, err);
+  for (int way = 0; way < WAYS && code == CLV_OK; way++) code = query_algorithm(m, p, way, err);
   m->lib->cublasLtMatmulPreferenceDestroy(p);
   return code;
 }
 
-/* The ways that were chosen without a relu have it too, so that their sums are those of the ops
- * apart. CLV_UNIMPLEMENTED: one of them cannot. */
+/* Adds the relu to the algorithms chosen without it, so that the sums equal those of separate ops.
+ * CLV_UNIMPLEMENTED: one of the algorithms cannot. */
 static clv_code add_relu(clv_cuda_matmul *m, clv_err *err) {
   CLV_TRY(set_epilogue(m, CUBLASLT_EPILOGUE_RELU_BIAS, err));
   for (int way = 0; way < WAYS; way++) {
@@ -176,7 +177,9 @@ clv_code clv_nvidia_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cu
                                size_t *ret_workspace, clv_err *err) {
   clv_cuda_matmul *m;
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1 || d->batch > INT32_MAX)
-    return clv_fail(err, CLV_INVALID, "a product of %lld x %lld x %lld, %lld times",
+    return clv_fail(err, CLV_INVALID,
+                    "a product of %lld x %lld x %lld with batch %lld: each must be positive, the "
+                    "batch below 2^31",
                     (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->batch);
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->device = device;
@@ -199,7 +202,7 @@ void clv_nvidia_matmul_free(clv_cuda_matmul *m) {
   free(m);
 }
 
-static int way_of(const void *a, const void *b, const float *d) {
+static int alignment_case_of(const void *a, const void *b, const float *d) {
   uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)d;
   return bits % alignment_of[ALIGNED] ? ANYWHERE : ALIGNED;
 }
@@ -210,6 +213,6 @@ clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   if (bias) CLV_TRY(set_bias(m, bias, err));
   LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &beta, d, m->d, d, m->d,
-         &m->way[way_of(a, b, d)], workspace, m->workspace, s->stream);
+         &m->way[alignment_case_of(a, b, d)], workspace, m->workspace, s->stream);
   return CLV_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table, filled, and what the library exports.
+ * Fills the table clv_vendor with the real functions, and defines clv_cuda_entry, the function that
+ * the library exports.
  */
 #include <string.h>
 
@@ -19,8 +20,8 @@ static const clv_vendor vendor = {
 
 const clv_vendor *clv_nvidia(void) { return &vendor; }
 
-/* A device without cuBLASLt computes next to nothing: it is not offered. cuDNN is missed by
- * convolutions alone, which have another way. Kernels are compiled for LEAST_CAPABILITY and up. */
+/* Devices need cuBLASLt, because almost all ops use it. cuDNN is optional, because convolutions
+ * have another implementation. Kernels are compiled for LEAST_CAPABILITY and above. */
 enum { LEAST_CAPABILITY = 80 };
 
 static clv_code open_device(int device, clv_backend **ret, clv_err *err) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvidia: the real filling of the table in kernels/cuda/cuda.h, and what libcleave_cuda.so exports.
+ * nvidia: the table of kernels/cuda/cuda.h filled with NVIDIA's functions, and the entry of
+ * libcleave_cuda.so.
  *
- * A thin adapter, and the only place that includes headers of the toolkit. The runtime is linked;
- * cuBLASLt and cuDNN are opened when they are first needed, from the folders that were named, then
- * as the loader finds them.
+ * A thin adapter, and the only place that includes headers of the toolkit. The runtime is linked.
+ * cuBLASLt and cuDNN are opened when they are first needed, from the named folders, then by the
+ * loader's own search.
  */
 #ifndef CLEAVE_CUDA_NVIDIA_H
 #define CLEAVE_CUDA_NVIDIA_H
@@ -14,29 +15,30 @@
 
 const clv_vendor *clv_nvidia(void);
 
-/* The one exported symbol. NULL: `abi` is not CLV_CUDA_ABI of this build. */
+/* The one exported symbol. Returns NULL if `abi` is not CLV_CUDA_ABI of this build. */
 __attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(uint32_t abi);
 
 /* ---- without a device, for tests ------------------------------------------------------------- */
 
-/* What cuDNN would do for a convolution on the device that `device_json` describes. */
+/* cuDNN's plan of a convolution on the device that `device_json` describes. */
 typedef struct clv_nvidia_plan {
-  int64_t engine, candidates; /* the engine's number; engines that were offered, 0: it was kept */
+  /* number of the engine; number of engines proposed, 0: the plan was stored */
+  int64_t engine, candidates;
   size_t workspace;
 } clv_nvidia_plan;
 
-/* What cuDNN knows of device `device`, or of the one that is described, as such a description. */
+/* Returns cuDNN's description of device `device`, or of the device that device_json describes. */
 clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *ret,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* Before anything else; NULL: nowhere. */
+/* Sets the store of plans; call it before any other function. NULL: plans are not stored. */
 void clv_nvidia_keep_plans(const clv_plan_store *store);
 
-/* device_json NULL: on device 0. */
+/* Plans a convolution; device_json NULL: on device 0. */
 clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,
                               clv_nvidia_plan *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Whether cuDNN takes the description of this LSTM. */
+/* CLV_OK if cuDNN accepts the description of this LSTM. */
 clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvidia_int: what the files of the adapter share.
+ * nvidia_int: types and functions that the files of the adapter share.
  */
 #ifndef CLEAVE_CUDA_NVIDIA_INT_H
 #define CLEAVE_CUDA_NVIDIA_INT_H
@@ -16,19 +16,20 @@ enum { NVIDIA_DEVICES = 64 };
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
 
-/* What NVIDIA's runtime answered to `call`, as an error of ours: "cuda:0: cudaMemcpyAsync: an
- * illegal memory access was encountered". An error that no later call recovers from is kept for the
- * device. device -1: of none. */
+/* Makes a clv_err of the error `answer` that NVIDIA's runtime returned from `call`: "cuda:0:
+ * cudaMemcpyAsync: an illegal memory access was encountered". An error from which no later call
+ * recovers marks the device as lost. device -1: no device. */
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err);
-/* The same for an answer of a library, which is in words already. */
+/* As clv_nvidia_fail_at, but for the error of a library, given as text. */
 clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device, const char *words,
                                  clv_code code, clv_err *err);
 
-/* CLV_UNAVAILABLE where the device has had an error that nothing recovers from. */
+/* CLV_UNAVAILABLE if the device has had an error from which no call recovers. */
 clv_code clv_nvidia_check_not_lost(int device, clv_err *err) CLV_USE_RESULT;
 
-/* NVIDIA_TRY(device, err, cudaMemcpyAsync, dst, src, ...): calls it, and returns where it fails. */
+/* NVIDIA_TRY(device, err, cudaMemcpyAsync, dst, src, ...) calls the function, and
+ * returns if it fails. */
 #define NVIDIA_TRY(device, err, call, ...)                                  \
   do {                                                                      \
     cudaError_t answer_ = call(__VA_ARGS__);                                \
@@ -38,7 +39,7 @@ clv_code clv_nvidia_check_not_lost(int device, clv_err *err) CLV_USE_RESULT;
 
 /* ---- libraries (library.c) ------------------------------------------------------------------- */
 
-/* Their functions that are used: functions.def. */
+/* Functions of the libraries that are used, listed in functions.def. */
 typedef struct nvidia_cublas {
 #define CUBLAS(name) __typeof__(&name) name;
 #define CUDNN(name)
@@ -54,19 +55,21 @@ typedef struct nvidia_cudnn {
 #undef CUDNN
 } nvidia_cudnn;
 
-/* Opened by the first call, and then for good; so is the answer that there is none.
- * CLV_UNAVAILABLE: which file was looked for and where, or which function it lacks. */
+/* Return a library's functions. The first call opens the library; its result, also a failure,
+ * is final. CLV_UNAVAILABLE: the text names the file and where it was looked for, or the
+ * function it lacks. */
 clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Where to look before the loader does: folders between colons, or NULL. Before the first use. */
+/* Sets the folders to search before the loader does, separated by colons, or NULL. Call it before
+ * the first use of a library. */
 void clv_nvidia_set_folders(const char *folders);
 
-/* Whether the process has cuBLAS, which cuDNN's LSTMs use, sum the same way whatever else it does.
- * CLV_UNIMPLEMENTED: the environment has it otherwise. */
+/* Checks that cuBLAS, which cuDNN's LSTMs use, adds in the same order whatever else the process
+ * does. CLV_UNIMPLEMENTED: an environment variable prevents it. */
 clv_code clv_nvidia_check_determinism(clv_err *err) CLV_USE_RESULT;
 
-/* "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0" */
+/* Prints "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". */
 void clv_nvidia_versions(char *ret, size_t len);
 
 /* ---- devices and streams (runtime.c, stream.c) ----------------------------------------------- */
@@ -74,7 +77,7 @@ void clv_nvidia_versions(char *ret, size_t len);
 struct clv_cuda_stream {
   int device;
   cudaStream_t stream;
-  cudnnHandle_t cudnn; /* made when it is first needed */
+  cudnnHandle_t cudnn; /* made when first needed; NULL before */
 };
 
 struct clv_cuda_event {
@@ -82,20 +85,22 @@ struct clv_cuda_event {
   cudaEvent_t event;
 };
 
-/* What of the device is neither free nor its pool's: the driver's, and that of other processes. */
+/* Bytes of the device that are neither free nor in this process's pool: used by the driver
+ * or other processes. */
 clv_code clv_nvidia_foreign_bytes(int device, size_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The stream's handle of cuDNN, made by the first call: never while it is captured. */
+/* Makes the stream's cuDNN handle at the first call, which must not be during a capture. */
 clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,
                                  clv_err *err) CLV_USE_RESULT;
-/* Makes it this thread's device. */
+/* Makes `device` the current device of this thread. */
 clv_code clv_nvidia_set_device(int device, clv_err *err) CLV_USE_RESULT;
-/* Its device. CLV_PRECONDITION: it is none, which NVIDIA takes for the default stream. */
+/* Makes the stream's device current. CLV_PRECONDITION: the stream is NULL, which NVIDIA takes for
+ * the default stream. */
 clv_code clv_nvidia_set_stream_device(const clv_cuda_stream *s, clv_err *err) CLV_USE_RESULT;
-/* The pool that its memory comes from, made by the first call. */
+/* Returns the memory pool of a device, which the first call makes. */
 clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The table's functions by file; entries.def has all of them. */
+/* Declares the table's functions, which entries.def lists. */
 #define ENTRY(name, ...) clv_code clv_nvidia_##name(__VA_ARGS__) CLV_USE_RESULT;
 #define ENTRY_VOID(name, ...) void clv_nvidia_##name(__VA_ARGS__);
 #include "kernels/cuda/nvidia/entries.def"
@@ -104,15 +109,16 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) CLV_USE_R
 
 /* ---- convolutions (graph.c, conv.c) ---------------------------------------------------------- */
 
-/* Numbers of a graph's tensors. */
+/* Ids of a graph's tensors. */
 enum { GRAPH_X = 1, GRAPH_W, GRAPH_Y };
-/* Of which they lie on a multiple, in bytes. */
+/* Alignment of the tensors, in bytes. */
 enum { CONV_ALIGNMENT = 16 };
 
-/* An operation graph of one convolution. beta is of what the pass writes. */
+/* Makes the operation graph of one convolution. beta applies to the operand that the pass
+ * writes. */
 clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
-/* A descriptor of cuDNN, filled by attribute after attribute. */
+/* Make a cuDNN descriptor, set its attributes one by one, and finalise it. */
 clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
                          cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_nvidia_set(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,

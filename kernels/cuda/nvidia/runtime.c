@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Devices, their memory, and copies.
+ * Devices, their memory pools, page-locked host memory, and copies.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,9 +11,9 @@
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-/* A device whose memory somebody uses: page-locked memory is taken in its context, so that no
- * other device is started for it. */
-static _Atomic(int) in_use = -1;
+/* A device that this process uses; -1: none yet. Page-locked memory is allocated in its context, so
+ * that no other device is initialised for it. */
+static _Atomic(int) device_in_use = -1;
 
 clv_code clv_nvidia_set_device(int device, clv_err *err) {
   int now = -1;
@@ -25,16 +25,17 @@ clv_code clv_nvidia_set_device(int device, clv_err *err) {
 
 clv_code clv_nvidia_set_stream_device(const clv_cuda_stream *s, clv_err *err) {
   if (s) return clv_nvidia_set_device(s->device, err);
-  return clv_fail(err, CLV_PRECONDITION, "the default stream is asked for something");
+  return clv_fail(err, CLV_PRECONDITION,
+                  "work was issued to the default stream (NULL), which is not supported");
 }
 
-/* The runtime has one code for a driver that is missing and one that is too old. */
+/* Reports a missing or an old driver, for which the runtime has only one error code. */
 static clv_code refuse_driver(clv_err *err) {
   const int major = CUDART_VERSION / 1000, minor = CUDART_VERSION % 1000 / 10;
   int v = 0;
   if (cudaDriverGetVersion(&v) != cudaSuccess || v == 0)
     return clv_fail(err, CLV_UNAVAILABLE,
-                    "NVIDIA's driver (libcuda.so.1) is not there: CUDA %d.%d needs one", major,
+                    "NVIDIA's driver (libcuda.so.1) is not installed: CUDA %d.%d needs one", major,
                     minor);
   return clv_fail(err, CLV_UNAVAILABLE,
                   "NVIDIA's driver (libcuda.so.1) is for CUDA %d.%d: CUDA %d.%d needs a newer one",
@@ -70,10 +71,10 @@ clv_code clv_nvidia_describe(int device, clv_cuda_info *ret, clv_err *err) {
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   cudaMemPool_t pool;
-  uint64_t readers; /* devices that may reach its memory beside its own */
+  uint64_t readers; /* bit mask of other devices that may access its memory */
 } pools[NVIDIA_DEVICES];
 
-/* Memory that was given back stays with the process: taking it again costs nothing. */
+/* Makes a pool that keeps freed memory for the process, so that allocating it again is cheap. */
 static clv_code pool_new(int device, cudaMemPool_t *ret, clv_err *err) {
   struct cudaMemPoolProps properties = {
       .allocType = cudaMemAllocationTypePinned,
@@ -97,7 +98,7 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) {
   if (!pools[device].pool) code = pool_new(device, &pools[device].pool, err);
   *ret = pools[device].pool;
   pthread_mutex_unlock(&pools_lock);
-  if (code == CLV_OK) atomic_store(&in_use, device);
+  if (code == CLV_OK) atomic_store(&device_in_use, device);
   return code;
 }
 
@@ -110,7 +111,9 @@ clv_code clv_nvidia_take(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *
   if (answer == cudaErrorMemoryAllocation) clv_format_size(bytes, size, sizeof size);
   if (answer == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    return clv_fail(err, CLV_EXHAUSTED, "cuda:%d has no %s of memory left", s->device, size);
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "cuda:%d has no %s of memory left: use a smaller batch or another device",
+                    s->device, size);
   }
   if (answer != cudaSuccess)
     return clv_nvidia_fail_at(CLV_HERE, "cudaMallocFromPoolAsync", s->device, answer, err);
@@ -124,7 +127,7 @@ void clv_nvidia_give(clv_cuda_stream *s, void *p) {
   if (answer != cudaSuccess) clv_nvidia_fail_at(CLV_HERE, "cudaFreeAsync", s->device, answer, &err);
 }
 
-/* What the pool keeps and nobody uses is free as well. */
+/* Free and total bytes. Unused memory in the pool counts as free. */
 clv_code clv_nvidia_memory(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
   uint64_t kept = 0, used = 0;
   cudaMemPool_t pool;
@@ -150,7 +153,7 @@ clv_code clv_nvidia_foreign_bytes(int device, size_t *ret, clv_err *err) {
 /* ---- page-locked memory ---------------------------------------------------------------------- */
 
 clv_code clv_nvidia_host_take(size_t bytes, void **ret, clv_err *err) {
-  int device = atomic_load(&in_use);
+  int device = atomic_load(&device_in_use);
   if (device >= 0) CLV_TRY(clv_nvidia_set_device(device, err));
   NVIDIA_TRY(device, err, cudaHostAlloc, ret, bytes ? bytes : 1, cudaHostAllocPortable);
   memset(*ret, 0, bytes);
@@ -185,9 +188,9 @@ clv_code clv_nvidia_copy(clv_cuda_stream *s, void *dst, const void *src, size_t 
   return copy_as(s, dst, src, bytes, cudaMemcpyDeviceToDevice, err);
 }
 
-/* Lets `reader` reach the memory of another device's pool, where the two are connected; elsewhere
- * copies go by way of the host. */
-static clv_code let_reach(int owner, int reader, clv_err *err) {
+/* Gives `reader` access to the memory pool of `owner` if the two devices are connected; otherwise
+ * copies pass through the host. */
+static clv_code enable_access(int owner, int reader, clv_err *err) {
   struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = reader},
                                      .flags = cudaMemAccessFlagsProtReadWrite};
   cudaMemPool_t pool;
@@ -207,8 +210,8 @@ static clv_code let_reach(int owner, int reader, clv_err *err) {
 clv_code clv_nvidia_copy_peer(clv_cuda_stream *s, void *dst, int dst_device, const void *src,
                               int src_device, size_t bytes, clv_err *err) {
   if (dst_device != src_device) {
-    CLV_TRY(let_reach(src_device, dst_device, err));
-    CLV_TRY(let_reach(dst_device, src_device, err));
+    CLV_TRY(enable_access(src_device, dst_device, err));
+    CLV_TRY(enable_access(dst_device, src_device, err));
   }
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyPeerAsync, dst, dst_device, src, src_device, bytes,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams, events, launches and what is captured of them.
+ * Streams, events, launches and captured graphs.
  */
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
@@ -58,7 +58,8 @@ clv_code clv_nvidia_stream_wait(clv_cuda_stream *s, clv_cuda_event *e, clv_err *
   return CLV_OK;
 }
 
-/* A handle belongs to the thread that uses it, and a stream does too. */
+/* Each stream has its own handle, because a handle, like a stream, is used by one thread at a
+ * time. */
 clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
   if (s->cudnn) return CLV_OK;
   cudnnStatus_t answer = cudnn->cudnnCreate(&s->cudnn);
@@ -71,7 +72,7 @@ clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, 
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* A thread that waits for one sleeps. */
+/* Makes an event whose waiting threads sleep. */
 static clv_code event_open(clv_cuda_event *e, bool timed, clv_err *err) {
   unsigned flags = cudaEventBlockingSync | (timed ? 0u : cudaEventDisableTiming);
   CLV_TRY(clv_nvidia_set_device(e->device, err));
@@ -147,14 +148,14 @@ struct clv_cuda_graph {
   cudaGraphExec_t exec;
 };
 
-/* Other threads may go on with what a capture of theirs would forbid. */
+/* Thread-local mode, so that other threads may make calls that this thread's capture forbids. */
 clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamBeginCapture, s->stream, cudaStreamCaptureModeThreadLocal);
   return CLV_OK;
 }
 
-/* One graph at a time is made, so that what one takes is counted for no other. */
+/* Only one graph is made at a time, so that each graph's memory is counted once. */
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 static clv_code put_on_device(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,

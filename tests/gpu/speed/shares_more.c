@@ -297,7 +297,7 @@ static clv_code to_last_f32(bench *m, clv_err *err) {
 static clv_code added_bf16(bench *m, clv_err *err) { return moved(m, GPU_LAST, GPU_LAST, err); }
 
 /* One of a row's values for all rows, summed over these. */
-static cuda_fold fold_of(const bench *m, bool alone) {
+static cuda_fold fold_of(const bench *m, bool per_thread) {
   return (cuda_fold){.rank = 1,
                      .n_summed = 1,
                      .n = {m->width},
@@ -308,7 +308,7 @@ static cuda_fold fold_of(const bench *m, bool alone) {
                      .summed_other = {m->width},
                      .values = m->width,
                      .terms = m->rows,
-                     .alone = alone};
+                     .per_thread = per_thread};
 }
 
 /* A row for all rows. */

@@ -157,7 +157,8 @@ static bool joined_step(cleave_module *m, cleave_module *join, cleave_module *lo
   DO(leaf(c, zero, 7, 2, false, &in[3]));
   REFUSED(
       cleave_call(rt, c, join, in, 4, &y, e), CLEAVE_INVALID,
-      "module 'joined': layer 1: add needs two inputs with as many dimensions, each alike or 1");
+      "module 'joined': layer 1: add needs two inputs of the same rank and batch size, whose other "
+      "dimensions are equal or 1");
   DO(leaf(c, zero, 8, 2, false, &in[3]));
   MUST(cleave_call(rt, c, join, in, 4, &y, e));
   DO(leaf(c, target, 8, 2, false, &t));

@@ -112,7 +112,7 @@ def graphs_change_no_bit():
     assert "repeats is" not in said, said
     for seed in ("0", "5", "10") if LONG else ("5",):
         run, said = with_graphs("graphs" + seed, env={"CLV_SIM_SEED": seed})
-        assert "work that repeats is recorded: about" in said and "not recorded" not in said, said
+        assert "repeated work is recorded: about" in said and "not recorded" not in said, said
         assert run == plain, (run[1], plain[1])
 
 
@@ -120,7 +120,7 @@ def graphs_change_no_bit():
 def failed_graph_capture_changes_no_bit():
     plain, _ = with_graphs("plain", "cuda: {graphs: false}\n")
     run, said = with_graphs("refused", env={"CLV_SIM_NO_GRAPHS": "1"})
-    assert "work that repeats is not recorded: no captures, as planned" in said, said
+    assert "repeated work is not recorded: no captures, as planned" in said, said
     assert run == plain, (run[1], plain[1])
 
 
@@ -334,7 +334,7 @@ def tf32_for_a_processor_stage_is_refused():
             done = master(verb, path, cwd=c.dir)
             said = done.stdout + done.stderr
             assert done.returncode != 0, f"{verb}: {said}"
-            for word in (f"refused.yaml:{line}:", where, "capability 8.0 or above, and cpu is a processor",
+            for word in (f"refused.yaml:{line}:", where, "capability 8.0 or above, but cpu is a processor",
                          "leave tf32 out"):
                 assert word in said, f"{verb} should say '{word}': {said}"
 

@@ -293,8 +293,8 @@ static const shape_case shapes[] = {
     {CLV_OP_MEAN, {.dim = 1}, SHAPE(4, 3), SHAPE(4), NULL},
     {CLV_OP_MEAN, {.dim = 0}, SHAPE(4, 3), REFUSE, "mean: dim 0 of [4, 3] is the batch"},
     {CLV_OP_MEAN, {.dim = -2}, SHAPE(4, 3), REFUSE, "mean: dim -2 of [4, 3] is the batch"},
-    {CLV_OP_MEAN, {.dim = 2}, SHAPE(4, 3), REFUSE, "mean: dim 2 is no dimension of [4, 3]"},
-    {CLV_OP_MEAN, {.dim = -3}, SHAPE(4, 3), REFUSE, "mean: dim -3 is no dimension of [4, 3]"},
+    {CLV_OP_MEAN, {.dim = 2}, SHAPE(4, 3), REFUSE, "mean: dim 2 is not a dimension of [4, 3]"},
+    {CLV_OP_MEAN, {.dim = -3}, SHAPE(4, 3), REFUSE, "mean: dim -3 is not a dimension of [4, 3]"},
     {CLV_OP_MEAN, {.dim = 99}, SHAPE(4, 3), REFUSE, "mean.dim is 99, outside -8..7"},
     {CLV_OP_SCALE, {.factor = -0.5}, SHAPE(4, 3, 2), SHAPE(4, 3, 2), NULL},
     {CLV_OP_SCALE, {.factor = INFINITY}, SHAPE(4, 3), REFUSE, "scale.factor is inf"},
@@ -378,8 +378,10 @@ typedef struct pair_case {
 static const pair_case pairs[] = {
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 3), CLV_F32, NULL},
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 1), CLV_F32, NULL},
-    {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 2), CLV_F32, "and the batch alike; got [2, 3] and [2, 2]"},
-    {CLV_OP_MUL, SHAPE(2, 3), SHAPE(1, 3), CLV_F32, "and the batch alike; got [2, 3] and [1, 3]"},
+    {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 2), CLV_F32,
+     "dimensions are equal or 1; got [2, 3] and [2, 2]"},
+    {CLV_OP_MUL, SHAPE(2, 3), SHAPE(1, 3), CLV_F32,
+     "dimensions are equal or 1; got [2, 3] and [1, 3]"},
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 3), CLV_I64, "add needs a float tensor as input 1, got i64"},
     {CLV_OP_ADD, SHAPE(2, 3), SHAPE(2, 3), CLV_F64, "different dtypes, f32 and f64"},
     {CLV_OP_CROSS_ENTROPY, SHAPE(4, 10), SHAPE(4), CLV_I64, NULL},
@@ -449,8 +451,9 @@ static void embedding_shapes_types_and_limits_are_checked(void **state) {
   assert_ok(clv_graph_set_batch(g, 7, err));
   assert_int_equal(g->nodes[y].dtype, CLV_F64);
   assert_ok(clv_graph_add_input(g, "full", CLV_I64, &most, &x, err));
-  assert_fails(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 1, &x, 1, &y, err), CLV_INVALID,
-               "embedding adds a dimension to [1, 1, 1, 1, 1, 1, 1, 1], which has the most, 8");
+  assert_fails(
+      clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 1, &x, 1, &y, err), CLV_INVALID,
+      "embedding adds a dimension to [1, 1, 1, 1, 1, 1, 1, 1], which already has the most, 8");
   a.rows = INT32_MAX, a.out = INT32_MAX;
   x = 0;
   assert_fails(clv_graph_add(g, CLV_OP_EMBEDDING, &a, NULL, 1, &x, 1, &y, err), CLV_EXHAUSTED,
@@ -542,13 +545,13 @@ static void concat_shapes_and_input_counts_are_checked(void **state) {
   check_concat(1, in, 3, "[2, 9, 4]", NULL);
   check_concat(-2, in, 3, "[2, 9, 4]", NULL);
   check_concat(2, in, 2, NULL,
-               "concat along dim 2 needs inputs alike in all others, got [2, 3, 4] and [2, 1, 4]");
+               "concat along dim 2 needs inputs equal in all others, got [2, 3, 4] and [2, 1, 4]");
   check_concat(1, other, 2, NULL, "got [2, 3] and [2, 3, 4]");
   check_concat(0, rows, 3, "[8, 3]", NULL);
   check_concat(-2, rows, 2, "[7, 3]", NULL);
   check_concat(0, in, 2, NULL,
-               "concat along dim 0 needs inputs alike in all others, got [2, 3, 4] and [2, 1, 4]");
-  check_concat(3, in, 2, NULL, "concat: dim 3 is no dimension of [2, 3, 4]");
+               "concat along dim 0 needs inputs equal in all others, got [2, 3, 4] and [2, 1, 4]");
+  check_concat(3, in, 2, NULL, "concat: dim 3 is not a dimension of [2, 3, 4]");
   check_concat(1, in, 1, NULL, "concat takes 2 to 8 inputs, got 1");
   check_concat(1, same, 8, "[2, 8]", NULL);
   check_concat(1, same, 9, NULL, "concat takes 2 to 8 inputs, got 9");
