@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One line of the record, written and read by the same tables of fields. A line is taken when it is
- * to the byte what would be written of it: keys out of order, other numbers than plain ones,
- * controls and what is not UTF-8 have no place in it.
+ * Formats and parses a line of the record with the same tables of fields: clv_egress_line_format
+ * for the writer (record.c), clv_egress_line_parse for readers. The parser accepts a line only if
+ * the formatter would write the same bytes. So keys out of order, signs, fractions or leading
+ * zeros, control characters and invalid UTF-8 are errors.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ typedef enum line_field_kind { WHOLE, TEXT, FLAG, SHAPE, KIND } line_field_kind;
 typedef struct line_field {
   const char *key;
   line_field_kind kind;
-  size_t offset, size; /* size: of a TEXT, its NUL included */
+  size_t offset, size; /* offset in clv_egress_line; size: bytes of a TEXT with its NUL */
 } line_field;
 
 #define AT(member) .offset = offsetof(clv_egress_line, member)
@@ -131,7 +132,7 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* What is left of a line. */
+/* The rest of a line, not yet parsed. */
 typedef struct cursor {
   const char *at, *end;
 } cursor;
@@ -154,7 +155,7 @@ static bool take_whole(cursor *c, uint64_t *ret) {
   return c->at > start && v <= (uint64_t)INT64_MAX;
 }
 
-/* A quoted text with its NUL into `size` bytes. */
+/* Parses a quoted text into `size` bytes with a NUL. */
 static bool take_text(cursor *c, char *ret, size_t size) {
   size_t n = 0;
   if (!skip(c, "\"")) return false;
@@ -202,7 +203,7 @@ static clv_code take_fields(cursor *c, const line_field *fields, size_t n, clv_e
   for (size_t i = 0; i < n; i++)
     if (!skip(c, ",\"") || !skip(c, fields[i].key) || !skip(c, "\":") ||
         !take_value(c, &fields[i], l))
-      return clv_fail(err, CLV_DATA_LOSS, "'%s' is missing or is not what belongs there",
+      return clv_fail(err, CLV_DATA_LOSS, "field '%s' is missing or has a wrong value",
                       fields[i].key);
   return CLV_OK;
 }
@@ -215,7 +216,7 @@ static clv_code take_event(cursor *c, clv_egress_event *ret, clv_err *err) {
         *ret = (clv_egress_event)e;
         return CLV_OK;
       }
-  return clv_fail(err, CLV_DATA_LOSS, "it begins with no event that there is");
+  return clv_fail(err, CLV_DATA_LOSS, "the line begins with no known event");
 }
 
 clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *ret, clv_err *err) {
@@ -223,14 +224,15 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
   clv_egress_line l = {0};
   cursor c = {text, text + len};
   if (len > CLV_EGRESS_MAX_LINE)
-    return clv_fail(err, CLV_DATA_LOSS, "%zu bytes, the limit is %d", len, CLV_EGRESS_MAX_LINE);
+    return clv_fail(err, CLV_DATA_LOSS, "the line has %zu bytes, the limit is %d", len,
+                    CLV_EGRESS_MAX_LINE);
   CLV_TRY(take_event(&c, &l.event, err));
   CLV_TRY(take_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
   CLV_TRY(take_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
   clv_egress_line_format(&l, &again);
   if (again.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (again.len != len + 1 || memcmp(again.data, text, len) != 0)
-    return clv_fail(err, CLV_DATA_LOSS, "it is not written as this program writes it");
+    return clv_fail(err, CLV_DATA_LOSS, "the line is not written as this program writes it");
   *ret = l;
   return CLV_OK;
 }
