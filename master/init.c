@@ -57,7 +57,7 @@ static const char session_text[] =
     "  normalize: {mean: [%s], std: [%s]}\n"
     "\n"
     "stages:\n"
-    "  - name: front    # raw images go in here, and so it is at home\n"
+    "  - name: front    # raw images go in here, so it stays at the master\n"
     "    at: master\n"
     "    layers: [{op: conv2d, out: 16, kernel: 3, pad: 1}, {op: relu}, {op: maxpool, kernel: 2}]\n"
     "  - name: middle\n"
@@ -213,10 +213,10 @@ static clv_code write_first(const first_data *d, clv_err *err) {
   return CLV_OK;
 }
 
-/* What is there already stays as it is, and then nothing is written beside it. */
+/* Returns true, and prints an error, if the file exists. The command then writes no file at all. */
 static bool is_there(const char *path) {
   if (access(path, F_OK) != 0) return false;
-  clv_notice(CLV_LOG_ERROR, "failed", "%s is there already; nothing was written", path);
+  clv_notice(CLV_LOG_ERROR, "failed", "%s exists already; no file was written", path);
   return true;
 }
 

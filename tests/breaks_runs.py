@@ -24,7 +24,7 @@ of("master/run/run_train.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
    a_rewound_run_keeps_its_counters=("clv_code clv_run_restore(", "*l = (clv_run_steps){0};", "l->loader = NULL;"),
    later_lines_stay_in_the_records=("static clv_code open_reporter(", ".keep_step = step", ".keep_step = step + 99"))
-of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < whole", "true"))
+of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_lines(", "if (backwards && !now)", "if (false)"),
    another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands a person runs but train and predict: plan, check, eval.
+ * The commands plan, check and eval, and functions that they share with predict and train.
  */
 #include <stdio.h>
 
@@ -23,7 +23,7 @@ void clv_run_done(clv_run *r) {
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
-  clv_run_lock_free(r->lock); /* last: whoever waits for the lock finds all in place */
+  clv_run_lock_free(r->lock); /* last, so that the next holder of the lock finds complete files */
 }
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
@@ -65,9 +65,9 @@ static clv_exit_code unasked_exit(clv_code code) {
   return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
 }
 
-/* What the workers say of their devices is asked first: figures are of what they name. */
+/* With --ask, asks the workers for their devices before it computes memory and time for them. */
 clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .looks = !o->suggest_cuts};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
   clv_err err, unanswered;
   clv_code asked = CLV_OK;

@@ -88,13 +88,14 @@ static clv_code recall(const clv_run *r, clv_best_checkpoint *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* What is damaged or gone is no longer the best. */
+/* If the best checkpoint of a resumed run is damaged or missing, the run has none and finds the
+ * next best one. */
 void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
   if (!r->resumed) forget(r);
   if (!r->resumed || recall(r, &r->best, &err) == CLV_OK) return;
-  clv_err_prefix(&err, "the best checkpoint is looked for anew");
+  clv_err_prefix(&err, "the best checkpoint cannot be used, and the run looks for a new one");
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
 }
 

@@ -19,7 +19,8 @@ void clv_classes_done(clv_classes *c) {
   *c = (clv_classes){0};
 }
 
-/* What a folder of images can be called; hidden ones are passed by there. */
+/* Returns true if `name` can be a class name, which is the name of a folder of images. Hidden
+ * folders are not classes. */
 static bool is_name(const char *name) {
   size_t n = strlen(name);
   for (const char *p = name; *p; p++)

@@ -324,7 +324,7 @@ static clv_code check_old_rules(const clv_run *r, clv_err *err) {
       err, CLV_DATA_LOSS,
       "%s has no " CLV_RUN_DATA_FILE
       ": the run was begun by Cleave 0.7 or earlier, which chose other records. Set %s%s%s "
-      "to go on with those, or pass --accept-data to choose anew",
+      "to continue with those, or pass --accept-data to choose again",
       r->dir.data,
       !held    ? ""
       : arrays ? "data.validation.by: last"
@@ -338,8 +338,8 @@ static clv_code compare_old(clv_run *r, clv_err *err) {
   r->is_of_old_version = true;
   clv_bytes_printf(&text,
                    "%s has no " CLV_RUN_DATA_FILE
-                   ", so nobody can tell whether the data are those that the run began with; from "
-                   "here on it has one",
+                   ", so it cannot be checked whether the data are those that the run began with; "
+                   "this attempt writes the file",
                    r->dir.data);
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "data", text.data);
   return CLV_OK;
@@ -362,21 +362,22 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   return compare(r, &then, err);
 }
 
-/* Parts of which `then` has nothing, such as those of a run of an earlier version. */
+/* Returns true if `then` lacks a part of `now`, as for a run of an earlier version. */
 static bool has_unknown(const clv_data_digests *then, const clv_data_digests *now) {
   for (size_t i = 0; i < now->n; i++)
     if (!find(then, now->list[i].name)) return true;
   return false;
 }
 
-/* Says what `eval` and `predict` go on with. */
+/* Warns of files that are not known or not the same, with which `eval` and `predict` continue. */
 static void warn_of_files(const clv_run *r, const clv_data_digests *then, const char *changes) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (has_unknown(then, &r->parts))
-    clv_bytes_printf(&text,
-                     "%s has no digest of the files of model.hf and data.tokenizer, so nobody can "
-                     "tell whether they are those that the run began with",
-                     r->dir.data);
+    clv_bytes_printf(
+        &text,
+        "%s has no digest of the files of model.hf and data.tokenizer, so it cannot be "
+        "checked whether they are those that the run began with",
+        r->dir.data);
   else if (r->has_other_data)
     clv_bytes_printf(&text, "not as when the run in %s began, and accepted: %s", r->dir.data,
                      changes);
@@ -407,7 +408,7 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Says what is not known of the file, or refuses it. */
+/* Adds a note that the file's digest is not known, or fails without `accept`. */
 static clv_code no_digest(const char *dir, const clv_session_config *c, clv_code code,
                           const clv_err *why, bool accept, clv_bytes *notes, clv_err *err) {
   if (code != CLV_OK && code != CLV_NOT_FOUND && !accept)
@@ -415,10 +416,11 @@ static clv_code no_digest(const char *dir, const clv_session_config *c, clv_code
                     "%s: what config.json the run began with is not known; pass --accept-data to "
                     "export with that of model.hf (%s)",
                     why->text, c->model.hf);
-  clv_bytes_printf(notes,
-                   "%s has no digest of config.json of model.hf (%s), so nobody can tell whether "
-                   "it is the one that the run began with",
-                   dir, c->model.hf);
+  clv_bytes_printf(
+      notes,
+      "%s has no digest of config.json of model.hf (%s), so it cannot be checked whether "
+      "it is the one that the run began with",
+      dir, c->model.hf);
   return CLV_OK;
 }
 
@@ -450,6 +452,6 @@ clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) {
   for (size_t i = 0; i < r->parts.n; i++) format_part(&r->parts.list[i], &text);
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, r->dir.data);
   if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  /* For the owner alone: of a few labels somebody could try all. */
+  /* Readable by the owner only: a reader could guess few labels by trying all. */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }

@@ -16,8 +16,8 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
   return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
 }
 
-/* A table that cannot be read is another one, so whoever spoils it is asked about. Only a folder
- * without checkpoints needs none. */
+/* Reads egress.table of the run. A table that cannot be read counts as different, so that damaging
+ * it does not avoid the question. Only a folder without checkpoints may lack it. */
 static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_err why;
@@ -130,7 +130,7 @@ void clv_run_drop_record(clv_run *r) {
 
 /* ---- the number of micro-batches ------------------------------------------------------------- */
 
-/* What the trials send is an attempt of its own. */
+/* Chooses the number by trial steps, which the record has as a separate attempt. */
 static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
   clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_has_json_output(r),

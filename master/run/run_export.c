@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adapters of a checkpoint. Which they are is told by their names, and what they are scaled by by
- * the session file that the checkpoint has.
+ * Export of a checkpoint: clv_export_adapters, clv_export_merged and clv_export_hf. Adapters are
+ * found by the names of their tensors. Their scale follows from the session file in the checkpoint.
  */
 #include <fnmatch.h>
 #include <math.h>
@@ -17,12 +17,12 @@ static const char session_file[] = "session.effective.yaml", half_a[] = ".lora_A
                   half_b[] = ".lora_B.weight";
 enum { MAX_SESSION = 16 << 20 };
 
-/* A checkpoint with all its tensors, and those that are written. */
+/* A checkpoint with all its tensors, and the tensors to write. */
 typedef struct export {
   const clv_checkpoint *c;
   clv_session_config *config;
   uint32_t n_stages;
-  int family; /* of model.hf, for names in peft's files; -1: they have the session's */
+  int family; /* family of model.hf, for the names in peft's files; -1: the names of the session */
   clv_weights_file **model; /* [n_stages] */
   clv_weights_tensor *list; /* [n], with names and merged values in `made` */
   size_t n, n_made;
@@ -116,7 +116,7 @@ static double scale_of(const clv_lora_config *l) {
   return l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
 }
 
-/* What a config.json says of the weights holds for those of the run that read it. */
+/* Checks that config.json of model.hf is the one that the run of the checkpoint has read. */
 static clv_code compare_config(const export *x, bool accept, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0}, notes = {0};
   CLV_AUTO(clv_freep) char *dir = NULL;
@@ -174,7 +174,7 @@ static clv_code add_module(export *x, names *saved, const char *module, clv_err 
   return CLV_OK;
 }
 
-/* What is not as in the first stage with adapters is said of each layer. */
+/* Adds an entry for a layer whose rank or alpha differs from the first stage with adapters. */
 static clv_code note_layer(clv_peft *p, const clv_lora_config *l, const char *layer, clv_err *err) {
   double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = scale_of(l) * root;
   int64_t r = (int64_t)l->r;
@@ -416,7 +416,8 @@ static size_t labels_of(const clv_model_config *m) {
   return 0;
 }
 
-/* Of the run that the checkpoint is in the folder of; none where it was taken elsewhere. */
+/* Reads the class names of the run whose folder has the checkpoint; none if the checkpoint was
+ * moved elsewhere. */
 static clv_code read_classes(const export *x, clv_classes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
   clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));

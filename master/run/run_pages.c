@@ -56,7 +56,8 @@ static rows_of_page rows_for(const clv_predictions *r, const clv_kept_page *p) {
 
 /* ---- a label --------------------------------------------------------------------------------- */
 
-/* Of its class: exp(x_k) / sum_j exp(x_j), or exp(x_k) where x are logarithms already. */
+/* Returns the probability of class k: exp(x_k) / sum_j exp(x_j), or exp(x_k) for nll, whose outputs
+ * are logarithms. */
 static double probability(const clv_predictions *r, const float *x, size_t k) {
   double sum = 0;
   if (r->loss == CLV_LOSS_NLL) return exp((double)x[k]);

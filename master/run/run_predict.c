@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Outputs for records that nobody knows the answers of.
+ * The command predict: outputs of a checkpoint for records, whose labels it does not read.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -140,11 +140,11 @@ static clv_code put_line(FILE *f, clv_bytes *line, const char *path, clv_err *er
 
 typedef void record_writer(clv_bytes *out, const clv_predictions *r, size_t row);
 
-/* What is written of each of n records. */
+/* The lines of a file of predictions. */
 typedef struct lines {
-  record_writer *write;
-  size_t n;
-  bool head;
+  record_writer *write; /* writes the line of a record or page */
+  size_t n;             /* number of lines without the head */
+  bool head;            /* the file begins with a line of column names */
 } lines;
 
 static clv_code write_lines(const clv_predictions *r, const lines *l, const char *path,
@@ -190,7 +190,7 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   return clv_file_write_durable(path, file.data, file.len, 0644, err);
 }
 
-/* What the array cannot say. */
+/* Writes PATH.json for a NumPy file: the ids of the records and the names of the classes. */
 static clv_code write_names(const clv_predictions *r, const char *npy, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s.json", npy);

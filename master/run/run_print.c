@@ -53,7 +53,8 @@ void clv_run_print_notices(const clv_run *r) {
 
 /* ---- exit codes ------------------------------------------------------------------------------ */
 
-/* What was going on was given up, as was a worker that did not answer any more. */
+/* Returns true if the error follows from an interrupt: a cancelled call, or a worker that the
+ * master no longer waited for. */
 static bool was_interrupted(const clv_err *err) {
   return clv_interrupted_ms() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
 }
@@ -119,11 +120,11 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   char number[CLV_JSON_NUMBER], loss[CLV_JSON_NUMBER];
   char places[48] = "", judged[48] = "";
-  double share = e->judged ? clv_step_accuracy(e) : 0;
+  double share = e->labelled ? clv_step_accuracy(e) : 0;
   unsigned long long samples = e->samples;
-  if (e->judged != e->samples) {
-    snprintf(places, sizeof places, ", %llu places", (unsigned long long)e->judged);
-    snprintf(judged, sizeof judged, ",\"places\":%llu", (unsigned long long)e->judged);
+  if (e->labelled != e->samples) {
+    snprintf(places, sizeof places, ", %llu places", (unsigned long long)e->labelled);
+    snprintf(judged, sizeof judged, ",\"places\":%llu", (unsigned long long)e->labelled);
   }
   if (clv_run_has_accuracy(r))
     clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", what, 100 * share,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Internals of the trainer: modules.c connects and loads, egress.c feeds gate and record, schedules.c keeps the placed schedules, packed.c packs sequences,
+ * Internals of the trainer: modules.c connects and loads, egress.c feeds gate and record,
+ * schedules.c keeps the placed schedules, packed.c packs sequences,
  * stage_inputs.c cuts batches, steps.c trains, front_cache.c sends rows of a frozen front to a
- * worker that keeps them, accuracy.c counts right predictions, measure.c samples links and stages, profiler.c traces
+ * worker that keeps them, accuracy.c counts right predictions, measure.c samples links and stages,
+ * profiler.c traces
  * rounds and sums them up, trial.c chooses the number of micro-batches, eval.c evaluates, state.c
  * collects and restores.
  */
@@ -35,7 +37,7 @@ typedef struct clv_held_batch {
 
 /* The sampling of links and stages: the next step to measure, and the measurements. */
 typedef struct clv_sampler {
-  bool wanted;          /* pipeline.window is auto */
+  bool is_window_auto;  /* pipeline.window is auto */
   uint64_t next_step;   /* the next step to measure */
   double usual_s;       /* usual seconds of a step */
   cleave_event *events; /* events of the measured context; filled under the runtime's lock */
@@ -57,8 +59,8 @@ typedef struct clv_trainer_egress {
   uint64_t samples;   /* samples of the step or batch for which flows are ready */
 } clv_trainer_egress;
 
-/* What the master sends for a batch whose front is cached: nothing special, numbers of records
- * alone, or rows to keep. */
+/* How the master uses the cache for a batch: not at all, by sending only record numbers, or by
+ * sending rows for the worker to keep. */
 typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS } clv_cache_use;
 
 /* Rows of the front's output that the worker behind it keeps (front_cache.c). */
@@ -83,8 +85,8 @@ struct clv_trainer {
   clv_trainer_cache_rows cache;
   char lost[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */
   uint64_t committed;         /* steps that every node has committed */
-  const char *doing;          /* "step", "checkpoint of step", ...; NULL while loading */
-  uint64_t doing_step;        /* the step that `doing` belongs to */
+  const char *activity;       /* "step", "checkpoint of step", ...; NULL while loading */
+  uint64_t activity_step;     /* the step that `activity` belongs to */
   /* the round */
   uint32_t round, n_held;       /* steps of a full round; batches that wait for it */
   clv_held_batch *held;         /* [round] */
@@ -100,12 +102,13 @@ struct clv_trainer {
   bool costs_known;
   clv_sched_costs costs;
   clv_sampler sampler;
-  char notice[256], shown[256]; /* the present notice for the user and the last one shown; "" */
-  pthread_mutex_t noting;       /* protects `notes` */
-  clv_bytes notes;              /* lines for clv_trainer_take_notes */
-  cleave_tensor fetched;        /* the value fetched last */
-  void *part;                   /* [part_bytes] scratch of packed sequences (packed.c) */
-  size_t part_bytes;
+  char notice[256],
+      taken_notice[256];      /* the present notice for the user and the last one shown; "" */
+  pthread_mutex_t notes_lock; /* protects `notes` */
+  clv_bytes notes;            /* lines for clv_trainer_take_notes */
+  cleave_tensor fetched;      /* the value fetched last */
+  void *pack_buffer;          /* [pack_bytes] scratch of packed sequences (packed.c) */
+  size_t pack_bytes;
 };
 
 /* Returns the placed schedule of a round of n_steps with n_micro micro-batches each, and makes it
@@ -121,7 +124,8 @@ void clv_trainer_drop_held_batches(clv_trainer *t);
 /* Queues a notice for the user. Callback of cleave_options.on_notice; the trainer calls it, too.
  * Any thread may call it. */
 void clv_trainer_on_notice(void *trainer, const char *text);
-/* Callback of cleave_options.on_event: stores an event of the measured context. user: the trainer. */
+/* Callback of cleave_options.on_event: stores an event of the measured context. user: the trainer.
+ * */
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
 /* Returns true if the round that begins is to be measured, and prepares its events. */
 bool clv_sampler_begin(clv_trainer *t);
@@ -182,7 +186,8 @@ clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
                                    clv_err *err) CLV_USE_RESULT;
 
 /* Fills the arguments of stage i into `in`, *n in all. The caller has set the first one, the value
- * that crosses the cut before the stage, if there is a cut. The others are inputs x of the model. */
+ * that crosses the cut before the stage, if there is a cut. The others are inputs x of the model.
+ * */
 clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32_t stage,
                                   clv_tensor *const *x, const clv_sequences *s,
                                   cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
