@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The blueprint of a run, from its data and what it will send.
+ * Makes the blueprint of a run and checks it against session and policy (clv_run_make_blueprint).
  */
 #include "master/run/run_int.h"
 
-/* A run that ends early sends less; the gate counts what it does send. */
+/* Returns the sends to plan for. A run that ends early sends less; the gate counts the actual
+ * bytes. */
 static clv_planned_sends sends_of(const clv_run *r) {
   if (r->sends == RUN_EVALUATES) return clv_sends_of(&r->data, CLV_EVALUATES);
   return clv_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);

@@ -239,8 +239,8 @@ clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) CL
  * no file. */
 clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
 /* Sets r->resumed: true if --resume continues from a checkpoint, false if the run never had one and
- * begins. CLV_NOT_FOUND: the run had a checkpoint that is missing. Deletes incomplete checkpoints.
- * */
+ * begins. CLV_NOT_FOUND: the run had a checkpoint, which is missing now. Deletes incomplete
+ * checkpoints. */
 clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 void clv_run_print_start(const clv_run *r);     /* prints that the run begins, or nothing */
 void clv_run_print_held_back(const clv_run *r); /* prints the number of validation records */
@@ -251,8 +251,8 @@ void clv_run_print_moved_folder(const clv_run *r);
 
 /* ---- changes since the last attempt (run_data.c, run_changes.c) ------------------------------ */
 
-/* Parses data.digest: `len` bytes of text and a NUL. CLV_DATA_LOSS: the text names label and line.
- * */
+/* Parses data.digest: `len` bytes of text and a NUL. CLV_DATA_LOSS: the text names label and
+ * line. */
 clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
                                 clv_data_digests *ret, clv_err *err) CLV_USE_RESULT;
 /* Compares the data with those that a resumed run began with, by their digests. CLV_DATA_LOSS: they
@@ -365,8 +365,7 @@ void clv_run_cache_end(clv_run *r);
  * *ret_digest: digest of the complete session, as session.effective.yaml has it. */
 clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
                                 clv_err *err) CLV_USE_RESULT;
-/* Writes the folder of the run's TensorBoard event files; writes nothing if the session has none.
- * */
+/* Appends the folder of the run's TensorBoard event files; nothing if the session has none. */
 clv_code clv_run_events_folder(const clv_session_config *c, clv_bytes *ret,
                                clv_err *err) CLV_USE_RESULT;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predictions as files: NumPy's, with names in a file beside it, CSV (RFC 4180) and JSON lines.
- * A record is called as its image, or by its number.
+ * Writes predictions to a file (clv_predictions_write): NumPy's format with the names in a second
+ * file, CSV (RFC 4180) or JSON lines. The id of a record is the path of its image, or its number.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "master/run/run_int.h"
 
-/* ---- what is said of a record ---------------------------------------------------------------- */
+/* ---- ids and classes ------------------------------------------------------------------------- */
 
 static size_t rows_of(const clv_predictions *r) { return (size_t)r->outputs->shape.dim[0]; }
 
@@ -24,7 +24,7 @@ static const float *outputs_of(const clv_predictions *r, size_t row) {
   return (const float *)r->outputs->data + row * width_of(r);
 }
 
-/* Classes by their numbers, or the two sides of one binary output. */
+/* Returns true if a class follows from the outputs: classes by number, or one binary output. */
 static bool has_class(const clv_predictions *r) {
   if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !width_of(r)) return false;
   bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
@@ -160,7 +160,7 @@ static clv_code write_lines(const clv_predictions *r, const lines *l, const char
   return fflush(f) == 0 && fsync(fileno(f)) == 0 ? CLV_OK : fail_file(path, err);
 }
 
-/* Whole or not at all. */
+/* Writes through a temporary file, so that `path` is complete or unchanged. */
 static clv_code write_text(const clv_predictions *r, const lines *l, const char *path,
                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes part = {0};

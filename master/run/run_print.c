@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the commands tell a person. Errors are printed once, here, and become exit codes.
+ * Prints errors, notices and results of the commands. Errors are printed only here, once, and
+ * become
+ * exit codes.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/run/run_int.h"
 
-/* Said to the person who started it, and kept in the run's journal. code: what it ends with, or
- * 0. */
+/* Prints a message and adds it to the journal of the run. code: exit code of the command; 0: the
+ * message does not end it. */
 static void keep_complaint(const clv_run *r, clv_log_level level, const char *event, int code,
                            const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
@@ -81,7 +83,7 @@ clv_exit_code clv_run_setup_exit_code(const clv_err *err) {
   }
 }
 
-/* The policy of the host stopped a tensor at the gate. */
+/* Returns true if the policy of the host refused a tensor at the gate. */
 static bool was_refused(const clv_run *r, const clv_err *err) {
   return err->code == CLV_DENIED && clv_policy_has_refused(r->policy);
 }

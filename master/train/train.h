@@ -116,8 +116,8 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
                                   clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
 /* Asks each worker for the bytes that it has sent to other workers, and adds the answers to the
- * record. A worker that does not answer adds nothing. BLOCKS for one call to each worker at most.
- * */
+ * record. A worker that does not answer adds nothing. BLOCKS for one call to each worker at
+ * most. */
 void clv_trainer_report_hops(clv_trainer *t);
 
 /* Returns the bytes sent and received over all links of the master. */
