@@ -63,8 +63,8 @@ static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes 
 
 /* ---- parameters and backends ----------------------------------------------------------------- */
 
-/* Finds the parameter slots of a node with default attributes; attributes without a default are 1.
- * */
+/* Finds the parameter slots of a node with default attributes; attributes without a default are
+ * 1. */
 static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   clv_attrs attrs;

@@ -458,8 +458,8 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
  * long or has control characters. */
 clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
                                clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Formats a ledger with the same results of clv_ledger_find: the first line of each kind and mark.
- * */
+/* Formats a ledger with the same results of clv_ledger_find: the first line of each kind and
+ * mark. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Adds new items to the file and returns when the disk has them. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */

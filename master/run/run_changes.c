@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Changes since the last attempt of a run: keys of the session file, the length of the run, and
- * data
- * that the user accepted. clv_run_print_changes prints a line for each, and adds it to the journal
- * and to changes.jsonl; `train --resume` calls it. clv_run_refuse_changes refuses changes that no
- * checkpoint fits. `eval` and `predict` call clv_run_warn_changed_keys, which warns of keys that
- * change how a record becomes numbers.
+ * data that the user accepted. clv_run_print_changes prints a line for each, and adds it to the
+ * journal and to changes.jsonl; `train --resume` calls it. clv_run_refuse_changes refuses changes
+ * that no checkpoint fits. `eval` and `predict` call clv_run_warn_changed_keys, which warns of
+ * keys that change how a record becomes numbers.
  */
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Checks by digests that a resumed run continues with the records and labels that it began with,
- * and
- * that `eval`, `predict` and `export` read the model's files that the run began with. The run
- * folder
- * has a file data.digest with a line for each part of a set and for each of the model's files:
+ * and that `eval`, `predict` and `export` read the model's files that the run began with. The run
+ * folder has a file data.digest with a line for each part of a set and for each of the model's
+ * files:
  *
  *   train.input.records 60 3f5c...    the inputs, by name, and how many records there are
  *   train.labels 60 9a01...

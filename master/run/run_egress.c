@@ -2,8 +2,7 @@
  *
  * The egress table and the egress record of a run: compares the table with that of the first
  * attempt, opens and closes the record, and chooses the number of micro-batches. `train`, `eval`
- * and
- * `predict` call these functions.
+ * and `predict` call these functions.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prints errors, notices and results of the commands. Errors are printed only here, once, and
- * become
- * exit codes.
+ * become exit codes.
  */
 #include <stdio.h>
 #include <string.h>

@@ -2,11 +2,9 @@
  *
  * Adds to the ledger the keys and weights that a worker is about to receive. The trainer calls
  * clv_trainer_note_keys just before it sends a stage to its worker, and clv_trainer_note_values
- * just
- * before it sends values. So an attempt that is refused earlier adds no line, and one that is
- * killed
- * between the line and the sending counts as sent. The trainer also adds values that it fetches for
- * a checkpoint, because the worker has them.
+ * just before it sends values. So an attempt that is refused earlier adds no line, and one that is
+ * killed between the line and the sending counts as sent. The trainer also adds values that it
+ * fetches for a checkpoint, because the worker has them.
  */
 #include <stdlib.h>
 #include <string.h>

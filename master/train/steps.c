@@ -2,10 +2,9 @@
  *
  * Steps of the trainer (clv_trainer_step), in rounds. The master sends all calls of all
  * micro-batches, their positions and the complete backward to the nodes at the begin of a round.
- * The
- * nodes then follow the schedule, and the master does not intervene until the end. A round is one
- * step; in an asynchronous schedule it is the steps between two points at which all stages have
- * taken the same number of steps.
+ * The nodes then follow the schedule, and the master does not intervene until the end. A round is
+ * one step; in an asynchronous schedule it is the steps between two points at which all stages
+ * have taken the same number of steps.
  */
 #include <float.h>
 #include <stdio.h>

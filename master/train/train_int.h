@@ -124,8 +124,8 @@ void clv_trainer_drop_held_batches(clv_trainer *t);
 /* Queues a notice for the user. Callback of cleave_options.on_notice; the trainer calls it, too.
  * Any thread may call it. */
 void clv_trainer_on_notice(void *trainer, const char *text);
-/* Callback of cleave_options.on_event: stores an event of the measured context. user: the trainer.
- * */
+/* Callback of cleave_options.on_event: stores an event of the measured context. user: the
+ * trainer. */
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
 /* Returns true if the round that begins is to be measured, and prepares its events. */
 bool clv_sampler_begin(clv_trainer *t);
@@ -186,8 +186,8 @@ clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
                                    clv_err *err) CLV_USE_RESULT;
 
 /* Fills the arguments of stage i into `in`, *n in all. The caller has set the first one, the value
- * that crosses the cut before the stage, if there is a cut. The others are inputs x of the model.
- * */
+ * that crosses the cut before the stage, if there is a cut. The others are inputs x of the
+ * model. */
 clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32_t stage,
                                   clv_tensor *const *x, const clv_sequences *s,
                                   cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,

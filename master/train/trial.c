@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Chooses the number of micro-batches for pipeline.micro_batches: auto. The master takes a few
- * steps
- * with 1, 4 and 16 micro-batches, in separate sessions and on random numbers, so no record leaves.
- * The weights of these steps are drawn from a seed that is discarded, because a worker could
- * compute
- * the run's weights from known inputs. The simulator then predicts the time of a step for each
- * number of micro-batches, with times of stages and links interpolated between the trials. The
- * smallest number within 2 % of the best step is chosen.
+ * steps with 1, 4 and 16 micro-batches, in separate sessions and on random numbers, so no record
+ * leaves. The weights of these steps are drawn from a seed that is discarded, because a worker
+ * could compute the run's weights from known inputs. The simulator then predicts the time of a
+ * step for each number of micro-batches, with times of stages and links interpolated between the
+ * trials. The smallest number within 2 % of the best step is chosen.
  */
 #include <math.h>
 #include <stddef.h>

@@ -143,8 +143,8 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
   }
 }
 
-/* Reports peer_timeout of both sides. The shorter one applies, so raising only one has no effect.
- * */
+/* Reports peer_timeout of both sides. The shorter one applies, so raising only one has no
+ * effect. */
 static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_reply *h) {
   uint32_t ours = (uint32_t)d->config->limits.peer_timeout_ms;
   uint32_t theirs = h->about.limits.peer_timeout_ms;

@@ -161,7 +161,7 @@ def another_tokenizer_or_model_is_refused_by_name():
         refused(session, says + r"; .*--accept-data")
         for command in ("predict", "eval"):
             done = master(command, session, cwd=cluster.dir)
-            assert done.returncode == 7 and re.search(r"runs/words began: " + says + "; .*--accept-data", done.stderr), (done.returncode, done.stderr)
+            assert done.returncode == 7 and re.search(r"the run in runs/words: " + says + "; .*--accept-data", done.stderr), (done.returncode, done.stderr)
             done = master(command, session, "--accept-data", cwd=cluster.dir)
             assert done.returncode == 0 and re.search("accepted: " + says, done.stderr), (done.returncode, done.stderr)
     files()
@@ -194,7 +194,7 @@ def run_from_an_old_version_names_the_split_keys_to_set():
     session = begun("older", last + STAGES + TAIL)
     os.remove(path("runs", "older", "data.digest"))
     cluster.session("older", DATA + STAGES + TAIL)
-    refused(session, r"data\.digest.*Cleave 0\.7 or earlier.*Set data\.validation\.by: last to go on")
+    refused(session, r"data\.digest.*Cleave 0\.7 or earlier.*Set data\.validation\.by: last to continue")
     refused(session, r"Set data\.validation\.by: last and data\.limit_by: first", args=["--set", "data.limit_train=50"])
     done = resumed(session, "--set", "data.validation.by=last")
     assert "cannot be checked whether the data" in done.stderr and "changed" not in done.stdout, (done.stdout, done.stderr)
