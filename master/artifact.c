@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command `artifact`: a folder of pretrained weights becomes one that workers can be asked for
- * by digest.
+ * The command `artifact`: writes ARTIFACT.json into a folder of pretrained weights, so that a
+ * session can name the weights at a worker by digest.
  */
 #include <stdio.h>
 

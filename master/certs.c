@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Certificates.
+ * The commands `certs init`, `issue`, `revoke` and `show`.
  */
 #include <stdio.h>
 
@@ -8,7 +8,8 @@
 
 static const char *folder(const clv_master_arguments *a) { return a->dir ? a->dir : "certs"; }
 
-/* OpenSSL without what it always has is not the person's mistake. */
+/* Prints an error and returns its exit code. An internal error, such as a function that OpenSSL
+ * lacks, is not a usage error. */
 static int fail(const clv_err *err) {
   return clv_exit_report(err->code == CLV_INTERNAL ? CLV_EXIT_INTERNAL : CLV_EXIT_FAILED, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `export`: a checkpoint of a run as files of other programs.
+ * The command `export`: writes a checkpoint of a run to files for other programs.
  */
 #include <stdio.h>
 

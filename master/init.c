@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files one starts with: a session, a worker and their certificates, which work as they stand,
- * or with --all examples that explain every key. Where Debian's Fashion-MNIST is not installed,
- * data are made: ten bright places in noise, in files of the same layout.
+ * The command `init`: writes session.yaml, worker.yaml and certificates that work without a change,
+ * or with --all examples that explain every key. If Debian's Fashion-MNIST is not installed, it
+ * writes synthetic data in files of the same layout: noise with a bright spot at one of ten places.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ enum { SIDE = 28, CLASSES = 10, PLACES_IN_A_ROW = 5, TRAIN_IMAGES = 2000, TEST_I
 #define MASTER_URI "spiffe://example.net/master"
 #define WORKER_URI "spiffe://example.net/worker/worker-1"
 
-/* Where images and labels are, as a session file says it. */
+/* Paths of images and labels, and their statistics, as the session file names them. */
 typedef struct first_data {
   const char *what, *root, *ending, *mean, *std;
 } first_data;
@@ -57,7 +57,7 @@ static const char session_text[] =
     "  normalize: {mean: [%s], std: [%s]}\n"
     "\n"
     "stages:\n"
-    "  - name: front    # raw images go in here, and so it is at home\n"
+    "  - name: front    # raw images go in here, so it stays at the master\n"
     "    at: master\n"
     "    layers: [{op: conv2d, out: 16, kernel: 3, pad: 1}, {op: relu}, {op: maxpool, kernel: 2}]\n"
     "  - name: middle\n"
@@ -113,7 +113,7 @@ static void put_u32(clv_bytes *b, uint32_t n) {
   clv_bytes_add(b, (uint8_t[]){n >> 24 & 255, n >> 16 & 255, n >> 8 & 255, n & 255}, 4);
 }
 
-/* Faint noise, and a bright place that tells the class. */
+/* Draws faint noise and a bright spot whose place depends on the class. */
 static void draw(clv_bytes *b, uint32_t image, uint32_t seed) {
   clv_rng_key key = {.seed = seed, .step = image};
   uint32_t class = image % CLASSES, words[4];
@@ -127,7 +127,7 @@ static void draw(clv_bytes *b, uint32_t image, uint32_t seed) {
   }
 }
 
-/* An IDX file of unsigned bytes, of images or of their labels. */
+/* Writes an IDX file of unsigned bytes with n images, or with their labels. */
 static clv_code make_file(const char *path, bool images, uint32_t n, uint32_t seed, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   put_u32(&b, 0x0800u | (images ? 3 : 1));
@@ -213,10 +213,10 @@ static clv_code write_first(const first_data *d, clv_err *err) {
   return CLV_OK;
 }
 
-/* What is there already stays as it is, and then nothing is written beside it. */
+/* Returns true, and prints an error, if the file exists. The command then writes no file at all. */
 static bool is_there(const char *path) {
   if (access(path, F_OK) != 0) return false;
-  clv_notice(CLV_LOG_ERROR, "failed", "%s is there already; nothing was written", path);
+  clv_notice(CLV_LOG_ERROR, "failed", "%s exists already; no file was written", path);
   return true;
 }
 

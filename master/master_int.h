@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the commands of cleave-master share: the parsed command line. A command is a row of the
- * tables in main.c and a function that takes the arguments and returns the exit code.
+ * The parsed command line of cleave-master and the functions of its commands. A command is a row of
+ * the table in main.c and a function that takes the arguments and returns the exit code.
  */
 #ifndef CLEAVE_MASTER_INT_H
 #define CLEAVE_MASTER_INT_H
@@ -12,7 +12,7 @@
 #include "master/watch/watch.h"
 
 typedef struct clv_master_arguments {
-  clv_cli_line line; /* first */
+  clv_cli_line line; /* must be the first field */
   clv_cli_list sets, links, speeds;
   clv_run_options run;
   bool follow, now;                  /* log, stop */
@@ -24,16 +24,16 @@ typedef struct clv_master_arguments {
   /* certs */
   const char *dir, *uri;
   clv_cli_list dns, ips;
-  uint64_t days; /* 0 = not given */
+  uint64_t days; /* days until expiry; 0: not given */
   bool force;
 } clv_master_arguments;
 
-/* Unless the command line says otherwise. */
+/* Defaults for certificates. */
 #define CLV_CA_NAME "Cleave CA"
 enum {
   CLV_CA_DAYS = 3650,
   CLV_CERT_DAYS = 365,
-  CLV_CERT_BEFORE_S = -300, /* a clock may be slow */
+  CLV_CERT_BEFORE_S = -300, /* begin of validity, relative to now, because clocks may be slow */
 };
 
 /* session.c: commands on a session file */

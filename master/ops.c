@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the ops are, as their rows say it: the command `ops` and the manual page cleave-ops(7).
+ * Describes the ops from their rows in the op table: the command `ops` and the manual page
+ * cleave-ops(7).
  */
 #include <stdio.h>
 
@@ -12,7 +13,7 @@
 
 static bool is_flag(const clv_attr_row *row) { return clv_attr_type(row->key)[0] == 't'; }
 
-/* "false", "0.5", as JSON; nothing where there is none to be written as a number. */
+/* Appends the default value as JSON, such as "false" or "0.5"; nothing without a default. */
 static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
   if (row->required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_CLASS_WEIGHTS ||
       (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel))
@@ -31,7 +32,7 @@ static const char *default_in_words(const clv_op_def *def, const clv_attr_row *r
   return NULL;
 }
 
-/* "integer, 1..8, 1 unless given: layers, one above the other" */
+/* Describes an attribute, such as "integer, 1..8, 1 unless given: layers, one above the other". */
 static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
   const char *words = default_in_words(def, row);
   clv_bytes_puts(out, clv_attr_type(row->key));
@@ -62,7 +63,8 @@ static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes 
 
 /* ---- parameters and backends ----------------------------------------------------------------- */
 
-/* The slots of a node with default attributes, and 1 for those without a default. */
+/* Finds the parameter slots of a node with default attributes; attributes without a default are
+ * 1. */
 static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_attr_value values[CLV_COUNT(def->attrs)];
   clv_attrs attrs;
@@ -82,7 +84,8 @@ static void put_params(clv_op op, const clv_op_def *def, const char *quote, cons
     clv_bytes_printf(out, "%s%s%s%s", i ? between : "", quote, slots[i].suffix, quote);
 }
 
-/* The library of that backend is opened where its device is; its list of ops is known here. */
+/* Returns true if the CUDA backend has the op. The list of its ops is known without its library,
+ * which is loaded only on a machine with such a device. */
 static bool cuda_has(clv_op op) {
   static const bool has[CLV_OP_COUNT] = {
 #define CUDA_OP(name) [CLV_OP_NUMBER_##name] = true,

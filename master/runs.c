@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commands on runs: those that are over and those that go on.
+ * The commands on finished and running runs: runs, log, stop and egress.
  */
 #include <stdio.h>
 
@@ -27,7 +27,8 @@ int clv_cmd_log(void *args) {
   return ended(code, outcome, &err);
 }
 
-/* A record stays where what it tells of left from, whatever becomes of the run's other files. */
+/* Reads the egress record of a run folder. --fresh moves the other files of a finished run, but the
+ * record stays in the folder from which the tensors left. */
 static clv_code read_record(const char *folder, clv_egress_summary *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, folder);
@@ -35,8 +36,8 @@ static clv_code read_record(const char *folder, clv_egress_summary *ret, clv_err
   clv_code code = clv_egress_read(path.data, ret, err);
   if (code != CLV_NOT_FOUND) return code;
   return clv_fail(err, code,
-                  "%s has no record: nothing was sent from there; a run that --fresh has moved "
-                  "aside is in the record of the folder that it had before",
+                  "%s has no record: no tensor was sent from there; a run that --fresh has moved "
+                  "to another folder is in the record of its former folder",
                   folder);
 }
 

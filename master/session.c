@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commands on a session file.
+ * The commands on a session file: they parse the file with the options of the command line, install
+ * the signal handlers and call the function of master/run or master/watch.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -9,9 +10,10 @@
 #include "master/history/history.h"
 #include "master/master_int.h"
 
-/* Any thread may be the one that a signal interrupts; gRPC has some. */
+/* How the first signal asked the command to stop; 0: no signal yet. Atomic, because a signal may
+ * interrupt any thread, also those of gRPC. */
 static _Atomic(int) interrupted;
-static bool nothing_to_finish; /* by this command: set before signals are caught */
+static bool nothing_to_finish; /* the first signal ends the command; set before handlers are */
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
 static void on_interrupt(int signal, siginfo_t *info, void *context) {
@@ -19,7 +21,7 @@ static void on_interrupt(int signal, siginfo_t *info, void *context) {
   (void)context;
   bool asked = clv_is_stop_request(info);
   if ((interrupted || nothing_to_finish) && !asked)
-    _exit(CLV_EXIT_INTERRUPTED); /* the second one means now */
+    _exit(CLV_EXIT_INTERRUPTED); /* the second signal ends the process at once */
   clv_interrupt();
   if (!interrupted) interrupted = asked ? CLV_ASKED_TO_STOP : CLV_INTERRUPTED;
 }

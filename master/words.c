@@ -11,14 +11,14 @@
 
 enum { SHOWN_BARE = 3 };
 
-/* What is printed of each file. */
+/* Progress and options of the command. */
 typedef struct printing {
   const clv_master_arguments *a;
   clv_child_limits limits;
   clv_tokenizer *tokenizer; /* NULL: pages */
   clv_window_options window;
-  bool told;          /* that children share the network */
-  size_t files, bare; /* pages without a word */
+  bool has_warned;    /* printed that the reading processes share the network */
+  size_t files, bare; /* files read; pages without a word */
   clv_exit_code code;
 } printing;
 
@@ -33,7 +33,7 @@ static void put_list(clv_bytes *out, const char *key, const int32_t *at, size_t 
   clv_bytes_puts(out, "]");
 }
 
-/* The file, its page, and the folder that it is in as its class. */
+/* Begins a line with the file, its page, and as its class the folder that the file is in. */
 static void put_head(clv_bytes *out, const clv_found_file *f, size_t page) {
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0};
   clv_bytes_puts(out, "{\"file\":");
@@ -76,7 +76,8 @@ static clv_code put_page(const printing *p, const clv_found_file *f, size_t numb
   return CLV_OK;
 }
 
-/* Nothing else would say that a scan has no words, and there may be thousands. */
+/* Warns of a page without words, which is probably a scan. Prints SHOWN_BARE warnings at most,
+ * because there may be thousands of such pages. */
 static void notice_bare(printing *p, const clv_found_file *f, size_t number) {
   if (p->bare++ < SHOWN_BARE)
     clv_notice(
@@ -89,10 +90,11 @@ static void notice_bare(printing *p, const clv_found_file *f, size_t number) {
 static clv_code print_document(printing *p, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_TRY(clv_document_read(f->path, &p->limits, &d, err));
-  if (!d.apart && !p->told)
+  if (!d.apart && !p->has_warned)
     clv_notice(CLV_LOG_WARN, "words",
-               "this kernel grants no name space: what reads the files could reach the network");
-  p->told = p->told || !d.apart;
+               "this kernel grants no network namespace: the processes that read the files could "
+               "reach the network");
+  p->has_warned = p->has_warned || !d.apart;
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(put_page(p, f, i, &d.pages[i], err));
     if (!d.pages[i].n) notice_bare(p, f, i);

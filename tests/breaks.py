@@ -138,7 +138,7 @@ of("common/engine/module_memory.c", FIXED,
 of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
-   moments_of_the_frozen_are_put_back=("static bool is_idle(", "return p->fixed;", "return false;"))
+   moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed(", "return p->fixed;", "return false;"))
 of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    a_pattern_is_any_end_of_a_name=("static bool matches_layer(", "n == len || layer[n - len - 1] == '.'", "true"),
    dora_is_taken_for_lora=("static clv_code must_be_off(", "if (off) return CLV_OK;", "if (off || key) return CLV_OK;"),

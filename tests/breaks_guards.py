@@ -113,10 +113,10 @@ of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    pictures_are_permitted=first("static clv_code check_shows(", "for (size_t i = 0; i < CLV_COUNT(words); i++) {", "shows &= ~(clv_findings)CLV_FINDING_PICTURE;"),
-   bytes_have_no_limit=("", "if (bytes > limit || left > limit - bytes) return false;", ""),
+   bytes_have_no_limit=("", "if (bytes > limit || sent > limit - bytes) return false;", ""),
    any_figure_is_permitted=first("", "if (limit >= 1 || (r->figure", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
-   anybody_may_own_a_policy=first("static bool is_roots_alone(", "return st->st_uid == 0", "return true;"),
+   anybody_may_own_a_policy=first("static bool is_writable_by_root_only(", "return st->st_uid == 0", "return true;"),
    root_needs_no_signature=("", "if (!signed_only) return CLV_OK;", RET_OK))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger", nothing_is_written_down=first("static clv_code add(", "CLV_TRY(open_for_adding(&f, err));", RET_OK))
 of("master/egress/page_formats.c", "tests/unit/egress/test_egress_page",
@@ -125,7 +125,7 @@ of("master/egress/record.c", "tests/unit/egress/test_egress_record",
    allowances_come_before_their_line=first("", "CLV_TRY(put_lines(r, any, err)); for", "for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);"),
    half_a_line_stays=("", "if (text.len > whole && ftruncate(r->fd, (off_t)whole) != 0)", "if (r->fd < 0)"),
    a_record_may_be_removed=("", "if (!st.st_nlink)", "if (r->fd < 0)"),
-   attempts_are_numbered_without_a_lock=("static clv_code number(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
+   attempts_are_numbered_without_a_lock=("static clv_code write_attempt(", "CLV_TRY(lock_file(r, err)); fd = r->fd;", ""))
 of("master/egress/record_line.c", "tests/unit/egress/test_egress_read",
    lines_of_another_form_are_read=("", "again.len != len + 1 || memcmp(again.data, text, len) != 0", "again.len == SIZE_MAX"))
 

@@ -11,7 +11,7 @@ of("master/plan/known_layers.c", KNOWN,
    secret_files_are_not_looked_up=("static clv_code recall_files(", "if (home && !spec->weights_secret) return CLV_OK;", "if (home && spec) return CLV_OK;"))
 of("master/train/state.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
-   weights_that_are_given_are_not_noted=("static clv_code note_given(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
+   weights_that_are_given_are_not_noted=("static clv_code note_source(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/train/ledger_notes.c", KNOWN,

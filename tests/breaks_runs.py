@@ -21,12 +21,12 @@ of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
    half_of_the_labels_are_most=("static void note_shift(", "m.own > m.telling - m.own", "m.own >= m.telling - m.own"),
    no_label_of_its_own_place_is_noted=("static void note_shift(", "m.own > m.telling - m.own", "false"))
 of("master/run/run_train.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
-   a_key_is_read_before_its_run_is_taken=("static clv_code take_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
+   a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
 of("master/run/run_train.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
    a_rewound_run_keeps_its_counters=("clv_code clv_run_restore(", "*l = (clv_run_steps){0};", "l->loader = NULL;"),
    later_lines_stay_in_the_records=("static clv_code open_reporter(", ".keep_step = step", ".keep_step = step + 99"))
-of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < whole", "true"))
+of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_lines(", "if (backwards && !now)", "if (false)"),
    another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"),

@@ -145,8 +145,8 @@ of("master/api/core/may_send.c", CACHE,
 of("master/run/run_cache.c", CACHE,
    other_records_have_the_same_rows=("static clv_code add_files(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
-   some_rows_are_all=("static const char *who_has_all(", "|| rows != c->to.records", "|| !rows"),
-   a_resumed_run_sends_all_again=("static const char *who_has_all(", "if (t->use != CLV_TRAINER_RESUMES) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
+   some_rows_are_all=("static const char *worker_with_all_rows(", "|| rows != c->to.records", "|| !rows"),
+   a_resumed_run_sends_all_again=("static const char *worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMES) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
 CACHED = "tests/unit/plan/test_cached"
 of("master/plan/cache.c", CACHED,
    pictures_may_be_cut_at_random=("static const char *what_moves(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),

@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * egress: the record of what left, DIR/egress.jsonl. It is written ahead: before the first byte of
- * a tensor leaves, an *allowance* on the disk says where such bytes may go and how many at most.
- * What left under it *settles* it afterwards. An allowance that nothing settles counts in full, so
- * the record never says less than what left, whatever ended the process or the machine.
+ * egress: decides which tensors leave the master (gate, policy, ledger) and records what left
+ * (the record DIR/egress.jsonl).
  *
- * The file has a JSON object a line, with the keys of its event in the order of the table in
- * record_line.c. Each line names its attempt; those of commands that run at once stand between each
- * other. A last line that was cut short is no line. A file that was removed takes no lines: then
- * nothing may leave.
+ * The record is a write-ahead log. Before the first byte of a tensor is sent, an *allowance* is on
+ * the disk. It names the receiver, the tensor and the largest number of bytes. Afterwards a line
+ * *settles* the allowance with the bytes that were sent. An allowance without such a line counts in
+ * full, so the record never reports fewer bytes than left, even after a crash of the process or the
+ * machine.
  *
- * Threads: clv_egress_charge may be called by any; the rest of a record belongs to one.
+ * The master calls clv_egress_open when a command begins, clv_egress_flow_new for each kind of
+ * tensor, clv_egress_expect and clv_egress_write_ahead before each step, clv_egress_charge before
+ * each tensor and clv_egress_close at the end. clv_egress_read and clv_egress_page show a record.
+ *
+ * The file has one JSON object per line. The keys of each event are in the order of the table in
+ * record_line.c. Each line names its attempt, because commands that run at the same time write
+ * interleaved lines. Readers ignore a truncated last line. If the file is removed during a command,
+ * the record can no longer be written and the master sends no further tensor.
+ *
+ * Threads: any thread may call clv_egress_charge; one thread makes all other calls of a record.
  */
 #ifndef CLEAVE_EGRESS_H
 #define CLEAVE_EGRESS_H
@@ -25,164 +33,169 @@
 
 enum {
   CLV_EGRESS_VERSION = 1,
-  CLV_EGRESS_MAX_NAME = 128,       /* bytes of a text, NUL not counted; as the next */
-  CLV_EGRESS_MAX_TEXT = 256,       /* paths and identities; cut at their front */
-  CLV_EGRESS_MAX_LINE = 8192,      /* bytes of a line */
-  CLV_EGRESS_MAX_ROWS = 65536,     /* of a book; as the next */
-  CLV_EGRESS_MAX_STEPS = 64,       /* that an allowance covers at most */
-  CLV_EGRESS_ALLOWANCE_MS = 10000, /* after which what is left of one is taken back */
+  CLV_EGRESS_MAX_NAME = 128,       /* bytes of a name, without NUL */
+  CLV_EGRESS_MAX_TEXT = 256,       /* bytes of a path or an identity, without NUL */
+  CLV_EGRESS_MAX_LINE = 8192,      /* bytes of a line, without its newline */
+  CLV_EGRESS_MAX_ROWS = 65536,     /* attempts, rows, hops or open allowances of a summary */
+  CLV_EGRESS_MAX_STEPS = 64,       /* most steps that one allowance covers */
+  CLV_EGRESS_ALLOWANCE_MS = 10000, /* age at which the rest of an allowance is taken back */
 };
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 typedef enum clv_egress_event {
   CLV_EGRESS_ATTEMPT = 1, /* a command began */
-  CLV_EGRESS_ALLOW,       /* these bytes may leave from here on */
-  CLV_EGRESS_SETTLE,      /* this is what did */
-  CLV_EGRESS_HOP,         /* what a worker says that it sent to another one */
-  CLV_EGRESS_LOOK,        /* what was read of a few records, before anything left */
-  CLV_EGRESS_END,         /* the command ended in good order; all is settled */
+  CLV_EGRESS_ALLOW,       /* an allowance: bytes that may leave from now on */
+  CLV_EGRESS_SETTLE,      /* the bytes that left under an allowance */
+  CLV_EGRESS_HOP,         /* bytes that a worker reports to have sent to another worker */
+  CLV_EGRESS_LOOK,        /* result of the look at a few records, before any allowance */
+  CLV_EGRESS_END,         /* the command ended normally; every allowance is settled */
   CLV_EGRESS_EVENTS
 } clv_egress_event;
 
 typedef enum clv_egress_kind {
-  CLV_EGRESS_INPUT = 1, /* "input": records as they are, or where nothing has mixed them */
-  CLV_EGRESS_TOKENS,    /* "tokens": one vector each; a word of the record alone, no row has it */
+  CLV_EGRESS_INPUT = 1, /* "input": records, unchanged or changed only by layers that do not mix */
+  CLV_EGRESS_TOKENS,    /* "tokens": one vector per token; used in the record, never in a row */
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,
   CLV_EGRESS_GRADIENT,
   CLV_EGRESS_WEIGHTS, /* parameters and buffers, by name */
-  CLV_EGRESS_STATE,   /* of an optimiser, by name */
-  CLV_EGRESS_FAILURE, /* what a worker is told of one */
-  CLV_EGRESS_CACHED,  /* rows of activations that it keeps on its disk, and their numbers */
+  CLV_EGRESS_STATE,   /* state of an optimiser, by name */
+  CLV_EGRESS_FAILURE, /* report of a failed context, sent to the workers */
+  CLV_EGRESS_CACHED,  /* activation rows that the worker stores on its disk, and their numbers */
   CLV_EGRESS_KINDS
 } clv_egress_kind;
 
-const char *clv_egress_kind_name(clv_egress_kind kind); /* "activation" */
-/* WEIGHTS or STATE, which are sent by name and have no samples. */
+/* Returns the name of a kind in lines and pages, such as "activation". */
+const char *clv_egress_kind_name(clv_egress_kind kind);
+/* Returns true for WEIGHTS and STATE, which are sent by name and have no samples. */
 bool clv_egress_is_state(clv_egress_kind kind);
 
-/* Which tensors; two allowances are of one row when all of this is equal. */
+/* Identifies a row of the record. Allowances belong to one row if all fields are equal. */
 typedef struct clv_egress_key {
-  /* "master", or the worker that sends: what the master had planned and no gate has seen */
+  /* sender: "master", or a worker whose direct sends the master planned and no gate checked */
   char from[CLV_EGRESS_MAX_NAME + 1];
-  /* of the worker that receives */
+  /* name and identity of the receiving worker */
   char to[CLV_EGRESS_MAX_NAME + 1], identity[CLV_EGRESS_MAX_TEXT + 1];
   uint64_t kind;                       /* clv_egress_kind */
-  char stage[CLV_EGRESS_MAX_NAME + 1]; /* whose input, output or state it is */
-  char name[CLV_EGRESS_MAX_NAME + 1];  /* of WEIGHTS and STATE; else "" */
+  char stage[CLV_EGRESS_MAX_NAME + 1]; /* stage that the input, output or state belongs to */
+  char name[CLV_EGRESS_MAX_NAME + 1];  /* name of WEIGHTS and STATE; "" for other kinds */
   char dtype[8];
-  clv_shape shape; /* of a sample, without the batch; WEIGHTS and STATE: of the tensor */
-  bool random;     /* made of random numbers in place of records (trials of micro_batches: auto) */
+  clv_shape shape; /* shape of a sample, without the batch; WEIGHTS and STATE: of the tensor */
+  bool random;     /* holds random numbers in place of records (trials of micro_batches: auto) */
 } clv_egress_key;
 
 typedef struct clv_egress_line {
   clv_egress_event event;
   char at[32];      /* "2026-01-31T12:00:00.000Z" */
-  uint64_t attempt; /* 1.. */
+  uint64_t attempt; /* number of the attempt, from 1 */
   union {
     struct {
       uint64_t version;
       char command[16]; /* train, eval, predict */
       char session[CLV_EGRESS_MAX_NAME + 1], run[CLV_EGRESS_MAX_TEXT + 1];
-      char policy[CLV_EGRESS_MAX_TEXT + 1], policy_sha256[65]; /* its file; "": there is none */
-      char approver[CLV_EGRESS_MAX_TEXT + 1];                  /* who signed it; "": nobody */
-      char table_sha256[65];                                   /* of egress.table as it is now */
-      uint64_t cut; /* bytes of a last line that was cut short, taken away */
+      /* path and digest of the policy; "": no policy */
+      char policy[CLV_EGRESS_MAX_TEXT + 1], policy_sha256[65];
+      char approver[CLV_EGRESS_MAX_TEXT + 1]; /* signer of the policy; "": not signed */
+      char table_sha256[65];                  /* digest of egress.table when the attempt begins */
+      uint64_t cut; /* bytes of a truncated last line that the attempt removed; 0: none */
     } begun;
     struct {
-      uint64_t id; /* 1.., of the attempt */
+      uint64_t id; /* number of the allowance in its attempt, from 1 */
       clv_egress_key what;
-      uint64_t bytes; /* at most */
-      char until[32]; /* about then what is not used is taken back, if it has not been before */
+      uint64_t bytes; /* most bytes that may leave under the allowance */
+      char until[32]; /* time at which unused bytes are taken back at the latest */
     } allow;
     struct {
       uint64_t id, tensors, bytes;
     } settle;
     struct {
       char from[CLV_EGRESS_MAX_NAME + 1], to[CLV_EGRESS_MAX_NAME + 1];
-      uint64_t bytes; /* of messages and all that they carry */
-      char by[16];    /* "worker": it says so itself */
+      uint64_t bytes; /* bytes of the messages with all that they carry */
+      char by[16];    /* "worker": the number is the sending worker's own report */
     } hop;
     struct {
-      uint64_t records; /* that were looked at */
-      /* "0.82", "not applicable", "not looked at"; the last two "" in records before 0.9 */
+      uint64_t records; /* number of records that the look read */
+      /* "0.82", "not applicable", "not looked at"; the last two are "" in records before 0.9 */
       char pixels[16], tokens[16], labels[16], features[16], groups[16];
     } look;
     struct {
       uint64_t code;           /* exit code of the command */
-      uint64_t tensors, bytes; /* that left the master in this attempt */
+      uint64_t tensors, bytes; /* tensors and bytes that left the master in this attempt */
     } end;
   };
 } clv_egress_line;
 
-/* One line, without its end; CLV_DATA_LOSS says where it is wrong. What is taken is formatted as
- * the same text again. */
+/* Parses one line, without its newline. Accepts a line only if clv_egress_line_format would write
+ * the same bytes. CLV_DATA_LOSS: the text names the wrong part. */
 clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *ret,
                                clv_err *err) CLV_USE_RESULT;
-/* With its end. */
+/* Appends a line with its newline to `out`. */
 void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* The record of one command. */
 typedef struct clv_egress_record clv_egress_record;
-/* The tensors of one row, with the bytes that may still leave. It is the record's. */
+/* The tensors of one row and their credit: the bytes that may still leave. Owned by the record. */
 typedef struct clv_egress_flow clv_egress_flow;
 
-/* Begins an attempt at the end of the file, which is made if it is not there; about: the `begun` of
- * it. A last line that was cut short is taken away. CLV_DATA_LOSS: what is there is no record.
- * Starts a thread. */
+/* Opens or creates the file, removes a truncated last line, appends an attempt with about->begun
+ * and starts the thread that writes allowances ahead. CLV_DATA_LOSS: the file is no valid record.
+ * On failure *ret is not set. */
 clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egress_record **ret,
                          clv_err *err) CLV_USE_RESULT;
-/* Settles all, writes the end, and frees the record whatever it returns. NULL is allowed. Nobody
- * may take any more. */
+/* Settles all allowances, writes the END line and frees the record, also when it fails. The caller
+ * must have stopped all calls of clv_egress_charge. NULL is allowed. */
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
 
-/* once: each expectation is for one tensor; else allowances are renewed ahead as they are used. */
+/* Makes a flow for a row. once: each clv_egress_expect announces one tensor, and no allowance
+ * follows by itself. Otherwise the record's thread writes the next allowance as credit is used. */
 clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, bool once,
                              clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
-/* A step, a batch of an evaluation or the tensor has so many bytes of it, from now on. */
+/* Sets the bytes of one unit of the flow: of a step, of a batch of an evaluation, or of the one
+ * tensor. If the credit is smaller, the next clv_egress_write_ahead writes an allowance. */
 void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes);
-/* BLOCKS for a write and an fdatasync. Allows all that is expected and not allowed yet. */
+/* Writes allowances for all flows that need credit. BLOCKS for a write and an fdatasync. */
 clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 
-/* Before a tensor leaves. BLOCKS, as clv_egress_write_ahead does, only where nothing was expected
- * or its allowance has become old; takes no memory and no lock otherwise. An error: the record
- * cannot be written, now or ever again, and the tensor must stay. */
+/* Takes `bytes` from the credit of the flow; call before a tensor is sent. If the credit is too
+ * small, because no tensor was expected or the allowance was taken back, the call BLOCKS for an
+ * allowance as clv_egress_write_ahead does. Otherwise it uses neither memory nor a lock. On an
+ * error the record cannot be written any more, and the caller must not send the tensor. */
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* What the look has read: a LOOK. Before the first allowance. */
+/* Records a LOOK, the result of the look. Call before the first allowance. */
 void clv_egress_record_look(clv_egress_record *r, const clv_egress_line *look);
 
-/* What worker `from` says that it has sent to `to`, messages included. */
+/* Records a HOP: the bytes, messages included, that worker `from` reports to have sent to `to`. */
 void clv_egress_record_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct clv_egress_attempt {
   clv_egress_line begun;
-  bool looked;              /* `look` is there */
-  clv_egress_line look;     /* a LOOK */
-  bool ended;               /* `end` is there; else it runs, or was cut off */
-  clv_egress_line end;      /* an END */
-  uint64_t bytes;           /* that left the master: settled, or allowed and not settled */
-  uint64_t open;            /* of these: not settled */
-  uint64_t tensors;         /* settled ones */
-  uint64_t last_id, n_open; /* allowances: number of the last; not settled */
+  bool has_look;                 /* `look` is set */
+  clv_egress_line look;          /* the LOOK of the attempt */
+  bool has_ended;                /* `end` is set; false: the command runs or was killed */
+  clv_egress_line end;           /* the END of the attempt */
+  uint64_t bytes;                /* bytes that left the master: settled plus unsettled_bytes */
+  uint64_t unsettled_bytes;      /* bytes of allowances without a SETTLE, counted in full */
+  uint64_t tensors;              /* tensors of the settled allowances */
+  uint64_t last_id, n_unsettled; /* number of the last allowance; allowances without a SETTLE */
 } clv_egress_attempt;
 
 /* One kind of tensor of one attempt. */
 typedef struct clv_egress_row_sum {
-  size_t attempt; /* index */
+  size_t attempt; /* index in `attempts` of the summary */
   clv_egress_key what;
-  uint64_t tensors, settled; /* bytes that left */
-  uint64_t open;             /* bytes that may have left besides: allowed and not settled */
-  char first[32], last[32];  /* when the first allowance was written, and the last line */
+  uint64_t tensors, settled; /* tensors and bytes that left under settled allowances */
+  uint64_t unsettled;        /* bytes of allowances without a SETTLE, which may have left as well */
+  char first[32], last[32];  /* times of the first allowance and of the last line of the row */
 } clv_egress_row_sum;
 
 typedef struct clv_egress_hop_sum {
-  size_t attempt; /* index */
+  size_t attempt; /* index in `attempts` of the summary */
   clv_egress_line line;
 } clv_egress_hop_sum;
 
@@ -191,14 +204,15 @@ typedef struct clv_egress_summary {
   clv_egress_row_sum *rows; /* in the order of their first allowance */
   clv_egress_hop_sum *hops;
   size_t n_attempts, n_rows, n_hops;
-  uint64_t total; /* bytes that left the master in all attempts */
-  size_t whole;   /* bytes of whole lines; what follows was cut short */
-  size_t cut;     /* bytes of it */
+  uint64_t total;         /* bytes that left the master in all attempts */
+  size_t complete_bytes;  /* bytes of the complete lines at the begin of the file */
+  size_t truncated_bytes; /* bytes of a truncated line behind them; 0: none */
 } clv_egress_summary;
 
-/* The record of a run folder. CLV_NOT_FOUND: there is none; CLV_DATA_LOSS with path and line. */
+/* Reads and checks the record at `path`. CLV_NOT_FOUND: no such file; CLV_DATA_LOSS: the text names
+ * path and line. Free *ret with clv_egress_summary_done. */
 clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
-/* The same of text; `label` names it. */
+/* As clv_egress_read, but reads `len` bytes at `data`. Errors name `label` as the path. */
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
                               clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
 void clv_egress_summary_done(clv_egress_summary *b); /* frees and zeroes */
@@ -211,35 +225,39 @@ typedef enum clv_egress_format {
   CLV_EGRESS_JSON
 } clv_egress_format;
 
-/* What left, to whom, when and by which policy, for the person who answers for it: text for a
- * terminal, one HTML file that refers to nothing else, or one JSON object a line. run names it. The
- * book may be anybody's: its texts are shown without control characters, and escaped. */
+/* Writes the report of a record for the person responsible for the data: what left, to which
+ * worker, when and under which policy. Formats: text for a terminal, a single HTML file without
+ * links, or one JSON object per line. `run` is the run's name in the report. The record may come
+ * from an untrusted source: its texts are escaped and shown without control characters. */
 clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
                          clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what a tensor shows (findings.c) -------------------------------------------------------- */
+/* ---- findings: what a tensor shows (findings.c) ---------------------------------------------- */
 
-/* One finding: what a tensor that leaves shows of records or labels to a worker that knows the
- * session file. Each is a bit, a worse one is greater. Plan, gate, policy and record use this type;
- * master/plan/privacy.c says which layers hide something. */
+/* A finding: a way in which a tensor that leaves the master reveals records or labels to a worker
+ * that knows the session file. Each finding is one bit; a worse finding has the greater number.
+ * Plan, gate, policy and record use this type. master/plan/privacy.c says which layers hide. */
 typedef enum clv_finding {
-  CLV_FINDING_MIXED = 0,            /* no finding, which is never proof of safety */
-  CLV_FINDING_PICTURE = 1,          /* an element is made of fewer than half of the places */
+  CLV_FINDING_MIXED = 0,            /* no finding; this is no proof that the tensor is safe */
+  CLV_FINDING_PICTURE = 1,          /* each element depends on fewer than half of the positions */
   CLV_FINDING_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
   CLV_FINDING_TOKENS = 4,           /* one vector per token */
-  CLV_FINDING_RAW_INPUT = 8,        /* on some path nothing mixes */
-  CLV_FINDING_LABELS_READABLE = 16, /* a gradient from which a label can be read off */
-  CLV_FINDING_LABELS = 32,
+  CLV_FINDING_RAW_INPUT = 8,        /* on some path no layer mixes */
+  CLV_FINDING_LABELS_READABLE = 16, /* a gradient from which a worker can compute a label */
+  CLV_FINDING_LABELS = 32,          /* the labels themselves */
 } clv_finding;
 
 /* A set of findings. Of two sets the one with the worse finding is the greater number. */
 typedef unsigned clv_findings;
 enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
 
-/* The words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns buf. */
+/* Formats the words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns
+ * buf. */
 const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
+/* Returns the worst finding of a set; CLV_FINDING_MIXED for the empty set. */
 clv_finding clv_findings_worst(clv_findings f);
-/* The findings that `privacy` in the session does not permit; 0: none. */
+/* Returns the findings of `f` that `privacy` in the session file does not permit; 0: all are
+ * permitted. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f);
 
 /* ---- the policy ------------------------------------------------------------------------------ */
@@ -249,187 +267,206 @@ clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_fin
 #define CLV_POLICY_SIGNATURE CLV_POLICY_FILE ".sig"
 #define CLV_POLICY_CA "approver-ca.pem"
 
-/* What whoever answers for the data permits to leave. Everything else is refused. */
+/* The tensors that the person responsible for the data permits to leave this host. A policy refuses
+ * every other tensor. */
 typedef struct clv_policy clv_policy;
 
 #define CLV_POLICY_NO_PATH UINT32_MAX
 
+/* A tensor as the policy checks it. */
 typedef struct clv_policy_tensor {
-  const char *name; /* for messages */
+  const char *name; /* name in messages */
   clv_egress_kind kind;
-  clv_findings shows;
-  /* hiding layers at the master, of records or labels, on the path with the fewest; of what shows
-   * neither: CLV_POLICY_NO_PATH */
+  clv_findings shows; /* findings of the tensor */
+  /* hiding layers at the master on the path with the fewest, from the records or the labels;
+   * CLV_POLICY_NO_PATH: the tensor depends on neither */
   uint32_t layers_at_home;
-  const char *worker, *identity; /* of whoever receives */
+  const char *worker, *identity; /* name and identity of the receiver */
   clv_dtype dtype;
-  clv_shape shape; /* with the samples, of which WEIGHTS and STATE have none */
+  clv_shape shape; /* shape with the batch dimension, except WEIGHTS and STATE, which have none */
 } clv_policy_tensor;
 
-/* The policy of this host; *ret NULL: there is none. It binds if root owns it and its folder and
- * nobody else may write there; run as root, if it is signed too (common/net/tls says how) by
- * somebody under CLV_POLICY_CA. CLV_INVALID: it is there, and is not in order. No environment,
- * option or session moves it. */
+/* Opens the policy of this host, CLV_POLICY_FOLDER/CLV_POLICY_FILE. *ret NULL: this host has none.
+ * Root must own the file and its folder, and no other user may be able to write to them. If the
+ * process runs as root, the policy must also have a signature (common/net/tls) of a certificate
+ * under CLV_POLICY_CA. CLV_INVALID: a policy exists but fails one of these checks. No environment
+ * variable, option or session key changes the path. */
 clv_code clv_policy_find(clv_policy **ret, clv_err *err) CLV_USE_RESULT;
-void clv_policy_free(clv_policy *p); /* NULL is allowed, as in the next three */
+void clv_policy_free(clv_policy *p); /* NULL is allowed */
 void clv_policy_freep(clv_policy **p);
 
-/* For `plan` and for the record: its path, the SHA-256 of its bytes, who signed it; "" each without
- * one. */
+/* Return the policy's path, the SHA-256 of its bytes and its signer, for `plan` and the record.
+ * Each returns "" for p NULL; the signer is also "" if the policy is not signed. */
 const char *clv_policy_path(const clv_policy *p);
 const char *clv_policy_sha256(const clv_policy *p);
-const char *clv_policy_approver(const clv_policy *p); /* "": nobody */
+const char *clv_policy_approver(const clv_policy *p);
 
-/* Before anything is sent. CLV_INVALID: what is not permitted, with the line of the policy. A NULL
- * policy permits everything, as in the next two. */
+/* Checks a planned tensor before anything is sent. CLV_INVALID: the policy does not permit the
+ * tensor; the text names the line of the policy. p NULL permits everything. */
 clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t,
                                  clv_err *err) CLV_USE_RESULT;
-/* bytes: that an epoch will take. */
+/* Checks `bytes`, the planned bytes of an epoch, against bytes_per_epoch. CLV_INVALID: the epoch
+ * exceeds it. p NULL permits everything. */
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* What a look has read of what leaves. */
+/* The share of pixels, tokens, labels, features or label groups that the look could reconstruct from what leaves. */
 typedef struct clv_policy_reading {
-  int reader;      /* 0 pixels, 1 tokens, 2 labels, 3 features, 4 groups of labels */
-  double figure;   /* 0..1; negative: it was not looked at */
-  const char *why; /* it was not */
+  int reader;      /* 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
+  double figure;   /* 0..1; negative: the look did not run this reader */
+  const char *why; /* reason why the reader did not run; used if `figure` is negative */
 } clv_policy_reading;
+/* Checks a reading against max_read. CLV_INVALID: the reading exceeds the limit, or there is a
+ * limit and the reader did not run. p NULL permits everything. */
 clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r,
                                   clv_err *err) CLV_USE_RESULT;
-/* What the reader may read at most; 1 without a limit or a policy. */
+/* Returns max_read of a reader: the largest permitted figure; 1 without a limit or a policy. */
 double clv_policy_max_read(const clv_policy *p, int reader);
 
-/* An epoch begins, of which so many bytes have left already. */
+/* Begins an epoch. `bytes` of it have been sent before (a resumed epoch); 0: none. */
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
-/* A tensor is about to leave: it is permitted, and the bytes of its epoch with it. What is refused
- * is not counted. Any thread. */
+/* Checks a tensor that is about to be sent and adds its bytes to those of the epoch. The bytes of a
+ * refused tensor are not added. Any thread may call it. */
 clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                            clv_err *err) CLV_USE_RESULT;
-/* Whether clv_policy_charge has refused a tensor, so that the configuration ended the run. */
+/* Returns true if clv_policy_charge has refused a tensor. The command then reports an error of the
+ * configuration. */
 bool clv_policy_has_refused(const clv_policy *p);
 
 /* ---- rows of the egress table (table_row.c) -------------------------------------------------- */
 
-#define CLV_LOSS_NAME "(loss)" /* module of the loss; no stage may be called so */
+#define CLV_LOSS_NAME "(loss)" /* name of the loss module; no stage may have this name */
 
-/* One tensor that the master sends, per micro-batch. The blueprint sets kind and shows once; plan,
- * policy, gate and record read them here. */
+/* One tensor that the master sends, per micro-batch. The blueprint sets kind and shows; plan,
+ * policy, gate and record read them from here. */
 typedef struct clv_egress_row {
   char name[160]; /* "activation of stage 'a' (layer 2)" */
-  /* what crosses: INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS (of state, too) or CACHED */
+  /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS (also for optimiser state) or CACHED */
   clv_egress_kind kind;
-  clv_findings shows;
-  clv_findings looked; /* those of them that the look alone has found */
-  uint32_t stage;      /* index of the module in the session, the loss behind the last */
-  uint32_t input;      /* INPUT, LABELS: of the module, in its order; CACHED: 1, numbers of rows */
-  uint32_t n_values;   /* of a cut: the values that cross it together */
+  clv_findings shows;  /* all findings of the tensor */
+  clv_findings looked; /* the findings in `shows` that only the look has found */
+  uint32_t stage;      /* index of the module in the session; n_stages: the loss */
+  uint32_t input;      /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
+  uint32_t n_values;   /* values that cross the cut together */
   int worker;          /* index of the receiver in the session's workers */
   clv_dtype dtype;
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
-  uint64_t bytes_per_step; /* all micro-batches of a full step; WEIGHTS: once, when pushed */
-  int64_t places;          /* of clv_node: packed sequences have so many rows at most */
-  bool relayed;            /* received from another worker, and passed on */
-  uint32_t layers_at_home; /* hiding layers on its shortest path; or CLV_POLICY_NO_PATH */
+  uint64_t bytes_per_step; /* bytes of all micro-batches of a full step; WEIGHTS: of one push */
+  int64_t places;          /* most rows of a packed sequence, as in clv_node; 0: not packed */
+  bool relayed;            /* the master receives the value from another worker and forwards it */
+  /* hiding layers at the master on the shortest path, as clv_policy_tensor */
+  uint32_t layers_at_home;
 } clv_egress_row;
 
-/* The word of the record for what crosses and what it shows: an activation that shows RAW INPUT is
- * "input", one that shows TOKENS "tokens". Policies match the kind itself. */
+/* Returns the kind under which the record counts a tensor of a row. An activation that shows RAW
+ * INPUT counts as "input", one that shows TOKENS as "tokens". Policies match the row's kind. */
 clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings shows);
-/* The row as a policy sees it. The texts are the row's and the session's. */
+/* Returns the row in the form that the policy checks. The row and the session own its texts. */
 clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_egress_row *r);
 
 /* ---- the gate (gate.c) ----------------------------------------------------------------------- */
 
 /* The record's flow of the tensors of a row, and their sizes. */
 typedef struct clv_row_flow {
-  clv_egress_flow *flow; /* NULL: WEIGHTS, whose pieces have one each */
-  uint64_t sample_bytes; /* bytes of a sample; of packed sequences at most */
-  uint64_t place_bytes;  /* bytes of a place of packed sequences; 0: they are not packed */
+  clv_egress_flow *flow; /* NULL for WEIGHTS, because each piece of state has its own flow */
+  uint64_t sample_bytes; /* bytes of a sample; of packed sequences the largest number */
+  uint64_t place_bytes;  /* bytes per position of packed sequences; 0: not packed */
 } clv_row_flow;
 
 /* The record's flow of one piece of a stage's state. */
 typedef struct clv_state_flow {
   clv_egress_flow *flow;
   uint32_t stage;
-  bool optimizer; /* state of the optimiser, no parameter */
+  bool optimizer; /* the piece is state of the optimiser, not a parameter or buffer */
   char name[CLV_EGRESS_MAX_NAME + 1];
 } clv_state_flow;
 
-/* What the gate compares a tensor with. All is the caller's, and set before a tensor is sent. */
+/* The data that the gate compares a tensor with. All pointers are caller-owned. The caller sets
+ * every field before the first tensor is sent. */
 typedef struct clv_gate {
   const clv_session_config *config;
   const clv_egress_row *rows; /* [n_rows] the egress table */
   size_t n_rows;
-  clv_row_flow *flows;        /* [n_rows] */
-  clv_egress_flow **failures; /* [config->n_workers] what each is sent of failures; NULL: nothing */
-  clv_state_flow *states;     /* [n_states] pieces of state that are expected */
-  size_t n_states, next_state; /* next_state: where the search begins, as pieces come in order */
-  int64_t max_samples;         /* of a tensor */
-  clv_findings uncertain;      /* of the look, which are printed and bind no session key */
-  clv_policy *policy;          /* NULL: no policy */
+  clv_row_flow *flows; /* [n_rows] */
+  /* [config->n_workers] the flow of failure reports to each worker; NULL, or an element NULL: the
+   * gate refuses these reports */
+  clv_egress_flow **failures;
+  clv_state_flow *states; /* [n_states] the pieces of state that may be sent */
+  /* next_state: index at which the search begins (pieces have an order) */
+  size_t n_states, next_state;
+  int64_t max_samples; /* most samples of a tensor */
+  /* findings of the look that it reports only for information; the gate ignores them */
+  clv_findings uncertain;
+  clv_policy *policy; /* NULL: no policy */
 } clv_gate;
 
-/* Decides whether a tensor leaves the master: finds its row, compares dtype and shape, asks the
- * session's privacy, asks the policy, takes the bytes from the record's allowance. CLEAVE_DENIED
- * with the reason; the code of the record when that cannot be written. For cleave_options.may_send
- * with a clv_gate as user. Any thread. */
+/* Decides whether a tensor may leave the master. Callback of cleave_options.may_send, whose user is
+ * the clv_gate. In order: finds the row of the tensor, compares dtype and shape, checks the
+ * findings against the session's privacy, asks the policy, takes the bytes from the record's
+ * allowance. Returns CLEAVE_OK if all agree. CLEAVE_DENIED: one of the checks refused, error->text
+ * has the reason. Other codes: the record cannot be written. Any thread may call it. */
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the ledger (ledger.c, ledger_file.c) ----------------------------------------------------
  *
- * Which layers' keys and weights have reached a worker, in sessions and runs of this user on this
- * host. A file of digests, of mode 0600, in the first of these folders that is named: the first of
- * $STATE_DIRECTORY, $XDG_STATE_HOME/cleave, $HOME/.local/state/cleave. */
+ * The ledger lists the layer keys and weights that a worker has received, over all sessions and
+ * runs of this user on this host. It is a file of keyed digests with mode 0600. Its folder is the
+ * first that is set of $STATE_DIRECTORY (its first path), $XDG_STATE_HOME/cleave and
+ * $HOME/.local/state/cleave. */
 
 enum {
-  CLV_LEDGER_MAX_BYTES = 64 << 20, /* of the file at most */
-  CLV_LEDGER_MARK_BYTES = 16,      /* bytes that tell keys and tensors apart */
+  CLV_LEDGER_MAX_BYTES = 64 << 20, /* largest size of the file */
+  CLV_LEDGER_MARK_BYTES = 16,      /* bytes of the keyed digest in a line */
   CLV_LEDGER_DATE_BYTES = 11,      /* "2026-11-28" with the NUL */
   CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
 };
 
 typedef enum clv_ledger_kind {
-  CLV_LEDGER_KEY = 1, /* the key of a layer: its first values and its dropout */
-  CLV_LEDGER_RUN,     /* a parameter in a run, whatever it has learned since */
+  CLV_LEDGER_KEY = 1, /* key of a layer, from which initial values and dropout are drawn */
+  CLV_LEDGER_RUN,     /* a parameter of a run, with whatever values it has learned since */
   CLV_LEDGER_WEIGHTS, /* values of a tensor */
   CLV_LEDGER_KINDS
 } clv_ledger_kind;
 
-/* What is going to reach a worker. */
+/* A key or tensor that is about to be sent to a worker. */
 typedef struct clv_ledger_item {
   clv_ledger_kind kind;
   clv_sha256 of;        /* digest that names the key, parameter or tensor */
-  const char *identity; /* of the worker; borrowed */
+  const char *identity; /* identity of the worker; caller-owned */
 } clv_ledger_item;
 
-/* What the ledger says: who had it first, and when. */
+/* An entry of the ledger: the worker that received an item first, and the date. */
 typedef struct clv_ledger_entry {
   char identity[CLV_LEDGER_MAX_IDENTITY + 1], date[CLV_LEDGER_DATE_BYTES];
 } clv_ledger_entry;
 
-typedef struct clv_ledger clv_ledger; /* as it was when it was read */
+typedef struct clv_ledger clv_ledger; /* contents of the file when it was read */
 
-/* Reads the ledger; a file that is missing is an empty one. CLV_PRECONDITION: it cannot be read;
- * CLV_INVALID: others may write to it; CLV_DATA_LOSS: it is damaged. Texts name the file and what
- * helps. */
+/* Reads the ledger. A missing file reads as an empty ledger. CLV_PRECONDITION: the file cannot be
+ * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The text names the
+ * file and the remedy. */
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) CLV_USE_RESULT;
-/* Of [len] bytes; label stands for the path. *ret_whole: bytes of whole lines; a last one may be
- * cut short. */
+/* Parses `len` bytes of a ledger. Errors name `label` as the path. *ret_whole: bytes of complete
+ * lines; the rest is a truncated last line. */
 clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
                           size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
 void clv_ledger_free(clv_ledger *l); /* NULL is allowed */
 void clv_ledger_freep(clv_ledger **l);
-size_t clv_ledger_count(const clv_ledger *l); /* lines but the first */
+size_t clv_ledger_count(const clv_ledger *l); /* number of lines, without the head line */
+/* Finds the first entry of an item. *ret_found false: no worker has received the item. */
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) CLV_USE_RESULT;
-/* Lines for the items that are not there yet. CLV_INVALID: an identity that fits no line. */
+/* Formats lines for the items that the ledger does not have yet. CLV_INVALID: an identity is too
+ * long or has control characters. */
 clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
                                clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* All of the ledger that clv_ledger_find tells: of each kind and mark the first line. */
+/* Formats a ledger with the same results of clv_ledger_find: the first line of each kind and
+ * mark. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Adds them to the file and waits for the disk. Errors as of clv_ledger_open, and
+/* Adds new items to the file and returns when the disk has them. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
-/* Can lines be added? A file that is missing gets its first line; errors as of clv_ledger_add. */
+/* Checks that lines can be added, and creates a missing file with its head line. Errors as of
+ * clv_ledger_add. */
 clv_code clv_ledger_check_writable(clv_err *err) CLV_USE_RESULT;
 
 #endif

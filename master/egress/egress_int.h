@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of the record: record_line.c has what a line is, record_summary.c sums lines up,
- * record.c writes ahead and settles, page.c shows it. And of the policy: policy_file.c finds it,
- * policy.c judges.
+ * Internals of the record and the policy. Record: record_line.c parses and formats a line,
+ * record_summary.c sums up the lines of a file, record.c writes allowances ahead and settles them,
+ * page.c and page_formats.c write the report. Policy: policy_file.c finds and opens the policy,
+ * policy.c checks tensors against it.
  */
 #ifndef CLEAVE_EGRESS_INT_H
 #define CLEAVE_EGRESS_INT_H
@@ -10,50 +11,52 @@
 #include "common/model/config/config.h"
 #include "master/egress/egress.h"
 
-/* Are they of one row? */
+/* Returns true if both keys belong to one row. */
 bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b);
 
-/* Every whole line without its end. An error is prefixed with its number. */
+/* Calls fn with each complete line, without its newline. An error of fn stops the loop and is
+ * prefixed with `label` and the line number. *ret_whole: bytes of the complete lines. */
 typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_err *err);
 clv_code egress_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
                           void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
 
-/* What the thread of a record does when it wakes: takes old allowances back and writes the next
- * ones. When it is to wake again, by clv_now_ns. */
+/* Takes old allowances back and writes the next ones. The record's thread calls it each time it
+ * wakes. Returns the clv_now_ns time at which the thread must wake again. */
 uint64_t egress_tick(clv_egress_record *r);
 
-/* What the file has now; a run may be writing on. */
+/* Reads the present contents of the file. A run may append lines at the same time. */
 clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- page (page.c; page_formats.c writes it) ------------------------------------------------- */
 
-/* A line of the page: rows of weights that differ by name alone are one. */
+/* A line of the page. Rows of weights that differ only by name share one line. */
 typedef struct egress_page_row {
-  size_t attempt; /* index */
-  const clv_egress_key *what;
-  uint64_t names, tensors, settled, open;
-  const char *first, *last;
+  size_t attempt;                       /* index in `attempts` of the summary */
+  const clv_egress_key *what;           /* key of the first row of the line */
+  uint64_t names;                       /* number of rows in the line */
+  uint64_t tensors, settled, unsettled; /* sums, as in clv_egress_row_sum */
+  const char *first, *last;             /* earliest and latest time */
 } egress_page_row;
 
 enum { EGRESS_MAX_RECEIVERS = 256 }; /* workers with a line of their own */
 
 typedef struct egress_receiver {
   const char *name, *identity;
-  uint64_t settled, open;
+  uint64_t settled, unsettled; /* bytes, as in clv_egress_row_sum */
 } egress_receiver;
 
 typedef struct egress_page {
   const clv_egress_summary *book;
   const char *run;
-  egress_page_row *rows;           /* by attempt, as the next */
-  const clv_egress_hop_sum **hops; /* [book->n_hops] */
+  egress_page_row *rows;           /* [n_rows] sorted by attempt */
+  const clv_egress_hop_sum **hops; /* [book->n_hops] sorted by attempt */
   size_t n_rows, n_parties;
-  egress_receiver parties[EGRESS_MAX_RECEIVERS + 1]; /* the last: all others */
+  egress_receiver parties[EGRESS_MAX_RECEIVERS + 1]; /* the last one: the sum of all others */
 } egress_page;
 
-/* What is said in any form, without escapes. */
+/* Format the texts that all forms of the page share (page_texts.c), without escapes. */
 void egress_format_what(const egress_page_row *r, clv_bytes *out);
-void egress_format_bytes(uint64_t settled, uint64_t open, clv_bytes *out);
+void egress_format_bytes(uint64_t settled, uint64_t unsettled, clv_bytes *out);
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out);
 void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out);
 void egress_format_look(const clv_egress_attempt *a, clv_bytes *out);
@@ -68,12 +71,13 @@ struct clv_policy {
   clv_policy_config *config;
   char sha256[65];
   char approver[CLV_EGRESS_MAX_TEXT + 1];
-  uint64_t left;    /* bytes of this epoch; atomic */
-  bool has_refused; /* a tensor at the gate; atomic */
+  uint64_t sent_bytes; /* bytes charged in this epoch; atomic */
+  bool has_refused;    /* clv_policy_charge has refused a tensor; atomic */
 };
 
-/* As clv_policy_find, of a folder. signed_only: without a signature it is not in order. */
-clv_code clv_policy_open(const char *folder, bool signed_only, clv_policy **ret,
+/* As clv_policy_find, but opens the policy of the folder at `path`. signed_only: a policy without a
+ * signature is an error. */
+clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret,
                          clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Findings: their words, and whether a session permits them.
+ * Findings: clv_findings_words formats a set, clv_findings_worst picks the worst finding, and
+ * clv_privacy_forbidden_findings says which findings the session's `privacy` does not permit. Plan,
+ * gate and policy call them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -33,8 +35,8 @@ clv_finding clv_findings_worst(clv_findings f) {
   return CLV_FINDING_MIXED;
 }
 
-/* Pictures need no word of the session; a policy may forbid them. Whoever lets vectors of tokens
- * leave lets them leave by known layers, too, as `plan` says of TOKENS. */
+/* Every session permits PICTURE; only a policy can forbid it. A session that permits
+ * tokens_readable also permits FRONT KNOWN for tensors that show TOKENS, as `plan` prints. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f) {
   clv_findings permitted = CLV_FINDING_PICTURE;
   if (c->privacy.front_known) permitted |= CLV_FINDING_FRONT_KNOWN;

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate: the one decision whether a tensor leaves the master. libcleave calls clv_gate_may_send
- * before each tensor, on the thread that would send it. The steps are in the order of the decision:
- * find the row of the egress table, compare the tensor with it, ask the session's privacy, ask the
- * policy of the host, take the bytes from the record's allowance, answer.
+ * The gate decides whether a tensor may leave the master. libcleave calls clv_gate_may_send before
+ * each tensor, on the thread that would send it. The sections of this file follow the decision:
+ * find the row of the egress table, compare the tensor with the row, check the session's privacy,
+ * ask the policy of the host, take the bytes from the record's allowance.
  *
- * What workers send each other passes no gate: the record has it as it was planned.
+ * Tensors that workers send to each other do not pass the gate. The record counts these as planned.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/egress/egress.h"
 
-/* How the interface names what crosses; an input of the loss is LABELS. */
+/* The row kind for each kind of sending of libcleave. Inputs of the loss have kind LABELS instead
+ * (is_row_of). */
 static const struct {
   clv_egress_kind kind;
-  const char *text; /* for messages */
-  bool has_input;   /* an input tells rows of one module apart */
+  const char *text; /* description in messages */
+  bool has_input;   /* the rows of one module differ by input index */
 } sendings[] = {[CLEAVE_SENDING_LEAF] = {CLV_EGRESS_INPUT, "an input of", true},
                 [CLEAVE_SENDING_VALUE] = {CLV_EGRESS_ACTIVATION, "the output of", false},
                 [CLEAVE_SENDING_GRADIENT] = {CLV_EGRESS_GRADIENT, "a gradient for", false},
@@ -27,7 +28,7 @@ static cleave_status deny(cleave_error *error) { return error->status = CLEAVE_D
 
 /* ---- find the row, compare the tensor with it ------------------------------------------------ */
 
-/* The index of a module in the session, that of the loss behind the last stage; -1: none. */
+/* Returns the index of a module in the session; n_stages for the loss; -1 for an unknown module. */
 static int stage_of(const clv_session_config *c, const char *module) {
   if (strcmp(module, CLV_LOSS_NAME) == 0) return (int)c->n_stages;
   for (size_t i = 0; i < c->n_stages; i++)
@@ -35,6 +36,7 @@ static int stage_of(const clv_session_config *c, const char *module) {
   return -1;
 }
 
+/* Returns true if the row has the sending's kind, stage, input and receiver. */
 static bool is_row_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
                       int stage) {
   clv_egress_kind kind = sendings[s->kind].kind;
@@ -44,7 +46,8 @@ static bool is_row_of(const clv_gate *g, const clv_egress_row *r, const cleave_s
          strcmp(g->config->workers[r->worker].name, s->worker) == 0;
 }
 
-/* A WEIGHTS row has no dtype or shape: its pieces are matched by their names (find_state). */
+/* Returns true if dtype and shape of the tensor agree with the row, for any batch size up to the
+ * largest. A WEIGHTS row has neither; find_state matches its pieces by name. */
 static bool has_form_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s) {
   if (r->kind == CLV_EGRESS_WEIGHTS) return true;
   if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
@@ -59,7 +62,8 @@ static const clv_egress_row *find_row(const clv_gate *g, const cleave_sending *s
   return NULL;
 }
 
-/* A piece of state that is expected. More pieces of it may follow. */
+/* Returns the flow of a piece of state; NULL: this piece was not expected. The search begins at the
+ * piece found last, because a large piece is sent in several parts. */
 static clv_egress_flow *find_state(clv_gate *g, const cleave_sending *s, int stage) {
   for (size_t i = 0; i < g->n_states; i++) {
     size_t at = (g->next_state + i) % g->n_states;
@@ -72,6 +76,7 @@ static clv_egress_flow *find_state(clv_gate *g, const cleave_sending *s, int sta
   return NULL;
 }
 
+/* Refuses a tensor that matches no row, or a piece of state that was not expected. */
 static cleave_status deny_unknown(const cleave_sending *s, cleave_error *error) {
   clv_shape shape = {.rank = s->rank};
   char text[160];
@@ -85,6 +90,8 @@ static cleave_status deny_unknown(const cleave_sending *s, cleave_error *error) 
 
 /* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
 
+/* Refuses a tensor with findings that the session's privacy does not permit. Uncertain findings of
+ * the look do not count. */
 static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
                                  const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
@@ -98,7 +105,7 @@ static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
   return deny(error);
 }
 
-/* Of the tensor as it is, with its bytes. */
+/* Asks the policy for the tensor with its actual dtype, shape and bytes, not those of the row. */
 static cleave_status ask_policy(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
                                 cleave_error *error) {
   clv_policy_tensor t = clv_egress_row_tensor(g->config, r);
@@ -113,6 +120,7 @@ static cleave_status ask_policy(const clv_gate *g, const clv_egress_row *r, cons
 
 /* ---- write the record ------------------------------------------------------------------------ */
 
+/* Takes the tensor's bytes from the allowance of its flow. */
 static cleave_status write_record(clv_egress_flow *f, const cleave_sending *s,
                                   cleave_error *error) {
   clv_err err;
@@ -122,7 +130,8 @@ static cleave_status write_record(clv_egress_flow *f, const cleave_sending *s,
   return error->status;
 }
 
-/* A failure is a code and a place, and in no row of the table. */
+/* Decides on the report of a failure to a worker. Such a report is an error code and the place of
+ * the error. It has no row in the table, so the gate only records its bytes. */
 static cleave_status send_failure(const clv_gate *g, const cleave_sending *s, cleave_error *error) {
   for (size_t i = 0; g->failures && i < g->config->n_workers; i++)
     if (strcmp(g->config->workers[i].name, s->worker) == 0 && g->failures[i])

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The lines of a ledger. Call clv_ledger_parse with the bytes of a file, then clv_ledger_find for
- * each key or tensor that must be secret. clv_ledger_format_new formats lines that are not there
- * yet, and clv_ledger_compact those that are needed; ledger_file.c writes them. A line is "KIND
- * MARK DATE IDENTITY". MARK is the first half of an HMAC-SHA256, in hex, with the salt in the
- * file's first line, so equal keys have different marks on two hosts.
+ * each key or tensor that must be secret. clv_ledger_format_new formats the lines that the file
+ * lacks, and clv_ledger_compact the lines that a full file must keep; ledger_file.c writes both. A
+ * line is "KIND MARK DATE IDENTITY". MARK is the first half of an HMAC-SHA256, in hex, under the
+ * salt in the file's first line, so the same key has different marks on two hosts.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -24,17 +24,17 @@ static const char *const kind_names[] = {
 typedef struct ledger_line {
   clv_ledger_kind kind;
   uint8_t mark[CLV_LEDGER_MARK_BYTES];
-  size_t at;            /* its number in the file, from 0 */
-  const char *date;     /* DATE_LEN bytes of the text */
-  const char *identity; /* bytes of the text */
+  size_t at;            /* number of the line in the file, from 0 */
+  const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
+  const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
   size_t identity_len;
 } ledger_line;
 
 struct clv_ledger {
   clv_bytes text;
   clv_sha256 salt;
-  bool is_new;        /* there is no first line yet: the salt is drawn */
-  ledger_line *lines; /* [n] by kind, mark and place in the file */
+  bool is_new;        /* the file has no head line yet; clv_ledger_parse has drawn a new salt */
+  ledger_line *lines; /* [n] sorted by kind, mark and number */
   size_t n, cap;
 };
 
@@ -49,7 +49,7 @@ void clv_ledger_freep(clv_ledger **l) { clv_ledger_free(*l); }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Takes `word` and the space behind it from the text at *p; false: another word is there. */
+/* Advances *p past `word` and a space. Returns false if the text begins with another word. */
 static bool take_word(const char **p, const char *end, const char *word) {
   size_t len = strlen(word);
   if ((size_t)(end - *p) <= len || memcmp(*p, word, len) != 0 || (*p)[len] != ' ') return false;
@@ -82,13 +82,15 @@ static bool take_date(const char **p, const char *end, const char **ret) {
   return true;
 }
 
-/* An identity is printed: it has no control characters, and an end. */
+/* Returns true if the text may be an identity: 1 to CLV_LEDGER_MAX_IDENTITY bytes without control
+ * characters, because commands print it. */
 static bool is_identity(const char *text, size_t len) {
   for (size_t i = 0; i < len; i++)
     if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) return false;
   return len >= 1 && len <= CLV_LEDGER_MAX_IDENTITY;
 }
 
+/* Makes sure that `lines` can hold one more. */
 static clv_code make_room(clv_ledger *l, clv_err *err) {
   size_t cap = l->cap ? 2 * l->cap : 64;
   if (l->n < l->cap) return CLV_OK;
@@ -104,7 +106,7 @@ static clv_code take_head(clv_ledger *l, const char *line, size_t len, clv_err *
   bool fits = len == HEAD_LEN && memcmp(line, HEAD, sizeof HEAD - 1) == 0;
   if (fits) memcpy(hex, line + sizeof HEAD - 1, HEX);
   if (fits && clv_sha256_parse(hex, &l->salt)) return CLV_OK;
-  return clv_fail(err, CLV_DATA_LOSS, "no ledger of this version");
+  return clv_fail(err, CLV_DATA_LOSS, "this is not the head line of a ledger of version 1");
 }
 
 static clv_code take_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
@@ -114,22 +116,23 @@ static clv_code take_line(clv_ledger *l, const char *line, size_t len, clv_err *
   ledger_line *to = &l->lines[l->n];
   if (!take_kind(&p, end, &to->kind) || !take_mark(&p, end, to->mark) ||
       !take_date(&p, end, &to->date) || !is_identity(p, (size_t)(end - p)))
-    return clv_fail(err, CLV_DATA_LOSS, "no line of a ledger (KIND MARK DATE IDENTITY)");
+    return clv_fail(err, CLV_DATA_LOSS, "this is not a line of a ledger (KIND MARK DATE IDENTITY)");
   to->identity = p;
   to->identity_len = (size_t)(end - p);
   to->at = l->n++;
   return CLV_OK;
 }
 
-/* Takes every whole line. The last one may lack its end, or be bytes of 0: a machine that went down
- * while a command added to the file leaves it so. */
+/* Parses all complete lines. The last line may be truncated or consist of NUL bytes, because the
+ * machine may have crashed while a command added to the file. NUL bytes before a complete line are
+ * an error. */
 static clv_code take_lines(clv_ledger *l, const char *label, size_t *ret_whole, clv_err *err) {
   const char *text = l->text.data, *end;
   size_t at = 0, number = 1, left = l->text.len;
   for (; (end = memchr(text + at, '\n', left)); number++, left = l->text.len - at) {
     size_t len = (size_t)(end - (text + at));
     if (memchr(text + at, '\0', len))
-      return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: bytes of 0 stand before whole lines", label,
+      return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: NUL bytes stand before complete lines", label,
                       number);
     if (take_line(l, text + at, len, err) != CLV_OK)
       return clv_err_prefix(err, "%s:%zu", label, number);
@@ -183,7 +186,7 @@ static bool has_mark_of(const ledger_line *a, const ledger_line *b) {
   return a->kind == b->kind && memcmp(a->mark, b->mark, sizeof a->mark) == 0;
 }
 
-/* The first line of that kind and mark; NULL: there is none. */
+/* Returns the first line with kind and mark of `like`; NULL: none. */
 static const ledger_line *first_of(const clv_ledger *l, const ledger_line *like) {
   size_t low = 0, high = l->n;
   while (low < high) {
@@ -210,7 +213,8 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static bool is_there(const clv_ledger *l, const ledger_line *like, const char *identity) {
+/* Returns true if the ledger has a line with kind and mark of `like` for this identity. */
+static bool has_line(const clv_ledger *l, const ledger_line *like, const char *identity) {
   const ledger_line *line = first_of(l, like);
   size_t len = strlen(identity);
   for (; line && line < l->lines + l->n && has_mark_of(line, like); line++)
@@ -245,9 +249,12 @@ static clv_code put_item(const clv_ledger *l, const clv_ledger_item *item, clv_b
   char date[CLV_LEDGER_DATE_BYTES];
   size_t len = strlen(item->identity);
   if (!is_identity(item->identity, len))
-    return clv_fail(err, CLV_INVALID, "an identity of %zu bytes, or with control characters", len);
+    return clv_fail(err, CLV_INVALID,
+                    "a worker's identity has %zu bytes or control characters: the ledger takes 1 "
+                    "to %d bytes without these",
+                    len, CLV_LEDGER_MAX_IDENTITY);
   CLV_TRY(mark_of(l, item->kind, &item->of, &line, err));
-  if (is_there(l, &line, item->identity)) return CLV_OK;
+  if (has_line(l, &line, item->identity)) return CLV_OK;
   today(date);
   line.date = date;
   line.identity = item->identity;

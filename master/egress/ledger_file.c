@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file of the ledger: where it is, who holds it, and what is added. clv_ledger_open reads it
- * for whoever asks. clv_ledger_add locks it, reads it, appends what is new and waits for the disk,
- * so nothing leaves before its line is there. A full file is replaced by a compacted one. A line
- * that was cut short is of a command that never sent anything, and is taken away.
+ * The file of the ledger: finds, reads, locks and extends it. clv_ledger_open reads the file for
+ * the plan of a command. clv_ledger_add locks the file, reads it, appends new lines and waits for
+ * the disk. The trainer calls it before it sends a key or a tensor, so the line of each is on the
+ * disk first. clv_ledger_add replaces a full file by a compacted one. It removes a truncated last
+ * line: the command that wrote it had not sent anything under that line.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,7 @@ enum { LOCK_MS = 10000, LOCK_STEP_MS = 20 };
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-/* Of several folders of a service (systemd's StateDirectory=) the first. */
+/* Takes the folder of a service, which systemd's StateDirectory= sets; the first one of several. */
 static bool of_service(clv_bytes *ret) {
   const char *list = getenv("STATE_DIRECTORY");
   if (!list || list[0] != '/') return false;
@@ -32,7 +33,7 @@ static bool of_service(clv_bytes *ret) {
 
 static bool of_variable(const char *name, const char *within, clv_bytes *ret) {
   const char *folder = getenv(name);
-  if (!folder || folder[0] != '/') return false; /* as XDG says of paths that are relative */
+  if (!folder || folder[0] != '/') return false; /* XDG: relative paths are ignored */
   clv_bytes_printf(ret, "%s%s", folder, within);
   return true;
 }
@@ -58,8 +59,8 @@ static clv_code folder_of(clv_bytes *ret, clv_err *err) {
 
 typedef struct ledger_file {
   clv_bytes folder, path, text;
-  int fd; /* -1: there is none */
-  bool made;
+  int fd;    /* -1: not open */
+  bool made; /* open_and_lock has created the file */
 } ledger_file;
 
 static void file_done(ledger_file *f) {
@@ -82,7 +83,7 @@ static clv_code fail_file(const ledger_file *f, const char *what, const char *wh
                   f->path.data, what, why);
 }
 
-/* Whoever else may write to it could take lines away. */
+/* Refuses a file that another user owns or may write to, because that user could remove lines. */
 static clv_code check_owner(const ledger_file *f, clv_err *err) {
   struct stat st;
   if (fstat(f->fd, &st) != 0) return fail_file(f, "read", strerror(errno), err);
@@ -90,8 +91,8 @@ static clv_code check_owner(const ledger_file *f, clv_err *err) {
     return CLV_OK;
   return clv_fail(
       err, CLV_INVALID,
-      "the ledger of keys %s must be a plain file of user %u that nobody else may write "
-      "to, and is one of user %u with mode %04o; fix: chown, chmod 600",
+      "the ledger of keys %s must be a plain file of user %u that no other user may write "
+      "to, but belongs to user %u with mode %04o; fix: chown, chmod 600",
       f->path.data, (unsigned)geteuid(), (unsigned)st.st_uid, (unsigned)(st.st_mode & 07777));
 }
 
@@ -141,7 +142,8 @@ static clv_code make_folder(const ledger_file *f, clv_err *err) {
   return chmod(f->folder.data, 0700) == 0 ? CLV_OK : fail_file(f, "written", strerror(errno), err);
 }
 
-/* A process that stands still with the lock must not stop every other without a word. */
+/* Waits LOCK_MS for the lock at most. Then it fails, because a stopped process that holds the lock
+ * would otherwise block all others without any message. */
 static clv_code lock_file(const ledger_file *f, clv_err *err) {
   for (int waited = 0; flock(f->fd, LOCK_EX | LOCK_NB) != 0; waited += LOCK_STEP_MS) {
     if (errno != EWOULDBLOCK && errno != EINTR) return fail_file(f, "locked", strerror(errno), err);
@@ -159,7 +161,8 @@ static clv_code open_and_lock(ledger_file *f, clv_err *err) {
   return lock_file(f, err);
 }
 
-/* Another process compacted it while this one waited for the lock, or a user moved it away. */
+/* Returns true if the path no longer names the open file: another process has replaced it by a
+ * compacted one, or a user has moved it away. */
 static bool is_replaced(const ledger_file *f) {
   struct stat own, there;
   if (fstat(f->fd, &own) != 0) return false;
@@ -190,7 +193,7 @@ static clv_code append(const ledger_file *f, size_t at, const clv_bytes *lines, 
   return f->made ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
 }
 
-/* Replaces a full file by one with the lines that clv_ledger_find returns, and the new ones. */
+/* Replaces a full file by a compacted one with the new lines. */
 static clv_code rewrite(const ledger_file *f, const clv_ledger *l, const clv_bytes *lines,
                         clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page of a record: which lines it has, and what they say in any form. A record may be
- * anybody's and of any length within its limits, so nothing here takes longer than in proportion to
- * it.
+ * Prepares the page of a record: clv_egress_page joins the rows of weights to lines, sums up the
+ * bytes of each receiver and sorts by attempt; page_formats.c writes the result. The record may
+ * come from an untrusted source and be as long as the limits permit, so joining the rows takes time
+ * linear in the length.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/egress/egress_int.h"
 
-enum { NEAR_ROWS = 64 }; /* lines among which a row may join another; pushes come in one go */
+/* A row joins one of the last NEAR_ROWS lines only. That suffices, because the rows of one push
+ * follow each other. */
+enum { NEAR_ROWS = 64 };
 
 static void page_done(egress_page *p) {
   free(p->rows);
@@ -18,7 +21,8 @@ static void page_done(egress_page *p) {
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static bool joins(const egress_page_row *s, const clv_egress_row_sum *r) {
+/* Returns true if the row differs from those of the line at most by its name. */
+static bool is_of_line(const egress_page_row *s, const clv_egress_row_sum *r) {
   const clv_egress_key *a = s->what, *b = &r->what;
   return s->attempt == r->attempt && a->kind == b->kind && a->random == b->random &&
          clv_egress_is_state((clv_egress_kind)b->kind) && strcmp(a->to, b->to) == 0 &&
@@ -28,7 +32,7 @@ static bool joins(const egress_page_row *s, const clv_egress_row_sum *r) {
 static egress_page_row *line_of(egress_page *p, const clv_egress_row_sum *r) {
   size_t from = p->n_rows > NEAR_ROWS ? p->n_rows - NEAR_ROWS : 0;
   for (size_t i = p->n_rows; i-- > from;)
-    if (joins(&p->rows[i], r)) return &p->rows[i];
+    if (is_of_line(&p->rows[i], r)) return &p->rows[i];
   egress_page_row *s = &p->rows[p->n_rows++];
   *s = (egress_page_row){
       .attempt = r->attempt, .what = &r->what, .first = r->first, .last = r->last};
@@ -44,7 +48,7 @@ static egress_receiver *party_of(egress_page *p, const clv_egress_key *w) {
     p->n_parties++;
     return end;
   }
-  p->parties[EGRESS_MAX_RECEIVERS] = (egress_receiver){"others", "", end->settled, end->open};
+  p->parties[EGRESS_MAX_RECEIVERS] = (egress_receiver){"others", "", end->settled, end->unsettled};
   return &p->parties[EGRESS_MAX_RECEIVERS];
 }
 
@@ -53,16 +57,16 @@ static void add_row(egress_page *p, const clv_egress_row_sum *r) {
   s->names++;
   s->tensors += r->tensors;
   s->settled += r->settled;
-  s->open += r->open;
+  s->unsettled += r->unsettled;
   if (strcmp(r->first, s->first) < 0) s->first = r->first;
   if (strcmp(r->last, s->last) > 0) s->last = r->last;
   if (strcmp(r->what.from, CLV_EGRESS_MASTER) != 0) return;
   egress_receiver *party = party_of(p, &r->what);
   party->settled += r->settled;
-  party->open += r->open;
+  party->unsettled += r->unsettled;
 }
 
-/* By attempt, and as they stand in the book otherwise. */
+/* Sorts by attempt, then by the order of the summary. */
 static int compare_rows(const void *a, const void *b) {
   const egress_page_row *x = a, *y = b;
   if (x->attempt != y->attempt) return x->attempt < y->attempt ? -1 : 1;
@@ -87,7 +91,7 @@ static clv_code fill(egress_page *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the page -------------------------------------------------------------------------------- */
 
 clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
                          clv_bytes *out, clv_err *err) {

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page of a record as text, as HTML and as JSON. Every text of the record goes through one of
- * three functions: plain, escaped, clv_bytes_json.
+ * Writes the page of a record as text, HTML or JSON: egress_page_text, egress_page_html and
+ * egress_page_json, which clv_egress_page calls. The record may come from an untrusted source, so
+ * every text of it passes through plain, escaped or clv_bytes_json.
  */
 #include <string.h>
 
 #include "master/egress/egress_int.h"
 
-/* Characters that a terminal or a browser obeys: controls, and those that turn the direction. */
-static bool is_obeyed(uint32_t c) {
+/* Returns true for a character that could change how a terminal or a browser shows the rest: a
+ * control character, a line separator or a mark of text direction. */
+static bool changes_display(uint32_t c) {
   return clv_is_control(c) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
          (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
 }
@@ -18,7 +20,7 @@ static void plain(clv_bytes *out, const char *text) {
   for (size_t n; *text; text += n) {
     size_t len = clv_utf8(text, SIZE_MAX, &point);
     n = len ? len : 1;
-    if (len && !is_obeyed(point))
+    if (len && !changes_display(point))
       clv_bytes_add(out, text, n);
     else
       clv_bytes_puts(out, "?");
@@ -44,16 +46,16 @@ static void escaped(clv_bytes *out, const char *text) {
 
 typedef void put_fn(clv_bytes *out, const char *text);
 
-/* What was said, through `put`. */
+/* Appends the text in *said to `out` through `put`, and frees *said. */
 static void put_said(clv_bytes *said, put_fn *put, clv_bytes *out) {
   put(out, said->data ? said->data : "");
   out->failed |= said->failed;
   clv_bytes_done(said);
 }
 
-static void put_bytes(uint64_t settled, uint64_t open, put_fn *put, clv_bytes *out) {
+static void put_bytes(uint64_t settled, uint64_t unsettled, put_fn *put, clv_bytes *out) {
   clv_bytes said = {0};
-  egress_format_bytes(settled, open, &said);
+  egress_format_bytes(settled, unsettled, &said);
   put_said(&said, put, out);
 }
 
@@ -87,10 +89,10 @@ static void shape_of(const egress_page_row *r, char text[160]) {
     clv_shape_format(&r->what->shape, text, 160);
 }
 
-static uint64_t open_of(const clv_egress_summary *b) {
-  uint64_t open = 0;
-  for (size_t i = 0; i < b->n_attempts; i++) open += b->attempts[i].open;
-  return open;
+static uint64_t unsettled_of(const clv_egress_summary *b) {
+  uint64_t unsettled = 0;
+  for (size_t i = 0; i < b->n_attempts; i++) unsettled += b->attempts[i].unsettled_bytes;
+  return unsettled;
 }
 
 static const char *session_of(const clv_egress_summary *b) {
@@ -107,13 +109,13 @@ static size_t n_parties(const egress_page *p) {
 
 static void text_head(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->book;
-  uint64_t open = open_of(b);
+  uint64_t unsettled = unsettled_of(b);
   clv_bytes_puts(out, "what left in ");
   plain(out, p->run);
   clv_bytes_puts(out, " (session ");
   plain(out, session_of(b));
   clv_bytes_puts(out, ")\nin all: ");
-  put_bytes(b->total - open, open, plain, out);
+  put_bytes(b->total - unsettled, unsettled, plain, out);
   clv_bytes_printf(out, ", in %zu command%s\n", b->n_attempts, CLV_S(b->n_attempts));
   for (size_t i = 0; i < n_parties(p); i++) {
     clv_bytes_puts(out, "  to ");
@@ -121,11 +123,12 @@ static void text_head(const egress_page *p, clv_bytes *out) {
     clv_bytes_puts(out, " (");
     plain(out, party(p, i)->identity);
     clv_bytes_puts(out, "): ");
-    put_bytes(party(p, i)->settled, party(p, i)->open, plain, out);
+    put_bytes(party(p, i)->settled, party(p, i)->unsettled, plain, out);
     clv_bytes_puts(out, "\n");
   }
-  if (b->cut)
-    clv_bytes_printf(out, "the last line was cut short: %zu bytes of it are not counted\n", b->cut);
+  if (b->truncated_bytes)
+    clv_bytes_printf(out, "the last line was cut short: %zu bytes of it are not counted\n",
+                     b->truncated_bytes);
 }
 
 static void text_row(const egress_page_row *r, clv_bytes *out) {
@@ -138,7 +141,7 @@ static void text_row(const egress_page_row *r, clv_bytes *out) {
   clv_bytes_puts(out, " to ");
   plain(out, r->what->to);
   clv_bytes_printf(out, ": %llu tensor%s, ", (unsigned long long)r->tensors, CLV_S(r->tensors));
-  put_bytes(r->settled, r->open, plain, out);
+  put_bytes(r->settled, r->unsettled, plain, out);
   clv_bytes_puts(out, "; ");
   plain(out, r->first);
   clv_bytes_puts(out, " to ");
@@ -166,7 +169,7 @@ static void text_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
   clv_bytes_puts(out, "\n   ");
   put_look(a, plain, out);
   clv_bytes_puts(out, "\n   left: ");
-  put_bytes(a->bytes - a->open, a->open, plain, out);
+  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, plain, out);
   clv_bytes_puts(out, "\n");
 }
 
@@ -205,7 +208,7 @@ static void html_parties(const egress_page *p, clv_bytes *out) {
     cell(out, party(p, i)->name);
     cell(out, party(p, i)->identity);
     clv_bytes_puts(out, "<td>");
-    put_bytes(party(p, i)->settled, party(p, i)->open, escaped, out);
+    put_bytes(party(p, i)->settled, party(p, i)->unsettled, escaped, out);
     clv_bytes_puts(out, "</td></tr>\n");
   }
   clv_bytes_puts(out, "</table>\n");
@@ -213,34 +216,34 @@ static void html_parties(const egress_page *p, clv_bytes *out) {
 
 static void html_head(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->book;
-  uint64_t open = open_of(b);
+  uint64_t unsettled = unsettled_of(b);
   clv_bytes_puts(out, html_begin);
   clv_bytes_puts(out, "<h1>What left in ");
   escaped(out, p->run);
   clv_bytes_puts(out, "</h1>\n<p>Session ");
   escaped(out, session_of(b));
   clv_bytes_puts(out, ". In all: ");
-  put_bytes(b->total - open, open, escaped, out);
+  put_bytes(b->total - unsettled, unsettled, escaped, out);
   clv_bytes_printf(out, ", in %zu command%s.</p>\n", b->n_attempts, CLV_S(b->n_attempts));
-  if (b->cut)
+  if (b->truncated_bytes)
     clv_bytes_printf(out,
                      "<p class=\"open\">The last line was cut short: %zu bytes of it are not "
                      "counted.</p>\n",
-                     b->cut);
+                     b->truncated_bytes);
   html_parties(p, out);
 }
 
 static void html_row(const egress_page_row *r, clv_bytes *out) {
   char shape[160];
   shape_of(r, shape);
-  clv_bytes_puts(out, r->open ? "<tr class=\"open\"><td>" : "<tr><td>");
+  clv_bytes_puts(out, r->unsettled ? "<tr class=\"open\"><td>" : "<tr><td>");
   put_what(r, escaped, out);
   clv_bytes_puts(out, "</td>");
   cell(out, shape);
   cell(out, r->what->dtype);
   cell(out, r->what->to);
   clv_bytes_printf(out, "<td>%llu</td><td>", (unsigned long long)r->tensors);
-  put_bytes(r->settled, r->open, escaped, out);
+  put_bytes(r->settled, r->unsettled, escaped, out);
   clv_bytes_puts(out, "</td>");
   cell(out, r->first);
   cell(out, r->last);
@@ -267,7 +270,7 @@ static void html_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
   clv_bytes_puts(out, ".<br>");
   put_look(a, escaped, out);
   clv_bytes_puts(out, ".<br>Left: ");
-  put_bytes(a->bytes - a->open, a->open, escaped, out);
+  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, escaped, out);
   clv_bytes_puts(out,
                  ".</p>\n<table><tr><th>what</th><th>shape of a sample</th><th>type</th>"
                  "<th>to</th><th>tensors</th><th>left</th><th>first</th><th>last</th></tr>\n");
@@ -301,12 +304,12 @@ static void json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
   key(out, "command", a->begun.begun.command);
   key(out, "session", a->begun.begun.session);
   key(out, "begin", a->begun.at);
-  key(out, "end", a->ended ? a->end.at : "");
-  if (a->ended) number(out, "code", a->end.end.code);
+  key(out, "end", a->has_ended ? a->end.at : "");
+  if (a->has_ended) number(out, "code", a->end.end.code);
   key(out, "policy", a->begun.begun.policy);
   key(out, "policy_sha256", a->begun.begun.policy_sha256);
   key(out, "approver", a->begun.begun.approver);
-  if (a->looked) {
+  if (a->has_look) {
     number(out, "looked_at", a->look.look.records);
     key(out, "pixels", a->look.look.pixels);
     key(out, "tokens", a->look.look.tokens);
@@ -315,7 +318,7 @@ static void json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) 
     if (*a->look.look.groups) key(out, "groups", a->look.look.groups);
   }
   number(out, "bytes", a->bytes);
-  number(out, "open", a->open);
+  number(out, "open", a->unsettled_bytes);
   clv_bytes_puts(out, "}\n");
 }
 
@@ -333,8 +336,8 @@ static void json_row(const clv_egress_row_sum *r, clv_bytes *out) {
     clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->what.shape.dim[d]);
   clv_bytes_printf(out, "],\"random\":%s", r->what.random ? "true" : "false");
   number(out, "tensors", r->tensors);
-  number(out, "bytes", r->settled + r->open);
-  number(out, "open", r->open);
+  number(out, "bytes", r->settled + r->unsettled);
+  number(out, "open", r->unsettled);
   key(out, "first", r->first);
   key(out, "last", r->last);
   clv_bytes_puts(out, "}\n");
@@ -357,7 +360,7 @@ void egress_page_json(const egress_page *p, clv_bytes *out) {
   clv_bytes_puts(out, "{\"event\":\"total\"");
   key(out, "run", p->run);
   number(out, "bytes", b->total);
-  number(out, "open", open_of(b));
-  number(out, "cut", b->cut);
+  number(out, "open", unsettled_of(b));
+  number(out, "cut", b->truncated_bytes);
   clv_bytes_puts(out, "}\n");
 }

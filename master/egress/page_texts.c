@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a page says in words, whatever its form.
+ * Texts that all forms of a page share. page_formats.c calls each function and escapes its text.
  */
 #include <string.h>
 
@@ -27,18 +27,19 @@ static void put_size(uint64_t bytes, clv_bytes *out) {
                    (unsigned long long)bytes);
 }
 
-/* open: what was allowed and not settled; nobody knows how much of it left. */
-void egress_format_bytes(uint64_t settled, uint64_t open, clv_bytes *out) {
-  if (open) clv_bytes_puts(out, "at most ");
-  put_size(settled + open, out);
-  if (!open) return;
+/* unsettled: bytes of allowances without a SETTLE. The record cannot say how many of them left, so
+ * the sum is an upper limit. */
+void egress_format_bytes(uint64_t settled, uint64_t unsettled, clv_bytes *out) {
+  if (unsettled) clv_bytes_puts(out, "at most ");
+  put_size(settled + unsettled, out);
+  if (!unsettled) return;
   clv_bytes_puts(out, ", of which ");
-  put_size(open, out);
+  put_size(unsettled, out);
   clv_bytes_puts(out, " was allowed and not settled");
 }
 
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out) {
-  if (a->ended)
+  if (a->has_ended)
     clv_bytes_printf(out, "%s to %s, ended with code %llu", a->begun.at, a->end.at,
                      (unsigned long long)a->end.end.code);
   else
@@ -58,8 +59,8 @@ void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out) {
 
 void egress_format_look(const clv_egress_attempt *a, clv_bytes *out) {
   const clv_egress_line *l = &a->look;
-  if (!a->looked) {
-    clv_bytes_puts(out, "nobody looked at what it shows");
+  if (!a->has_look) {
+    clv_bytes_puts(out, "no look was taken at what the tensors show");
     return;
   }
   clv_bytes_printf(out, "of %llu record%s an onlooker reads: pixels %s, tokens %s, labels %s",

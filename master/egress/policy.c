@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a policy permits. Each refusal names the line of the policy that would have to say
- * otherwise, and what can be done: in the session, or by asking whoever approves the policy.
+ * Checks of a policy: clv_policy_check_tensor, _reading and _epoch before a command sends anything,
+ * clv_policy_charge for each tensor at the gate. Each refusal names the line of the policy that
+ * forbids the tensor and a remedy: a change of the session, or a request to the policy's approver.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -24,7 +25,8 @@ static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor
                             t->identity, t->worker, t->name);
 }
 
-/* Records and labels as they are have no kind in a policy but a word under `allow`. */
+/* Returns the word under `kinds` for a kind; NULL for records, labels and failures. `allow` has
+ * the keys of records and labels. */
 static const char *kind_of(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
@@ -44,11 +46,11 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
       kind, t->name, t->worker, kind);
 }
 
-/* Words that permit what a tensor shows, the worst first. */
+/* The keys that permit findings, the worst finding first. */
 static const struct {
   clv_finding shows;
   const char *key;
-  size_t given, pos; /* members of clv_policy_config */
+  size_t given, pos; /* offsets in clv_policy_config of the key's value and position */
 } words[] = {
 #define AT(member) offsetof(clv_policy_config, member)
     {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
@@ -62,7 +64,8 @@ static const struct {
 #undef AT
 };
 
-/* Vectors of tokens are permitted as such, whoever knows the layers before them. */
+/* Returns the findings that the policy must permit. allow.tokens also permits FRONT KNOWN of a
+ * tensor that shows TOKENS. */
 static clv_findings shows_of(const clv_policy_tensor *t) {
   if (t->kind == CLV_EGRESS_INPUT) return CLV_FINDING_RAW_INPUT;
   if (t->kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
@@ -70,7 +73,7 @@ static clv_findings shows_of(const clv_policy_tensor *t) {
   return t->shows;
 }
 
-/* Each thing that the tensor shows has to be permitted. */
+/* Refuses a tensor unless the policy permits each of its findings. */
 static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
   clv_findings shows = shows_of(t);
   for (size_t i = 0; i < CLV_COUNT(words); i++) {
@@ -125,7 +128,8 @@ static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor 
                             format_limit(c, limit, sizeof limit));
 }
 
-/* Weights have the types and shapes of their layers, counts of batches among them. */
+/* WEIGHTS and STATE skip the checks of hiding layers, dtype and shape: a layer has tensors of
+ * several types and shapes, for example a count of batches. */
 clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t, clv_err *err) {
   if (!p) return CLV_OK;
   CLV_TRY(check_worker(p->config, t, err));
@@ -138,11 +142,11 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
   return check_shape(p->config, t, err);
 }
 
-/* ---- what is read ---------------------------------------------------------------------------- */
+/* ---- readings of the look -------------------------------------------------------------------- */
 
 static const struct {
   const char *name;
-  size_t pos; /* member of clv_policy_config */
+  size_t pos; /* offset in clv_policy_config of the position of max_read's key */
 } readers[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
                {"tokens", offsetof(clv_policy_config, tokens_pos)},
                {"labels", offsetof(clv_policy_config, labels_pos)},
@@ -153,7 +157,8 @@ double clv_policy_max_read(const clv_policy *p, int reader) {
   return p ? p->config->max_read[reader] : 1;
 }
 
-/* Digits with which a figure above its limit does not look like it. */
+/* Returns the number of decimals, 2 to 6, with which a figure above its limit is also printed above
+ * it. */
 static int digits_beside(double figure, double limit) {
   char text[32];
   int digits = 2;
@@ -170,13 +175,14 @@ clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading 
   if (limit >= 1 || (r->figure >= 0 && r->figure <= limit)) return CLV_OK;
   clv_config_pos pos = *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos);
   if (r->figure < 0)
-    return clv_policy_fail_at(p->config, pos, err,
-                              "the policy limits what is read of %s (max_read.%s: %g), and that "
-                              "was not looked at: %s; ask for a policy without that limit",
-                              name, name, limit, r->why);
+    return clv_policy_fail_at(
+        p->config, pos, err,
+        "the policy limits how many %s can be read (max_read.%s: %g), and the "
+        "look did not measure that: %s; ask for a policy without that limit",
+        name, name, limit, r->why);
   return clv_policy_fail_at(
       p->config, pos, err,
-      "%s: %.*f is read of what leaves, and the policy permits %g "
+      "%s: the look read %.*f of them from what leaves, and the policy permits %g "
       "(max_read.%s): keep more layers at the master, or ask for another limit",
       name, digits_beside(r->figure, limit), r->figure, limit, name);
 }
@@ -195,16 +201,18 @@ clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *er
 }
 
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
-  if (p) __atomic_store_n(&p->left, bytes, __ATOMIC_SEQ_CST);
+  if (p) __atomic_store_n(&p->sent_bytes, bytes, __ATOMIC_SEQ_CST);
 }
 
-/* All or nothing, so that the sum of what passed never exceeds the limit. */
+/* Adds all bytes of a tensor or none, so that the sum of the permitted tensors never exceeds the
+ * limit. */
 static bool count(clv_policy *p, uint64_t bytes) {
-  uint64_t limit = p->config->bytes_per_epoch, left = __atomic_load_n(&p->left, __ATOMIC_SEQ_CST);
+  uint64_t limit = p->config->bytes_per_epoch,
+           sent = __atomic_load_n(&p->sent_bytes, __ATOMIC_SEQ_CST);
   do {
-    if (bytes > limit || left > limit - bytes) return false;
-  } while (!__atomic_compare_exchange_n(&p->left, &left, left + bytes, false, __ATOMIC_SEQ_CST,
-                                        __ATOMIC_SEQ_CST));
+    if (bytes > limit || sent > limit - bytes) return false;
+  } while (!__atomic_compare_exchange_n(&p->sent_bytes, &sent, sent + bytes, false,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
   return true;
 }
 

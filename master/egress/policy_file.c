@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The policy of a host: where it is, whose it has to be, who signed it. A policy that is there and
- * is not in order is an error, never none: whoever could spoil it could otherwise take it away.
+ * Finds the policy of a host and checks its owner and its signature. Commands call clv_policy_find
+ * before they connect to a worker. A policy with a wrong owner, mode, signature or text is an error
+ * and is never ignored, because otherwise a user who can damage it could switch it off.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,25 +30,26 @@ static void fd_done(int *fd) {
   if (*fd >= 0) close(*fd);
 }
 
-static bool is_roots_alone(const struct stat *st) {
+static bool is_writable_by_root_only(const struct stat *st) {
   return st->st_uid == 0 && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
 static clv_code check_owner(const struct stat *st, const char *path, clv_err *err) {
-  if (is_roots_alone(st)) return CLV_OK;
+  if (is_writable_by_root_only(st)) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "%s must be owned by root and writable by nobody else, and is owned by user %u "
+                  "%s must be owned by root and writable by no other user, but is owned by user %u "
                   "with mode %04o; fix: chown root:root and chmod go-w",
                   path, (unsigned)st->st_uid, (unsigned)(st->st_mode & 07777));
 }
 
 static clv_code fail_open(const char *path, clv_err *err) {
-  const char *why = errno == ELOOP || errno == ENOTDIR ? "not a plain file or folder of its own"
-                                                       : strerror(errno);
+  const char *why = errno == ELOOP || errno == ENOTDIR
+                        ? "not a plain file or folder, or a symbolic link"
+                        : strerror(errno);
   return clv_fail(err, CLV_INVALID, "%s: %s", path, why);
 }
 
-/* ret->fd -1: there is no such folder. */
+/* Opens the folder. ret->fd -1: there is no such folder. */
 static clv_code open_folder(const char *path, folder *ret, clv_err *err) {
   struct stat st;
   *ret = (folder){.path = path, .fd = -1};
@@ -80,8 +82,8 @@ static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err)
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", path) : CLV_OK;
 }
 
-/* A file of the folder, through the descriptor that was checked. *ret_there false: there is
- * none. */
+/* Reads a file of the folder through the folder's descriptor, whose owner was checked, so that the
+ * folder cannot be exchanged in between. *ret_there false: there is no such file. */
 static clv_code read_file(const folder *f, const char *name, bool *ret_there, clv_bytes *ret,
                           clv_err *err) {
   CLV_AUTO(fd_done) int fd = openat(f->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -121,7 +123,8 @@ static clv_code verify(const folder *f, const clv_bytes *text, const clv_bytes *
   return CLV_OK;
 }
 
-/* A signature that is there has to hold, whoever runs. */
+/* Verifies the signature if there is one, whatever user runs the command. signed_only: a missing
+ * signature is an error. */
 static clv_code check_signature(const folder *f, bool signed_only, const clv_bytes *text,
                                 clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
@@ -148,14 +151,14 @@ static clv_code fill(const folder *f, bool signed_only, const clv_bytes *text, c
   return clv_policy_config_parse(path, text->data, text->len, &p->config, err);
 }
 
-/* A signature without what it signed: the policy was taken away. */
-static clv_code check_none_is_meant(const folder *f, clv_err *err) {
+/* Fails if there is a signature without a policy, because then the policy was removed. */
+static clv_code check_no_signature(const folder *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
   bool there;
   CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
   if (!there) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "%s/%s is there, and %s is not: put the policy back, or remove its signature",
+                  "%s/%s exists, but %s does not: put the policy back, or remove its signature",
                   f->path, CLV_POLICY_SIGNATURE, CLV_POLICY_FILE);
 }
 
@@ -167,9 +170,9 @@ clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, c
   *ret = NULL;
   CLV_TRY(open_folder(path, &f, err));
   if (f.fd < 0) return CLV_OK;
-  CLV_TRY(check_folder(&f, err)); /* also without a policy: somebody may have taken it away */
+  CLV_TRY(check_folder(&f, err)); /* before the search: another user may have removed the policy */
   CLV_TRY(read_file(&f, CLV_POLICY_FILE, &there, &text, err));
-  if (!there) return check_none_is_meant(&f, err);
+  if (!there) return check_no_signature(&f, err);
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
   CLV_TRY(fill(&f, signed_only, &text, p, err));
   *ret = clv_steal(&p);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing ahead and settling. A flow has credit: bytes that allowances on the disk cover. Taking
- * some is one exchange of a number. A thread writes the next allowance when half of the credit is
- * used, all flows' together, in one write and one fdatasync; the credit is raised after these. Who
- * finds too little credit writes for himself. What is left of an allowance after ten seconds is
- * taken back, and so settled.
+ * Writes allowances ahead and settles them. A flow has credit: bytes that allowances on the disk
+ * cover. clv_egress_charge takes bytes from the credit with one atomic exchange. When half of an
+ * allowance is used, the record's thread writes the next one, for all flows in one write and one
+ * fdatasync, and raises the credit afterwards. A caller that finds too little credit writes the
+ * allowance itself. After ten seconds the thread takes the rest of an allowance back and settles
+ * it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,30 +23,33 @@
 #include "master/egress/egress_int.h"
 
 enum {
-  OPEN_GRANTS = 8, /* of a flow; two at work, the rest when an evaluation changes the size */
-  QUICK_MS = 2500, /* who has used an allowance up in less gets a larger one */
-  SLOW_MS = 5000,
+  /* unsettled allowances of a flow at most: two in steady work, more when an evaluation changes the
+   * bytes of a step */
+  OPEN_GRANTS = 8,
+  QUICK_MS = 2500, /* an allowance used up in less time is followed by a larger one */
+  SLOW_MS = 5000,  /* an allowance used up in more time is followed by a smaller one */
 };
 
+/* An allowance without a SETTLE. */
 typedef struct grant {
-  uint64_t id, bytes, at_ns;
+  uint64_t id, bytes, at_ns; /* at_ns: clv_now_ns when its line was formatted */
 } grant;
 
 struct clv_egress_flow {
   clv_egress_record *record;
   clv_egress_key what;
-  bool once;       /* a tensor that is sent as a whole, and nothing is to follow */
-  uint64_t left;   /* credit; atomic, as the next two */
-  uint64_t enough; /* when less is left the next allowance is written */
-  uint64_t tensors;
-  uint64_t unit; /* bytes of a step; atomic */
-  /* Under the record's lock. */
-  bool wanted;    /* atomic */
-  uint64_t wants; /* bytes that somebody waits for */
-  uint64_t fresh; /* of an allowance whose line is not on the disk yet */
-  uint64_t steps; /* that the last allowance was for */
-  uint64_t granted, settled, settled_tensors;
-  grant open[OPEN_GRANTS]; /* the oldest first */
+  bool once;        /* the flow has one tensor; no allowance follows by itself */
+  uint64_t left;    /* credit: bytes that may still leave; atomic */
+  uint64_t enough;  /* credit below which the next allowance is requested; 0: not again; atomic */
+  uint64_t tensors; /* number of tensors charged; atomic */
+  uint64_t unit;    /* bytes of a step; atomic */
+  bool needs_allowance; /* an allowance is to be written; atomic */
+  /* The fields below are under the record's lock. */
+  uint64_t bytes_awaited;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
+  uint64_t bytes_unwritten; /* bytes of an allowance whose line is not on the disk yet; 0: none */
+  uint64_t steps;           /* steps that the last allowance covered; 0: no allowance yet */
+  uint64_t granted, settled, settled_tensors; /* sums over all allowances */
+  grant open[OPEN_GRANTS];                    /* [n_open] unsettled allowances, the oldest first */
   size_t n_open;
   clv_egress_flow *next;
 };
@@ -54,10 +58,11 @@ struct clv_egress_record {
   char path[4096];
   int fd;
   uint64_t attempt, last_id;
-  pthread_mutex_t lock; /* of flows and the file; nobody who only takes waits for it */
+  /* protects the flows and the file; a clv_egress_charge with enough credit does not take it */
+  pthread_mutex_t lock;
   clv_egress_flow *flows, **last_flow;
-  clv_bytes lines; /* of the batch that is being made */
-  clv_err failure; /* of the file; then nothing may leave any more */
+  clv_bytes lines; /* formatted lines, not yet written */
+  clv_err failure; /* first failure to write; after it all charges without credit fail */
   sem_t wake;
   bool ending, running;
   pthread_t thread;
@@ -75,29 +80,34 @@ static clv_code lock_file(const clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* A file that has no name any more takes lines, which nobody would find. */
+/* Fails if the file was removed: lines could still be written to it, but no reader would find
+ * them. */
 static clv_code check_there(const clv_egress_record *r, clv_err *err) {
   struct stat st;
   if (fstat(r->fd, &st) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
-  if (!st.st_nlink) return clv_fail(err, CLV_PRECONDITION, "%s: it was removed", r->path);
+  if (!st.st_nlink)
+    return clv_fail(err, CLV_PRECONDITION, "%s: the file was removed while the command runs",
+                    r->path);
   return CLV_OK;
 }
 
-/* Where the next line begins: behind the last whole one. A command that was killed while it wrote
- * has left half a line, which is none. */
+/* Finds the end of the last complete line, where the next line begins. Removes a truncated line
+ * behind it, which a command leaves when it is killed while it writes. */
 static clv_code find_end(const clv_egress_record *r, off_t *ret, clv_err *err) {
   char tail[CLV_EGRESS_MAX_LINE + 1];
   off_t end = lseek(r->fd, 0, SEEK_END), from = CLV_MAX(end - (off_t)sizeof tail, (off_t)0);
   ssize_t n = end < 0 ? -1 : pread(r->fd, tail, (size_t)(end - from), from);
   while (n > 0 && tail[n - 1] != '\n') n--;
   if (n < 0 || (!n && from) || (from + n < end && ftruncate(r->fd, from + n) != 0))
-    return clv_fail(err, CLV_PRECONDITION, "%s: its last line has no end", r->path);
+    return clv_fail(err, CLV_PRECONDITION, "%s: its last line has no end and cannot be removed",
+                    r->path);
   *ret = lseek(r->fd, 0, SEEK_END);
   return CLV_OK;
 }
 
-/* At the end of the file, where another command may have written since. All of it or nothing. */
+/* Appends r->lines to the file, under the file's lock because another command may append, too. On
+ * failure removes the part that was written. */
 static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   CLV_TRY(lock_file(r, err));
   CLV_AUTO(unlock_file) int fd = r->fd;
@@ -117,7 +127,8 @@ static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   return err->code;
 }
 
-/* Under the lock. After a failure nothing is known of what the disk has: it stays. */
+/* Writes r->lines; durable: waits for the disk. Caller holds the record's lock. The first failure
+ * is kept and every later call returns it, because the contents of the disk are unknown then. */
 static clv_code put_lines(clv_egress_record *r, bool durable, clv_err *err) {
   if (r->failure.code == CLV_OK && r->lines.failed)
     clv_fail(&r->failure, CLV_EXHAUSTED, "%s: out of memory", r->path);
@@ -140,7 +151,7 @@ static void add_line(clv_egress_record *r, clv_egress_line *l) {
 static uint64_t load(const uint64_t *v) { return __atomic_load_n(v, __ATOMIC_SEQ_CST); }
 static void store(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __ATOMIC_SEQ_CST); }
 
-/* The oldest one, of which so much left. */
+/* Settles the oldest open allowance: `bytes` left under it. */
 static void settle_first(clv_egress_flow *f, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_SETTLE};
   uint64_t tensors = load(&f->tensors);
@@ -154,19 +165,21 @@ static void settle_first(clv_egress_flow *f, uint64_t bytes) {
   memmove(f->open, f->open + 1, f->n_open * sizeof *f->open);
 }
 
+/* Settles the allowances that are used up. */
 static void settle_used(clv_egress_flow *f) {
   uint64_t taken = f->granted - load(&f->left);
   while (f->n_open && f->settled + f->open[0].bytes <= taken) settle_first(f, f->open[0].bytes);
 }
 
-/* All that is left of the flow's allowances, which then are settled. */
+/* Takes the flow's credit back and settles all its allowances with the bytes that were used. */
 static void take_back(clv_egress_flow *f) {
   store(&f->enough, 0);
   f->granted -= __atomic_exchange_n(&f->left, 0, __ATOMIC_SEQ_CST);
   while (f->n_open) settle_first(f, CLV_MIN(f->open[0].bytes, f->granted - f->settled));
 }
 
-/* For how many steps the next one is: for as many as are made in some seconds. */
+/* Returns the number of steps that the next allowance covers, so that an allowance lasts a few
+ * seconds. */
 static uint64_t next_steps(const clv_egress_flow *f, uint64_t now) {
   uint64_t age_ms = f->n_open ? (now - f->open[f->n_open - 1].at_ns) / 1000000u : SLOW_MS;
   if (f->once) return 1;
@@ -175,49 +188,52 @@ static uint64_t next_steps(const clv_egress_flow *f, uint64_t now) {
   return age_ms < SLOW_MS ? f->steps : CLV_MAX(f->steps / 2, 1u);
 }
 
+/* Formats the next allowance of a flow. give_credit follows when its line is on the disk. */
 static void allow(clv_egress_flow *f, uint64_t now) {
   clv_egress_record *r = f->record;
   clv_egress_line l = {.event = CLV_EGRESS_ALLOW};
   f->steps = next_steps(f, now);
   l.allow.id = ++r->last_id;
   l.allow.what = f->what;
-  l.allow.bytes = CLV_MAX(f->steps * load(&f->unit), f->wants);
+  l.allow.bytes = CLV_MAX(f->steps * load(&f->unit), f->bytes_awaited);
   clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allow.until);
   add_line(r, &l);
   f->open[f->n_open++] = (grant){l.allow.id, l.allow.bytes, now};
-  f->fresh = l.allow.bytes;
+  f->bytes_unwritten = l.allow.bytes;
 }
 
-/* Its line is on the disk. */
+/* Raises the credit by the allowance whose line is on the disk now. */
 static void give_credit(clv_egress_flow *f) {
-  uint64_t bytes = f->fresh;
+  uint64_t bytes = f->bytes_unwritten;
   if (!bytes) return;
-  f->fresh = 0;
+  f->bytes_unwritten = 0;
   f->granted += bytes;
   store(&f->enough, f->once ? 0 : bytes / 2);
   __atomic_fetch_add(&f->left, bytes, __ATOMIC_SEQ_CST);
 }
 
 static bool needs_more(const clv_egress_flow *f) {
-  bool wanted = __atomic_load_n(&f->wanted, __ATOMIC_SEQ_CST);
-  return (wanted || f->wants > load(&f->left)) && f->n_open < OPEN_GRANTS;
+  bool needs = __atomic_load_n(&f->needs_allowance, __ATOMIC_SEQ_CST);
+  return (needs || f->bytes_awaited > load(&f->left)) && f->n_open < OPEN_GRANTS;
 }
 
-static bool allow_wanted(clv_egress_record *r) {
+/* Formats an allowance for each flow that needs one. Returns true if there was any. */
+static bool allow_needed(clv_egress_record *r) {
   uint64_t now = clv_now_ns();
   bool any = false;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
     if (!needs_more(f)) continue;
-    __atomic_store_n(&f->wanted, false, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&f->needs_allowance, false, __ATOMIC_SEQ_CST);
     allow(f, now);
     any = true;
   }
   return any;
 }
 
-/* Under the lock. What was used up is settled with the next that is allowed. */
+/* Writes the allowances that are needed, and with them the SETTLE lines of used-up ones. Caller
+ * holds the record's lock. */
 static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
-  bool any = allow_wanted(r);
+  bool any = allow_needed(r);
   if (!any && r->failure.code == CLV_OK) return CLV_OK;
   for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used(f);
   CLV_TRY(put_lines(r, any, err));
@@ -234,6 +250,7 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
+/* Takes bytes from the credit. Returns false, and takes none, if the credit is too small. */
 static bool take(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
   uint64_t left = load(&f->left);
   do {
@@ -244,17 +261,18 @@ static bool take(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
   return true;
 }
 
-static clv_code take_slowly(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
+/* Takes bytes, and writes allowances until the credit suffices. */
+static clv_code charge_and_write(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   clv_egress_record *r = f->record;
   clv_code code = CLV_OK;
   uint64_t left;
   pthread_mutex_lock(&r->lock);
   while (code == CLV_OK && !take(f, bytes, &left)) {
-    f->wants = bytes;
+    f->bytes_awaited = bytes;
     if (f->n_open == OPEN_GRANTS) take_back(f);
     code = write_ahead(r, err);
   }
-  f->wants = 0;
+  f->bytes_awaited = 0;
   pthread_mutex_unlock(&r->lock);
   return code;
 }
@@ -262,10 +280,10 @@ static clv_code take_slowly(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   uint64_t left;
   __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
-  if (!take(f, bytes, &left)) return take_slowly(f, bytes, err);
+  if (!take(f, bytes, &left)) return charge_and_write(f, bytes, err);
   if (left >= load(&f->enough) || !__atomic_exchange_n(&f->enough, 0, __ATOMIC_SEQ_CST))
     return CLV_OK;
-  __atomic_store_n(&f->wanted, true, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
   sem_post(&f->record->wake);
   return CLV_OK;
 }
@@ -289,13 +307,14 @@ clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, b
 
 void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes) {
   store(&f->unit, step_bytes);
-  if (load(&f->left) < step_bytes) __atomic_store_n(&f->wanted, true, __ATOMIC_SEQ_CST);
+  if (load(&f->left) < step_bytes) __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Allowances that have become old are taken back. When the next one does. */
-static uint64_t take_old_back(clv_egress_record *r) {
+/* Takes back the allowances that are CLV_EGRESS_ALLOWANCE_MS old. Returns the clv_now_ns time at
+ * which the next one will be. */
+static uint64_t take_back_old(clv_egress_record *r) {
   const uint64_t period = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   uint64_t now = clv_now_ns(), next = now + period;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
@@ -306,15 +325,15 @@ static uint64_t take_old_back(clv_egress_record *r) {
 }
 
 uint64_t egress_tick(clv_egress_record *r) {
-  clv_err ignored; /* it stays, and whoever takes is told */
+  clv_err ignored; /* r->failure keeps it; clv_egress_charge returns it */
   pthread_mutex_lock(&r->lock);
-  uint64_t next = take_old_back(r);
+  uint64_t next = take_back_old(r);
   if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!put_lines(r, false, &ignored);
   pthread_mutex_unlock(&r->lock);
   return next;
 }
 
-static void *write_on(void *user) {
+static void *run_write_thread(void *user) {
   clv_egress_record *r = user;
   while (!__atomic_load_n(&r->ending, __ATOMIC_SEQ_CST)) {
     uint64_t next = egress_tick(r);
@@ -326,11 +345,13 @@ static void *write_on(void *user) {
 
 static clv_code start_thread(clv_egress_record *r, clv_err *err) {
   sigset_t all, before;
-  sigfillset(&all); /* signals are for the thread that runs the command */
+  sigfillset(&all); /* the thread that runs the command handles all signals */
   pthread_sigmask(SIG_BLOCK, &all, &before);
-  r->running = pthread_create(&r->thread, NULL, write_on, r) == 0;
+  r->running = pthread_create(&r->thread, NULL, run_write_thread, r) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return r->running ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "%s: no thread to write it", r->path);
+  return r->running
+             ? CLV_OK
+             : clv_fail(err, CLV_EXHAUSTED, "%s: cannot start the thread that writes it", r->path);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -349,16 +370,16 @@ static clv_code open_file(clv_egress_record *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Under the file's lock. What is there, without a last line that was cut short; which attempt this
- * is. */
-static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
+/* Checks the existing lines, removes a truncated last line (*ret_cut: its bytes) and sets the
+ * number of the new attempt. Caller holds the file's lock. */
+static clv_code scan_existing(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t whole;
   CLV_TRY(egress_read_file(r->fd, r->path, &text, err));
   if (egress_each_line(text.data ? text.data : "", text.len, r->path, count_attempt, &r->attempt,
                        &whole, err) != CLV_OK)
     return clv_err_prefix(err,
-                          "what left before cannot be read (move the file away to begin a new "
+                          "the existing record cannot be read (move the file away to begin a new "
                           "record)");
   r->attempt++;
   *ret_cut = text.len - whole;
@@ -367,12 +388,13 @@ static clv_code look_back(clv_egress_record *r, uint64_t *ret_cut, clv_err *err)
   return CLV_OK;
 }
 
-/* Under one lock, so that no other command takes the same number; writing ends it. */
-static clv_code number(clv_egress_record *r, clv_egress_line *l, clv_err *err) {
+/* Writes the ATTEMPT line. Holds the file's lock from the scan to the write, so that no other
+ * command takes the same number; put_lines ends the lock. */
+static clv_code write_attempt(clv_egress_record *r, clv_egress_line *l, clv_err *err) {
   CLV_AUTO(unlock_file) int fd = -1;
   CLV_TRY(lock_file(r, err));
   fd = r->fd;
-  CLV_TRY(look_back(r, &l->begun.cut, err));
+  CLV_TRY(scan_existing(r, &l->begun.cut, err));
   add_line(r, l);
   return put_lines(r, true, err);
 }
@@ -381,7 +403,7 @@ static clv_code begin(clv_egress_record *r, const clv_egress_line *about, clv_er
   clv_egress_line l = *about;
   l.event = CLV_EGRESS_ATTEMPT;
   l.begun.version = CLV_EGRESS_VERSION;
-  CLV_TRY(number(r, &l, err));
+  CLV_TRY(write_attempt(r, &l, err));
   CLV_TRY(clv_file_sync_folder(r->path, err));
   return start_thread(r, err);
 }
@@ -402,7 +424,9 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
                          clv_err *err) {
   clv_egress_record *r;
   if (strlen(path) >= sizeof r->path)
-    return clv_fail(err, CLV_INVALID, "the path of a record has %zu bytes", strlen(path));
+    return clv_fail(err, CLV_INVALID,
+                    "the path of a record has %zu bytes, at most %zu are possible", strlen(path),
+                    sizeof r->path - 1);
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
   memcpy(r->path, path, strlen(path) + 1);
   pthread_mutex_init(&r->lock, NULL);

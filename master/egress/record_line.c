@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One line of the record, written and read by the same tables of fields. A line is taken when it is
- * to the byte what would be written of it: keys out of order, other numbers than plain ones,
- * controls and what is not UTF-8 have no place in it.
+ * Formats and parses a line of the record with the same tables of fields: clv_egress_line_format
+ * for the writer (record.c), clv_egress_line_parse for readers. The parser accepts a line only if
+ * the formatter would write the same bytes. So keys out of order, signs, fractions or leading
+ * zeros, control characters and invalid UTF-8 are errors.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,8 +16,8 @@ typedef enum line_field_kind { WHOLE, TEXT, FLAG, SHAPE, KIND } line_field_kind;
 typedef struct line_field {
   const char *key;
   line_field_kind kind;
-  size_t offset, size; /* size: of a TEXT, its NUL included */
-  bool later;          /* a TEXT that records had later than the rest; "" is left out */
+  size_t offset, size; /* offset in clv_egress_line; size: bytes of a TEXT with its NUL */
+  bool is_optional;    /* a TEXT that older records lack; "" is not written */
 } line_field;
 
 #define AT(member) .offset = offsetof(clv_egress_line, member)
@@ -60,8 +61,8 @@ static const line_field look_fields[] = {
     {"pixels", TEXT_AT(look.pixels)},
     {"tokens", TEXT_AT(look.tokens)},
     {"labels", TEXT_AT(look.labels)},
-    {"features", TEXT_AT(look.features), .later = true},
-    {"groups", TEXT_AT(look.groups), .later = true},
+    {"features", TEXT_AT(look.features), .is_optional = true},
+    {"groups", TEXT_AT(look.groups), .is_optional = true},
 };
 static const line_field end_fields[] = {
     {"code", WHOLE, AT(end.code)},
@@ -116,7 +117,7 @@ static void put_shape(clv_bytes *out, const clv_shape *s) {
 
 static void put_field(clv_bytes *out, const line_field *f, const void *line) {
   const void *at = (const char *)line + f->offset;
-  if (f->later && !*(const char *)at) return;
+  if (f->is_optional && !*(const char *)at) return;
   clv_bytes_printf(out, ",\"%s\":", f->key);
   if (f->kind == TEXT) put_text(out, at, f->size);
   if (f->kind == SHAPE) put_shape(out, at);
@@ -135,7 +136,7 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* What is left of a line. */
+/* The rest of a line, not yet parsed. */
 typedef struct cursor {
   const char *at, *end;
 } cursor;
@@ -158,7 +159,7 @@ static bool take_whole(cursor *c, uint64_t *ret) {
   return c->at > start && v <= (uint64_t)INT64_MAX;
 }
 
-/* A quoted text with its NUL into `size` bytes. */
+/* Parses a quoted text into `size` bytes with a NUL. */
 static bool take_text(cursor *c, char *ret, size_t size) {
   size_t n = 0;
   if (!skip(c, "\"")) return false;
@@ -204,10 +205,10 @@ static bool take_value(cursor *c, const line_field *f, void *line) {
 static clv_code take_fields(cursor *c, const line_field *fields, size_t n, clv_egress_line *l,
                             clv_err *err) {
   for (size_t i = 0; i < n; i++) {
-    if (fields[i].later && c->at < c->end && *c->at == '}') continue;
+    if (fields[i].is_optional && c->at < c->end && *c->at == '}') continue;
     if (!skip(c, ",\"") || !skip(c, fields[i].key) || !skip(c, "\":") ||
         !take_value(c, &fields[i], l))
-      return clv_fail(err, CLV_DATA_LOSS, "'%s' is missing or is not what belongs there",
+      return clv_fail(err, CLV_DATA_LOSS, "field '%s' is missing or has a wrong value",
                       fields[i].key);
   }
   return CLV_OK;
@@ -221,7 +222,7 @@ static clv_code take_event(cursor *c, clv_egress_event *ret, clv_err *err) {
         *ret = (clv_egress_event)e;
         return CLV_OK;
       }
-  return clv_fail(err, CLV_DATA_LOSS, "it begins with no event that there is");
+  return clv_fail(err, CLV_DATA_LOSS, "the line begins with no known event");
 }
 
 clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *ret, clv_err *err) {
@@ -229,14 +230,15 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
   clv_egress_line l = {0};
   cursor c = {text, text + len};
   if (len > CLV_EGRESS_MAX_LINE)
-    return clv_fail(err, CLV_DATA_LOSS, "%zu bytes, the limit is %d", len, CLV_EGRESS_MAX_LINE);
+    return clv_fail(err, CLV_DATA_LOSS, "the line has %zu bytes, the limit is %d", len,
+                    CLV_EGRESS_MAX_LINE);
   CLV_TRY(take_event(&c, &l.event, err));
   CLV_TRY(take_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
   CLV_TRY(take_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
   clv_egress_line_format(&l, &again);
   if (again.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (again.len != len + 1 || memcmp(again.data, text, len) != 0)
-    return clv_fail(err, CLV_DATA_LOSS, "it is not written as this program writes it");
+    return clv_fail(err, CLV_DATA_LOSS, "the line is not written as this program writes it");
   *ret = l;
   return CLV_OK;
 }

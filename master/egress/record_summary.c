@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole record as sums. Lines are held to each other: attempts and allowances are numbered
- * without a gap, what is settled was allowed and is not more, an end says the sums of its attempt.
+ * Reads a record and sums it up: clv_egress_read and clv_egress_read_text, for the page and for
+ * `egress`. The lines must be consistent: attempts and allowances have numbers without a gap, a
+ * SETTLE follows its allowance and has no more bytes than that, an END has the sums of its attempt.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,16 +16,16 @@
 
 enum { FILE_BYTES = 1 << 30 };
 
-/* An allowance that nothing has settled yet. */
-typedef struct open_one {
+/* An allowance without a SETTLE so far. */
+typedef struct unsettled_allowance {
   uint64_t attempt, id, bytes;
-  size_t row;
-} open_one;
+  size_t row; /* index in `rows` of the summary */
+} unsettled_allowance;
 
 typedef struct record_reader {
   clv_egress_summary book;
-  open_one *open;
-  size_t n_open, cap_open, cap_attempts, cap_rows, cap_hops;
+  unsettled_allowance *unsettled;
+  size_t n_unsettled, cap_unsettled, cap_attempts, cap_rows, cap_hops;
 } record_reader;
 
 void clv_egress_summary_done(clv_egress_summary *b) {
@@ -37,7 +38,7 @@ void clv_egress_summary_done(clv_egress_summary *b) {
 
 static void reader_done(record_reader *r) {
   clv_egress_summary_done(&r->book);
-  free(r->open);
+  free(r->unsettled);
 }
 
 bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b) {
@@ -47,12 +48,14 @@ bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b) {
          strcmp(a->dtype, b->dtype) == 0 && clv_shape_equal(&a->shape, &b->shape);
 }
 
-/* Room for one more of n. */
+/* Makes sure that a list of n elements can hold one more. */
 static clv_code grow(void *list_pp, size_t n, size_t *cap, size_t size, clv_err *err) {
   void **list = list_pp;
   if (n < *cap) return CLV_OK;
   if (n >= CLV_EGRESS_MAX_ROWS)
-    return clv_fail(err, CLV_EXHAUSTED, "more than %d of a kind", CLV_EGRESS_MAX_ROWS);
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "the record has more than %d attempts, rows, hops or open allowances",
+                    CLV_EGRESS_MAX_ROWS);
   size_t more = CLV_MAX(2 * *cap, (size_t)16);
   void *grown = reallocarray(*list, more, size);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -61,6 +64,7 @@ static clv_code grow(void *list_pp, size_t n, size_t *cap, size_t size, clv_err 
   return CLV_OK;
 }
 
+/* Adds `more` to *sum. CLV_DATA_LOSS: the sum exceeds INT64_MAX. */
 static clv_code add(uint64_t *sum, uint64_t more, clv_err *err) {
   if (*sum > INT64_MAX - more) return clv_fail(err, CLV_DATA_LOSS, "the sum is out of range");
   *sum += more;
@@ -80,7 +84,8 @@ static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_l
 static clv_code on_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_summary *b = &r->book;
   if (l->begun.version != CLV_EGRESS_VERSION)
-    return clv_fail(err, CLV_DATA_LOSS, "version %llu, this program knows %d",
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "the record has version %llu, this program reads version %d",
                     (unsigned long long)l->begun.version, CLV_EGRESS_VERSION);
   if (l->attempt != b->n_attempts + 1)
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu after %zu", (unsigned long long)l->attempt,
@@ -109,45 +114,51 @@ static clv_code on_allow(record_reader *r, const clv_egress_line *l, clv_err *er
     return clv_fail(err, CLV_DATA_LOSS, "allowance %llu after %llu",
                     (unsigned long long)l->allow.id, (unsigned long long)a->last_id);
   CLV_TRY(find_row(r, l, &at, err));
-  CLV_TRY(grow(&r->open, r->n_open, &r->cap_open, sizeof *r->open, err));
+  CLV_TRY(grow(&r->unsettled, r->n_unsettled, &r->cap_unsettled, sizeof *r->unsettled, err));
   clv_egress_row_sum *row = &r->book.rows[at];
-  CLV_TRY(add(&row->open, l->allow.bytes, err));
+  CLV_TRY(add(&row->unsettled, l->allow.bytes, err));
   if (from_master(row)) {
     CLV_TRY(add(&r->book.total, l->allow.bytes, err));
-    a->open += l->allow.bytes; /* never more than the total */
+    a->unsettled_bytes += l->allow.bytes; /* never more than the total */
     a->bytes += l->allow.bytes;
   }
   memcpy(row->last, l->at, sizeof l->at);
-  r->open[r->n_open++] = (open_one){l->attempt, l->allow.id, l->allow.bytes, at};
+  r->unsettled[r->n_unsettled++] =
+      (unsettled_allowance){l->attempt, l->allow.id, l->allow.bytes, at};
   a->last_id = l->allow.id;
-  a->n_open++;
+  a->n_unsettled++;
   return CLV_OK;
 }
 
-/* What is settled was opened lately. */
-static clv_code take_open(record_reader *r, const clv_egress_line *l, open_one *ret, clv_err *err) {
-  size_t i = r->n_open;
-  while (i && (r->open[i - 1].id != l->settle.id || r->open[i - 1].attempt != l->attempt)) i--;
-  if (!i || l->settle.bytes > r->open[i - 1].bytes)
-    return clv_fail(err, CLV_DATA_LOSS, "it settles %llu, which is not open or is less",
-                    (unsigned long long)l->settle.id);
-  *ret = r->open[i - 1];
-  r->open[i - 1] = r->open[--r->n_open];
+/* Finds the allowance of a SETTLE and removes it from the list. Searches from the end, because a
+ * settled allowance is usually a recent one. */
+static clv_code take_unsettled(record_reader *r, const clv_egress_line *l, unsettled_allowance *ret,
+                               clv_err *err) {
+  size_t i = r->n_unsettled;
+  while (i && (r->unsettled[i - 1].id != l->settle.id || r->unsettled[i - 1].attempt != l->attempt))
+    i--;
+  if (!i || l->settle.bytes > r->unsettled[i - 1].bytes)
+    return clv_fail(
+        err, CLV_DATA_LOSS,
+        "allowance %llu is settled, but was not allowed, was settled before or is smaller",
+        (unsigned long long)l->settle.id);
+  *ret = r->unsettled[i - 1];
+  r->unsettled[i - 1] = r->unsettled[--r->n_unsettled];
   return CLV_OK;
 }
 
 static clv_code on_settle(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
-  open_one o = {0};
-  CLV_TRY(take_open(r, l, &o, err));
+  unsettled_allowance o = {0};
+  CLV_TRY(take_unsettled(r, l, &o, err));
   clv_egress_row_sum *row = &r->book.rows[o.row];
   CLV_TRY(add(&row->tensors, l->settle.tensors, err));
   CLV_TRY(add(&row->settled, l->settle.bytes, err));
-  row->open -= o.bytes;
+  row->unsettled -= o.bytes;
   memcpy(row->last, l->at, sizeof l->at);
-  a->n_open--;
+  a->n_unsettled--;
   if (!from_master(row)) return CLV_OK;
-  a->open -= o.bytes;
+  a->unsettled_bytes -= o.bytes;
   a->bytes -= o.bytes - l->settle.bytes;
   r->book.total -= o.bytes - l->settle.bytes;
   return add(&a->tensors, l->settle.tensors, err);
@@ -162,19 +173,20 @@ static clv_code on_hop(record_reader *r, const clv_egress_line *l, clv_err *err)
 
 static clv_code on_look(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
-  if (a->looked)
-    return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has looked before",
+  if (a->has_look)
+    return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has a second look",
                     (unsigned long long)l->attempt);
-  a->looked = true;
+  a->has_look = true;
   a->look = *l;
   return CLV_OK;
 }
 
 static clv_code on_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
-  if (a->n_open || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
-    return clv_fail(err, CLV_DATA_LOSS, "its sums are not those of the lines before");
-  a->ended = true;
+  if (a->n_unsettled || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "the sums of the end differ from those of the lines before");
+  a->has_ended = true;
   a->end = *l;
   return CLV_OK;
 }
@@ -189,17 +201,17 @@ static clv_code on_line(void *user, const char *text, size_t len, clv_err *err) 
   clv_egress_line l;
   CLV_TRY(clv_egress_line_parse(text, len, &l, err));
   bool known = l.attempt && l.attempt <= r->book.n_attempts;
-  if (l.event != CLV_EGRESS_ATTEMPT && (!known || attempt_of(r, &l)->ended))
+  if (l.event != CLV_EGRESS_ATTEMPT && (!known || attempt_of(r, &l)->has_ended))
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has not begun or has ended",
                     (unsigned long long)l.attempt);
   return on[l.event](r, &l, err);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all lines ------------------------------------------------------------------------------- */
 
-/* A line without its end was cut short. So was one with a NUL: where the machine went down, the
- * file may have its length and not yet its bytes. */
-static bool is_cut(const char *line, size_t left, size_t *ret_len) {
+/* Returns true for a truncated line: it has no newline, or it has a NUL, because after a crash of
+ * the machine a file may have its new length but not yet its bytes. */
+static bool is_truncated(const char *line, size_t left, size_t *ret_len) {
   const char *end = memchr(line, '\n', left);
   *ret_len = end ? (size_t)(end - line) : left;
   return !end || memchr(line, '\0', *ret_len);
@@ -208,7 +220,8 @@ static bool is_cut(const char *line, size_t left, size_t *ret_len) {
 clv_code egress_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
                           void *user, size_t *ret_whole, clv_err *err) {
   size_t at = 0, n;
-  for (uint64_t number = 1; at < len && !is_cut(text + at, len - at, &n); number++, at += n + 1)
+  for (uint64_t number = 1; at < len && !is_truncated(text + at, len - at, &n);
+       number++, at += n + 1)
     if (fn(user, text + at, n, err) != CLV_OK)
       return clv_err_prefix(err, "%s:%llu", label, (unsigned long long)number);
   *ret_whole = at;
@@ -218,8 +231,8 @@ clv_code egress_each_line(const char *text, size_t len, const char *label, egres
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
                               clv_egress_summary *ret, clv_err *err) {
   CLV_AUTO(reader_done) record_reader r = {0};
-  CLV_TRY(egress_each_line(data, len, label, on_line, &r, &r.book.whole, err));
-  r.book.cut = len - r.book.whole;
+  CLV_TRY(egress_each_line(data, len, label, on_line, &r, &r.book.complete_bytes, err));
+  r.book.truncated_bytes = len - r.book.complete_bytes;
   *ret = r.book;
   r.book = (clv_egress_summary){0};
   return CLV_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commands a person runs but train and predict: plan, check, eval.
+ * The commands plan, check and eval, and functions that they share with predict and train.
  */
 #include <stdio.h>
 
@@ -23,7 +23,7 @@ void clv_run_done(clv_run *r) {
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
-  clv_run_lock_free(r->lock); /* last: whoever waits for the lock finds all in place */
+  clv_run_lock_free(r->lock); /* last, so that the next holder of the lock finds complete files */
 }
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
@@ -65,9 +65,9 @@ static clv_exit_code unasked_exit(clv_code code) {
   return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
 }
 
-/* What the workers say of their devices is asked first: figures are of what they name. */
+/* With --ask, asks the workers for their devices before it computes memory and time for them. */
 clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .looks = !o->suggest_cuts};
+  CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
   clv_err err, unanswered;
   clv_code asked = CLV_OK;
@@ -115,7 +115,7 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* sets: what clv_run_describe_sets says. */
+/* Prints the result of check. sets: text of clv_run_describe_sets. */
 static void print_checked(const clv_run *r, const char *sets) {
   char classes[48], looked[80] = "all of them were looked at";
   size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_limit(r, all);
@@ -138,7 +138,7 @@ static void print_checked(const clv_run *r, const char *sets) {
   if (!r->o->json && held.len && !held.failed) printf("%s\n", held.data);
 }
 
-/* Without a worker nothing can leave. */
+/* Returns true if the session has a stage or the loss at a worker. */
 static bool uses_workers(const clv_run *r) {
   bool any = false;
   for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->worker_used[i];
@@ -176,7 +176,8 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
-/* By the table of the run whose weights are used, and into its record. */
+/* Compares the egress table with that of the run whose weights are used, and opens the run's
+ * record. */
 static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
@@ -208,7 +209,7 @@ static clv_code check_files(clv_run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_compare_files(r, err));
-  r->changes.len = 0; /* they were said */
+  r->changes.len = 0; /* printed before */
   return clv_run_warn_changed_keys(r, err);
 }
 
@@ -243,7 +244,7 @@ static void print_test(clv_run *r, const clv_step_result *e) {
   clv_run_print_eval(r, "test", e, when, json);
 }
 
-/* Answers that can be compared: labels, and images in the folders of the training's classes. */
+/* Checks that data.test has labels, and for images that its classes are those of the training. */
 static clv_code check_labels(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_classes_done) clv_classes classes = {0};
   const clv_session_config *c = r->config;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run finds in its folder before it begins.
+ * Decides how a run starts, by the contents of its folder: clv_run_check_done finds that it is
+ * finished, clv_run_find_start whether it resumes from a checkpoint or begins. `train` calls both
+ * after it has locked the folder. The other functions print the decision.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -9,8 +11,8 @@
 
 static void batches_freep(clv_batches **b) { clv_batches_free(*b); }
 
-/* Steps that this command is to reach; *ret_whole: those of the session. */
-static clv_code wanted_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_whole, clv_err *err) {
+/* Counts the steps of the session (*ret_session) and of this command, which --max-steps limits. */
+static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_session, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   CLV_AUTO(batches_freep) clv_batches *b = NULL;
   const clv_batches_options o = {
@@ -18,7 +20,7 @@ static clv_code wanted_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_whol
   CLV_TRY(clv_batches_new(&o, &b, err));
   uint64_t steps = t->epochs * clv_batches_per_epoch(b);
   if (t->max_steps) steps = CLV_MIN(steps, t->max_steps);
-  *ret_whole = steps;
+  *ret_session = steps;
   *ret = r->o->max_steps ? CLV_MIN(steps, r->o->max_steps) : steps;
   return CLV_OK;
 }
@@ -26,9 +28,9 @@ static clv_code wanted_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_whol
 static void print_done(clv_run *r, uint64_t step) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&text,
-                   "the run in %s is finished after step %llu, and nothing was touched; a larger "
-                   "train.epochs or train.max_steps goes on from there, --fresh begins anew and "
-                   "keeps this one beside it",
+                   "the run in %s is finished after step %llu, and no file was changed; a larger "
+                   "train.epochs or train.max_steps continues it, --fresh starts over and "
+                   "keeps the finished run",
                    r->dir.data, (unsigned long long)step);
   clv_bytes_printf(&json,
                    "{\"event\":\"finished\",\"step\":%llu,\"message\":", (unsigned long long)step);
@@ -37,43 +39,44 @@ static void print_done(clv_run *r, uint64_t step) {
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
 
-/* Fewer records have fewer steps, and a run is not finished because its data shrank. */
-static clv_code check_left(const clv_run *r, uint64_t step, uint64_t whole, clv_err *err) {
+/* Fails if no step is left only because the data have fewer records now: such a run does not count
+ * as finished. */
+static clv_code check_left(const clv_run *r, uint64_t step, uint64_t session_steps, clv_err *err) {
   size_t records = r->data.train_rows.n;
-  if (!r->has_other_data || records >= r->records_before || step < whole) return CLV_OK;
+  if (!r->has_other_data || records >= r->records_before || step < session_steps) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "the run in %s has %llu steps behind it, and train.epochs: %llu of the %zu "
-                  "records that there are now (%llu before) are only %llu: nothing is left to "
+                  "the run in %s has done %llu steps, and train.epochs: %llu over the present %zu "
+                  "records (%llu before) has only %llu: no step is left to "
                   "train; raise train.epochs",
                   r->dir.data, (unsigned long long)step,
                   (unsigned long long)r->config->train.epochs, records,
-                  (unsigned long long)r->records_before, (unsigned long long)whole);
+                  (unsigned long long)r->records_before, (unsigned long long)session_steps);
 }
 
 clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  uint64_t wanted, whole;
+  uint64_t wanted, session_steps;
   bool finished = clv_run_lock_is_finished(r->lock);
   if (!r->o->resume || (!finished && !r->has_other_data)) return CLV_OK;
-  CLV_TRY(wanted_steps(r, &wanted, &whole, err));
-  /* One that is damaged is made again. */
+  CLV_TRY(count_steps(r, &wanted, &session_steps, err));
+  /* Without a readable checkpoint the run trains again. */
   if (clv_checkpoint_load_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
-  CLV_TRY(check_left(r, step, whole, err));
+  CLV_TRY(check_left(r, step, session_steps, err));
   *ret = finished && step >= wanted;
   if (*ret) print_done(r, step);
   return CLV_OK;
 }
 
-/* ---- where --resume goes on ------------------------------------------------------------------ */
+/* ---- the start of --resume ------------------------------------------------------------------- */
 
-/* What was lost is not made again by mistake: it may have taken days. */
+/* Fails if the run had checkpoints that are missing now. Starting at step 1 would silently repeat
+ * work that may have taken days. */
 static clv_code fail_lost(const clv_run *r, clv_err *err) {
-  return clv_fail(
-      err, CLV_NOT_FOUND,
-      "run folder %s: no usable checkpoint, though run.json lists some: bring them back, "
-      "or begin anew with --fresh",
-      r->dir.data);
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "run folder %s: no usable checkpoint, though run.json lists some: restore them, "
+                  "or start over with --fresh",
+                  r->dir.data);
 }
 
 clv_code clv_run_find_start(clv_run *r, clv_err *err) {
@@ -81,7 +84,7 @@ clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   r->resumed = clv_checkpoint_has_manifest(r->dir.data);
   if (r->resumed) return clv_run_refuse_changes(r, err);
   if (clv_run_lock_has_checkpoint(r->lock)) return fail_lost(r, err);
-  return clv_checkpoint_clear(r->dir.data, err); /* of one that was being written */
+  return clv_checkpoint_clear(r->dir.data, err); /* files of an incomplete first checkpoint */
 }
 
 void clv_run_print_start(const clv_run *r) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which checkpoint: the newest, that of a step, or the best, which a run keeps beside the newest
- * ones. A line in the run folder says which is the best, so that a run that goes on knows it.
+ * Chooses a checkpoint: the newest, that of a step, or the best, which a run keeps in addition to
+ * the newest ones. A file with one line in the run folder names the best one for a resumed run.
  */
 #include <ctype.h>
 #include <math.h>
@@ -21,7 +21,7 @@ static void format_line(const clv_best_checkpoint *b, char line[MAX_LINE]) {
            (unsigned long long)b->step);
 }
 
-/* In its one spelling. */
+/* Accepts the line only as clv_run_write_best writes it. */
 clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
                                    clv_best_checkpoint *ret, clv_err *err) {
   char again[MAX_LINE];
@@ -88,13 +88,14 @@ static clv_code recall(const clv_run *r, clv_best_checkpoint *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* What is damaged or gone is no longer the best. */
+/* If the best checkpoint of a resumed run is damaged or missing, the run has none and finds the
+ * next best one. */
 void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
   if (!r->resumed) forget(r);
   if (!r->resumed || recall(r, &r->best, &err) == CLV_OK) return;
-  clv_err_prefix(&err, "the best checkpoint is looked for anew");
+  clv_err_prefix(&err, "the best checkpoint cannot be used, and the run looks for a new one");
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
 }
 
@@ -122,7 +123,6 @@ clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *e
 
 /* ---- choosing one ---------------------------------------------------------------------------- */
 
-/* NULL, "latest", "best" or the number of a step. */
 bool clv_is_checkpoint_name(const char *text) {
   char again[24];
   if (!text || strcmp(text, "latest") == 0 || strcmp(text, "best") == 0) return true;

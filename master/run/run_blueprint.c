@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The blueprint of a run, from its data and what it will send.
+ * Makes the blueprint of a run and checks it against session and policy (clv_run_make_blueprint).
  */
 #include "master/run/run_int.h"
 
-/* A run that ends early sends less; the gate counts what it does send. */
+/* Returns the sends to plan for. A run that ends early sends less; the gate counts the actual
+ * bytes. */
 static clv_planned_sends sends_of(const clv_run *r) {
   if (r->sends == RUN_EVALUATES) return clv_sends_of(&r->data, CLV_EVALUATES);
   return clv_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
 }
 
-/* Layers at home that a worker knows from an earlier session hide nothing in this one. */
+/* Finds the layers at the master whose weights a worker knows from an earlier session: they hide
+ * nothing in this one. */
 static clv_code recall(clv_run *r, clv_err *err) {
   clv_blueprint *b = r->blueprint;
   CLV_TRY(clv_run_find_key(r, err));
@@ -21,7 +23,7 @@ static clv_code recall(clv_run *r, clv_err *err) {
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
   const clv_planned_sends sends = sends_of(r);
   if (r->look.done) clv_blueprint_add_look(r->blueprint, &r->look);
-  if (!r->looks) CLV_TRY(clv_blueprint_check_privacy(r->blueprint, err));
+  if (!r->describes_only) CLV_TRY(clv_blueprint_check_privacy(r->blueprint, err));
   return clv_blueprint_check_policy(r->blueprint, &sends, err);
 }
 

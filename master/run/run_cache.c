@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache of a frozen front: what stands for its rows, who has them already, and its end.
+ * The cache of a frozen front at a worker. clv_run_cache_begin derives the cache's key and finds
+ * the rows of an earlier attempt; clv_run_cache_end deletes the cache. `train` calls both.
  */
 #include <stdio.h>
 
@@ -13,8 +14,9 @@ static clv_code add_files(const clv_session_config *c, clv_bytes *lines, clv_err
   return CLV_OK;
 }
 
-/* Rows are the same as long as the session, its files, the run (whose checkpoints have the front's
- * weights) and whoever computes them are. With another of these nobody finds the rows of before. */
+/* Derives the secret of the cache. The rows depend on the session, its files, the run (whose
+ * checkpoints have the front's weights) and the CPU with its libraries. If one of these changes,
+ * the secret changes, and the rows of an earlier attempt are not used. */
 static clv_code secret_of(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, lines = {0};
   const clv_backend *cpu = clv_backend_cpu();
@@ -37,10 +39,11 @@ clv_code clv_run_cache_begin(clv_run *r, clv_err *err) {
   CLV_TRY(secret_of(r, &secret, err));
   CLV_TRY(clv_trainer_begin_cache(r->trainer, r->data.train, &secret, &worker, &dropped, err));
   if (dropped) {
-    snprintf(text, sizeof text,
-             "%llu cached rows of version 0.7, by their places in the files, are deleted at the "
-             "worker: all rows are sent again",
-             (unsigned long long)dropped);
+    snprintf(
+        text, sizeof text,
+        "the worker has deleted %llu cached rows of version 0.7, which it kept by their positions "
+        "in the files: all rows are sent again",
+        (unsigned long long)dropped);
     clv_run_warn(r, CLV_LOG_WARN, "cache", text);
   }
   if (!worker) return CLV_OK;
@@ -59,8 +62,8 @@ void clv_run_cache_end(clv_run *r) {
   if (!worker) return;
   if (code != CLV_OK) {
     snprintf(text, sizeof text,
-             "worker '%s' was not told to delete its cache (%.120s); it does so when the cache has "
-             "expired, or upon `cleave-master cache %.100s --delete`",
+             "cannot ask worker '%s' to delete its cache (%.120s): it will when the cache "
+             "expires, or upon `cleave-master cache %.100s --delete`",
              worker, why.text, r->config->file);
     clv_run_warn(r, CLV_LOG_WARN, "cache", text);
     return;

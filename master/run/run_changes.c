@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a resumed run finds changed: keys of the session file, the length of the run, and data that
- * were accepted. A line of each is printed, and kept in the run's log and in changes.jsonl. `eval`
- * and `predict` warn of keys that make other numbers of a record.
+ * Changes since the last attempt of a run: keys of the session file, the length of the run, and
+ * data that the user accepted. clv_run_print_changes prints a line for each, and adds it to the
+ * journal and to changes.jsonl; `train --resume` calls it. clv_run_refuse_changes refuses changes
+ * that no checkpoint fits. `eval` and `predict` call clv_run_warn_changed_keys, which warns of
+ * keys that change how a record becomes numbers.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,7 +19,8 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* The value of a key in lines of "key: value"; NULL: it has none. *ret_len: bytes of the value. */
+/* Returns the value of a key in lines of "key: value"; NULL: no such key. *ret_len: bytes of the
+ * value. */
 static const char *value_of(const clv_bytes *lines, const char *key, size_t key_len,
                             size_t *ret_len) {
   for (const char *at = lines->data; at && *at; at = strchr(at, '\n') + 1) {
@@ -39,8 +42,8 @@ static void add_key(clv_run *r, const char *key, size_t key_len, const char *bef
   if (!r->changes.failed) clv_run_add_change(r, k.data, b.data, a.data);
 }
 
-/* Keys of `one` that `other` lacks or has with another value; backwards: `one` is what is now, and
- * keys that both have were looked at. */
+/* Adds a change for each key of `one` that `other` lacks or has with another value. backwards:
+ * `one` is the present session, and only keys that `other` lacks are added. */
 static void compare_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
                           bool backwards) {
   for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
@@ -60,7 +63,8 @@ static uint64_t steps_of(const clv_train_config *t, uint64_t records) {
   return t->max_steps ? CLV_MIN(steps, t->max_steps) : steps;
 }
 
-/* The curve of the learning rate ends where the run ends, unless it has a length of its own. */
+/* Adds a change if the length of the run differs. The schedule of the learning rate then ends at
+ * another step, unless the session sets train.schedule.total_steps. */
 static void compare_length(clv_run *r, const clv_session_config *then, uint64_t records) {
   unsigned long long before = steps_of(&then->train, records);
   unsigned long long after = steps_of(&r->config->train, r->data.train_rows.n);
@@ -120,7 +124,7 @@ static clv_code print_all(const clv_run *r, clv_err *err) {
 
 /* ---- the session of the last attempt --------------------------------------------------------- */
 
-/* Earlier versions had one rule for records, and no key for it. */
+/* Sets the keys of the rules by which earlier versions chose records without having the keys. */
 static void set_old_rules(const clv_run *r, clv_session_config *then) {
   if (!r->is_of_old_version) return;
   then->data.validation_by = r->config->data.validation_by;
@@ -141,7 +145,8 @@ static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err)
   return CLV_OK;
 }
 
-/* *ret: NULL where the file cannot be read, and `why` says why. */
+/* Loads the session of the last attempt. *ret NULL: the file cannot be read, for the reason in
+ * `why`. */
 static clv_code load_last(const clv_run *r, clv_session_config **ret, clv_err *why, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
@@ -190,7 +195,7 @@ static bool has_moment(const clv_optim_config *o, const char *name) {
   return false;
 }
 
-/* Number of a moment of `one` that `other` lacks; -1: none. */
+/* Returns the index of a moment of `one` that `other` lacks; -1: none. */
 static int lacks_moment(const clv_optim_config *one, const clv_optim_config *other) {
   uint32_t set = clv_optim_moments_of(one);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
@@ -199,7 +204,8 @@ static int lacks_moment(const clv_optim_config *one, const clv_optim_config *oth
   return -1;
 }
 
-/* adam goes on as adamw, which has the same moments. */
+/* Refuses an optimiser with other moments. A change from adam to adamw is permitted, because both
+ * have the same moments. */
 static clv_code check_optimizer(const clv_run *r, const clv_session_config *last, clv_err *err) {
   clv_optim_config then = optimizer_of(last), now = optimizer_of(r->config);
   const clv_optimizer_row *old = clv_optimizer_row_of(then.kind),
@@ -228,7 +234,7 @@ clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
   clv_err why;
   CLV_TRY(load_last(r, &last, &why, err));
-  if (!last) return CLV_OK; /* reading the checkpoint finds what does not fit */
+  if (!last) return CLV_OK; /* loading the checkpoint fails if something does not fit */
   CLV_TRY(check_stages(r, last, err));
   return check_optimizer(r, last, err);
 }
@@ -253,7 +259,7 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
   clv_err why;
   CLV_TRY(load_last(r, &then, &why, err));
-  if (!then) return CLV_OK; /* a folder of checkpoints alone is no run */
+  if (!then) return CLV_OK; /* the folder has only checkpoints, no session */
   CLV_TRY(clv_session_config_list(then, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
   compare_lines(r, &before, &after, false);

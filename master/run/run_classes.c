@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The names of a run's classes in the order of their numbers: a file in the run folder, a line
- * each, as the folders of the training images have it.
+ * The class names of a run: a file in the run folder with one name per line, in the order of the
+ * class numbers. `train` writes it; `eval`, `predict` and `export` read it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,8 @@ void clv_classes_done(clv_classes *c) {
   *c = (clv_classes){0};
 }
 
-/* What a folder of images can be called; hidden ones are passed by there. */
+/* Returns true if `name` can be a class name, which is the name of a folder of images. Hidden
+ * folders are not classes. */
 static bool is_name(const char *name) {
   size_t n = strlen(name);
   for (const char *p = name; *p; p++)
@@ -49,7 +50,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Classes are sorted, or in the order that the session gives them; none comes twice. */
+/* Fails if a class name occurs twice. */
 static clv_code each_once(const clv_classes *c, const char *label, clv_err *err) {
   CLV_AUTO(clv_freep) const char **sorted = NULL;
   CLV_TRY(clv_alloc(c->n, sizeof *sorted, &sorted, err));
@@ -86,7 +87,7 @@ clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_TRY(path_in(dir, &path, err));
   clv_code code = clv_file_read(path.data, MAX_BYTES, &text, err);
-  if (code == CLV_NOT_FOUND) return CLV_OK; /* numbers alone */
+  if (code == CLV_NOT_FOUND) return CLV_OK; /* classes without names */
   CLV_TRY(code);
   return clv_classes_parse(text.data, text.len, path.data, ret, err);
 }
@@ -105,7 +106,7 @@ static clv_code write_classes(const char *dir, const clv_dataset *d, clv_err *er
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
 }
 
-/* Where the names of classes come from, and what is to be the same there. */
+/* Returns the source of the class names, for messages. */
 static const char *source_of(const clv_session_config *c) {
   const clv_format_row *f = clv_format_row_of(c->data.format);
   return f->class_list && c->data.documents.labels.n ? f->class_list : f->classes;

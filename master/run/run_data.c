@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a run goes on with the records and labels that it began with, and whether `eval`,
- * `predict` and `export` read the model's files that it began with. Its folder has a file of
- * digests, data.digest, with a line for each part of a set, and one for each of these files:
+ * Checks by digests that a resumed run continues with the records and labels that it began with,
+ * and that `eval`, `predict` and `export` read the model's files that the run began with. The run
+ * folder has a file data.digest with a line for each part of a set and for each of the model's
+ * files:
  *
  *   train.input.records 60 3f5c...    the inputs, by name, and how many records there are
  *   train.labels 60 9a01...
- *   train.stamp 60 77b2...            of images alone: as long as it stays, they are not read again
+ *   train.stamp 60 77b2...            images only: if it is unchanged, they are not read again
  *   train.rows 54 0c4e...             which records are trained on, after limits and validation
  *   model.config 1 5e1b...            config.json of model.hf
  *   tokenizer.file 1 c07d...          data.tokenizer.file
@@ -29,7 +30,7 @@ static void format_part(const clv_data_digest *p, clv_bytes *out) {
   clv_bytes_printf(out, "%s %llu %s\n", p->name, (unsigned long long)p->records, hex);
 }
 
-/* A line without its end, in its one spelling. */
+/* Parses a line without its newline. Accepts only the form that format_part writes. */
 static bool parse_part(const char *line, size_t len, clv_data_digest *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
   size_t n = strcspn(line, " \n");
@@ -50,7 +51,7 @@ clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
     const char *stop = memchr(text + at, '\n', len - at);
     if (!stop || parts.n == CLV_MAX_DATA_DIGESTS ||
         !parse_part(text + at, (size_t)(stop - text) - at, &parts.list[parts.n]))
-      return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is no digest of data", label,
+      return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is not a data digest", label,
                       parts.n + 1);
     at = (size_t)(stop - text) + 1;
   }
@@ -79,7 +80,7 @@ typedef struct digested_set {
   const char *name; /* "train", "validation", "test" */
   const clv_dataset *ds;
   const clv_subset *rows;
-  bool rows_alone; /* its records are those of another set */
+  bool rows_alone; /* the set has the records of another one: only its rows get a digest */
 } digested_set;
 
 enum { SETS = 3 };
@@ -102,10 +103,10 @@ static clv_data_digest *add_part(clv_data_digests *to, const digested_set *s, co
   return p;
 }
 
-/* Images are read for their digest; a person waits meanwhile. */
+/* Tells the user that the images are read for their digest, which takes time. */
 static void print_wait(const digested_set *s) {
   if (isatty(STDERR_FILENO))
-    clv_notice(CLV_LOG_INFO, "digest", "data.%s: reads %zu images for a digest of them", s->name,
+    clv_notice(CLV_LOG_INFO, "digest", "data.%s: computing the digest of %zu images", s->name,
                clv_dataset_count(s->ds));
 }
 
@@ -142,10 +143,10 @@ static clv_code digest_set(const digested_set *s, const clv_data_digests *then,
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
 }
 
-/* A file beside the records that says what they mean to the model. */
+/* A file that affects what the records mean to the model, such as the tokenizer's. */
 typedef struct model_file {
-  const char *part, *name; /* of its line; for a person */
-  /* NULL: the session has none. Path of the file, or of its folder. */
+  const char *part, *name; /* name of the line in data.digest; name in messages */
+  /* returns the path of the file or of its folder; NULL: the session has none */
   const char *(*given)(const clv_session_config *c);
   const char *in_folder; /* name of the file; "": `given` is the file */
 } model_file;
@@ -177,7 +178,8 @@ static clv_code digest_file(const clv_session_config *c, const model_file *f, cl
   return CLV_OK;
 }
 
-/* The files first, because a message has room for few parts, and others may follow from these. */
+/* Computes the digests of the model's files. They come before those of the sets, because a message
+ * has room for few parts and a change of a set may follow from a changed file. */
 static clv_code digest_files(const clv_session_config *c, clv_data_digests *ret, clv_err *err) {
   ret->n = 0;
   for (size_t i = 0; i < CLV_COUNT(model_files); i++)
@@ -200,7 +202,7 @@ static bool ends_in(const char *name, const char *ending) {
   return n > k && strcmp(name + n - k, ending) == 0;
 }
 
-/* "labels of data.train (y.npy)", and what a list of rows is. */
+/* Appends the name of a part for messages, such as "labels of data.train (y.npy)". */
 static void name_part(const clv_run *r, const clv_data_digest *p, clv_bytes *out) {
   digested_set sets[SETS];
   size_t n = list_sets(r, sets), len = strcspn(p->name, ".");
@@ -229,7 +231,8 @@ static bool has_set(const clv_data_digests *parts, const char *name) {
   return false;
 }
 
-/* A set of which nothing was known, such as a test set that was added, cannot have changed. */
+/* Returns true if the part differs. A part of a set without any digest before, such as an added
+ * test set, has not changed. */
 static bool has_changed(const clv_data_digests *then, const clv_data_digest *now) {
   const clv_data_digest *old = find(then, now->name);
   if (ends_in(now->name, ".stamp")) return false;
@@ -237,8 +240,8 @@ static bool has_changed(const clv_data_digests *then, const clv_data_digest *now
   return old->records != now->records || memcmp(&old->digest, &now->digest, sizeof old->digest);
 }
 
-/* "50 records, digest 3f5c9a01b2c3": keyed by the secret of the run, so that who reads a log cannot
- * try what the labels may be. */
+/* Formats a part as "50 records, digest 3f5c9a01b2c3". The digest is keyed by the secret of the
+ * run, so that a reader of the log cannot find the labels by trying. */
 static void put_part(const clv_run *r, const clv_data_digest *p, char text[PART_TEXT]) {
   char hex[65];
   clv_sha256 keyed = {{0}};
@@ -257,7 +260,8 @@ static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_di
   if (!name.failed) clv_run_add_change(r, name.data, before, after);
 }
 
-/* Another choice of records says nothing more where the records are others. */
+/* Returns true for changed rows of a set whose records have changed as well, which need no message
+ * of their own. */
 static bool follows_from_others(const clv_run *r, const clv_data_digests *then,
                                 const clv_data_digest *now) {
   bool test = strncmp(now->name, "test.", 5) == 0;
@@ -278,7 +282,7 @@ static void describe_change(const clv_run *r, const clv_data_digest *old,
                      (unsigned long long)now->records);
 }
 
-/* Names the first parts that are not as they were in `text`, and returns how many there are. */
+/* Appends the first changed parts to `text`, and returns the number of all. */
 static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *text) {
   size_t n = 0;
   for (size_t i = 0; i < r->parts.n; i++) {
@@ -304,15 +308,16 @@ static clv_code compare(clv_run *r, const clv_data_digests *then, clv_err *err) 
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (!n || r->o->accept_data) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
-                  "the data have changed since the run in %s began: %s; bring back what was there, "
-                  "or pass --accept-data to go on with what is there now",
+                  "the data have changed since the run in %s began: %s; restore the old files, "
+                  "or pass --accept-data to continue with the present ones",
                   r->dir.data, text.data);
 }
 
 /* ---- runs of earlier versions ---------------------------------------------------------------- */
 
-/* Versions up to 0.7 held back the end of arrays, and of other data records drawn by the seed. They
- * limited a set to its first records. */
+/* Fails if the session chooses other records than versions up to 0.7 did. These took the validation
+ * records from the end of arrays, or at random from other data, and limited a set to its first
+ * records. */
 static clv_code check_old_rules(const clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
   bool arrays = clv_format_row_of(d->format)->has_arrays;
@@ -324,7 +329,7 @@ static clv_code check_old_rules(const clv_run *r, clv_err *err) {
       err, CLV_DATA_LOSS,
       "%s has no " CLV_RUN_DATA_FILE
       ": the run was begun by Cleave 0.7 or earlier, which chose other records. Set %s%s%s "
-      "to go on with those, or pass --accept-data to choose anew",
+      "to continue with those, or pass --accept-data to choose again",
       r->dir.data,
       !held    ? ""
       : arrays ? "data.validation.by: last"
@@ -338,8 +343,8 @@ static clv_code compare_old(clv_run *r, clv_err *err) {
   r->is_of_old_version = true;
   clv_bytes_printf(&text,
                    "%s has no " CLV_RUN_DATA_FILE
-                   ", so nobody can tell whether the data are those that the run began with; from "
-                   "here on it has one",
+                   ", so it cannot be checked whether the data are those that the run began with; "
+                   "this attempt writes the file",
                    r->dir.data);
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "data", text.data);
   return CLV_OK;
@@ -354,32 +359,34 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   clv_code code = read_parts(r->dir.data, &then, &why);
   if (code == CLV_NOT_FOUND) return compare_old(r, err);
   if (code != CLV_OK && !r->o->accept_data)
-    return clv_fail(err, CLV_DATA_LOSS,
-                    "%s: what data the run began with is not known; pass --accept-data to go on "
-                    "with what is there now",
-                    why.text);
+    return clv_fail(
+        err, CLV_DATA_LOSS,
+        "%s: the data that the run began with are not known; pass --accept-data to continue "
+        "with the present ones",
+        why.text);
   CLV_TRY(digest_data(r, &then, err));
   return compare(r, &then, err);
 }
 
-/* Parts of which `then` has nothing, such as those of a run of an earlier version. */
+/* Returns true if `then` lacks a part of `now`, as for a run of an earlier version. */
 static bool has_unknown(const clv_data_digests *then, const clv_data_digests *now) {
   for (size_t i = 0; i < now->n; i++)
     if (!find(then, now->list[i].name)) return true;
   return false;
 }
 
-/* Says what `eval` and `predict` go on with. */
+/* Warns of files that are not known or not the same, with which `eval` and `predict` continue. */
 static void warn_of_files(const clv_run *r, const clv_data_digests *then, const char *changes) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (has_unknown(then, &r->parts))
-    clv_bytes_printf(&text,
-                     "%s has no digest of the files of model.hf and data.tokenizer, so nobody can "
-                     "tell whether they are those that the run began with",
-                     r->dir.data);
+    clv_bytes_printf(
+        &text,
+        "%s has no digest of the files of model.hf and data.tokenizer, so it cannot be "
+        "checked whether they are those that the run began with",
+        r->dir.data);
   else if (r->has_other_data)
-    clv_bytes_printf(&text, "not as when the run in %s began, and accepted: %s", r->dir.data,
-                     changes);
+    clv_bytes_printf(&text, "differs from the begin of the run in %s, and is accepted: %s",
+                     r->dir.data, changes);
   if (text.len && !text.failed) clv_run_warn(r, CLV_LOG_WARN, "data", text.data);
 }
 
@@ -393,32 +400,34 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   if (code != CLV_OK && code != CLV_NOT_FOUND && !r->o->accept_data)
     return clv_fail(
         err, CLV_DATA_LOSS,
-        "%s: what files of model.hf and data.tokenizer the run began with is not known; "
-        "pass --accept-data to go on with what is there now",
+        "%s: the files of model.hf and data.tokenizer that the run began with are not known; "
+        "pass --accept-data to continue with the present ones",
         why.text);
   r->has_other_data = list_changes(r, &then, &text) > 0;
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (r->has_other_data && !r->o->accept_data)
     return clv_fail(err, CLV_DATA_LOSS,
-                    "not as when the run in %s began: %s; bring back what was there, or pass "
-                    "--accept-data to go on with what is there now",
+                    "differs from the begin of the run in %s: %s; restore the old files, or pass "
+                    "--accept-data to continue with the present ones",
                     r->dir.data, text.data);
   warn_of_files(r, &then, text.data);
   return CLV_OK;
 }
 
-/* Says what is not known of the file, or refuses it. */
+/* Adds a note that the file's digest is not known, or fails without `accept`. */
 static clv_code no_digest(const char *dir, const clv_session_config *c, clv_code code,
                           const clv_err *why, bool accept, clv_bytes *notes, clv_err *err) {
   if (code != CLV_OK && code != CLV_NOT_FOUND && !accept)
-    return clv_fail(err, CLV_DATA_LOSS,
-                    "%s: what config.json the run began with is not known; pass --accept-data to "
-                    "export with that of model.hf (%s)",
-                    why->text, c->model.hf);
-  clv_bytes_printf(notes,
-                   "%s has no digest of config.json of model.hf (%s), so nobody can tell whether "
-                   "it is the one that the run began with",
-                   dir, c->model.hf);
+    return clv_fail(
+        err, CLV_DATA_LOSS,
+        "%s: the config.json that the run began with is not known; pass --accept-data to "
+        "export with that of model.hf (%s)",
+        why->text, c->model.hf);
+  clv_bytes_printf(
+      notes,
+      "%s has no digest of config.json of model.hf (%s), so it cannot be checked whether "
+      "it is the one that the run began with",
+      dir, c->model.hf);
   return CLV_OK;
 }
 
@@ -434,12 +443,13 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
   if (!was) return no_digest(dir, c, code, &why, accept, notes, err);
   if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;
   if (!accept)
-    return clv_fail(err, CLV_DATA_LOSS,
-                    "not as when the run in %s began: %s (%s); bring back what was there, or pass "
-                    "--accept-data to export with what is there now",
-                    dir, f->name, c->model.hf);
-  clv_bytes_printf(notes, "not as when the run in %s began, and accepted: %s (%s)", dir, f->name,
-                   c->model.hf);
+    return clv_fail(
+        err, CLV_DATA_LOSS,
+        "differs from the begin of the run in %s: %s (%s); restore the old file, or pass "
+        "--accept-data to export with the present one",
+        dir, f->name, c->model.hf);
+  clv_bytes_printf(notes, "differs from the begin of the run in %s, and is accepted: %s (%s)", dir,
+                   f->name, c->model.hf);
   return CLV_OK;
 }
 
@@ -450,6 +460,6 @@ clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) {
   for (size_t i = 0; i < r->parts.n; i++) format_part(&r->parts.list[i], &text);
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, r->dir.data);
   if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  /* For the owner alone: of a few labels somebody could try all. */
+  /* Readable by the owner only: a reader could guess few labels by trying all. */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }

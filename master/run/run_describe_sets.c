@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What check says of each set: the range of its values, and how many records each class has.
+ * Describes each set for `check`: the range of its values, and the number of records of each class.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,12 +11,12 @@
 enum { SAMPLE = 32 /* records whose values are looked at */, SHOWN = 8 /* classes */ };
 
 typedef struct set {
-  const char *key, *what; /* of the session file; of a person and of --json */
-  const clv_dataset *ds;  /* NULL: there is no such set */
+  const char *key, *what; /* key of the session file; name in text and JSON */
+  const clv_dataset *ds;  /* NULL: the session has no such set */
   const clv_subset *rows;
 } set;
 
-/* Begins a member that is an object; a comma where it is not the first. */
+/* Begins a member that is an object, after a comma unless it is the first. */
 static void put_key(clv_bytes *out, const char *key) {
   bool first = !out->len || out->data[out->len - 1] == '{';
   clv_bytes_printf(out, "%s\"%s\":{", first ? "" : ",", key);
@@ -32,7 +32,7 @@ static void put_levels(const set *s, const clv_value_levels *f, clv_bytes *out) 
                    f->high, of, levels, f->records, clv_dataset_count(s->ds));
 }
 
-/* A number, or null where there is none in JSON. */
+/* Appends a number, or null if JSON cannot represent it. */
 static void put_number(clv_bytes *out, const char *name, double value) {
   clv_bytes_printf(out, "\"%s\":", name);
   if (isfinite(value))
@@ -96,7 +96,7 @@ static void put_classes(const set *s, const size_t *counts, size_t n, clv_bytes 
                    line.data);
 }
 
-/* All classes, in the order of their numbers. */
+/* Appends all classes in the order of their numbers. */
 static void put_classes_json(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
   put_key(out, s->what);
   clv_bytes_printf(out, "\"records\":%zu,\"classes\":", s->rows->n);

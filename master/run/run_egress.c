@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a command may send: by the table that the run began with, and into the run's record.
+ * The egress table and the egress record of a run: compares the table with that of the first
+ * attempt, opens and closes the record, and chooses the number of micro-batches. `train`, `eval`
+ * and `predict` call these functions.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +18,8 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
   return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
 }
 
-/* A table that cannot be read is another one, so whoever spoils it is asked about. Only a folder
- * without checkpoints needs none. */
+/* Reads egress.table of the run. A table that cannot be read counts as different, so that damaging
+ * it does not avoid the question. Only a folder without checkpoints may lack it. */
 static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_err why;
@@ -25,10 +27,11 @@ static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_file_read(path.data, 1 << 20, ret, &why);
   if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;
-  return clv_fail(err, CLV_INVALID,
-                  "what left when this run began is not known (%s); look at `cleave-master plan`, "
-                  "then pass --accept-egress to go on",
-                  why.text);
+  return clv_fail(
+      err, CLV_INVALID,
+      "the egress table that this run began with is not known (%s); check `cleave-master plan`, "
+      "then pass --accept-egress to continue",
+      why.text);
 }
 
 static bool has_row(const char *table, const char *row, size_t len) {
@@ -37,7 +40,7 @@ static bool has_row(const char *table, const char *row, size_t len) {
   return false;
 }
 
-/* The first row of one table that the other one does not have; *ret_len 0: there is none. */
+/* Returns the first row of `table` that `other` lacks; *ret_len 0: none. */
 static const char *other_row(const char *table, const char *other, size_t *ret_len) {
   for (const char *at = table; *at; at += *ret_len, at += *at == '\n')
     if ((*ret_len = strcspn(at, "\n")) && !has_row(other, at, *ret_len)) return at;
@@ -57,7 +60,7 @@ clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
   size_t n_new, n_old;
   const char *new = other_row(table, then.data, &n_new), *old = other_row(then.data, table, &n_old);
   return clv_fail(err, CLV_INVALID,
-                  "what leaves the network has changed since this run began (%s/egress.table)%s"
+                  "the tensors that leave have changed since this run began (%s/egress.table)%s"
                   "%.*s%s%.*s; compare with `cleave-master plan`, then pass --accept-egress to go "
                   "on",
                   r->dir.data, n_new ? ": now " : "", (int)CLV_MIN(n_new, 120u), new,
@@ -77,7 +80,7 @@ static clv_code digest_table(const clv_run *r, char hex[65], clv_err *err) {
   return CLV_OK;
 }
 
-/* The end of a path that is too long says more than its front. */
+/* Copies a path. Of a path that is too long it keeps the end, which is more specific. */
 static void put_path(char *to, size_t size, const char *path) {
   size_t len = strlen(path);
   snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
@@ -132,7 +135,7 @@ void clv_run_drop_record(clv_run *r) {
 
 /* ---- the number of micro-batches ------------------------------------------------------------- */
 
-/* What the trials send is an attempt of its own. */
+/* Chooses the number by trial steps, which the record has as a separate attempt. */
 static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
   clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_has_json_output(r),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adapters of a checkpoint. Which they are is told by their names, and what they are scaled by by
- * the session file that the checkpoint has.
+ * Export of a checkpoint: clv_export_adapters, clv_export_merged and clv_export_hf. Adapters are
+ * found by the names of their tensors. Their scale follows from the session file in the checkpoint.
  */
 #include <fnmatch.h>
 #include <math.h>
@@ -17,12 +17,12 @@ static const char session_file[] = "session.effective.yaml", half_a[] = ".lora_A
                   half_b[] = ".lora_B.weight";
 enum { MAX_SESSION = 16 << 20 };
 
-/* A checkpoint with all its tensors, and those that are written. */
+/* A checkpoint with all its tensors, and the tensors to write. */
 typedef struct export {
   const clv_checkpoint *c;
   clv_session_config *config;
   uint32_t n_stages;
-  int family; /* of model.hf, for names in peft's files; -1: they have the session's */
+  int family; /* family of model.hf, for the names in peft's files; -1: the names of the session */
   clv_weights_file **model; /* [n_stages] */
   clv_weights_tensor *list; /* [n], with names and merged values in `made` */
   size_t n, n_made;
@@ -81,7 +81,7 @@ static float value_at(const clv_weights_entry *e, size_t i) {
   return v;
 }
 
-/* A base that was kept in bf16 leaves in f32, as the config.json beside it says. */
+/* Adds a tensor to the list. A base stored in bf16 is written in f32, as config.json says. */
 static clv_code take_wide(export *x, const clv_weights_entry *e, const char *name, clv_err *err) {
   size_t n;
   float *wide;
@@ -93,7 +93,7 @@ static clv_code take_wide(export *x, const clv_weights_entry *e, const char *nam
   return CLV_OK;
 }
 
-/* The tensor under another name: behind a prefix, as peft calls it. */
+/* Adds a tensor to the list under the name that peft uses, which has a prefix. */
 static clv_code take(export *x, const clv_weights_entry *e, const char *prefix, clv_err *err) {
   char own[CLV_PEFT_PARAM];
   const char *known = *prefix ? clv_model_peft_name(x->family, e->name, own) : e->name;
@@ -116,7 +116,7 @@ static double scale_of(const clv_lora_config *l) {
   return l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
 }
 
-/* What a config.json says of the weights holds for those of the run that read it. */
+/* Checks that config.json of model.hf is the one that the run of the checkpoint has read. */
 static clv_code compare_config(const export *x, bool accept, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0}, notes = {0};
   CLV_AUTO(clv_freep) char *dir = NULL;
@@ -144,8 +144,8 @@ static void add_name(names *s, const char *name) {
   s->list[s->n++] = name;
 }
 
-/* The module that a parameter of a stage was trained with: one that `train` names, or of a stage
- * without adapters its own. NULL: it was left as it is. */
+/* Finds the module in full training that has a parameter: one that `lora.train` names, or in a
+ * stage without adapters the parameter's own module. *ret NULL: the parameter was not trained. */
 static clv_code find_module(export *x, uint32_t stage, const char *param, const char **ret,
                             clv_err *err) {
   const clv_stage_spec *s = &x->config->stages[stage];
@@ -165,7 +165,7 @@ static clv_code find_module(export *x, uint32_t stage, const char *param, const 
   return CLV_OK;
 }
 
-/* The module as peft calls it. */
+/* Adds a module to the list, under the name that peft uses. */
 static clv_code add_module(export *x, names *saved, const char *module, clv_err *err) {
   char own[CLV_PEFT_PARAM], *name;
   CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module, own), &name, err));
@@ -174,7 +174,7 @@ static clv_code add_module(export *x, names *saved, const char *module, clv_err 
   return CLV_OK;
 }
 
-/* What is not as in the first stage with adapters is said of each layer. */
+/* Adds an entry for a layer whose rank or alpha differs from the first stage with adapters. */
 static clv_code note_layer(clv_peft *p, const clv_lora_config *l, const char *layer, clv_err *err) {
   double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = scale_of(l) * root;
   int64_t r = (int64_t)l->r;
@@ -231,7 +231,7 @@ static clv_code write_config(const char *folder, const clv_bytes *text, clv_err 
   return clv_file_write_durable((const char *)path.data, text->data, text->len, 0644, err);
 }
 
-/* Where config.json has gone: ViT alone has such names. */
+/* Guesses the family without config.json: only the names of ViT can be recognised. */
 static int family_by_names(const export *x) {
   for (uint32_t i = 0; x->config->model.hf && i < x->n_stages; i++)
     for (size_t k = 0; k < clv_weights_count(x->model[i]); k++)
@@ -249,7 +249,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   size_t most = 0;
   CLV_TRY(read_all(&x, err));
   x.family = clv_model_family(x.config);
-  if (x.family >= 0) CLV_TRY(compare_config(&x, accept, err)); /* names follow from it */
+  if (x.family >= 0) CLV_TRY(compare_config(&x, accept, err)); /* the names depend on it */
   if (x.family < 0) x.family = family_by_names(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.model[i]);
   CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
@@ -265,7 +265,7 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
 
 /* ---- merged ---------------------------------------------------------------------------------- */
 
-/* w[o][i] + scale sum_k b[o][k] a[k][i], w with its dimensions the other way round or not. */
+/* Computes w[o][i] + scale sum_k b[o][k] a[k][i], with w stored as [out, in] or [in, out]. */
 static void add_product(const clv_weights_entry *w, const clv_weights_entry *a,
                         const clv_weights_entry *b, double scale, bool turned, float *ret) {
   int64_t r = a->shape.dim[0], in = a->shape.dim[1], out = b->shape.dim[0];
@@ -294,8 +294,8 @@ static bool says_turned(const clv_layer_spec *l, size_t n, const char *weight) {
   return false;
 }
 
-/* Is the weight stored as [in, out]? The file says so of a layer; of a model by config.json GPT-2's
- * names do. */
+/* Returns true if the weight is stored as [in, out]: a layer of the session file says so, in a
+ * model of model.hf the names of GPT-2 do. */
 static bool is_turned(const export *x, uint32_t stage, const char *weight) {
   static const char *const stored[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
   const clv_session_config *c = x->config;
@@ -305,7 +305,8 @@ static bool is_turned(const export *x, uint32_t stage, const char *weight) {
          says_turned(c->stages[stage].layers, c->stages[stage].n_layers, weight);
 }
 
-/* A worker that has both halves and the base can merge them as well: the sum is no secret. */
+/* Notes a merged tensor for the ledger. A worker that has both halves and the base can compute the
+ * same sum, so the sum is not secret. */
 static clv_code note_merged(export *x, uint32_t stage, const clv_shape *shape, const float *sum,
                             clv_err *err) {
   int worker = x->config->stages[stage].worker;
@@ -341,7 +342,8 @@ static clv_code merge(export *x, uint32_t stage, const clv_weights_entry *w,
   return note_merged(x, stage, &w->shape, sum, err);
 }
 
-/* "NAME.lora_A.weight" of "NAME.weight"; NULL: there is none. */
+/* Returns the half of the adapter of a weight: "NAME.lora_A.weight" for "NAME.weight"; NULL: the
+ * weight has no adapter. */
 static const clv_weights_entry *half_of(const clv_weights_file *f, const char *weight,
                                         const char *half) {
   static const char suffix[] = ".weight";
@@ -381,7 +383,7 @@ static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
   return merged == adapters ? CLV_OK : no_base(x, i, last, err);
 }
 
-/* Where a part of the network is not in the checkpoint, there is no whole to be written. */
+/* Fails if the checkpoint lacks weights of the network. */
 static clv_code check_whole(const export *x, clv_err *err) {
   const char *left = clv_trainer_state_get(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
   if (!left) return CLV_OK;
@@ -416,7 +418,8 @@ static size_t labels_of(const clv_model_config *m) {
   return 0;
 }
 
-/* Of the run that the checkpoint is in the folder of; none where it was taken elsewhere. */
+/* Reads the class names of the run whose folder has the checkpoint; none if the checkpoint was
+ * moved elsewhere. */
 static clv_code read_classes(const export *x, clv_classes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
   clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));
@@ -442,8 +445,8 @@ static clv_code put_config(const export *x, const char *folder, clv_err *err) {
   return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
 }
 
-/* transformers has the bias of what decodes tokens a second time, as a parameter of the head, and
- * asks for it where it opens a folder. */
+/* Adds the bias of the token decoder a second time, as a parameter of the head, because
+ * transformers has both and requires both in a folder. */
 static clv_code take_bias_of_head(export *x, clv_err *err) {
   static const char inner[] = ".decoder.bias";
   for (size_t i = 0, n = x->n; i < n; i++) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the commands share: run.c has those that look (plan, check, eval, predict), run_train.c
- * trains, run_begin.c looks at what is there before, run_best.c chooses checkpoints, run_egress.c
- * says what they may send, run_look.c measures what that shows, run_scan.c looks through records,
- * run_print.c has what they tell a person, run_public_session.c what a run says of itself,
- * run_cache.c has what a worker keeps of a frozen front.
+ * Functions that the commands share. run.c has plan, check and eval, run_predict.c has predict,
+ * run_train.c trains. run_begin.c decides whether a run begins, resumes or is finished; run_best.c
+ * chooses checkpoints; run_egress.c opens the record and the egress table; run_look.c measures what
+ * the sent tensors show; run_scan.c checks the values of records; run_print.c prints;
+ * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
+ * the cache of a frozen front at a worker.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -14,30 +15,30 @@
 #include "master/report/report.h"
 #include "master/watch/watch.h"
 
-/* What is going to be sent, as the policy has to know before. */
+/* The kind of command; the policy checks other tensors for each. */
 typedef enum run_purpose {
-  RUN_TRAINS,    /* and looks (plan, check): as train would */
+  RUN_TRAINS,    /* train; also plan and check, which check the tensors that train would send */
   RUN_EVALUATES, /* eval, predict */
 } run_purpose;
 
-/* The checkpoint that is kept beside the newest ones, and the value of its validation. */
+/* The checkpoint that is kept in addition to the newest ones, and the value of its validation. */
 typedef struct clv_best_checkpoint {
   clv_best_metric metric;
   double value;
   uint64_t step;
 } clv_best_checkpoint;
 
-/* ---- the data that a run is of (run_data.c) -------------------------------------------------- */
+/* ---- the data of a run (run_data.c) ---------------------------------------------------------- */
 
-/* A line of data.digest: what part of which set, of how many records; or a file of the model. */
+/* A line of data.digest: one part of a set, or a file of the model. */
 typedef struct clv_data_digest {
-  char name[96]; /* "train.input.records", "train.labels", "test.rows" */
-  uint64_t records;
+  char name[96];    /* "train.input.records", "train.labels", "test.rows" */
+  uint64_t records; /* number of records of the part */
   clv_sha256 digest;
 } clv_data_digest;
 
-/* Three sets, each of inputs, labels, a stamp and rows; the model's config.json, and the file of
- * the tokenizer. */
+/* Three sets, each with inputs, labels, a stamp and rows; config.json of the model; the tokenizer's
+ * file. */
 enum { CLV_DATA_FILES = 2, CLV_MAX_DATA_DIGESTS = 3 * (CLV_DATA_MAX_INPUTS + 3) + CLV_DATA_FILES };
 
 typedef struct clv_data_digests {
@@ -45,240 +46,258 @@ typedef struct clv_data_digests {
   size_t n;
 } clv_data_digests;
 
-/* Where the loop of a training is. clv_run_restore sets it, clv_run_loop moves it. */
+/* Progress of the training loop. clv_run_restore sets it, clv_run_loop advances it. */
 typedef struct clv_run_steps {
-  clv_loader *loader;                 /* of the records from `cursor` on */
-  clv_cursor cursor;                  /* place behind the records of the last whole round */
-  uint64_t whole, total;              /* steps of the session; where this attempt stops */
-  uint64_t saved_at;                  /* step of the newest checkpoint; UINT64_MAX: none */
-  uint64_t first, taken;              /* steps restored; steps since that changed the weights */
-  uint64_t skipped;                   /* the last steps in a row that did not */
-  uint64_t bad_losses, bad_gradients; /* all that did not, by what was not finite */
-  uint64_t epoch;                     /* of the batch before */
+  clv_loader *loader;     /* loads the records from `cursor` on */
+  clv_cursor cursor;      /* position behind the records of the last complete round */
+  uint64_t session_steps; /* number of steps of the session */
+  uint64_t total;         /* step at which this attempt stops; --max-steps may lower it */
+  uint64_t saved_at;      /* step of the newest checkpoint; UINT64_MAX: none */
+  uint64_t first, taken;  /* steps restored; steps since then that changed the weights */
+  uint64_t skipped;       /* number of last consecutive steps that changed no weight */
+  uint64_t bad_losses, bad_gradients; /* all steps that changed no weight, by the cause */
+  uint64_t epoch;                     /* epoch of the batch before */
 } clv_run_steps;
 
 typedef struct clv_run {
   run_purpose sends;
   const clv_session_config *config;
-  clv_session_config own; /* a copy with the seed, the attempt, and micro-batches that were auto */
-  clv_sha256 secret;      /* of the run: see clv_run_resolve_key */
-  bool has_secret;        /* it is settled, or found in the folder */
-  bool looks;             /* `plan`: what the session does not permit is described, then refused */
+  clv_session_config own; /* copy with the seed, the attempt and the number of micro-batches set */
+  clv_sha256 secret;      /* secret of the run, see clv_run_resolve_key */
+  bool has_secret;        /* `secret` is set */
+  bool describes_only;    /* `plan`: describes the tensors that privacy forbids before it fails */
   const clv_run_options *o;
   clv_run_data data;
-  uint64_t left_out; /* records with values that are not finite */
+  uint64_t left_out; /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
-  clv_look look; /* what was read of what leaves; every blueprint of the run has its findings */
-  clv_policy *policy; /* of this host; NULL: none */
+  clv_look look;      /* results of the look; every blueprint of the run gets its findings */
+  clv_policy *policy; /* policy of this host; NULL: none */
   clv_trainer *trainer;
   clv_run_steps steps;
-  clv_score *score; /* of the evaluation at work or the last one; NULL: none is wanted */
+  clv_score *score; /* scores of the running or the last evaluation; NULL: the session has none */
   clv_profiler *profiler;
   clv_reporter *reporter;
   clv_run_metrics *metrics;
   clv_bytes dir;
-  clv_egress_record *record; /* of what leaves, in dir */
-  clv_exit_code code;        /* with which the command ends */
-  clv_run_lock *lock;        /* of dir, while training; as the next */
-  clv_journal *journal;
-  clv_best_checkpoint best; /* so far; of step CLV_CHECKPOINT_NONE: none */
-  clv_data_digests parts;   /* of the data as they are; n = 0: not taken yet */
-  uint64_t records_before;  /* trained on when the run began; 0: not known */
-  clv_bytes changes;        /* key, before and after of each change, each with a NUL */
-  bool has_other_data;      /* than it began with, which were accepted */
-  bool is_of_old_version;   /* it was begun by a version that kept no digests */
-  bool done;                /* it was finished before, and nothing is to be done */
-  bool resumed;             /* from a checkpoint, as --resume asks */
-  bool started;             /* the folder is of this attempt */
+  clv_egress_record *record; /* egress record in `dir`; NULL: not open */
+  clv_exit_code code;        /* exit code of the command */
+  clv_run_lock *lock;        /* lock of `dir`; only `train` has one, else NULL */
+  clv_journal *journal;      /* journal in `dir`; only `train` has one, else NULL */
+  clv_best_checkpoint best;  /* best so far; step CLV_CHECKPOINT_NONE: none */
+  clv_data_digests parts;    /* digests of the present data; n = 0: not computed yet */
+  uint64_t records_before;   /* training records when the run began; 0: not known */
+  clv_bytes changes;         /* key, old and new value of each change, each with a NUL */
+  bool has_other_data;       /* the data differ from those at the begin and were accepted */
+  bool is_of_old_version;    /* a version without digests began the run */
+  bool done;                 /* the run was finished before; the command does nothing */
+  bool resumed;              /* the run continues from a checkpoint */
+  bool started;              /* this attempt has begun to write the run's files */
 } clv_run;
 
 void clv_run_done(clv_run *r);
 
-/* How closely records are looked at before anything is computed. */
+/* The records that are read and checked before anything is computed: none, all but images, all. */
 typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
 
-/* The data and the blueprint; before a run, also whether its pipeline has a schedule. */
+/* Opens the policy and the data and makes the blueprint. need_train: also checks that the pipeline
+ * has a schedule. */
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope,
                                 clv_err *err) CLV_USE_RESULT;
-/* Refuses records with values that are not finite, or leaves them out; says how far it is
- * (run_scan.c). decode: reads images, too. */
+/* Checks the records for values that are not finite (run_scan.c). Fails on such a record or leaves
+ * it out, as data.non_finite says, and prints its progress. decode: also decodes images. */
 clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) CLV_USE_RESULT;
-size_t clv_run_scan_limit(const clv_run *r, size_t all); /* records of so many that it looks at */
-/* Another one, from r->config as it is now, with the findings of the look, held to the policy. */
+/* Returns how many of `all` records the scan reads. */
+size_t clv_run_scan_limit(const clv_run *r, size_t all);
+/* Makes the blueprint again from the present r->config, adds the findings of the look and checks it
+ * against session and policy. */
 clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* The blueprint against session and policy, with what the look has found so far. */
+/* Checks the blueprint and the findings of the look so far against session and policy. */
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* For `plan` and `check`: warns of what the policy permits now and refuses at a later command. */
+/* Warns of tensors that the policy permits now but refuses at a later command. For `plan` and
+ * `check`. */
 void clv_run_print_later(const clv_run *r);
 
 /* ---- the parts of a training (run_train.c) --------------------------------------------------- */
 
-/* Reads data and session, looks at what would leave, takes the run folder, opens the record, and
- * opens the trainer with its workers. Prints its own errors. r->done: the run is finished, and no
- * trainer was opened. To open a run again in this process, call clv_run_done and begin with another
- * clv_run. */
+/* Reads data and session, locks the run folder, takes the look, opens the record, and opens the
+ * trainer with its workers. Prints its own errors. r->done: the run is finished, and no trainer was
+ * opened. To open a run again in this process, call clv_run_done and begin with another clv_run. */
 clv_exit_code clv_run_open(clv_run *r, clv_err *err);
-/* Puts the newest checkpoint into the trainer, if the run has one to go on from, and sets the
- * counters and the order of the records by it. Called again after steps, it rewinds the run to the
- * newest checkpoint: lines of later steps are dropped. */
+/* Loads the newest checkpoint into the trainer, if the run has one to resume from, and sets the
+ * counters and the order of the records from it. A later call rewinds the run to the newest
+ * checkpoint and drops the lines of later steps from the run's files. */
 clv_code clv_run_restore(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Takes steps until the end, --max-steps or an interrupt, and saves the last one. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the look (run_look.c) ------------------------------------------------------------------- */
 
-/* Reads what would leave, of the first weights or those of a checkpoint, before anything does.
- * CLV_INVALID: session or policy do not permit what was read. */
+/* Takes the look: computes the tensors that would leave, with the initial weights (c NULL) or those
+ * of a checkpoint, and measures how much of the records they show. Sends nothing. CLV_INVALID:
+ * session or policy do not permit the result. */
 clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
-/* The same with secrets that are drawn for it alone, as the run's are not known yet. */
+/* As clv_run_look, but with secrets drawn for this look only, because the run has none yet. */
 clv_code clv_run_look_ahead(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* For a run that begins, or goes on with its newest checkpoint. */
+/* As clv_run_look, with the initial weights of a run that begins or the newest checkpoint of one
+ * that resumes. */
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
 
-/* The secret of the run that --resume, eval or predict goes on with (again), or a new one; without
- * train.seed the seed follows from it. Before the data is read. CLV_NOT_FOUND: there are
- * checkpoints, but no secret and no seed. */
+/* Sets the secret of the run: reads that of the existing run (again: --resume, eval, predict) or
+ * draws a new one. Without train.seed, derives the seed from it. Call before the data is read.
+ * CLV_NOT_FOUND: the run has checkpoints, but no secret and no seed. */
 clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) CLV_USE_RESULT;
-/* For commands that look alone: the secret of the run that --resume would go on with, if the folder
- * has checkpoints and a key. */
+/* Sets the secret of the run that --resume would continue, if the folder has checkpoints and a key.
+ * For commands that neither train nor evaluate. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Into the locked run folder, for the owner alone. */
+/* Writes the secret into the locked run folder, readable by its owner only. */
 clv_code clv_run_write_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what check says of the data (run_describe_sets.c) --------------------------------------- */
+/* ---- the sets that check describes (run_describe_sets.c) ------------------------------------- */
 
-/* Appends the range of values and the classes of each set: lines, or with json members of an
- * object, each after a comma. */
+/* Appends the range of values and the classes of each set as lines; json: as members of an object,
+ * each after a comma. */
 clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
                                clv_err *err) CLV_USE_RESULT;
 
 /* ---- on trained weights (run.c) -------------------------------------------------------------- */
 
-/* The data and the blueprint are there. Takes the checkpoint that was asked for, and evaluates
- * data.test; predictions as clv_trainer_eval has them. Says itself what is wrong. */
+/* Loads the checkpoint of --checkpoint and evaluates data.test. Needs the data and the blueprint.
+ * predictions: as in clv_trainer_eval. Prints its own errors. */
 clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_result *ret,
                                       clv_tensor **predictions);
 clv_exit_code clv_run_check_has_test(const clv_run *r);
 
-/* ---- what a person is told (run_print.c) ----------------------------------------------------- */
+/* ---- printing (run_print.c) ------------------------------------------------------------------ */
 
-/* The error, also to the journal of a run that has one (r may be NULL); returns `code`. */
+/* Prints an error that ends the command, also to the journal if the run has one. r may be NULL.
+ * Returns `code`. */
 clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *err);
-/* What does not end it, to both as well. */
+/* Prints a message that does not end the command, also to the journal. */
 void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message);
-/* The same for lines, such as checkpoints that were not taken. */
+/* Prints each line of `notes` as clv_run_warn does, such as checkpoints that were refused. */
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
-/* What the trainer has for a person since the last time. */
+/* Prints the trainer's notices since the last call. */
 void clv_run_print_notices(const clv_run *r);
-/* The same for one text; user: the run. */
+/* Prints one notice. user: the run. */
 void clv_run_on_notice(void *user, const char *text);
-/* On standard output, in the form that was asked for. */
+/* Prints to standard output: `json` if the user asked for JSON, else `text`. */
 void clv_run_print_line(const clv_run *r, const char *text, const char *json);
-/* when: where it stands, as in ", step 20, epoch 1"; and the same for JSON. */
+/* Prints the result of an evaluation of the set `what`. when: position in the run, such as ", step
+ * 20, epoch 1"; json_when: the same as members of an object. */
 void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, const char *when,
                         const char *json_when);
 
 /* The scores of the last evaluation, for its line in evaluations.jsonl and for event files. */
 typedef struct clv_run_scores {
-  clv_bytes json; /* an object; empty where no scores are wanted */
+  clv_bytes json; /* an object; empty if the session has no scores */
   clv_scalar scalars[8];
   size_t n;
 } clv_run_scores;
 void clv_run_take_scores(const clv_run *r, clv_run_scores *ret);
 void clv_run_scores_done(clv_run_scores *s);
 
-/* Behind what is said of an evaluation: its scores, and the end of the JSON object. */
+/* Appends the scores of the last evaluation and ends the JSON object. */
 void clv_run_add_scores(const clv_run *r, bool table, clv_bytes *text, clv_bytes *json);
-clv_code clv_run_score_new(clv_run *r, clv_err *err) CLV_USE_RESULT; /* the blueprint is there */
-bool clv_run_has_json_output(const clv_run *r);                      /* progress is JSON */
-bool clv_run_has_accuracy(const clv_run *r); /* answers can be right or wrong */
+/* Makes r->score as the session says. Needs the blueprint. */
+clv_code clv_run_score_new(clv_run *r, clv_err *err) CLV_USE_RESULT;
+bool clv_run_has_json_output(const clv_run *r); /* the command prints its progress as JSON */
+bool clv_run_has_accuracy(const clv_run *r);    /* a prediction can be right or wrong */
 
-/* Exit codes of failures: before workers are met, when "internal" may be what one of them says of
- * itself as well, and while computing. */
-/* Reads certificate, key and list of revoked ones. CLV_EXIT_CONNECT, printed, if this master could
- * not show them to a worker; without always: if the session has stages at workers. */
+/* Checks that this master can identify itself to a worker: reads certificate, key and revocation
+ * list. Prints the error and returns CLV_EXIT_CONNECT if not. always: checks even if the session
+ * has no stage at a worker. */
 clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
+/* Return the exit code of a failure: before the master connects; while it connects, when
+ * CLV_INTERNAL may also be an error that a worker reports of itself; while it computes. */
 clv_exit_code clv_run_setup_exit_code(const clv_err *err);
 clv_exit_code clv_run_connect_exit_code(const clv_run *r, const clv_err *err);
 clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err);
 
-/* ---- what may leave (run_egress.c) ----------------------------------------------------------- */
+/* ---- the egress table and the record (run_egress.c) ------------------------------------------ */
 
-/* A file of the run folder, whole or not at all. */
+/* Writes a file of the run folder atomically. */
 clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes *text,
                             clv_err *err) CLV_USE_RESULT;
-/* The table of what leaves is the one that the run began with, unless another is accepted. */
+/* Compares the egress table with that of the run's first attempt. Fails if it differs, unless
+ * --accept-egress was given. */
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Opens the egress record in the run folder for `command`. */
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) CLV_USE_RESULT;
-/* Nothing may leave any more; says what is wrong with the record. */
+/* Closes the record, after which no tensor may leave. Prints an error of the record. */
 void clv_run_close_record(clv_run *r, clv_exit_code code);
-/* An attempt that did not start leaves no record, if nothing ever left from this folder. */
+/* Deletes the record of an attempt that did not start, if no earlier attempt has sent anything. */
 void clv_run_drop_record(clv_run *r);
-/* micro_batches: auto becomes a number, once for a run and all that use it. */
+/* Replaces micro_batches: auto by a number. recall: reads the number that the run's first attempt
+ * has chosen, otherwise chooses one. */
 clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) CLV_USE_RESULT;
 
-/* ---- what is there before (run_begin.c) ------------------------------------------------------ */
+/* ---- the state of the run folder (run_begin.c) ----------------------------------------------- */
 
-/* Whether --resume finds the run finished, to its last step; says so then. Writes nothing. */
+/* Sets *ret to true, and prints it, if --resume finds that the run has done its last step. Writes
+ * no file. */
 clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
-/* Whether --resume goes on from a checkpoint, or begins: there has been none so far. CLV_NOT_FOUND:
- * there was one. Deletes what is left of one that was never finished. */
+/* Sets r->resumed: true if --resume continues from a checkpoint, false if the run never had one and
+ * begins. CLV_NOT_FOUND: the run had a checkpoint, which is missing now. Deletes incomplete
+ * checkpoints. */
 clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
-void clv_run_print_start(const clv_run *r);     /* that it begins */
-void clv_run_print_held_back(const clv_run *r); /* how many records, and how they were drawn */
-/* Whether what the first attempt settled holds. */
+void clv_run_print_start(const clv_run *r);     /* prints that the run begins, or nothing */
+void clv_run_print_held_back(const clv_run *r); /* prints the number of validation records */
+/* Returns true if the choices of the run's first attempt (its stored session) are binding. */
 bool clv_run_has_stored_session(const clv_run *r);
-void clv_run_print_moved_folder(const clv_run *r); /* where the finished run is that made room */
+/* Prints where --fresh has moved the folder of the finished run, if it has. */
+void clv_run_print_moved_folder(const clv_run *r);
 
-/* ---- what has changed (run_data.c, run_changes.c) -------------------------------------------- */
+/* ---- changes since the last attempt (run_data.c, run_changes.c) ------------------------------ */
 
-/* text: [len], and a NUL behind it. Strict: CLV_DATA_LOSS names label and line. */
+/* Parses data.digest: `len` bytes of text and a NUL. CLV_DATA_LOSS: the text names label and
+ * line. */
 clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
                                 clv_data_digests *ret, clv_err *err) CLV_USE_RESULT;
-/* Of a run that is resumed from a checkpoint: CLV_DATA_LOSS names what is not as it was, unless
- * other data are accepted. */
+/* Compares the data with those that a resumed run began with, by their digests. CLV_DATA_LOSS: they
+ * differ and the user has not accepted other data; the text names the part. */
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* For `eval` and `predict`, whose records are others: CLV_DATA_LOSS names a file of model.hf or
- * data.tokenizer that is not the one that the run began with, unless it is accepted. Says where
- * that is not known. */
+/* Compares the files of model.hf and data.tokenizer with those that the run began with. For `eval`
+ * and `predict`, which have other records. CLV_DATA_LOSS: a file differs and the user has not
+ * accepted it. Prints a notice if the run has no digest of a file. */
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* For `export`: compares config.json of model.hf with the one that the run in `dir` began with, by
- * its digest there. Another one is CLV_DATA_LOSS, or where it is accepted a line in `notes`. So is
- * a run that has no digest of it. */
+/* Compares config.json of model.hf with the one that the run in `dir` began with, by the digest in
+ * `dir`. For `export`. A different or unknown digest is CLV_DATA_LOSS, or with `accept` a line in
+ * `notes`. */
 clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
                                 clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* Writes data.digest. */
 clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Notes a change for clv_run_print_changes. */
+/* Adds a change to r->changes for clv_run_print_changes. */
 void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after);
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* CLV_INVALID: the session has another number of stages, or an optimiser with other moments, than
- * the last attempt, so that no checkpoint fits. Names the key and both values. */
+/* Refuses changes after which no checkpoint fits. CLV_INVALID: the number of stages or the moments
+ * of the optimiser differ from the last attempt; the text names the key and both values. */
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* For `eval` and `predict`: warns of each key with another value than in the last attempt that says
- * how a record becomes numbers, such as data.tokenizer.lower_case. */
+/* Warns of each changed key that affects how a record becomes numbers, such as
+ * data.tokenizer.lower_case. For `eval` and `predict`. */
 clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
 
-/* What is known of the best: that of the run that goes on, or nothing. */
+/* Sets r->best: reads the best checkpoint of a resumed run, or sets none. */
 void clv_run_read_best(clv_run *r);
-/* Whether the evaluation of this step is better than all before; *ret is what to keep then, once
- * its checkpoint is written. */
+/* Returns true if the evaluation of this step is better than all before. The caller then writes the
+ * checkpoint and calls clv_run_write_best with *ret. */
 bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret);
 clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
-/* A value that is not finite is never better. */
+/* Returns true if `now` is better than `then`. A value that is not finite is never better. */
 bool clv_is_better_checkpoint(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
                               clv_best_mode mode);
-/* The line in the run folder; text: [len], and a NUL behind it. CLV_DATA_LOSS: it is none. */
+/* Parses the file of the best checkpoint: `len` bytes of text and a NUL. CLV_DATA_LOSS: the text is
+ * not valid. */
 clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
                                    clv_best_checkpoint *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The checkpoint that --checkpoint means. `notes` as of clv_checkpoint_load_latest. */
+/* Opens the checkpoint that --checkpoint names. `notes` as in clv_checkpoint_load_latest. */
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) CLV_USE_RESULT;
 
@@ -287,24 +306,27 @@ clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_byt
 typedef struct clv_classes {
   char *text;
   const char **names; /* [n], ascending */
-  size_t n;           /* 0: there are none */
+  size_t n;           /* number of classes; 0: the run has no names */
 } clv_classes;
 
 void clv_classes_done(clv_classes *c); /* frees and zeroes */
-/* text: [len], any bytes. Strict: CLV_DATA_LOSS names label and line. */
+/* Parses a file of class names: `len` arbitrary bytes. CLV_DATA_LOSS: the text names label and
+ * line. */
 clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
                            clv_err *err) CLV_USE_RESULT;
-/* Those of the run in the folder; none where it has no such file. */
+/* Reads the class names of the run in `dir`; ret->n 0: the run has no such file. */
 clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_USE_RESULT;
-/* CLV_DATA_LOSS: the classes of `d`, called `label`, are others. Names where they come from. */
+/* Compares class names `c` with those of `d`, which errors call `label`. CLV_DATA_LOSS: they
+ * differ; the text names the sources of both. */
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
                                  const char *label, clv_err *err) CLV_USE_RESULT;
-/* Those of the training images into the run folder; on resume they must be as they were. */
+/* Writes the class names of the training images into the run folder. A resumed run must have the
+ * same names. */
 clv_code clv_run_write_classes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- predictions as files (run_predictions.c) ------------------------------------------------ */
 
-/* In the order of --format. */
+/* Formats, in the order of the values of --format. */
 typedef enum clv_predictions_format {
   CLV_PREDICTIONS_CSV,
   CLV_PREDICTIONS_JSONL,
@@ -314,35 +336,36 @@ typedef enum clv_predictions_format {
 typedef struct clv_predictions {
   const clv_tensor *outputs; /* [rows, ...] f32 */
   const clv_dataset *data;
-  const uint32_t *index; /* [rows] of data */
+  const uint32_t *index; /* [rows] record of `data` that each row belongs to */
   const clv_classes *classes;
-  clv_loss_kind loss; /* how a class follows from outputs */
+  clv_loss_kind loss; /* decides how a class is computed from outputs */
 } clv_predictions;
 
-/* npy: the names go to PATH.json, if there are any. */
+/* Writes predictions to the file `path`. Format npy: writes class names, if any, to PATH.json. */
 clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
                                const char *path, clv_err *err) CLV_USE_RESULT;
 
-/* Lines of pages instead of records (run_pages.c): so many, where classes of documents were
- * predicted; 0 otherwise. `page` < that. */
+/* Returns the number of pages if classes of documents were predicted, so that the file has one line
+ * per page in place of one per record; 0 otherwise (run_pages.c). */
 size_t clv_predictions_page_count(const clv_predictions *r);
+/* Appends the line of `page`, from 0. */
 void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page);
 
 /* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */
 
-/* Of a session that has one: rows are kept from here on, or found as an earlier attempt left them.
- * Behind the trainer's restoring. */
+/* Begins the cache of a session that has one: the worker keeps rows from now on, or still has those
+ * of an earlier attempt. Call after the trainer has restored its checkpoint. */
 clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* However the run ended: the worker is told to delete it. Says how that went. */
+/* Asks the worker to delete the cache, however the run ended, and prints the result. */
 void clv_run_cache_end(clv_run *r);
 
-/* ---- what a run leaves (run_public_session.c) ------------------------------------------------ */
+/* ---- the public session (run_public_session.c) ----------------------------------------------- */
 
-/* The session as those may read who look at a run's curves: without paths, addresses and
- * credentials; and the digest of the whole, as session.effective.yaml has it. */
+/* Writes the session for the readers of a run's curves: without paths, addresses and credentials.
+ * *ret_digest: digest of the complete session, as session.effective.yaml has it. */
 clv_code clv_run_public_session(const clv_session_config *c, clv_bytes *ret, clv_sha256 *ret_digest,
                                 clv_err *err) CLV_USE_RESULT;
-/* The folder of this run's event files; nothing when there are to be none. */
+/* Appends the folder of the run's TensorBoard event files; nothing if the session has none. */
 clv_code clv_run_events_folder(const clv_session_config *c, clv_bytes *ret,
                                clv_err *err) CLV_USE_RESULT;
 

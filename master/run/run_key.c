@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The secret of a run: 256 bits in run.key, of mode 0600. The seed that no file gives follows from
- * it, and it keys the digest of the configuration that workers are told.
+ * The secret of a run: 256 bits in run.key, with mode 0600. Without train.seed the seed is derived
+ * from it. It also keys the digest of the configuration that the master sends to workers.
  */
 #include <string.h>
 

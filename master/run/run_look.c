@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When a command looks at what would leave: plan and check with other secrets than the run will
- * have, train with those that it has, eval and predict with their checkpoint.
+ * The look of a command at the tensors that would leave: plan and check take it with secrets drawn
+ * for the look, train with those of the run, eval and predict with their checkpoint.
  */
 #include "master/run/run_int.h"
 

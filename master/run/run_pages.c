@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predictions of documents as JSON lines: a page each, with its words, as it would be given to be
- * trained on. A word has the label of the token that speaks for it, a page that of the mean of its
- * windows.
+ * Predictions of documents as JSON lines: one page per line, with its words, in the format of
+ * training pages. One token of each word gives the label of the word; the mean of the windows gives
+ * the label of the page.
  */
 #include <math.h>
 
 #include "master/run/run_int.h"
 
-/* ---- which rows are a page's ----------------------------------------------------------------- */
+/* ---- the rows of a page ---------------------------------------------------------------------- */
 
 static bool has_classes(clv_loss_kind loss) {
   return loss == CLV_LOSS_CROSS_ENTROPY || loss == CLV_LOSS_NLL;
@@ -16,7 +16,7 @@ static bool has_classes(clv_loss_kind loss) {
 
 static size_t last_extent(const clv_tensor *t) { return (size_t)t->shape.dim[t->shape.rank - 1]; }
 
-/* [windows, classes], or [windows, S, classes] of words. */
+/* Returns true for outputs [windows, classes], or [windows, S, classes] for labels of words. */
 static bool fits(const clv_predictions *r) {
   const clv_shape *s = &r->outputs->shape;
   size_t places = 0;
@@ -25,7 +25,8 @@ static bool fits(const clv_predictions *r) {
   return s->rank == 2 || (size_t)s->dim[1] == places;
 }
 
-/* Rows are in the order of records, of which a limit leaves the first ones. */
+/* Counts the pages whose rows are all there: rows are in the order of records, and a limit keeps
+ * the first records. */
 size_t clv_predictions_page_count(const clv_predictions *r) {
   size_t n = 0, pages = clv_dataset_kept_page_count(r->data),
          rows = (size_t)r->outputs->shape.dim[0];
@@ -56,7 +57,8 @@ static rows_of_page rows_for(const clv_predictions *r, const clv_kept_page *p) {
 
 /* ---- a label --------------------------------------------------------------------------------- */
 
-/* Of its class: exp(x_k) / sum_j exp(x_j), or exp(x_k) where x are logarithms already. */
+/* Returns the probability of class k: exp(x_k) / sum_j exp(x_j), or exp(x_k) for nll, whose outputs
+ * are logarithms. */
 static double probability(const clv_predictions *r, const float *x, size_t k) {
   double sum = 0;
   if (r->loss == CLV_LOSS_NLL) return exp((double)x[k]);
@@ -78,7 +80,8 @@ static void put_probability(clv_bytes *out, double p) {
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* ret: [p->n], the outputs of the token that speaks for each word; NULL where none does. */
+/* Finds the outputs of the token that labels each word. ret: [p->n], NULL for a word without such a
+ * token. */
 static void find_outputs(const clv_predictions *r, const clv_kept_page *p, const float **ret) {
   rows_of_page rows = rows_for(r, p);
   size_t n, classes = last_extent(r->outputs);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Outputs for records that nobody knows the answers of.
+ * The command predict: outputs of a checkpoint for records, whose labels it does not read.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static clv_code open_inputs(clv_run *r, clv_err *err) {
   return clv_run_data_check_fit(&r->data, r->blueprint, err);
 }
 
-/* As was asked for, or as the name says; NumPy's unless it says otherwise. */
+/* Returns the format of --format, else that of the file's extension, else NumPy's. */
 static clv_predictions_format format_of(const clv_run_options *o) {
   const char *dot = o->out ? strrchr(o->out, '.') : NULL;
   if (o->format) return (clv_predictions_format)(o->format - 1);
@@ -28,7 +28,7 @@ static clv_predictions_format format_of(const clv_run_options *o) {
   return dot && strcmp(dot, ".jsonl") == 0 ? CLV_PREDICTIONS_JSONL : CLV_PREDICTIONS_NPY;
 }
 
-/* A record's file is not overwritten with what was predicted of it. */
+/* Fails if --output is a file of the records, which the predictions would overwrite. */
 static clv_code check_other(const clv_session_config *c, const clv_run_options *o, clv_err *err) {
   struct stat out, in;
   const clv_text_list *lists[] = {&c->data.train, &c->data.test};
@@ -42,7 +42,7 @@ static clv_code check_other(const clv_session_config *c, const clv_run_options *
   return CLV_OK;
 }
 
-/* Records are not sent for predictions that cannot be written. */
+/* Fails, before any record is sent, if the predictions could not be written. */
 static clv_code check_folder(const clv_run_options *o, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
   const char *slash = o->out ? strrchr(o->out, '/') : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predictions as files: NumPy's, with names in a file beside it, CSV (RFC 4180) and JSON lines.
- * A record is called as its image, or by its number.
+ * Writes predictions to a file (clv_predictions_write): NumPy's format with the names in a second
+ * file, CSV (RFC 4180) or JSON lines. The id of a record is the path of its image, or its number.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "master/run/run_int.h"
 
-/* ---- what is said of a record ---------------------------------------------------------------- */
+/* ---- ids and classes ------------------------------------------------------------------------- */
 
 static size_t rows_of(const clv_predictions *r) { return (size_t)r->outputs->shape.dim[0]; }
 
@@ -24,7 +24,7 @@ static const float *outputs_of(const clv_predictions *r, size_t row) {
   return (const float *)r->outputs->data + row * width_of(r);
 }
 
-/* Classes by their numbers, or the two sides of one binary output. */
+/* Returns true if a class follows from the outputs: classes by number, or one binary output. */
 static bool has_class(const clv_predictions *r) {
   if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !width_of(r)) return false;
   bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
@@ -140,11 +140,11 @@ static clv_code put_line(FILE *f, clv_bytes *line, const char *path, clv_err *er
 
 typedef void record_writer(clv_bytes *out, const clv_predictions *r, size_t row);
 
-/* What is written of each of n records. */
+/* The lines of a file of predictions. */
 typedef struct lines {
-  record_writer *write;
-  size_t n;
-  bool head;
+  record_writer *write; /* writes the line of a record or page */
+  size_t n;             /* number of lines without the head */
+  bool head;            /* the file begins with a line of column names */
 } lines;
 
 static clv_code write_lines(const clv_predictions *r, const lines *l, const char *path,
@@ -160,7 +160,7 @@ static clv_code write_lines(const clv_predictions *r, const lines *l, const char
   return fflush(f) == 0 && fsync(fileno(f)) == 0 ? CLV_OK : fail_file(path, err);
 }
 
-/* Whole or not at all. */
+/* Writes through a temporary file, so that `path` is complete or unchanged. */
 static clv_code write_text(const clv_predictions *r, const lines *l, const char *path,
                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes part = {0};
@@ -190,7 +190,7 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   return clv_file_write_durable(path, file.data, file.len, 0644, err);
 }
 
-/* What the array cannot say. */
+/* Writes PATH.json for a NumPy file: the ids of the records and the names of the classes. */
 static clv_code write_names(const clv_predictions *r, const char *npy, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s.json", npy);

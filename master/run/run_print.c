@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the commands tell a person. Errors are printed once, here, and become exit codes.
+ * Prints errors, notices and results of the commands. Errors are printed only here, once, and
+ * become exit codes.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/run/run_int.h"
 
-/* Said to the person who started it, and kept in the run's journal. code: what it ends with, or
- * 0. */
+/* Prints a message and adds it to the journal of the run. code: exit code of the command; 0: the
+ * message does not end it. */
 static void keep_complaint(const clv_run *r, clv_log_level level, const char *event, int code,
                            const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
@@ -53,7 +54,8 @@ void clv_run_print_notices(const clv_run *r) {
 
 /* ---- exit codes ------------------------------------------------------------------------------ */
 
-/* What was going on was given up, as was a worker that did not answer any more. */
+/* Returns true if the error follows from an interrupt: a cancelled call, or a worker that the
+ * master no longer waited for. */
 static bool was_interrupted(const clv_err *err) {
   return clv_interrupted_ms() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
 }
@@ -80,7 +82,7 @@ clv_exit_code clv_run_setup_exit_code(const clv_err *err) {
   }
 }
 
-/* The policy of the host stopped a tensor at the gate. */
+/* Returns true if the policy of the host refused a tensor at the gate. */
 static bool was_refused(const clv_run *r, const clv_err *err) {
   return err->code == CLV_DENIED && clv_policy_has_refused(r->policy);
 }
@@ -119,11 +121,11 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   char number[CLV_JSON_NUMBER], loss[CLV_JSON_NUMBER];
   char places[48] = "", judged[48] = "";
-  double share = e->judged ? clv_step_accuracy(e) : 0;
+  double share = e->labelled ? clv_step_accuracy(e) : 0;
   unsigned long long samples = e->samples;
-  if (e->judged != e->samples) {
-    snprintf(places, sizeof places, ", %llu places", (unsigned long long)e->judged);
-    snprintf(judged, sizeof judged, ",\"places\":%llu", (unsigned long long)e->judged);
+  if (e->labelled != e->samples) {
+    snprintf(places, sizeof places, ", %llu places", (unsigned long long)e->labelled);
+    snprintf(judged, sizeof judged, ",\"places\":%llu", (unsigned long long)e->labelled);
   }
   if (clv_run_has_accuracy(r))
     clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", what, 100 * share,

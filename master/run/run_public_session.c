@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The session of a run for those who look at its curves.
+ * The public session of a run, which its event files show: without paths, addresses and
+ * credentials.
  */
 #include <string.h>
 

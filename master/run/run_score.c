@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What evaluations say beside loss and accuracy (loss.scores).
+ * The scores of evaluations in addition to loss and accuracy (loss.scores).
  */
 #include "master/run/run_int.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training: the run folder, the loop over batches, and what is left behind at the end.
+ * The command train. clv_run_open prepares the run folder and the trainer, clv_run_restore loads a
+ * checkpoint, clv_run_loop takes the steps; clv_run_train calls all three, then runs the test and
+ * prints how to continue. Programs in tests call the three functions one by one.
  */
 #include <errno.h>
 #include <math.h>
@@ -10,7 +12,7 @@
 
 #include "master/run/run_int.h"
 
-/* Steps in a row with gradients that are not finite, after which nothing will come of the run. */
+/* Consecutive steps with gradients that are not finite, after which the run fails as diverged. */
 enum { MAX_SKIPPED_STEPS = 20 };
 
 /* ---- the run folder -------------------------------------------------------------------------- */
@@ -23,33 +25,34 @@ static void print_to_stderr_only(void *user, const char *text) {
 
 static const clv_notifier stderr_notifier = {.notify = print_to_stderr_only};
 
-/* From here on the folder is this process's, and has the run that was there, whole. */
-static clv_code take_run_dir(clv_run *r, clv_err *err) {
+/* Locks the run folder, unless the process holds it already; restores a run that a killed --fresh had
+ * moved. The folder belongs to this process until clv_run_done. */
+static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   if (r->lock) return CLV_OK;
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_run_lock_new(r->dir.data, &r->lock, err);
 }
 
-/* A run that goes on is taken before its key is read: another may be there since. A folder is made
- * only when all else is in order. */
-static clv_code take_run(clv_run *r, clv_err *err) {
+/* Locks the folder of a resumed run before its key is read, because another process may begin a run
+ * there meanwhile. Other runs make their folder later, when everything else has been checked. */
+static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
   bool is_there = access(r->config->checkpoint.dir, F_OK) == 0;
-  return r->o->resume && is_there ? take_run_dir(r, err) : CLV_OK;
+  return r->o->resume && is_there ? lock_run_dir(r, err) : CLV_OK;
 }
 
-/* The record of this attempt begins here. */
+/* Decides whether the run is done, resumes or begins, and begins its journal and run.json. */
 static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info what = {.name = r->config->name,
                                   .session = r->config->file,
                                   .resume = r->o->resume,
                                   .notice = {clv_run_on_notice, r}};
-  CLV_TRY(take_run_dir(r, err));
+  CLV_TRY(lock_run_dir(r, err));
   if (clv_checkpoint_has_any(r->dir.data) && !r->o->resume && !r->o->fresh)
     return clv_fail(err, CLV_INVALID,
-                    "%s holds checkpoints of an earlier run: --resume goes on with it, --fresh "
-                    "begins anew and keeps it beside if it is finished, --set name=... starts "
-                    "another",
+                    "%s holds checkpoints of an earlier run: --resume continues it, --fresh "
+                    "starts over and keeps the old run if it is finished, --set name=... starts "
+                    "another run",
                     r->dir.data);
   CLV_TRY(clv_run_compare_data(r, err));
   CLV_TRY(clv_run_check_done(r, &r->done, err));
@@ -61,7 +64,7 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
   return clv_run_write_key(r, err);
 }
 
-/* What is going to leave, to whoever watches and into the journal, before anything does. */
+/* Prints the egress table, also to the journal, before anything is sent. */
 static clv_code print_egress(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_blueprint_describe_egress(r->blueprint, false, &text);
@@ -69,18 +72,20 @@ static clv_code print_egress(const clv_run *r, clv_err *err) {
   clv_blueprint_describe_egress(r->blueprint, true, &json);
   clv_bytes_puts(&json, "}");
   if (text.failed || json.failed || !text.len) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  text.data[text.len - 1] = '\0'; /* the line's end is the notice's */
+  text.data[text.len - 1] = '\0'; /* the notice ends the line itself */
   clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
   return CLV_OK;
 }
 
-/* What workers are told from here on; trials before it had sessions of their own. */
+/* Sets the session id, attempt and digest that the master sends to workers. The trials before it
+ * used separate sessions. */
 static clv_code identify(clv_run *r, const clv_bytes *config, clv_err *err) {
   clv_attempt *a = &r->own.attempt;
   clv_run_lock_attempt_id(r->lock, a->session, &a->epoch);
   return clv_hmac_sha256(&r->secret, config->data, config->len, &a->config_digest, err);
 }
 
+/* Prepares the run folder: lock, look, micro-batches, egress table, session, digests and record. */
 static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(begin_run(r, err));
   if (r->done) return CLV_OK;
@@ -89,7 +94,7 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
   clv_run_print_start(r);
   clv_run_print_held_back(r);
   CLV_TRY(clv_run_look_at_start(r, err));
-  if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers by it */
+  if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers under this table */
   CLV_TRY(clv_run_resolve_micro_batches(r, recalls, err));
   CLV_TRY(clv_run_write_classes(r, err));
   if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
@@ -107,8 +112,9 @@ static clv_code make_run_dir(clv_run *r, clv_err *err) {
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* As the session states it: --max-steps stops a run early and does not make it another one. */
-static uint64_t whole_length(const clv_run *r, const clv_loader *loader) {
+/* Returns the steps of the session. --max-steps is not part of it: the option ends an attempt early
+ * but does not change the run. */
+static uint64_t session_length(const clv_run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
   uint64_t total = c->epochs * clv_loader_per_epoch(loader);
   return c->max_steps ? CLV_MIN(total, c->max_steps) : total;
@@ -124,7 +130,7 @@ static clv_code save(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Beside those of the steps: for programs, TensorBoard and the run's record. */
+/* Writes the result of an evaluation to evaluations.jsonl, the event files and run.json. */
 static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
                           clv_err *err) {
   CLV_AUTO(clv_run_scores_done) clv_run_scores scores;
@@ -138,7 +144,7 @@ static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e
                                .step = best.step,
                                .epoch = epoch,
                                .samples = e->samples,
-                               .places = e->judged != e->samples ? e->judged : 0,
+                               .places = e->labelled != e->samples ? e->labelled : 0,
                                .loss = e->loss,
                                .accuracy = known ? accuracy : -1,
                                .scores = scores.json.len ? scores.json.data : NULL,
@@ -149,7 +155,8 @@ static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
-/* Of the step and the epoch that end now; the last line of a run is about all of it. */
+/* Prints an evaluation with the present step and epoch. last: the test of the finished run, whose
+ * text names neither. */
 static void print_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
                        bool last) {
   char when[64] = "", json[64];
@@ -159,6 +166,7 @@ static void print_eval(clv_run *r, const char *what, const clv_step_result *e, u
   clv_run_print_eval(r, what, e, when, json);
 }
 
+/* Evaluates the validation records, and keeps the checkpoint of this step if it is the best. */
 static clv_code validate(clv_run *r, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
@@ -182,14 +190,14 @@ static void count_step(clv_run_steps *l, const clv_step_result *s) {
     l->bad_losses++;
 }
 
-/* bytes: of the step, up and down. */
+/* Reports a step. bytes: bytes sent and received in the step. */
 static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv_step_result *s,
                             const uint64_t bytes[2], clv_err *err) {
   clv_progress p = {.step = step,
                     .total_steps = r->steps.total,
                     .epoch = epoch,
                     .loss = s->loss,
-                    .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0 && s->judged
+                    .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0 && s->labelled
                                     ? clv_step_accuracy(s)
                                     : -1,
                     .grad_norm = s->grad_norm,
@@ -217,25 +225,26 @@ static void print_notice(clv_run *r) {
   clv_reporter_notice(r->reporter, text, json.data);
 }
 
-/* Whether a round ends with this batch although it is not full. Only what the session states may
- * say so: the weights of an asynchronous schedule depend on where its rounds end, and whoever
- * interrupts or saves must not change them. */
+/* Returns true if the round ends with this batch even if it is not full. The decision depends on
+ * the session only, not on interrupts or checkpoints, because the weights of an asynchronous
+ * schedule depend on where its rounds end. */
 static bool must_flush(const clv_run *r, const clv_batch *batch) {
   uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_n_held(r->trainer) + 1;
-  return batch->last || step >= r->steps.whole;
+  return batch->last || step >= r->steps.session_steps;
 }
 
-/* The end of the round in which step `step` is, counted from 1. Rounds begin anew with an epoch. */
+/* Returns the last step of the round that contains step `step`, from 1. Each epoch begins a new
+ * round. */
 static uint64_t round_end(const clv_run *r, uint64_t step) {
   uint64_t round = clv_pipeline_steps_in_round(r->config),
            per_epoch = clv_loader_per_epoch(r->steps.loader);
   if (!step || !per_epoch) return step;
   uint64_t epoch = (step - 1) / per_epoch * per_epoch, within = step - epoch;
   uint64_t end = epoch + CLV_MIN((within + round - 1) / round * round, per_epoch);
-  return CLV_MIN(end, r->steps.whole);
+  return CLV_MIN(end, r->steps.session_steps);
 }
 
-/* The steps of a round share what travelled. */
+/* Takes a step and reports it. The steps of a round are reported with equal shares of the bytes. */
 static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t done;
@@ -257,10 +266,11 @@ static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
                   MAX_SKIPPED_STEPS, r->config->train.optimizer.lr);
 }
 
-/* Checkpoints wait for the round: one is due when it has passed a multiple of every_steps. */
+/* Ends a round: validates at the end of an epoch, and saves a checkpoint if the round has passed a
+ * multiple of every_steps. before: the step at the begin of the round. */
 static clv_code end_round(clv_run *r, uint64_t before, bool epoch_ends, clv_err *err) {
   uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
-  /* First, or a run that ends in between would go on without the validation. */
+  /* Before save, because a run that stops between the two would resume without this validation. */
   if (epoch_ends) CLV_TRY(validate(r, r->steps.epoch, err));
   return every && step / every != before / every ? save(r, err) : CLV_OK;
 }
@@ -289,7 +299,8 @@ static void print_first_step(const clv_run *r, uint64_t step) {
   clv_reporter_notice(r->reporter, text, json);
 }
 
-/* All that looks on from here. */
+/* Opens the reporter: step lines, event files and the console. The first time also notes in
+ * run.json that the attempt has started. */
 static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, events = {0};
   clv_sha256 digest;
@@ -315,7 +326,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Where the loop goes on: at the checkpoint's place, or at the beginning. */
+/* Finds the position in the data at which the loop begins: that of the checkpoint, or the start. */
 static clv_code find_place(clv_run *r, clv_cursor *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   *ret = (clv_cursor){0};
@@ -324,13 +335,13 @@ static clv_code find_place(clv_run *r, clv_cursor *ret, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
-  /* Of other data the place in the epoch may be behind their end. */
+  /* If other data were accepted, the position may be behind their end: then the epoch is over. */
   if (r->has_other_data && ret->index >= r->data.train_rows.n)
     *ret = (clv_cursor){ret->epoch + 1, 0};
   return CLV_OK;
 }
 
-/* The order of the records from the place on, and how many steps there are. */
+/* Opens the loader at the position, and sets the number of steps. */
 static clv_code open_loader(clv_run *r, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   clv_run_steps *l = &r->steps;
@@ -344,9 +355,9 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
                             .epochs = t->epochs,
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
-  l->whole = l->total = whole_length(r, l->loader);
-  clv_trainer_set_length(r->trainer, l->whole);
-  if (r->o->max_steps) l->total = CLV_MIN(l->whole, round_end(r, r->o->max_steps));
+  l->session_steps = l->total = session_length(r, l->loader);
+  clv_trainer_set_length(r->trainer, l->session_steps);
+  if (r->o->max_steps) l->total = CLV_MIN(l->session_steps, round_end(r, r->o->max_steps));
   return CLV_OK;
 }
 
@@ -391,7 +402,7 @@ static clv_exit_code print_interrupted(clv_run *r) {
   return CLV_EXIT_INTERRUPTED;
 }
 
-/* What did not go into the weights. */
+/* Prints how many records were left out and how many steps were skipped. */
 static void print_left_out(clv_run *r) {
   char text[200], json[160];
   uint64_t skipped = r->steps.bad_losses + r->steps.bad_gradients;
@@ -416,7 +427,7 @@ static void print_left_out(clv_run *r) {
   clv_reporter_notice(r->reporter, text, json);
 }
 
-/* A run that learned nothing has not succeeded. */
+/* Fails if no step of the run has changed the weights. */
 static clv_code check_learned(const clv_run_steps *l, clv_err *err) {
   uint64_t skipped = l->bad_losses + l->bad_gradients;
   if (l->first || l->taken || !skipped) return CLV_OK;
@@ -427,23 +438,23 @@ static clv_code check_learned(const clv_run_steps *l, clv_err *err) {
                   (unsigned long long)skipped);
 }
 
-/* What there is to go on with, behind what ended the run. The checkpoints of a run that diverged
- * may have weights that are too large already. */
+/* Prints how the user can continue after a failure. The weights in the checkpoints of a diverged
+ * run may already be too large. */
 static void print_usable(const clv_run *r, clv_exit_code code) {
   char text[300];
   unsigned long long step = r->steps.saved_at;
   if (code == CLV_EXIT_DIVERGED && r->steps.saved_at == UINT64_MAX)
     snprintf(text, sizeof text,
-             "there is no checkpoint yet: with that changed, train --fresh begins again");
+             "there is no checkpoint yet: after that change, train --fresh starts over");
   else if (code == CLV_EXIT_DIVERGED)
     snprintf(text, sizeof text,
-             "the checkpoint of step %llu is complete: with that changed, train --resume goes on "
+             "the checkpoint of step %llu is complete: after that change, train --resume continues "
              "from it; if it diverges again, its weights are too large already, and train --fresh "
-             "begins again",
+             "starts over",
              step);
   else if (r->steps.saved_at == UINT64_MAX)
     snprintf(text, sizeof text,
-             "there is no checkpoint yet: train --resume begins again at step 1");
+             "there is no checkpoint yet: train --resume starts again at step 1");
   else if (step < r->steps.total)
     snprintf(text, sizeof text,
              "the checkpoint of step %llu is complete: train --resume goes on from it", step);
@@ -481,20 +492,21 @@ static clv_exit_code finish(clv_run *r, clv_err *err) {
   return CLV_EXIT_OK;
 }
 
-/* For whoever looks into what waits for what: the instructions that were being run. */
-static void leave_schedule(const clv_run *r, const clv_err *why) {
+/* Writes the present schedule to schedule.failed after a timeout or an internal error, so that a
+ * deadlock can be analysed. */
+static void write_failed_schedule(const clv_run *r, const clv_err *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored;
   if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL) return; /* not the schedule's fault */
   clv_trainer_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
   text.len = 0;
-  clv_bytes_printf(&text, "the schedule it ran is in %s/schedule.failed", r->dir.data);
+  clv_bytes_printf(&text, "the schedule of the failed step is in %s/schedule.failed", r->dir.data);
   if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
 }
 
-/* The worker's fault, and not that of what is in the run folder. */
-static bool is_of_worker(const clv_err *err) {
+/* Returns true for failures caused by a worker, not by the contents of the run folder. */
+static bool is_worker_failure(const clv_err *err) {
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_BAD_ANSWER;
 }
 
@@ -502,9 +514,9 @@ static clv_exit_code fail_setup(const clv_run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
   clv_exit_code code =
       clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err), err);
-  if (r->resumed && is_of_worker(err))
+  if (r->resumed && is_worker_failure(err))
     clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
-                 "no step was taken, and the checkpoints are as they were: train --resume goes on "
+                 "no step was taken, and the checkpoints are unchanged: train --resume continues "
                  "from the newest");
   return code;
 }
@@ -515,7 +527,7 @@ static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
   clv_reporter_close(r->reporter);
   r->reporter = NULL;
   clv_run_fail(r, code, err);
-  leave_schedule(r, err);
+  write_failed_schedule(r, err);
   print_usable(r, code);
   return code;
 }
@@ -532,14 +544,14 @@ static clv_code open_trainer(clv_run *r, clv_err *err) {
 
 clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
   clv_exit_code code = CLV_EXIT_OK;
-  if (take_run(r, err) != CLV_OK) return fail_setup(r, err);
+  if (lock_resumed_run(r, err) != CLV_OK) return fail_setup(r, err);
   if (clv_run_resolve_key(r, r->o->resume, err) != CLV_OK) return fail_setup(r, err);
   if (clv_run_open_blueprint(r, true, CLV_SCAN_VALUES, err) != CLV_OK)
     return clv_run_fail(r, clv_run_setup_exit_code(err), err);
   if (!r->o->resume) code = clv_run_check_identity(r, false, err);
   if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return fail_setup(r, err);
-  if (r->done) return CLV_EXIT_OK; /* nobody is dialled */
+  if (r->done) return CLV_EXIT_OK; /* without a connection to any worker */
   if ((code = clv_run_check_identity(r, false, err)) != CLV_EXIT_OK) return code;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which answers are right: the class with the largest output, and for binary losses the side of
- * the threshold, for all outputs of a row.
+ * Counts right predictions: the class with the largest output, or for binary losses a row in which
+ * every output is on the side of its label.
  */
 #include "master/train/train_int.h"
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a batch counts for in a mean. PyTorch's cross_entropy divides by the weights of the places
- * that are not ignored, so a micro-batch has the share of its batch that these have, and the mean
- * over micro-batches is that of the whole batch.
+ * Weights of batches in a mean. PyTorch's cross_entropy divides by the sum of weights of the
+ * positions that are not ignored. The trainer weighs each micro-batch by its part of that sum, so
+ * the mean over the micro-batches is that of the complete batch.
  */
 #include <math.h>
 
 #include "master/train/train_int.h"
 
 double clv_step_accuracy(const clv_step_result *r) {
-  return r->judged ? (double)r->correct / (double)r->judged : (double)NAN;
+  return r->labelled ? (double)r->correct / (double)r->labelled : (double)NAN;
 }
 
 bool clv_trainer_is_ignored(const clv_trainer *t, int64_t label) {
@@ -17,7 +17,7 @@ bool clv_trainer_is_ignored(const clv_trainer *t, int64_t label) {
          (double)label == t->config->loss.ignore_index;
 }
 
-/* A label outside the classes, which the loss will refuse, counts as one. */
+/* Returns the weight of a label; 1 for a label outside the classes, which the loss refuses. */
 static double weight_of(const clv_number_list *weight, int64_t label) {
   bool known = label >= 0 && (uint64_t)label < weight->n;
   return known ? (double)(float)weight->items[label] : 1;

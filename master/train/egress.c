@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The trainer's part of egress: it gives the gate (master/egress/gate.c) the rows of the table with
- * their flows of the record, and has allowances written before each step. State has a flow for each
- * piece by name. What workers send each other is recorded as it was planned.
+ * The trainer's part of egress. clv_trainer_make_flows gives the gate (master/egress/gate.c) the
+ * rows of the egress table, each with a flow of the record. clv_trainer_expect writes allowances
+ * ahead before each step or batch, clv_trainer_expect_state before pieces of state, which have one
+ * flow each. Tensors that workers send to each other are recorded as planned, with
+ * clv_trainer_charge_hop.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +14,7 @@
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
-static void place(const clv_trainer *t, int from, int to, clv_egress_key *ret) {
+static void set_ends(const clv_trainer *t, int from, int to, clv_egress_key *ret) {
   const clv_remote_spec *w = &t->config->workers[to];
   snprintf(ret->from, sizeof ret->from, "%s",
            from < 0 ? CLV_EGRESS_MASTER : t->config->workers[from].name);
@@ -25,7 +27,8 @@ static void name_stage(const clv_trainer *t, uint32_t stage, clv_egress_key *ret
            stage == t->b->n_stages ? CLV_LOSS_NAME : t->config->stages[stage].name);
 }
 
-/* What a sample is of it; of packed sequences a place, and a sample at most so many. */
+/* Sets dtype and shape of a sample and the bytes of a sample. For packed sequences (places > 0) the
+ * shape is that of a position, and a sample has `places` positions at most. */
 static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
                         clv_egress_key *what, clv_row_flow *ret, clv_err *err) {
   size_t bytes;
@@ -38,8 +41,9 @@ static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
   return CLV_OK;
 }
 
-/* For how long, and what workers see of them. */
-static void name_kept(const clv_trainer *t, const clv_egress_row *r, clv_egress_key *what) {
+/* Sets the name of a row of cached activations: how long the worker keeps them, and what they
+ * show. */
+static void name_cached(const clv_trainer *t, const clv_egress_row *r, clv_egress_key *what) {
   char words[CLV_FINDINGS_TEXT];
   if (r->input)
     snprintf(what->name, sizeof what->name, "numbers of records");
@@ -53,16 +57,17 @@ static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_row_flow *
   clv_egress_key what = {.kind = clv_egress_record_kind(r->kind, r->shows),
                          .random = t->egress.random};
   if (clv_egress_is_state(r->kind)) return CLV_OK;
-  place(t, -1, r->worker, &what);
+  set_ends(t, -1, r->worker, &what);
   name_stage(t, r->stage, &what);
   if (r->kind == CLV_EGRESS_INPUT && t->b->inputs.n > 1)
     snprintf(what.name, sizeof what.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
-  if (r->kind == CLV_EGRESS_CACHED) name_kept(t, r, &what);
+  if (r->kind == CLV_EGRESS_CACHED) name_cached(t, r, &what);
   CLV_TRY(measure(r->dtype, &r->shape, r->places, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
-/* What a direct stage sends to the next worker; or, back, the gradient. */
+/* Makes the flow of the value that a worker sends directly to the worker of the next stage; back:
+ * of the gradient that it receives. */
 static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_row_flow *ret,
                          clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
@@ -71,7 +76,7 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_row_flow
   clv_egress_row r = clv_blueprint_hop_row(t->b, stage, back);
   clv_egress_key what = {.kind = clv_egress_record_kind(r.kind, r.shows),
                          .random = t->egress.random};
-  place(t, s[back].worker, r.worker, &what);
+  set_ends(t, s[back].worker, r.worker, &what);
   name_stage(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", clv_findings_words(r.shows, words));
   CLV_TRY(measure(r.dtype, &r.shape, r.places, &what, ret, err));
@@ -80,7 +85,7 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_row_flow
 
 static clv_code make_failure(clv_trainer *t, size_t worker, clv_err *err) {
   clv_egress_key what = {.kind = CLV_EGRESS_FAILURE};
-  place(t, -1, (int)worker, &what);
+  set_ends(t, -1, (int)worker, &what);
   return clv_egress_flow_new(t->egress.record, &what, false, &t->egress.gate.failures[worker], err);
 }
 
@@ -119,14 +124,16 @@ cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_e
 
 /* ---- ahead ----------------------------------------------------------------------------------- */
 
-/* A batch is kept with its numbers, named by them, or has nothing to do with the cache. */
-static bool is_of_batch(const clv_egress_row *r, clv_cache_use use) {
+/* Returns true if a CACHED row is sent for the present batch: the record numbers with both uses of
+ * the cache, the activation rows only if the worker does not keep them yet. */
+static bool is_cached_row_sent(const clv_egress_row *r, clv_cache_use use) {
   return r->input ? use != CLV_CACHE_NONE : use == CLV_CACHE_ROWS;
 }
 
-/* Nothing comes back and no labels leave when nothing is trained. */
-static bool flows(const clv_trainer *t, const clv_egress_row *r, bool training) {
-  if (r->kind == CLV_EGRESS_CACHED) return is_of_batch(r, t->cache.use);
+/* Returns true if tensors of the row leave for the present batch. Labels and gradients leave only
+ * in training. */
+static bool leaves_in_batch(const clv_trainer *t, const clv_egress_row *r, bool training) {
+  if (r->kind == CLV_EGRESS_CACHED) return is_cached_row_sent(r, t->cache.use);
   bool kept = t->cache.use != CLV_CACHE_NONE && r->stage == 0;
   if (r->kind == CLV_EGRESS_ACTIVATION && kept) return false;
   return training || r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_INPUT;
@@ -138,7 +145,7 @@ clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv
   uint64_t what = 8 * samples + 2 * (uint64_t)t->cache.use + training;
   if (!e->record || e->samples == what) return CLV_OK;
   for (size_t k = 0; k < b->n_egress; k++)
-    if (e->gate.flows[k].flow && flows(t, &b->egress[k], training))
+    if (e->gate.flows[k].flow && leaves_in_batch(t, &b->egress[k], training))
       clv_egress_expect(e->gate.flows[k].flow, samples * e->gate.flows[k].sample_bytes);
   for (uint32_t i = 0; i < 2 * b->n_stages; i++)
     if (e->hops[i].flow && (training || i % 2 == 0))
@@ -160,9 +167,11 @@ clv_code clv_trainer_charge_hop(clv_trainer *t, uint32_t stage, uint64_t samples
   return clv_egress_charge(back->flow, bytes_of(back, samples, places), err);
 }
 
-/* ---- what workers say ------------------------------------------------------------------------ */
+/* ---- reports of workers ---------------------------------------------------------------------- */
 
-static bool sends(const clv_trainer *t, const char *from, const char *to) {
+/* Returns true if the plan has a direct link between the two workers, in either direction. */
+
+static bool sends_directly(const clv_trainer *t, const char *from, const char *to) {
   for (uint32_t i = 0; i + 1 < t->b->n_stages; i++) {
     const clv_stage_plan *s = &t->b->stages[i];
     if (!s->direct) continue;
@@ -177,7 +186,7 @@ static bool sends(const clv_trainer *t, const char *from, const char *to) {
 
 static void on_link(void *user, const char *worker, const char *peer, uint64_t bytes) {
   clv_trainer *t = user;
-  if (sends(t, worker, peer)) clv_egress_record_hop(t->egress.record, worker, peer, bytes);
+  if (sends_directly(t, worker, peer)) clv_egress_record_hop(t->egress.record, worker, peer, bytes);
 }
 
 void clv_trainer_report_hops(clv_trainer *t) {
@@ -190,7 +199,8 @@ void clv_trainer_report_hops(clv_trainer *t) {
   for (uint32_t i = 1; any && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
     if (strcmp(name, t->lost) != 0 &&
         cleave_ask_links(t->runtime, i, ASK_MS, on_link, t, &err) != CLV_OK)
-      clv_log(CLV_LOG_DEBUG, "worker '%s' does not say what it sent: %s", name, err.text);
+      clv_log(CLV_LOG_DEBUG, "worker '%s' does not report the bytes that it sent: %s", name,
+              err.text);
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
@@ -200,7 +210,7 @@ static clv_code make_state(clv_trainer *t, uint32_t stage, cleave_state_kind kin
   bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;
   clv_egress_key what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
                          .shape = item->shape};
-  place(t, -1, t->b->stages[stage].worker, &what);
+  set_ends(t, -1, t->b->stages[stage].worker, &what);
   name_stage(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", item->name);
   snprintf(what.dtype, sizeof what.dtype, "%s", clv_dtype_name(item->dtype));

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What libcleave says went wrong, in a trainer's words: at which worker, and while doing what.
+ * Converts errors of libcleave to errors of the trainer, which name the worker and the activity.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/train/train_int.h"
 
-/* How libcleave says that the connection is the matter; a worker that reports such a word means
- * something else. */
+/* Returns true if libcleave itself says that the connection failed at `hop`. The same word in a
+ * worker's report means another connection. */
 static bool hop_is(const cleave_error *why, const char *hop) {
   return !why->reported && strcmp(why->hop, hop) == 0;
 }
 
-/* The reason with its worker in front, unless it names it. */
+/* Writes the reason, with the name of the worker in front unless the reason has it. */
 static void put_reason(const cleave_error *why, clv_err *err) {
   bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
   clv_code code = (clv_code)why->status;
@@ -24,11 +24,11 @@ static void put_reason(const cleave_error *why, clv_err *err) {
              why->hop[0] ? " for " : "", why->hop, why->text);
   else if (at_worker && !strstr(why->text, why->node))
     clv_fail(err, code, "worker '%s': %s", why->node, why->text);
-  else /* at home for want of a worker's value: its report again */
+  else /* the master lacked a worker's value: the reason is the worker's report */
     clv_fail(err, cleave_is_passed_on(why) ? CLV_INTERNAL : code, "%s", why->text);
 }
 
-/* The limit that was exceeded, where libcleave does not name it. */
+/* Appends the limit that was exceeded, if libcleave does not name it. */
 static void put_limit(const clv_trainer *t, clv_err *err) {
   size_t len = strlen(err->text);
   if (strstr(err->text, "limits.")) return;
@@ -37,7 +37,7 @@ static void put_limit(const clv_trainer *t, clv_err *err) {
            (double)t->config->limits.step_timeout_ms / 1e3);
 }
 
-/* A code that a worker chose does not decide how the program ends. */
+/* The code of an error that a worker reports does not decide the exit code of the program. */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_err *err) {
   clv_err text;
   bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
@@ -45,7 +45,8 @@ clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_
   if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
   if (text.code == CLV_DEADLINE && !connecting && !why->reported) put_limit(t, &text);
   if (hop_is(why, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
-  if (t->doing) clv_err_prefix(&text, "%s %llu", t->doing, (unsigned long long)t->doing_step);
+  if (t->activity)
+    clv_err_prefix(&text, "%s %llu", t->activity, (unsigned long long)t->activity_step);
   if (err) *err = text;
   return text.code;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation. Records are sent in a permuted order: in that of the files those of a class are often
- * neighbours, and a worker could read labels off their places. Each batch is a context of its own.
- * A few are in flight, and the next one is being read. Outputs are collected in the order of the
- * files. Then the loss and the scores, which are at home with the labels, take them in that order,
- * so their sums do not depend on the permutation. Outputs that take more than COLLECT_BYTES are not
- * collected unless predictions are wanted: each batch is judged when it comes.
+ * Evaluation (clv_trainer_eval). The master sends the records in a permuted order, because records
+ * of one class are often neighbours in the files and a worker could infer labels from their order.
+ * Each batch has its own context. A few batches are in flight while the loader reads the next one.
+ * The master collects the outputs in the order of the files. Then it computes the loss and the
+ * scores in that order, so their sums do not depend on the permutation. Outputs of more than
+ * COLLECT_BYTES are not collected unless the caller wants predictions: each batch is evaluated when
+ * its output arrives.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,28 +19,28 @@ typedef struct eval_slot {
   cleave_context context;
   cleave_future output;
   clv_tensor *y, *lengths; /* y: NULL without labels; lengths: NULL unless sequences are packed */
-  size_t at, n;            /* the first record of the batch in the sent order; records */
+  size_t at, n;            /* index of the batch's first record in the sent order; records */
 } eval_slot;
 
-/* Outputs of records with what judges them, row by row. */
+/* Outputs of records with their labels, row by row. */
 typedef struct answers {
   clv_tensor *outputs;     /* f32 [rows, ...], padded */
-  clv_tensor *y, *lengths; /* as of a slot; [rows, ...] */
+  clv_tensor *y, *lengths; /* [rows, ...]; NULL as in eval_slot */
 } answers;
 
 typedef struct evaluation {
   clv_trainer *t;
   const clv_dataset *data;
-  const clv_subset *rows;           /* in the order of the files */
-  uint32_t *place;                  /* [rows->n] where in `rows` the k-th record sent is */
+  const clv_subset *rows;           /* the records in the order of the files */
+  uint32_t *place;                  /* [rows->n] index in `rows` of each record sent */
   clv_subset sent;                  /* rows in the order in which they are sent */
   clv_loader *loader;               /* of `sent`; NULL without rows */
-  eval_slot slots[CLV_EVAL_WINDOW]; /* a ring */
+  eval_slot slots[CLV_EVAL_WINDOW]; /* circular list, the oldest at `first` */
   size_t first, in_flight, at;
-  bool collects;        /* answers has all rows; else those of one batch */
-  answers got;          /* tensors are made with the first batch */
-  double loss, counted; /* sums */
-  clv_score *score;     /* NULL: none is wanted */
+  bool collects;        /* `got` has all rows; false: those of one batch */
+  answers got;          /* outputs and labels received; allocated with the first batch */
+  double loss, counted; /* sums of weighted losses and of weights */
+  clv_score *score;     /* NULL: no scores */
 } evaluation;
 
 static void slot_done(eval_slot *s) {
@@ -47,7 +48,7 @@ static void slot_done(eval_slot *s) {
   s->lengths = clv_tensor_unref(s->lengths);
 }
 
-/* What is left of an evaluation that failed. */
+/* Frees an evaluation, and ends the contexts in flight of one that failed. */
 static void evaluation_done(evaluation *e) {
   for (; e->in_flight; e->in_flight--) {
     eval_slot *s = &e->slots[e->first++ % CLV_EVAL_WINDOW];
@@ -81,7 +82,7 @@ static clv_code draw_order(evaluation *e, clv_err *err) {
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* The output of the last stage, on its way here. */
+/* Calls all stages for a batch and begins to fetch the output of the last one into s->output. */
 static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
                             cleave_reference *ret, clv_err *err) {
   clv_trainer *t = e->t;
@@ -104,15 +105,15 @@ static clv_code call_stages(evaluation *e, eval_slot *s, const clv_batch *batch,
   return CLV_OK;
 }
 
-/* A batch's labels and lengths are needed again after the next one has been read. */
-static clv_code keep(const clv_tensor *of, clv_tensor **ret, clv_err *err) {
+/* Copies labels or lengths of a batch, because the loader reuses its memory for the next batch. */
+static clv_code copy_tensor(const clv_tensor *of, clv_tensor **ret, clv_err *err) {
   if (!of) return CLV_OK;
   CLV_TRY(clv_tensor_new(of->dtype, &of->shape, ret, err));
   memcpy((*ret)->data, of->data, of->bytes);
   return CLV_OK;
 }
 
-static clv_code inject(evaluation *e, clv_err *err) {
+static clv_code send_batch(evaluation *e, clv_err *err) {
   clv_trainer *t = e->t;
   eval_slot *s = &e->slots[(e->first + e->in_flight) % CLV_EVAL_WINDOW];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL, *lengths = NULL;
@@ -120,9 +121,9 @@ static clv_code inject(evaluation *e, clv_err *err) {
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
   cleave_reference output;
   CLV_TRY(clv_loader_next(e->loader, &batch, err));
-  CLV_TRY(keep(batch.y, &y, err));
+  CLV_TRY(copy_tensor(batch.y, &y, err));
   if (t->b->lengths >= 0)
-    CLV_TRY(keep(clv_batch_input(&batch, (size_t)t->b->lengths), &lengths, err));
+    CLV_TRY(copy_tensor(clv_batch_input(&batch, (size_t)t->b->lengths), &lengths, err));
   *s = (eval_slot){.at = e->at, .n = batch.n};
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &s->context, CLV_API_ERROR));
   s->y = clv_steal(&y);
@@ -132,13 +133,13 @@ static clv_code inject(evaluation *e, clv_err *err) {
   return call_stages(e, s, &batch, &output, err);
 }
 
-/* ---- judging --------------------------------------------------------------------------------- */
+/* ---- loss and scores ------------------------------------------------------------------------- */
 
 static clv_code local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
-  bool at_home = t->b->stages[t->b->n_stages].worker < 0;
-  if (!at_home && !t->local_loss)
-    CLV_TRY(clv_trainer_load_loss(t, "(loss at home)", -1, &t->local_loss, err));
-  *ret = at_home ? t->modules[t->b->n_stages] : t->local_loss;
+  bool at_master = t->b->stages[t->b->n_stages].worker < 0;
+  if (!at_master && !t->local_loss)
+    CLV_TRY(clv_trainer_load_loss(t, "(loss at the master)", -1, &t->local_loss, err));
+  *ret = at_master ? t->modules[t->b->n_stages] : t->local_loss;
   return CLV_OK;
 }
 
@@ -149,8 +150,8 @@ static clv_code sequences_of(const clv_trainer *t, const clv_tensor *lengths, si
   return clv_trainer_select_sequences(t, x, start, n, ret, err);
 }
 
-/* Calls the loss with n rows of the answers, in a context of its own: the trainer's memory for
- * parts of packed sequences is used twice, and leaves are copies. */
+/* Computes the loss of n rows of the answers, in a separate context. Each leaf copies its tensor,
+ * so the trainer's buffer for packed sequences can serve both. */
 static clv_code loss_of(evaluation *e, size_t start, size_t n, float *ret, clv_err *err) {
   clv_trainer *t = e->t;
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
@@ -175,7 +176,7 @@ static clv_code loss_of(evaluation *e, size_t start, size_t n, float *ret, clv_e
   return CLV_OK;
 }
 
-/* Labels of binary losses are sides. */
+/* Adds predictions of a binary loss, whose labels are 0 or 1 as f32. */
 static clv_code add_sides(clv_score *score, const float *outputs, const clv_tensor *y, size_t start,
                           size_t n, clv_err *err) {
   if (y->n != (size_t)y->shape.dim[0]) return CLV_OK; /* which the loss refuses */
@@ -196,8 +197,9 @@ static clv_code add_scores(const evaluation *e, const float *outputs, size_t sta
                        err);
 }
 
-/* n rows of the answers from `start` on, at most a batch. */
-static clv_code judge(evaluation *e, size_t start, size_t n, clv_step_result *ret, clv_err *err) {
+/* Adds loss, right predictions and scores of n rows from `start` on, at most a batch. */
+static clv_code evaluate_rows(evaluation *e, size_t start, size_t n, clv_step_result *ret,
+                              clv_err *err) {
   clv_trainer *t = e->t;
   float loss;
   CLV_TRY(loss_of(e, start, n, &loss, err));
@@ -205,17 +207,17 @@ static clv_code judge(evaluation *e, size_t start, size_t n, clv_step_result *re
   double counted = clv_trainer_batch_weight(t, e->got.y, start, n);
   e->loss += loss * counted;
   e->counted += counted;
-  ret->judged += clv_trainer_count_labelled(t, e->got.y, start, n);
+  ret->labelled += clv_trainer_count_labelled(t, e->got.y, start, n);
   if (clv_trainer_has_accuracy(t))
     ret->correct += clv_trainer_count_correct(t, &outputs, e->got.y, start, n);
   return add_scores(e, outputs.data, start, n, err);
 }
 
-static clv_code judge_all(evaluation *e, clv_step_result *ret, clv_err *err) {
+static clv_code evaluate_all(evaluation *e, clv_step_result *ret, clv_err *err) {
   size_t batch = (size_t)e->t->b->eval_size;
   if (!e->collects || !e->got.y) return CLV_OK;
   for (size_t at = 0; at < e->rows->n; at += batch)
-    CLV_TRY(judge(e, at, CLV_MIN(batch, e->rows->n - at), ret, err));
+    CLV_TRY(evaluate_rows(e, at, CLV_MIN(batch, e->rows->n - at), ret, err));
   return CLV_OK;
 }
 
@@ -232,7 +234,7 @@ static clv_code make_rows(const evaluation *e, clv_dtype dtype, const clv_shape 
   return clv_tensor_new(dtype, &shape, ret, err);
 }
 
-/* Makes room for labels and lengths, whose forms the first batch has. */
+/* Allocates labels and lengths, with the shapes of the first batch. */
 static clv_code make_answers(evaluation *e, const eval_slot *s, clv_err *err) {
   if (s->y && !e->got.y) CLV_TRY(make_rows(e, s->y->dtype, &s->y->shape, &e->got.y, err));
   if (s->lengths && !e->got.lengths)
@@ -266,12 +268,12 @@ static clv_code take_output(evaluation *e, const eval_slot *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* The oldest in flight. */
+/* Waits for the oldest batch in flight and takes its output. */
 static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_trainer *t = e->t;
   eval_slot *s = &e->slots[e->first % CLV_EVAL_WINDOW];
   CLV_TRY(take_output(e, s, err));
-  if (!e->collects && s->y) CLV_TRY(judge(e, 0, s->n, ret, err));
+  if (!e->collects && s->y) CLV_TRY(evaluate_rows(e, 0, s->n, ret, err));
   CLV_TRY_API(cleave_context_end(t->runtime, s->context, CLV_API_ERROR));
   slot_done(s);
   e->first++;
@@ -285,15 +287,15 @@ static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
   while (e->at < e->rows->n || e->in_flight) {
     if (e->t->use == CLV_TRAINER_EVALUATES) CLV_TRY(clv_interrupt_check(err));
-    while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW) CLV_TRY(inject(e, err));
+    while (e->at < e->rows->n && e->in_flight < CLV_EVAL_WINDOW) CLV_TRY(send_batch(e, err));
     CLV_TRY(finish_one(e, ret, err));
   }
-  CLV_TRY(judge_all(e, ret, err));
+  CLV_TRY(evaluate_all(e, ret, err));
   ret->loss = e->counted > 0 ? e->loss / e->counted : 0;
   return CLV_OK;
 }
 
-/* Makes room for the outputs of all rows, or of a batch where those are too large. */
+/* Allocates the outputs of all rows, or of one batch if those are too large. */
 static clv_code make_outputs(evaluation *e, bool predicts, clv_err *err) {
   const clv_graph *whole = e->t->b->whole;
   const clv_node *out = &whole->nodes[whole->output];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A cached front: it runs as in evaluations, in a context of its own, for records whose rows the
- * worker behind it has not been sent yet. Nobody else calls it in training.
+ * A cached front. The trainer calls clv_trainer_begin_cache once, clv_trainer_choose_cache_use and
+ * clv_trainer_front_leaf for each batch, clv_trainer_end_cache at the end. The front runs as in
+ * evaluations, in a separate context, only for records whose rows the worker does not have yet.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,8 @@
 
 #include "master/train/train_int.h"
 
-/* Each form of numbers has keys of its own, so that no row is taken for that of another record. */
+/* Rows stored by number and rows stored by position have different keys, so that a row is never
+ * used for another record. */
 static const char *const keys_of[] = {"cleave cache by number", "cleave cache"};
 enum { BY_NUMBER, BY_PLACE }; /* BY_PLACE: as versions up to 0.7 sent them */
 
@@ -24,8 +26,9 @@ static clv_code key_of(const clv_trainer *t, const clv_sha256 *secret, int form,
   return clv_hmac_sha256(secret, text, (size_t)n, ret, err);
 }
 
-/* Draws the number of each record. The secret of the run fixes them, so a resumed run finds its
- * rows again; places in the files, where records of a class may be neighbours, do not follow. */
+/* Draws the number of each record. The numbers follow from the secret of the run, so a resumed run
+ * finds its rows again. A worker cannot infer from them the position of a record in the files,
+ * where records of a class may be neighbours. */
 static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
   static const char text[] = "cleave numbers of cached rows";
   clv_trainer_cache_rows *c = &t->cache;
@@ -39,8 +42,9 @@ static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *
   return CLV_OK;
 }
 
-/* Has the worker delete what an attempt of an older version left, whose numbers are places. */
-static clv_code drop_by_place(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
+/* Asks the worker to delete the rows of an attempt of version 0.7 or earlier, whose numbers are
+ * positions in the files. */
+static clv_code drop_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
                               clv_err *err) {
   enum { DROP_MS = 3000 };
   cleave_cached old = t->cache.to;
@@ -51,9 +55,10 @@ static clv_code drop_by_place(clv_trainer *t, const clv_sha256 *secret, uint64_t
   return CLV_OK;
 }
 
-/* Those of some records only would need the worker's word for each. An attempt that got through its
- * first epoch has left all; who asks in vain sends them, or finds the worker gone. */
-static const char *who_has_all(clv_trainer *t) {
+/* Returns the name of the worker if it has the rows of all records; else NULL. It asks for all rows
+ * only, because otherwise the worker would have to answer for each record. An attempt that has
+ * finished its first epoch has left all rows. Without an answer the trainer sends the rows. */
+static const char *worker_with_all_rows(clv_trainer *t) {
   enum { ASK_MS = 3000 };
   clv_trainer_cache_rows *c = &t->cache;
   uint64_t rows;
@@ -87,9 +92,9 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
     (void)clv_trainer_convert_error(t, &refused, &why);
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", why.text);
   }
-  CLV_TRY(drop_by_place(t, secret, ret_dropped, err));
+  CLV_TRY(drop_old_rows(t, secret, ret_dropped, err));
   c->data = data;
-  *ret_worker = who_has_all(t);
+  *ret_worker = worker_with_all_rows(t);
   return CLV_OK;
 }
 
@@ -115,7 +120,7 @@ void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t 
   t->cache.use = has_all(t, index, n) ? CLV_CACHE_NUMBERS : CLV_CACHE_ROWS;
 }
 
-/* In t->fetched. */
+/* Computes the front's output for a batch into t->fetched. */
 static clv_code compute(clv_trainer *t, clv_tensor *const *x, const clv_sequences *s,
                         clv_err *err) {
   cleave_context_options o = {.size = sizeof o, .evaluation = true};

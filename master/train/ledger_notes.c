@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What workers are going to know of the layers. The trainer adds it to the ledger at the last
- * moment before it leaves: the keys of a stage before its worker is told to make it, parameters and
- * values before they are given. So an attempt that is refused earlier leaves no line, and one that
- * is cut off between the two errs to the safe side. Values that come home for a checkpoint are
- * added as well: the worker has them.
+ * Adds to the ledger the keys and weights that a worker is about to receive. The trainer calls
+ * clv_trainer_note_keys just before it sends a stage to its worker, and clv_trainer_note_values
+ * just before it sends values. So an attempt that is refused earlier adds no line, and one that is
+ * killed between the line and the sending counts as sent. The trainer also adds values that it
+ * fetches for a checkpoint, because the worker has them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,8 @@ static clv_code add_param(note *o, const clv_trainer *t, uint32_t stage, const c
   return add(o, t, stage, CLV_LEDGER_RUN, &of, err);
 }
 
-/* A worker has the values of what its layers are tied to, wherever that is. */
+/* Adds the parameters of a stage, and those of other stages that its layers are tied to, because
+ * the worker has their values as well. */
 static clv_code add_params(note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_params *p = t->b->stages[stage].params;
   const char *weight;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What stages and links take, as the events of a measured step show it, and the window of 1f1b that
- * follows from it. Measured are the second step (the first makes plans), the next two, then every
- * sixteenth, and the one after a step that took clearly longer or shorter than usual.
+ * Measures the time that stages and links take from the events of a step, and chooses the window of
+ * 1f1b from it. The trainer measures the second step (nodes make plans in the first), the next two,
+ * then every 16th, and the one after a step that took clearly longer or shorter than usual.
  *
- * An edge is judged by what crosses it: a tensor that did not queue takes the latency and its own
- * time on the link; of two that did, the second comes one such time after the first.
+ * The latency and the bandwidth of an edge are estimated from the tensors that cross it. A tensor
+ * that did not queue takes the latency plus its transfer time. If two tensors queued, the second
+ * arrives one transfer time after the first.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ enum {
   WARM_STEPS = 1,
   FIRST_STEPS = 4,
   EVERY_STEPS = 16,
-  SAMPLE_MS = 200, /* between two steps that are measured for on_waits alone */
+  SAMPLE_MS = 200, /* least time between two steps that are measured only for on_waits */
 };
 static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
@@ -28,14 +29,14 @@ bool clv_sampler_begin(clv_trainer *t) {
   clv_sampler *w = &t->sampler;
   w->n_events = 0;
   bool due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
-  return w->sink || ((w->wanted || due) && t->committed >= w->next_step);
+  return w->sink || ((w->is_window_auto || due) && t->committed >= w->next_step);
 }
 
 static void plan_next(clv_sampler *w, uint64_t committed) {
   w->next_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
 }
 
-/* A step that is not like the others is reason to measure. */
+/* Requests a measurement after a step that took clearly longer or shorter than usual. */
 static void compare(clv_sampler *w, uint64_t committed, double seconds) {
   bool unusual = w->usual_s > 0 && fabs(seconds - w->usual_s) > UNUSUAL * w->usual_s;
   if (unusual && committed > FIRST_STEPS) w->next_step = committed;
@@ -55,7 +56,7 @@ void clv_trainer_on_event(void *user, cleave_context context, const cleave_event
   if (w->n_events == w->cap_events) {
     size_t cap = w->cap_events ? 2 * w->cap_events : 1024;
     cleave_event *more = realloc(w->events, cap * sizeof *more);
-    if (!more) return; /* what is measured is coarser for it */
+    if (!more) return; /* out of memory: the measurement lacks these events */
     w->events = more;
     w->cap_events = cap;
   }
@@ -131,7 +132,7 @@ static void stage_times(const clv_trainer *t, const clv_placed_schedule *l, clv_
 
 /* ---- edges ----------------------------------------------------------------------------------- */
 
-/* When a tensor of each micro-batch left and came; 0: not seen. */
+/* Times at which the tensor of a micro-batch was sent and received; 0: no event. */
 typedef struct passage {
   double out, in;
 } passage;
@@ -150,17 +151,17 @@ static void passages_of(const clv_trainer *t, const clv_placed_schedule *l, uint
   }
 }
 
-/* Took clearly longer than the quickest one and came behind the one before: it has waited for
- * that. */
+/* Returns true if the tensor took clearly longer than the quickest one and arrived after the one
+ * before, so that it has queued behind that. */
 static bool has_queued(const passage *p, const passage *before, double quickest) {
   bool seen = before->in > 0 && p->out > 0 && p->out < before->in && p->in > before->in;
   return seen && p->in - p->out > (1 + SLACK) * quickest + SLACK_S;
 }
 
-/* The quickest passage, and what one tensor takes on the link; false: nothing crossed. known: a
- * latency to go by when nothing has queued, < 0: none. */
-static bool judge(const passage *p, uint32_t n, double known, double *ret_latency,
-                  double *ret_serialise, samples *s) {
+/* Estimates the latency of a link and the transfer time of a tensor from n passages. known: latency
+ * to use if no tensor has queued; < 0: not known. Returns false if no tensor crossed the link. */
+static bool estimate_link(const passage *p, uint32_t n, double known, double *ret_latency,
+                          double *ret_serialise, samples *s) {
   double quickest = INFINITY;
   s->n = 0;
   for (uint32_t k = 0; k < n; k++)
@@ -175,8 +176,8 @@ static bool judge(const passage *p, uint32_t n, double known, double *ret_latenc
   return true;
 }
 
-/* Half the round trips of the links that a tensor between two stages takes; < 0 for a direct
- * one. */
+/* Returns half the sum of the round-trip times of the links between two stages; < 0 for a direct
+ * link, whose time the master does not know. */
 static double known_latency(const clv_trainer *t, uint32_t stage, const double *round_trip) {
   int from = t->b->stages[stage].worker, to = t->b->stages[stage + 1].worker;
   if (from >= 0 && to >= 0 && t->b->stages[stage].direct) return -1;
@@ -188,14 +189,14 @@ static void edge_times(const clv_trainer *t, const clv_placed_schedule *l, const
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     double back = 0, known = known_latency(t, i, round_trip);
     passages_of(t, l, i, true, passages);
-    judge(passages, l->n_micro, known, &c->latency[i], &c->serialise_f[i], s);
+    estimate_link(passages, l->n_micro, known, &c->latency[i], &c->serialise_f[i], s);
     passages_of(t, l, i, false, passages);
-    if (judge(passages, l->n_micro, known, &back, &c->serialise_b[i], s))
+    if (estimate_link(passages, l->n_micro, known, &back, &c->serialise_b[i], s))
       c->latency[i] = fmin(c->latency[i], back);
   }
 }
 
-/* round_trip: [n_workers], or NULL. */
+/* Pings all workers. round_trip: receives [n_workers] seconds; NULL: not wanted. */
 static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
   const char *name;
   for (uint32_t node = 1; (name = cleave_node_name(t->runtime, node)) != NULL; node++) {
@@ -234,7 +235,7 @@ static clv_code seconds_with(const clv_placed_schedule *l, uint32_t window,
   return clv_sched_seconds(s, c, ret, err);
 }
 
-/* The edge that is worst for a round trip of a micro-batch. */
+/* Returns the edge with the longest round trip of a micro-batch. */
 static uint32_t slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
   uint32_t worst = 0;
   for (uint32_t i = 1; i < t->b->n_stages; i++)
@@ -291,12 +292,13 @@ clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool meas
   if (w->sink) w->sink(w->sink_user, t, l);
   if (w->on_waits) report_waits(t, l);
   w->next_measure_ns = clv_now_ns() + (uint64_t)SAMPLE_MS * 1000000u;
-  if (!(w->wanted || w->on_waits) || t->committed < w->next_step) return CLV_OK;
+  if (!(w->is_window_auto || w->on_waits) || t->committed < w->next_step) return CLV_OK;
   plan_next(w, t->committed);
   clv_sched_costs c;
-  if (!w->wanted || !enough) return ping_all(t, NULL, err); /* clocks drift apart */
+  /* only to keep the clocks' offsets up to date */
+  if (!w->is_window_auto || !enough) return ping_all(t, NULL, err);
   CLV_TRY(clv_sampler_measure(t, l, &c, err));
-  clv_err why; /* workers say when they did what: nonsense is no reason to stop */
+  clv_err why; /* event times come from the workers; impossible times must not end the run */
   if (choose_window(t, l, &c, &why) != CLV_OK)
     clv_notify((clv_notifier){clv_trainer_on_notice, t}, "the window stays as it is: %s", why.text);
   return CLV_OK;

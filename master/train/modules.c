@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A session file as modules of libcleave, and the one gate for what leaves this process.
+ * Opens and closes a trainer: connects to the workers, loads a module for each stage and the loss,
+ * and makes the optimiser. clv_trainer_open sets the callbacks of libcleave, among them
+ * clv_trainer_may_send, the gate for everything that leaves this process.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,7 @@
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-/* Workers that the stage's node sends to without the master: those of the hops on either side. */
+/* Returns the workers that exchange tensors with the stage's worker directly, 0 to 2 names. */
 static size_t direct_of(const clv_trainer *t, uint32_t i, const char *names[2]) {
   const clv_blueprint *b = t->b;
   size_t n = 0;
@@ -33,12 +35,12 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
   return status == CLEAVE_OK ? CLV_OK : clv_trainer_convert_error(t, &why, err);
 }
 
-/* Micro-batches that a stage keeps at once by the first schedule. */
+/* Returns the most micro-batches that a stage keeps at the same time in the first schedule. */
 static uint32_t live_of(const clv_trainer *t, uint32_t stage) {
   return CLV_MAX(t->n_schedules ? t->schedules[0]->report.live[stage] : 1u, 1u);
 }
 
-/* What layers of the stage have of stages before it. */
+/* Makes the list of weights that layers of the stage share with stages before it. */
 static clv_code ties_of(const clv_trainer *t, uint32_t i, cleave_tie **ret, size_t *ret_n,
                         clv_err *err) {
   const clv_params *p = t->b->stages[i].params;
@@ -117,8 +119,8 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   CLV_AUTO(clv_freep) cleave_module **learning = NULL;
   CLV_AUTO(clv_trainer_decay_lists_done) clv_trainer_decay_lists sides = {0};
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
-  /* Whoever fails in a step, the run goes back to its checkpoint: nobody keeps copies to undo
-   * it. */
+  /* final: nodes keep no copies to revert a step, because after a failure the run resumes from its
+   * checkpoint. */
   cleave_group groups[2], g = {.modules = learning,
                                .kind = (cleave_optimizer_kind)c->kind,
                                .schedule = clv_trainer_make_schedule(t->config, 0),
@@ -160,9 +162,9 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
 
 void clv_trainer_on_notice(void *trainer, const char *text) {
   clv_trainer *t = trainer;
-  pthread_mutex_lock(&t->noting);
+  pthread_mutex_lock(&t->notes_lock);
   clv_bytes_printf(&t->notes, "%s\n", text);
-  pthread_mutex_unlock(&t->noting);
+  pthread_mutex_unlock(&t->notes_lock);
 }
 
 static clv_code connect(clv_trainer *t, clv_err *err) {
@@ -196,9 +198,9 @@ static clv_code fill(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_alloc(t->round, sizeof *t->held, &t->held, err));
   CLV_TRY(clv_alloc(2 * t->round, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_first_window(t->config);
-  t->sampler.next_step = 1; /* the first step makes plans */
-  t->sampler.wanted = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
-                      t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
+  t->sampler.next_step = 1; /* not step 0, in which nodes make plans */
+  t->sampler.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
+                              t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
   CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
   CLV_TRY(clv_trainer_check_ledger(t, err));
@@ -214,7 +216,7 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
   t->config = b->config;
   t->use = use;
   t->egress = (clv_trainer_egress){.record = record, .random = use == CLV_TRAINER_TRIAL};
-  pthread_mutex_init(&t->noting, NULL);
+  pthread_mutex_init(&t->notes_lock, NULL);
   clv_code code = fill(t, err);
   if (code != CLV_OK) {
     clv_trainer_close(t);
@@ -235,8 +237,8 @@ void clv_trainer_close(clv_trainer *t) {
   clv_trainer_forget_schedules(t);
   clv_sampler_done(&t->sampler);
   clv_bytes_done(&t->notes);
-  pthread_mutex_destroy(&t->noting);
-  free(t->part);
+  pthread_mutex_destroy(&t->notes_lock);
+  free(t->pack_buffer);
   free(t->cache.kept);
   free(t->cache.number);
   free(t->cache.rows);
@@ -259,24 +261,24 @@ void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
 }
 
 void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step) {
-  t->doing = what;
-  t->doing_step = step;
+  t->activity = what;
+  t->activity_step = step;
 }
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
 uint32_t clv_trainer_n_held(const clv_trainer *t) { return t->n_held; }
 
 void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret) {
-  pthread_mutex_lock(&t->noting);
+  pthread_mutex_lock(&t->notes_lock);
   clv_bytes_add(ret, t->notes.data, t->notes.len);
   clv_bytes_done(&t->notes);
-  pthread_mutex_unlock(&t->noting);
+  pthread_mutex_unlock(&t->notes_lock);
 }
 
 const char *clv_trainer_take_notice(clv_trainer *t) {
-  snprintf(t->shown, sizeof t->shown, "%s", t->notice);
+  snprintf(t->taken_notice, sizeof t->taken_notice, "%s", t->notice);
   t->notice[0] = '\0';
-  return t->shown[0] ? t->shown : NULL;
+  return t->taken_notice[0] ? t->taken_notice : NULL;
 }
 
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {

@@ -20,14 +20,15 @@ cleave_schedule clv_trainer_make_schedule(const clv_session_config *c, uint64_t 
                            .from_zero = s->from_zero};
 }
 
-/* An op with an eps divides by a deviation. */
+/* Returns true for a normalisation: an op with the attribute eps. */
 static bool normalises(clv_op op) {
   for (const clv_attr_row *row = clv_op_def_of(op)->attrs; row->key; row++)
     if (row->key == CLV_ATTR_EPS) return true;
   return false;
 }
 
-/* Biases are vectors; weights have a dimension for what comes in and one for what goes out. */
+/* Returns true if the parameter has weight decay: weights have at least two dimensions, biases
+ * one. */
 static bool decays(const clv_graph *g, const clv_param *p) {
   return p->shape.rank > 1 && !normalises(g->nodes[p->node].op);
 }
@@ -52,7 +53,7 @@ static clv_code sort_sides(const clv_blueprint *b, clv_trainer_decay_lists *ret,
   return CLV_OK;
 }
 
-/* `one` as a group for each side that has parameters. */
+/* Copies `one` to a group for each side that has parameters, and returns their number. */
 static size_t split_group(const cleave_group *one, const clv_trainer_decay_lists *s,
                           cleave_group ret[2]) {
   size_t n = 0;

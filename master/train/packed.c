@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences: batches are padded, and what is made of them for a step is not. Their places
- * lie one behind the other; a few rows of no sequence may follow, which meet nothing and have no
- * label, so that a node makes a plan for few numbers of rows.
+ * Packs and unpacks sequences. The loader's batches are padded; the tensors that the trainer sends
+ * are not. They have the positions of all sequences one after the other. A few rows that belong to
+ * no sequence may follow, so that nodes make plans for few different numbers of rows. These rows
+ * have no label and do not influence others.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,19 +33,19 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   return CLV_OK;
 }
 
-/* Room for so many rows, which are set to `rest` where they are i64, else to 0. */
+/* Makes sure that t->pack_buffer holds the tensor, and fills it with `rest` (i64) or 0. */
 static clv_code make_room(clv_trainer *t, cleave_tensor *of, int64_t rest, clv_err *err) {
   size_t n = cleave_tensor_count(of), bytes;
   CLV_TRY(clv_mul_size(n, clv_dtype_size((clv_dtype)of->dtype), &bytes)
               ? CLV_OK
               : clv_fail(err, CLV_EXHAUSTED, "a part of %zu values", n));
-  if (bytes > t->part_bytes) {
-    void *more = realloc(t->part, bytes);
+  if (bytes > t->pack_bytes) {
+    void *more = realloc(t->pack_buffer, bytes);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", bytes);
-    t->part = more;
-    t->part_bytes = bytes;
+    t->pack_buffer = more;
+    t->pack_bytes = bytes;
   }
-  of->data = t->part;
+  of->data = t->pack_buffer;
   memset(of->data, 0, bytes);
   for (size_t i = 0; of->dtype == CLEAVE_I64 && i < n; i++) ((int64_t *)of->data)[i] = rest;
   return CLV_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --trace and --profile: the events of every round, as slices for a viewer, and summed up. A node
- * that does not compute either waits for a tensor that is on its way (network), or for one that its
- * maker has not made yet (peer), or for nothing that travels (own).
+ * The options --trace and --profile: writes the events of every round as slices for a viewer, and
+ * sums them up. A node that does not compute waits for a tensor in flight (network), for a tensor
+ * that another node has not computed yet (peer), or for no tensor at all (own).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum {
   WARM_ROUNDS = 1,
-  MOST_EVENTS = 8192, /* of a round that is searched for what the master waits for */
+  MOST_EVENTS = 8192, /* larger rounds are not searched for the causes of the master's waits */
 };
 
 /* Sums over rounds, seconds. */
@@ -46,7 +46,7 @@ static int by_node_and_time(const void *a, const void *b) {
   return x->begin_ns < y->begin_ns ? -1 : x->begin_ns > y->begin_ns;
 }
 
-/* The arrival at another node of what `out` sent off; NULL when nobody noted it. */
+/* Returns the arrival at another node of the tensor that `out` has sent; NULL: no such event. */
 static const cleave_event *arrival_of(const clv_sampler *w, const cleave_event *out) {
   cleave_event_kind in =
       out->kind == CLEAVE_EVENT_VALUE_OUT ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
@@ -111,7 +111,8 @@ static double overlap(uint64_t a, uint64_t b, uint64_t from, uint64_t to) {
   return high > low ? (double)(high - low) * 1e-9 : 0;
 }
 
-/* What `e` has waited for: the value of the stage in front, or the gradient of its own. */
+/* Returns the sending of the tensor that `e` needed: the value of the stage before it, or the
+ * gradient of its own output. NULL: no tensor of another node. */
 static const cleave_event *awaited(const clv_trainer *t, const cleave_event *e, uint32_t stage,
                                    uint32_t micro_batch) {
   uint32_t stages = t->b->n_stages + 1;
@@ -188,8 +189,9 @@ static int by_time(const void *a, const void *b) {
   return x->begin_ns < y->begin_ns ? -1 : x->begin_ns > y->begin_ns;
 }
 
-/* How long some other node computed in [from, to); the events are in the order of time. */
-static double others_compute(const clv_sampler *w, uint64_t from, uint64_t to) {
+/* Returns the seconds in [from, to) in which at least one other node computed. The events are in
+ * the order of time. */
+static double seconds_computed_elsewhere(const clv_sampler *w, uint64_t from, uint64_t to) {
   double seconds = 0;
   for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to; i++) {
     const cleave_event *e = &w->events[i];
@@ -200,8 +202,8 @@ static double others_compute(const clv_sampler *w, uint64_t from, uint64_t to) {
   return seconds;
 }
 
-/* Before what `e` waits for has left its maker, either somebody computes or tensors are on their
- * way to somebody who will. */
+/* Adds the wait before `e` to its causes. Until the needed tensor is sent, either another node
+ * computes (peer), or a tensor is in flight to a node that will compute (network). */
 static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_t from,
                      const cleave_event *e, clv_waits *ret) {
   uint32_t stage, micro_batch;
@@ -212,7 +214,8 @@ static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_
   double gap = overlap(from, to, from, to);
   double travels = in ? overlap(from, to, out->begin_ns, in->begin_ns) : 0;
   double made = out ? overlap(from, to, 0, out->begin_ns) : 0;
-  double computed = made > 0 ? others_compute(&t->sampler, from, CLV_MIN(to, out->begin_ns)) : 0;
+  double computed =
+      made > 0 ? seconds_computed_elsewhere(&t->sampler, from, CLV_MIN(to, out->begin_ns)) : 0;
   ret->peer += computed;
   ret->network += travels + made - computed;
   ret->own += gap - travels - made;
@@ -233,7 +236,7 @@ void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_wai
     last = CLV_MAX(last, e->end_ns);
   }
   if (last >= end) return;
-  double computed = others_compute(w, last, end);
+  double computed = seconds_computed_elsewhere(w, last, end);
   ret->peer += computed;
   ret->network += overlap(last, end, last, end) - computed;
 }
@@ -246,7 +249,7 @@ static void profile_sampled(void *user, clv_trainer *t, const clv_placed_schedul
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
-/* Whether a node has a stage of the model: the loss alone weighs nothing. */
+/* Returns true if the node has a stage of the model. A node with the loss alone does not count. */
 static bool has_stage(const clv_trainer *t, const char *node) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     int worker = t->b->stages[i].worker;
@@ -255,7 +258,7 @@ static bool has_stage(const clv_trainer *t, const char *node) {
   return false;
 }
 
-/* Stages at a node, at most. */
+/* Returns the largest number of stages at a node. */
 static uint32_t per_rank(const clv_trainer *t) {
   uint32_t most = 1;
   for (uint32_t i = 0; i < t->b->n_stages; i++) {

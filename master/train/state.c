@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of all stages: collected for checkpoints, put back on resume, and initial weights put
- * into their stages.
+ * The state of all stages. clv_trainer_save fetches it into a checkpoint, clv_trainer_restore sends
+ * that of a checkpoint to the stages, and clv_trainer_push_files sends the weights of the session's
+ * files. State passes through the master piece by piece, so the master never holds that of a whole
+ * stage in memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,20 +12,19 @@
 #include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
 
-/* ---- collecting ------------------------------------------------------------------------------ */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
-/* What is collected of a stage, and where it goes: piece by piece, so that the state of other nodes
- * is here only on its way into the run folder. */
-typedef struct collecting {
+/* The state of a stage while it is written to a checkpoint. */
+typedef struct state_reader {
   cleave_state_list all;
-  clv_weights_tensor *list; /* [n], as they will be in the file */
-  clv_weights_want *items;  /* [n] */
+  clv_weights_tensor *list; /* [n] tensors of the file */
+  clv_weights_want *items;  /* [n] the items of `all` that are written */
   size_t n;
-  clv_weights_sample *samples; /* [n] for the ledger; NULL: the stage is at home */
+  clv_weights_sample *samples; /* [n] for the ledger; NULL: the stage is at the master */
   clv_weights_writer *file;
-} collecting;
+} state_reader;
 
-static void collecting_done(collecting *s) {
+static void state_reader_done(state_reader *s) {
   cleave_state_list_done(&s->all);
   free(s->list);
   free(s->items);
@@ -31,22 +32,22 @@ static void collecting_done(collecting *s) {
   clv_weights_writer_free(s->file);
 }
 
-/* What a worker's artifact has and nobody changes is not fetched to be kept once more. */
-static bool is_kept(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                    const char *name) {
+/* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
+static bool is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                            const char *name) {
   const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
   return kind != CLEAVE_STATE_WEIGHTS || !p ||
          clv_is_param_checkpointed(&t->config->stages[stage], p);
 }
 
-static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind, collecting *s,
+static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind, state_reader *s,
                            clv_err *err) {
   CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->all, CLV_API_ERROR));
   CLV_TRY(clv_alloc(s->all.n, sizeof *s->list, &s->list, err));
   CLV_TRY(clv_alloc(s->all.n, sizeof *s->items, &s->items, err));
   for (size_t i = 0; i < s->all.n; i++) {
     const clv_weights_want *w = &s->all.items[i];
-    if (!is_kept(t, stage, kind, w->name)) continue;
+    if (!is_checkpointed(t, stage, kind, w->name)) continue;
     s->list[s->n] = (clv_weights_tensor){w->name, w->dtype, w->shape, NULL};
     s->items[s->n++] = *w;
   }
@@ -55,7 +56,7 @@ static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kin
 
 static clv_code take_piece(void *user, size_t item, uint64_t offset, void *data, size_t length,
                            clv_err *err) {
-  const collecting *s = user;
+  const state_reader *s = user;
   if (s->samples && s->samples[item].parts)
     clv_weights_sample_add(&s->samples[item], offset, data, length);
   return clv_weights_put(s->file, item, offset, data, length, err);
@@ -63,7 +64,7 @@ static clv_code take_piece(void *user, size_t item, uint64_t offset, void *data,
 
 static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_checkpoint_writer *w,
                            clv_err *err) {
-  CLV_AUTO(collecting_done) collecting s = {0};
+  CLV_AUTO(state_reader_done) state_reader s = {0};
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
   CLV_TRY(list_state(t, i, kind, &s, err));
   CLV_TRY(clv_trainer_new_samples(t, i, kind, s.items, s.n, &s.samples, err));
@@ -80,27 +81,27 @@ static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w,
   return save_state(t, i, true, w, err);
 }
 
-/* The stages of which a part is not kept, for who puts the network together. */
-static clv_code list_left(const clv_trainer *t, clv_bytes *ret, clv_err *err) {
+/* Lists the stages with weights that the checkpoint lacks, so that export can say so. */
+static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     const clv_params *params = t->b->stages[i].params;
     int k = 0;
-    while (k < params->n && is_kept(t, i, CLEAVE_STATE_WEIGHTS, params->list[k].name)) k++;
+    while (k < params->n && is_checkpointed(t, i, CLEAVE_STATE_WEIGHTS, params->list[k].name)) k++;
     if (k < params->n)
       clv_bytes_printf(ret, "%s%s", ret->len ? ", " : "", t->config->stages[i].name);
   }
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor, uint64_t spared,
-                          clv_err *err) {
+clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor,
+                          uint64_t keep_step, clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
   clv_sha256 digest;
   char hex[65];
   clv_trainer_set_activity(t, "checkpoint of step", t->committed);
   clv_code code = clv_checkpoint_begin(run_dir, t->committed, t->b->n_stages, &w, err);
-  if (code == CLV_EXISTS) return CLV_OK; /* this very step is saved already */
+  if (code == CLV_EXISTS) return CLV_OK; /* the checkpoint of this step exists already */
   CLV_TRY(code);
   for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(save_stage(t, i, w, err));
   CLV_TRY(clv_session_config_write(t->config, &config, err));
@@ -108,7 +109,7 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
   clv_sha256_hex(&digest, hex);
   CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", config.data, config.len, err));
   const char *isa = clv_backend_isa(clv_backend_cpu());
-  CLV_TRY(list_left(t, &left, err));
+  CLV_TRY(list_incomplete_stages(t, &left, err));
   clv_kv extra[] = {{"isa", isa},
                     {"libraries", clv_backend_libraries(clv_backend_cpu())},
                     {CLV_STAGES_LEFT, left.data}};
@@ -120,33 +121,33 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
                              .n_extra = CLV_COUNT(extra) - !left.len};
   CLV_TRY(clv_checkpoint_add_state(w, &state, err));
   CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
-  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, spared, err);
+  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step, err);
 }
 
-/* ---- putting back ---------------------------------------------------------------------------- */
+/* ---- restoring ------------------------------------------------------------------------------- */
 
-/* Pieces come from where the stage's numbers are. */
-typedef struct putting {
+/* Source of the pieces of a stage's state: a file or a folder. */
+typedef struct state_source {
   const clv_weights_file *file;
-  const clv_weights_entry *const *entries; /* [n] of it */
-  const clv_stage_folder *folder;          /* or of this one, */
-  const size_t *found;                     /* [n] numbers there */
-  const clv_weights_want *items;           /* [n] */
-} putting;
+  const clv_weights_entry *const *entries; /* [n] entries of `file` */
+  const clv_stage_folder *folder;          /* set if `file` is NULL */
+  const size_t *found;                     /* [n] indices of the tensors in `folder` */
+  const clv_weights_want *items;           /* [n] the pieces to send */
+} state_source;
 
-static clv_code give_of_file(void *user, size_t item, uint64_t offset, void *data, size_t length,
-                             clv_err *err) {
-  const putting *s = user;
+static clv_code read_from_file(void *user, size_t item, uint64_t offset, void *data, size_t length,
+                               clv_err *err) {
+  const state_source *s = user;
   clv_dtype as = s->items[item].dtype;
   size_t size = clv_dtype_size(as);
-  CLV_TRY(clv_interrupt_check(err)); /* nothing has begun that could be finished */
+  CLV_TRY(clv_interrupt_check(err)); /* no step has begun yet, so stop at once */
   return clv_weights_read_range_as(s->file, s->entries[item], as, (size_t)offset / size, data,
                                    length / size, err);
 }
 
-static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *data, size_t length,
-                               clv_err *err) {
-  const putting *s = user;
+static clv_code read_from_folder(void *user, size_t item, uint64_t offset, void *data,
+                                 size_t length, clv_err *err) {
+  const state_source *s = user;
   const clv_weights_want *w = &s->items[item];
   size_t size = clv_dtype_size(w->dtype);
   CLV_TRY(clv_interrupt_check(err));
@@ -154,8 +155,8 @@ static clv_code give_of_folder(void *user, size_t item, uint64_t offset, void *d
                                        length / size, data, err);
 }
 
-static clv_code read_given(clv_weights_sample *s, cleave_piece_move *give, putting *from,
-                           size_t item, clv_err *err) {
+static clv_code sample_item(clv_weights_sample *s, cleave_piece_move *give, state_source *from,
+                            size_t item, clv_err *err) {
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
   CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
@@ -167,35 +168,35 @@ static clv_code read_given(clv_weights_sample *s, cleave_piece_move *give, putti
   return CLV_OK;
 }
 
-/* What the values are is in the ledger before they leave. They are read once more then. */
-static clv_code note_given(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                           const clv_weights_want *items, size_t n, cleave_piece_move *give,
-                           putting *s, clv_err *err) {
+/* Adds the values to the ledger before they are sent. Reads them one more time for that. */
+static clv_code note_source(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                            const clv_weights_want *items, size_t n, cleave_piece_move *give,
+                            state_source *s, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_sample *samples = NULL;
   CLV_TRY(clv_trainer_new_samples(t, stage, kind, items, n, &samples, err));
   for (size_t i = 0; samples && i < n; i++)
-    if (samples[i].parts) CLV_TRY(read_given(&samples[i], give, s, i, err));
+    if (samples[i].parts) CLV_TRY(sample_item(&samples[i], give, s, i, err));
   return clv_trainer_note_values(t, stage, samples, n, err);
 }
 
 static clv_code put_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                           const clv_weights_want *items, size_t n, cleave_piece_move *give,
-                          putting *s, clv_err *err) {
+                          state_source *s, clv_err *err) {
   s->items = items;
   if (n) CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
-  CLV_TRY(note_given(t, stage, kind, items, n, give, s, err));
+  CLV_TRY(note_source(t, stage, kind, items, n, give, s, err));
   if (!n) return CLV_OK;
   CLV_TRY_API(
       cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_API_ERROR));
   return CLV_OK;
 }
 
-/* names NULL: they are called as in the file. */
+/* Sends entries of a file to a stage. names: their names there; NULL: the names in the file. */
 static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                         const clv_weights_file *f, const clv_weights_entry *const *entries,
                         const char *const *names, size_t n, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
-  putting s = {.file = f, .entries = entries};
+  state_source s = {.file = f, .entries = entries};
   CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
   for (size_t i = 0; i < n; i++) {
     const char *name = names ? names[i] : entries[i]->name;
@@ -204,10 +205,10 @@ static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
     items[i] =
         (clv_weights_want){name, narrow ? CLV_BF16 : entries[i]->dtype, entries[i]->shape, false};
   }
-  return put_items(t, stage, kind, items, n, give_of_file, &s, err);
+  return put_items(t, stage, kind, items, n, read_from_file, &s, err);
 }
 
-/* Those that were found. */
+/* Sends the parameters that were found in the file. found: [params], NULL where it has none. */
 static clv_code put_found(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                           const clv_weights_entry **found, clv_err *err) {
   size_t n = 0;
@@ -221,13 +222,14 @@ static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_fi
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_match_weights(t->b, stage, f, 0, &found, err));
   for (int k = 0; k < t->b->stages[stage].params->n; k++) /* checkpoints of earlier versions */
-    if (!is_kept(t, stage, CLEAVE_STATE_WEIGHTS, t->b->stages[stage].params->list[k].name))
+    if (!is_checkpointed(t, stage, CLEAVE_STATE_WEIGHTS, t->b->stages[stage].params->list[k].name))
       found[k] = NULL;
   return put_found(t, stage, f, found, err);
 }
 
-/* A moment of a parameter that does not learn: checkpoints had them before version 0.7. */
-static bool is_idle(const clv_params *params, const char *name) {
+/* Returns true for a moment of a fixed parameter. Checkpoints before version 0.7 have such moments.
+ */
+static bool is_moment_of_fixed(const clv_params *params, const char *name) {
   const char *dot = strrchr(name, '.');
   for (int i = 0; dot && i < params->n; i++) {
     const clv_param *p = &params->list[i];
@@ -237,7 +239,8 @@ static bool is_idle(const clv_params *params, const char *name) {
   return false;
 }
 
-/* As many as the optimiser has, or the file is of another run. */
+/* Sends the optimiser's state of a stage. Fails if the file has not as many tensors as the
+ * optimiser, because then it belongs to another run. */
 static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
                               clv_err *err) {
   size_t n = 0, all = clv_weights_count(f),
@@ -246,7 +249,7 @@ static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_
   CLV_TRY(clv_alloc(all, sizeof *items, &items, err));
   for (size_t i = 0; i < all; i++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[i];
-    if (all == want || !is_idle(t->b->stages[stage].params, e->name)) items[n++] = e;
+    if (all == want || !is_moment_of_fixed(t->b->stages[stage].params, e->name)) items[n++] = e;
   }
   if (n != want)
     return clv_fail(
@@ -294,7 +297,7 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
     return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
                     m->stages, t->b->n_stages);
   compare_machines(s, notes);
-  clv_trainer_drop_held_batches(t); /* of batches behind the checkpoint */
+  clv_trainer_drop_held_batches(t); /* they follow the checkpoint and are read again */
   t->committed = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
@@ -314,7 +317,7 @@ static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   clv_code code = clv_stage_file_open(t->b, i, &f, &found, &notes, err);
   if (notes.len) clv_trainer_on_notice(t, notes.data);
   CLV_TRY(code);
-  return put_found(t, i, f, found, err); /* a new module's counts are 0 */
+  return put_found(t, i, f, found, err); /* counters that the file lacks stay 0 */
 }
 
 static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
@@ -333,12 +336,12 @@ static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
   return put_set(t, i, CLEAVE_STATE_WEIGHTS, f, found, names, n, err);
 }
 
-/* Those that were found; a tensor of other nodes is here only on its way. */
+/* Sends the tensors that were found in the folder, piece by piece. */
 static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_folder *f,
                              clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
   CLV_AUTO(clv_freep) size_t *found = NULL;
-  putting s = {.folder = f};
+  state_source s = {.folder = f};
   size_t n = 0;
   CLV_TRY(clv_alloc(f->n, sizeof *items, &items, err));
   CLV_TRY(clv_alloc(f->n, sizeof *found, &found, err));
@@ -348,7 +351,7 @@ static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_fol
     found[n++] = f->found[i];
   }
   s.found = found;
-  return put_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, give_of_folder, &s, err);
+  return put_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, read_from_folder, &s, err);
 }
 
 static clv_code push_folder(clv_trainer *t, uint32_t i, clv_err *err) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rounds: all calls of all micro-batches, their positions, and the whole backward are told to the
- * nodes at once; they run the instructions of the schedule, and the driver reacts to nothing in the
- * middle. A round is one step, or, of an asynchronous schedule, as many as are taken between two
- * moments at which all stages have the same number of them.
+ * Steps of the trainer (clv_trainer_step), in rounds. The master sends all calls of all
+ * micro-batches, their positions and the complete backward to the nodes at the begin of a round.
+ * The nodes then follow the schedule, and the master does not intervene until the end. A round is
+ * one step; in an asynchronous schedule it is the steps between two points at which all stages
+ * have taken the same number of steps.
  */
 #include <float.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 
 /* ---- a round --------------------------------------------------------------------------------- */
 
-/* What trains together: one batch, or those of a round of an asynchronous schedule. */
+/* The batches of a round: one, or several in an asynchronous schedule. */
 typedef struct round_group {
   const clv_held_batch *batches;
   uint32_t n_batches, n_micro;
@@ -27,8 +28,8 @@ static uint32_t cut(clv_trainer *t, size_t rows) {
   return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->sizes);
 }
 
-/* Of `all` that a batch counts for. One that counts for nothing has loss and gradient 0, whatever
- * its share. */
+/* Returns the share of a micro-batch in `all`, the weight of its batch. A micro-batch of weight 0
+ * has loss and gradient 0, so any positive share is right. */
 static float share_of(const clv_trainer *t, const clv_held_batch *b, size_t at, size_t n,
                       double all) {
   double own = clv_trainer_batch_weight(t, b->y, at, n);
@@ -62,7 +63,7 @@ static cleave_call_options call_options_of(const clv_trainer *t, const clv_place
       .recompute = !loss && positions->backward && t->config->stages[stage].recompute};
 }
 
-/* The stages and the loss, one after another. */
+/* Calls all stages and the loss for micro-batch k. */
 static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
   const clv_micro_batch *m = &t->micros[k];
   uint32_t n = t->b->n_stages;
@@ -91,7 +92,7 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
   return CLV_OK;
 }
 
-/* The steps that stages take by themselves in an asynchronous round. */
+/* Plans the optimiser steps that each stage takes by itself in an asynchronous round. */
 static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
   bool keep = t->config->pipeline.schedule == CLV_PIPE_PIPEDREAM_2BW;
   for (uint32_t s = 0; s < t->b->n_stages; s++)
@@ -104,7 +105,8 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Losses have come with the backward; so have predictions, unless the loss is elsewhere. */
+/* Collects the losses, which arrive with the backward, and the predictions if the loss is at the
+ * master. */
 static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
   bool counted = clv_trainer_has_accuracy(t) && t->b->stages[n].worker < 0;
@@ -135,7 +137,8 @@ static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* A round takes as long as its steps; once one has been seen, a stall is noticed sooner. */
+/* Returns the time limit of a round: that of its steps, or less once the usual time is known, so
+ * that a stall is detected sooner. */
 static uint64_t timeout_of(const clv_trainer *t, const round_group *r) {
   uint64_t each = t->config->limits.step_timeout_ms, usual = (uint64_t)(1e3 * t->sampler.usual_s);
   return usual ? CLV_MIN(each * r->n_batches, each + 4 * usual) : each * r->n_batches;
@@ -164,7 +167,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){
         .samples = r->batches[i].n,
-        .judged = clv_trainer_count_labelled(t, r->batches[i].y, 0, r->batches[i].n),
+        .labelled = clv_trainer_count_labelled(t, r->batches[i].y, 0, r->batches[i].n),
         .applied = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
@@ -172,7 +175,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   cleave_count(t->runtime, &before);
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &r->context, CLV_API_ERROR));
   CLV_TRY(in_context(t, r, err));
-  if (o.events) /* whose rows come with the end */
+  if (o.events) /* closing the context fetches the events */
     CLV_TRY_API(cleave_context_close(t->runtime, r->context, 0, CLV_API_ERROR));
   else
     CLV_TRY_API(cleave_context_end(t->runtime, r->context, CLV_API_ERROR));
@@ -188,9 +191,9 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   return clv_sampler_end(t, r->l, o.events, (double)(now - begin) * 1e-9, err);
 }
 
-/* ---- batches that wait for their round ------------------------------------------------------- */
+/* ---- held batches ---------------------------------------------------------------------------- */
 
-static clv_code copy_of(const clv_tensor *from, clv_tensor **ret, clv_err *err) {
+static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_tensor_new(from->dtype, &from->shape, ret, err));
   memcpy((*ret)->data, from->data, from->bytes);
   return CLV_OK;
@@ -202,11 +205,11 @@ static void drop(clv_held_batch *h) {
   *h = (clv_held_batch){0};
 }
 
-static clv_code hold(clv_trainer *t, const clv_batch *batch, clv_err *err) {
+static clv_code hold_batch(clv_trainer *t, const clv_batch *batch, clv_err *err) {
   clv_held_batch *h = &t->held[t->n_held];
-  clv_code code = copy_of(batch->y, &h->y, err);
+  clv_code code = copy_tensor(batch->y, &h->y, err);
   for (size_t k = 0; code == CLV_OK && k < t->b->inputs.n; k++)
-    code = copy_of(clv_batch_input(batch, k), &h->x[k], err);
+    code = copy_tensor(clv_batch_input(batch, k), &h->x[k], err);
   if (code != CLV_OK) return drop(h), code;
   h->n = batch->n;
   t->n_held++;
@@ -239,9 +242,9 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
     *ret_done = 1;
     return run_round(t, &r, err);
   }
-  /* One that is cut into fewer micro-batches is a round of its own. */
+  /* A batch with fewer micro-batches than the held ones begins a new round. */
   if (t->n_held && cut(t, batch->n) != cut(t, t->held[0].n)) CLV_TRY(run_held(t, &done, err));
-  CLV_TRY(hold(t, batch, err));
+  CLV_TRY(hold_batch(t, batch, err));
   if (flush || t->n_held == t->round) CLV_TRY(run_held(t, &done, err));
   *ret_done = done;
   return CLV_OK;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a trainer: modules.c connects and loads, egress.c lets out what the table names and
- * the record covers, schedules.c keeps the placed schedules, packed.c packs sequences,
- * stage_inputs.c cuts batches, steps.c trains, front_cache.c has the outputs of a frozen front
- * kept, accuracy.c counts right answers, measure.c samples links and stages, profiler.c traces
+ * Internals of the trainer: modules.c connects and loads, egress.c feeds gate and record,
+ * schedules.c keeps the placed schedules, packed.c packs sequences,
+ * stage_inputs.c cuts batches, steps.c trains, front_cache.c sends rows of a frozen front to a
+ * worker that keeps them, accuracy.c counts right predictions, measure.c samples links and stages,
+ * profiler.c traces
  * rounds and sums them up, trial.c chooses the number of micro-batches, eval.c evaluates, state.c
  * collects and restores.
  */
@@ -26,68 +27,70 @@ typedef struct clv_micro_batch {
   uint32_t batch;     /* of the round */
 } clv_micro_batch;
 
-/* A batch that waits for its round: copies, since the loader's memory is lent for one step. */
+/* A batch that waits for its round. It has copies, because the loader reuses its memory after one
+ * step. */
 typedef struct clv_held_batch {
   clv_tensor *x[CLV_MAX_INPUTS], *y; /* x: [inputs of the blueprint] */
-  const uint32_t *index;             /* [n] numbers of its records, lent; with a cache */
-  size_t n;
+  const uint32_t *index;             /* [n] numbers of the records, caller-owned; with a cache */
+  size_t n;                          /* records */
 } clv_held_batch;
 
-/* The sampling of links and stages: when the next step is measured, and what was seen. */
+/* The sampling of links and stages: the next step to measure, and the measurements. */
 typedef struct clv_sampler {
-  bool wanted;          /* pipeline.window is auto */
-  uint64_t next_step;   /* that is measured */
-  double usual_s;       /* of a step */
-  cleave_event *events; /* of the context that is measured; filled under the runtime's lock */
+  bool is_window_auto;  /* pipeline.window is auto */
+  uint64_t next_step;   /* the next step to measure */
+  double usual_s;       /* usual seconds of a step */
+  cleave_event *events; /* events of the measured context; filled under the runtime's lock */
   size_t n_events, cap_events;
-  /* Each round is shown to it: a trace, a profile. NULL: none. */
-  void (*sink)(void *user, clv_trainer *t, const clv_placed_schedule *l); /* may sort the events */
+  /* Receives each round (a trace, a profile) and may sort the events. NULL: no sink. */
+  void (*sink)(void *user, clv_trainer *t, const clv_placed_schedule *l);
   void *sink_user;
-  clv_waits_fn *on_waits; /* as clv_trainer_set_on_waits says; NULL: none */
+  clv_waits_fn *on_waits; /* callback of clv_trainer_set_on_waits; NULL: none */
   void *waits_user;
-  uint64_t next_measure_ns;
+  uint64_t next_measure_ns; /* time of the next measurement */
 } clv_sampler;
 
-/* What leaves (egress.c). */
+/* The gate of a trainer and the flows of its record (egress.c). */
 typedef struct clv_trainer_egress {
-  clv_egress_record *record; /* borrowed; NULL: nothing may leave */
-  bool random;               /* numbers in place of records */
-  clv_gate gate;             /* its arrays belong to the trainer */
-  clv_row_flow *hops; /* [2 * n_stages]: the value of a stage and its gradient, where direct */
-  uint64_t samples;   /* of a step or batch, for which flows are ready */
+  clv_egress_record *record; /* caller-owned; NULL: no tensor may leave */
+  bool random;               /* random numbers are sent in place of records (a trial) */
+  clv_gate gate;             /* the trainer owns its arrays */
+  clv_row_flow *hops; /* [2 * n_stages]: each stage's value and its gradient, for direct links */
+  uint64_t samples;   /* samples of the step or batch for which flows are ready */
 } clv_trainer_egress;
 
-/* How batches get through the front that is cached. */
+/* How the master uses the cache for a batch: not at all, by sending only record numbers, or by
+ * sending rows for the worker to keep. */
 typedef enum clv_cache_use { CLV_CACHE_NONE, CLV_CACHE_NUMBERS, CLV_CACHE_ROWS } clv_cache_use;
 
 /* Rows of the front's output that the worker behind it keeps (front_cache.c). */
 typedef struct clv_trainer_cache_rows {
-  const clv_dataset *data; /* whose records they are; NULL: none are kept */
-  cleave_cached to;
-  bool *kept;       /* [records] the worker was sent it */
-  uint32_t *number; /* [records] a permutation: the number of each that the worker is sent */
-  int64_t *rows;    /* [of a batch] numbers */
-  clv_cache_use use;
+  const clv_dataset *data; /* the records whose rows are kept; NULL: no cache */
+  cleave_cached to;        /* the cache at the worker */
+  bool *kept;              /* [records] the master has sent the row of the record */
+  uint32_t *number;        /* [records] the number sent for each record: a secret permutation */
+  int64_t *rows;           /* [records of a batch] their numbers */
+  clv_cache_use use;       /* of the present batch */
 } clv_trainer_cache_rows;
 
 struct clv_trainer {
-  const clv_blueprint *b; /* borrowed */
+  const clv_blueprint *b; /* caller-owned */
   const clv_session_config *config;
   cleave_runtime *runtime;
   clv_trainer_egress egress;
   cleave_module **modules;     /* [n_stages + 1], the loss last */
-  cleave_module *local_loss;   /* the loss for evaluations; NULL until the first */
-  cleave_optimizer *optimizer; /* NULL: nothing learns here */
+  cleave_module *local_loss;   /* the loss for evaluations; NULL until the first evaluation */
+  cleave_optimizer *optimizer; /* NULL: this use trains nothing */
   clv_trainer_use use;
   clv_trainer_cache_rows cache;
-  char lost[CLEAVE_NAME + 1];
-  uint64_t committed;
-  const char *doing; /* "step", "checkpoint of step", ...; NULL while loading */
-  uint64_t doing_step;
+  char lost[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */
+  uint64_t committed;         /* steps that every node has committed */
+  const char *activity;       /* "step", "checkpoint of step", ...; NULL while loading */
+  uint64_t activity_step;     /* the step that `activity` belongs to */
   /* the round */
-  uint32_t round, n_held;       /* steps in a full one, batches that wait for it */
+  uint32_t round, n_held;       /* steps of a full round; batches that wait for it */
   clv_held_batch *held;         /* [round] */
-  clv_step_result *results;     /* [2 * round] of the steps last taken */
+  clv_step_result *results;     /* [2 * round] results of the last steps */
   clv_micro_batch *micros;      /* [round * max_micro], as the next three */
   cleave_reference *references; /* [micro][stage], ascending: values of the calls */
   cleave_reference *losses;
@@ -99,47 +102,52 @@ struct clv_trainer {
   bool costs_known;
   clv_sched_costs costs;
   clv_sampler sampler;
-  char notice[256], shown[256]; /* for the person who watches the run; "" */
-  pthread_mutex_t noting;       /* protects the next */
-  clv_bytes notes;              /* lines for clv_trainer_take_notes */
-  cleave_tensor fetched;        /* the last value that came here */
-  void *part;                   /* [part_bytes] of packed sequences (packed.c) */
-  size_t part_bytes;
+  char notice[256],
+      taken_notice[256];      /* the present notice for the user and the last one shown; "" */
+  pthread_mutex_t notes_lock; /* protects `notes` */
+  clv_bytes notes;            /* lines for clv_trainer_take_notes */
+  cleave_tensor fetched;      /* the value fetched last */
+  void *pack_buffer;          /* [pack_bytes] scratch of packed sequences (packed.c) */
+  size_t pack_bytes;
 };
 
-/* The placed schedule of such a round, made if it is new. It is the trainer's. */
+/* Returns the placed schedule of a round of n_steps with n_micro micro-batches each, and makes it
+ * if it is new. The trainer owns it. */
 clv_code clv_trainer_placed_schedule(clv_trainer *t, uint32_t n_micro, uint32_t n_steps,
                                      const clv_placed_schedule **ret, clv_err *err) CLV_USE_RESULT;
 void clv_trainer_forget_schedules(clv_trainer *t);
-void clv_trainer_drop_held_batches(clv_trainer *t); /* of batches that wait for a round */
+/* Frees the copies of batches that wait for a round. */
+void clv_trainer_drop_held_batches(clv_trainer *t);
 
 /* ---- sampling (measure.c) -------------------------------------------------------------------- */
 
-/* For cleave_options.on_notice, and of the trainer's own; any thread. */
+/* Queues a notice for the user. Callback of cleave_options.on_notice; the trainer calls it, too.
+ * Any thread may call it. */
 void clv_trainer_on_notice(void *trainer, const char *text);
-/* For cleave_options.on_event; user: the trainer. */
+/* Callback of cleave_options.on_event: stores an event of the measured context. user: the
+ * trainer. */
 void clv_trainer_on_event(void *user, cleave_context context, const cleave_event *event);
-/* Whether the round that begins is to be measured. */
+/* Returns true if the round that begins is to be measured, and prepares its events. */
 bool clv_sampler_begin(clv_trainer *t);
-/* After a round that took so long, of n_steps; measured: its events are here. */
+/* Call after a round of `seconds`. measured: the events of the round have been stored. */
 clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
                          double seconds, clv_err *err) CLV_USE_RESULT;
 void clv_sampler_done(clv_sampler *w);
-/* Stage and micro-batch of an event of the round; false: of neither. */
+/* Finds stage and micro-batch of an event of the round. Returns false if it belongs to none. */
 bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, const cleave_event *e,
                         uint32_t *ret_stage, uint32_t *ret_micro);
 
-/* Of the round whose events are here, which it sorts (profiler.c). */
+/* Sums up the waits of the round whose events are stored, and sorts these (profiler.c). */
 void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_waits *ret);
 
-/* What the round whose events are here shows; asks all links for their round trip. */
+/* Computes costs from the events of the round; asks all links for their round-trip time. */
 clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* A failure of libcleave as an error of the trainer: the step, the worker and the reason in the
- * text; the worker that was lost, if that is what it is, is remembered. */
+/* Converts a failure of libcleave to an error of the trainer, with step, worker and reason in its
+ * text. Remembers the worker in t->lost if the failure is its loss. */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_err *err);
-/* What an error from now on belongs to. */
+/* Sets the activity that later errors name: `what` is static text, `step` the step. */
 void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step);
 /* In a function that returns clv_code with trainer `t` and error `err`. */
 #define CLV_TRY_API(call)                                                           \
@@ -149,64 +157,67 @@ void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step);
   } while (0)
 #define CLV_API_ERROR &api_error_
 
-/* n rows of a batch from row `start` on, as an argument of libcleave. */
+/* Returns n rows of a batch from row `start` on, as an argument of libcleave. */
 cleave_tensor clv_batch_rows(const clv_tensor *batch, size_t start, size_t n);
+
 /* ---- packed sequences (packed.c) ------------------------------------------------------------- */
 
 /* n sequences of a batch from `start` on; lengths NULL: the session packs none. */
 typedef struct clv_sequences {
   const int64_t *lengths;
   size_t start, n;
-  int64_t rows; /* of what is sent of them: their places, and a few more so that plans are few */
+  int64_t rows; /* rows to send: the places of the sequences, rounded up so that plans are few */
 } clv_sequences;
-/* CLV_INVALID: a length that is none. */
+/* Selects n sequences of the batch x from `start` on. CLV_INVALID: a length is out of range. */
 clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start,
                                       size_t n, clv_sequences *ret, clv_err *err) CLV_USE_RESULT;
-/* Their rows of a batch [B, ...], or, by_place, those of their places of [B, S, ...] and then
- * `rest`. It lends the trainer's memory until the next call. */
+/* Packs the sequences' rows of a batch [B, ...]; by_place: the rows of their places of [B, S, ...],
+ * then `rest` up to s->rows. *ret is the trainer's memory until the next call. */
 clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
                                bool by_place, int64_t rest, cleave_tensor *ret,
                                clv_err *err) CLV_USE_RESULT;
-/* The labels of the loss. */
+/* Packs the labels of the loss, likewise. */
 clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
                                   cleave_tensor *ret, clv_err *err) CLV_USE_RESULT;
-/* What the model answers of them as a batch [n, S, ...], pads 0; as it is where it is no packed
- * one. It lends likewise. */
+/* Unpacks the model's output to a batch [n, S, ...] with padding 0; returns `output` unchanged if
+ * it is not packed. *ret is the trainer's memory until the next call. */
 clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
                                    const cleave_tensor *output, cleave_tensor *ret,
                                    clv_err *err) CLV_USE_RESULT;
 
-/* What stage i is called with: *n arguments in `in`, whose first one is what crosses the cut before
- * it, if there is one, and already there. The others are inputs of the model, x. */
+/* Fills the arguments of stage i into `in`, *n in all. The caller has set the first one, the value
+ * that crosses the cut before the stage, if there is a cut. The others are inputs x of the
+ * model. */
 clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32_t stage,
                                   clv_tensor *const *x, const clv_sequences *s,
                                   cleave_reference in[CLV_MAX_INPUTS], uint32_t *n,
                                   clv_err *err) CLV_USE_RESULT;
-/* Input k of a batch, whoever made it. */
+/* Returns input k of a batch, from the loader or from a held copy. */
 clv_tensor *clv_batch_input(const clv_batch *batch, size_t k);
-/* Whether predictions can be right or wrong: with classes, and with binary losses. */
+/* Returns true for losses with classes and binary losses, whose predictions are right or wrong. */
 bool clv_trainer_has_accuracy(const clv_trainer *t);
-/* Rows of a prediction that are right, with the labels of rows from `start` on. */
+/* Counts the n rows of a prediction that are right; their labels begin at row `start`. */
 size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *prediction,
                                  const clv_tensor *labels, size_t start, size_t n);
-/* Whether places with this label count for nothing. */
+/* Returns true for a label that loss.ignore_index leaves out of the loss. */
 bool clv_trainer_is_ignored(const clv_trainer *t, int64_t label);
-/* What the loss's mean over these rows divides by: rows, or the weights of the places of theirs
- * that count. */
+/* Returns the divisor of the loss's mean over n rows: the rows, or the sum of weights of their
+ * places that are not ignored. */
 double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                 size_t n);
-/* Rows, or places of theirs that count. */
+/* Counts the n rows, or their places that are not ignored. */
 size_t clv_trainer_count_labelled(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                   size_t n);
-/* length: of the run in steps; 0: not known. */
+/* Makes the schedule of the learning rate. length: steps of the run; 0: unknown. */
 cleave_schedule clv_trainer_make_schedule(const clv_session_config *c, uint64_t length);
-/* A session's learning parameters in two lists, borrowed: those that decay, and the others. */
+/* A session's learning parameters in two lists, names caller-owned: with weight decay, without. */
 typedef struct clv_trainer_decay_lists {
   const char **names[2];
   size_t n[2];
 } clv_trainer_decay_lists;
 void clv_trainer_decay_lists_done(clv_trainer_decay_lists *s);
-/* `one`, or two of it where biases and normalisations do not decay. `sides` outlives their use. */
+/* Returns `one` group, or two copies if biases and normalisations have no weight decay. The groups
+ * refer to `sides`, which the caller frees after their last use. */
 clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *one,
                                  clv_trainer_decay_lists *sides, cleave_group ret[2], size_t *ret_n,
                                  clv_err *err) CLV_USE_RESULT;
@@ -215,10 +226,11 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
 
 /* ---- a cached front (front_cache.c) ---------------------------------------------------------- */
 
-/* What a batch of these records will send, for clv_trainer_expect. */
+/* Sets t->cache.use for a batch of n records, before clv_trainer_expect. */
 void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t n);
-/* The front's output of these records of a batch x, [s->n] with such numbers, as a leaf for the
- * next stage: computed, sent and kept there, or named by their numbers if all of them are. */
+/* Makes the leaf for the stage behind the cached front from records `index` [s->n] of the batch x.
+ * If the worker keeps all their rows, the leaf names them by number; else the front computes them,
+ * and the worker keeps what it receives. */
 clv_code clv_trainer_front_leaf(clv_trainer *t, cleave_context context, const uint32_t *index,
                                 clv_tensor *const *x, const clv_sequences *s, cleave_reference *ret,
                                 clv_err *err) CLV_USE_RESULT;
@@ -230,26 +242,28 @@ clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 /* clv_gate_may_send with t->egress.gate, for cleave_options.may_send; user: the trainer. */
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error);
 void clv_trainer_drop_flows(clv_trainer *t);
-/* Before a step or batch of so many samples: allowances for it and the next ones. */
+/* Call before a step or batch of `samples`: gets allowances from the record for this one and the
+ * next ones. */
 clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training,
                             clv_err *err) CLV_USE_RESULT;
-/* So many samples go through the stage, or rows of packed ones, to the next one and back. */
+/* Charges the direct hops of a stage with `samples` (`places`: rows of packed sequences), to the
+ * next stage and, if training, back. */
 clv_code clv_trainer_charge_hop(clv_trainer *t, uint32_t stage, uint64_t samples, uint64_t places,
                                 bool training, clv_err *err) CLV_USE_RESULT;
-/* Before these pieces of a stage's state are sent. */
+/* Call before n pieces of a stage's state are sent: gets their allowances. */
 clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                   const clv_weights_want *items, size_t n,
                                   clv_err *err) CLV_USE_RESULT;
 
 /* ---- what workers will know (ledger_notes.c) ------------------------------------------------- */
 
-/* Can what follows be noted? Asked before anybody is dialled. */
+/* Opens the ledger for writing and checks it, before the master connects to a worker. */
 clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) CLV_USE_RESULT;
-/* Each adds to the ledger, and returns when the disk has it; errors as of clv_ledger_add. The keys
- * of a stage's layers, and where a run begins its parameters, which follow from them: */
+/* Adds the keys of a stage's layers to the ledger and, at the begin of a run, the parameters drawn
+ * from them. Returns when the disk has the lines. Errors as of clv_ledger_add. */
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) CLV_USE_RESULT;
-/* Parameters and values that are given to a stage or come from it: samples to be filled where they
- * have parts, then noted. *ret NULL: none are wanted; to be freed. */
+/* Makes samples of n pieces of state that a stage gets or returns. The caller fills them while the
+ * bytes pass, hands them to clv_trainer_note_values and frees *ret. *ret NULL: nothing to note. */
 clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                                  clv_err *err) CLV_USE_RESULT;
@@ -257,7 +271,7 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Weights of the session's files into their stages. */
+/* Sends the weights of the session's files to their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pipeline.micro_batches: auto. A few steps are made with 1, 4 and 16 micro-batches, in sessions of
- * their own, on random numbers: no record leaves, and nothing of them is kept. These numbers are
- * no secret, so the weights are not those of the run, but of a seed that is forgotten. What stages
- * and links took then, for sizes in between by the line between two of them, goes through the
- * simulator, and of the numbers that come within 2 % of the best step the smallest is taken.
+ * Chooses the number of micro-batches for pipeline.micro_batches: auto. The master takes a few
+ * steps with 1, 4 and 16 micro-batches, in separate sessions and on random numbers, so no record
+ * leaves. The weights of these steps are drawn from a seed that is discarded, because a worker
+ * could compute the run's weights from known inputs. The simulator then predicts the time of a
+ * step for each number of micro-batches, with times of stages and links interpolated between the
+ * trials. The smallest number within 2 % of the best step is chosen.
  */
 #include <math.h>
 #include <stddef.h>
@@ -20,7 +21,7 @@ static const double AS_GOOD = 1.02;
 
 /* ---- a trial --------------------------------------------------------------------------------- */
 
-/* One of so many micro-batches; the session's words are borrowed. */
+/* A trial with one number of micro-batches. Its config shares the texts of the session. */
 typedef struct trial {
   clv_session_config config;
   clv_blueprint *blueprint;
@@ -39,7 +40,7 @@ static void trial_done(trial *t) {
   clv_tensor_unref(t->batch.y);
 }
 
-/* Whole numbers, which are of tokens and classes, become `whole`. */
+/* Makes a tensor of random numbers. An i64 tensor (tokens, classes) is filled with `whole`. */
 static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, clv_tensor **ret,
                               clv_err *err) {
   clv_shape shape = n->shape;
@@ -56,7 +57,7 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, c
   return CLV_OK;
 }
 
-/* Sequences are as long as they may be. */
+/* Makes a batch of random numbers, with sequences of the largest length. */
 static clv_code random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, clv_err *err) {
   const clv_node *labels = &b->stages[b->n_stages].graph->nodes[1];
   for (size_t k = 0; k < b->inputs.n; k++, ret->n_inputs++)
@@ -66,7 +67,8 @@ static clv_code random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, 
   return random_tensor(labels, n, 0, &ret->y, err);
 }
 
-/* After each step: what it showed. The first one makes plans, and is not looked at. */
+/* Keeps the costs of the quickest step. The trainer calls it after each step. The first step does
+ * not count, because nodes make plans in it. */
 static void on_step(void *user, clv_trainer *trainer, const clv_placed_schedule *l) {
   trial *t = user;
   clv_sched_costs costs;
@@ -75,7 +77,7 @@ static void on_step(void *user, clv_trainer *trainer, const clv_placed_schedule 
   if (trainer->committed < 2 || t->code != CLV_OK) return;
   t->code = clv_sampler_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
-  /* Workers say when they did what: nonsense is no measurement. */
+  /* Event times come from the workers; a step with impossible times does not count. */
   if (clv_sched_seconds(l->sched, &costs, &seconds, &why) != CLV_OK || seconds >= t->seconds)
     return;
   t->seconds = seconds;
@@ -123,7 +125,8 @@ typedef struct choice {
   clv_sched_costs *costs; /* [n] */
 } choice;
 
-/* Times of so many samples; what a tensor takes on a link is in proportion to them. */
+/* Interpolates the costs of a micro-batch of `samples`. The time of a tensor on a link is
+ * proportional to them. */
 static void costs_at(const choice *c, double samples, clv_sched_costs *ret) {
   static const size_t fields[] = {
       offsetof(clv_sched_costs, forward),     offsetof(clv_sched_costs, input),

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the workers of a session keep of this identity on their disks, and its end.
+ * The command cache: lists the caches of this identity on the workers' disks, or deletes them.
  */
 #include "master/watch/hello_int.h"
 
 #include <stdio.h>
 
-/* With what it takes to ask. */
+/* Connection data for the questions to the workers. */
 typedef struct asker {
   const clv_session_config *config;
   const clv_run_options *o;

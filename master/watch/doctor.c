@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Everything that can go wrong between here and a worker, tried step by step before a GPU hour is
- * spent; each failure with its fix.
+ * The command doctor: tests step by step everything that can fail between the master and a worker,
+ * before a run spends time on a GPU. Each failure is printed with its fix.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,9 +55,9 @@ static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
          "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
 }
 
-/* A list that has ended is in force too: nobody passes then. */
+/* Checks the revocation list. An expired list is not ignored: every peer is refused then. */
 static void check_list(doctor *d, const clv_tls_identity *id) {
-  static const char fix[] = "make it anew: cleave-master certs revoke";
+  static const char fix[] = "sign the list again: cleave-master certs revoke";
   clv_err err;
   if (!d->config->tls.crl) return;
   clv_code code = clv_tls_revocation_load(d->config->tls.crl, id, &err);
@@ -94,7 +94,7 @@ static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *i
   return true;
 }
 
-/* The artifacts the session wants from this worker are on its list with the right digest. */
+/* Checks that the worker offers the artifacts that the session wants, with the right digests. */
 static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h) {
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
@@ -117,7 +117,7 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
   }
 }
 
-/* Files that are to be secret are on nobody's list. */
+/* Checks that the worker does not offer a weight file that the session declares secret. */
 static void check_secrets(doctor *d, const clv_wire_hello_reply *h) {
   bool any = false;
   clv_err err = {.text = "has none of the session's secret files"};
@@ -127,7 +127,7 @@ static void check_secrets(doctor *d, const clv_wire_hello_reply *h) {
   report(d, ok, CLV_EXIT_DATA, h->worker, NULL, "%s", err.text);
 }
 
-/* Whatever a stage is to compute on is there. */
+/* Checks that the worker has the device of each of its stages. */
 static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) {
   CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
   for (uint32_t i = 0; i < h->n_devices; i++)
@@ -143,7 +143,8 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
   }
 }
 
-/* The shorter one counts: whoever raised his own should know that it does nothing. */
+/* Reports peer_timeout of both sides. The shorter one applies, so raising only one has no
+ * effect. */
 static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_reply *h) {
   uint32_t ours = (uint32_t)d->config->limits.peer_timeout_ms;
   uint32_t theirs = h->about.limits.peer_timeout_ms;
@@ -154,7 +155,8 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
          clv_shorter_timeout(ours, theirs) / 1e3, more);
 }
 
-/* What a processor there computes with; who says nothing of it is not asked. */
+/* Compares the CPU libraries of a worker with ours. A worker that does not name its libraries is
+ * not checked. */
 static void check_libraries(doctor *d, const char *worker, const char *theirs) {
   const char *ours = clv_backend_libraries(clv_backend_cpu());
   bool same = strcmp(theirs, ours) == 0;
@@ -165,8 +167,8 @@ static void check_libraries(doctor *d, const char *worker, const char *theirs) {
            theirs, ours);
 }
 
-/* Whether modules of the session are on device `at` there; *out: of which stages. Without any the
- * worker's own choice counts. */
+/* Returns true if stages of the session run on device `at` of the worker; *out: their names. If the
+ * session has no stage at the worker, the worker's default device counts as used. */
 static bool is_used(const doctor *d, int worker, const clv_wire_hello_reply *h, int at,
                     clv_bytes *out) {
   int n = 0;
@@ -180,8 +182,8 @@ static bool is_used(const doctor *d, int worker, const clv_wire_hello_reply *h, 
   return out->len || (!n && at == clv_wire_device_of(h, "auto"));
 }
 
-/* Bits are promised for one kind of device, and the worker says of which it has: the kind of each
- * device that stages are on. */
+/* Reports the kind of each used device. Results are bit-identical only between devices of one
+ * kind. */
 static void check_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const char *ours = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
   for (int i = 0; i < (int)h->n_devices; i++) {
@@ -242,7 +244,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_rpc_runtime_free(runtime);
 }
 
-/* Compares a training with the policy, then its resume, which `later` names if it is refused. */
+/* Checks a training against the policy, then its resume. later: the refusal of the resume. */
 static clv_code compare_policy(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
                                clv_err *err) {
   const clv_planned_sends now = clv_sends_of(data, CLV_BEGINS),
@@ -255,8 +257,8 @@ static clv_code compare_policy(clv_blueprint *b, const clv_run_data *data, clv_b
   return CLV_OK;
 }
 
-/* The policy of this host, or that there is none: what is wrong with it ends every run. b NULL: the
- * data or the model cannot be used. */
+/* Reports the policy of this host, or that it has none. An invalid policy makes every run fail. b
+ * NULL: the data or the model cannot be used. */
 static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes later = {0};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hello without a session; and what workers say in it of the devices that stages are on.
+ * Hello calls outside of a session (clv_watch_call_hello), and the devices of the stages that
+ * workers report in their answers (clv_query_device_kinds, for `plan --ask`).
  */
 #include "master/watch/hello_int.h"
 
@@ -29,9 +30,9 @@ clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime 
   return clv_wire_limits_check(&ret->about.limits, err);
 }
 
-/* ---- what stages compute on ------------------------------------------------------------------ */
+/* ---- devices of stages ----------------------------------------------------------------------- */
 
-/* A stage, and what its node says of the device. */
+/* A stage and its device, as the node reports it. */
 typedef struct asked_stage {
   const char *stage, *node, *device;
   clv_wire_device_kind kind;
@@ -69,7 +70,7 @@ static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
   return CLV_OK;
 }
 
-/* The worker behind a cached front has to keep its rows. */
+/* Fails if the worker behind a cached front has no cache. */
 static clv_code check_cache(const clv_session_config *c, int node, const clv_wire_hello_reply *h,
                             clv_err *err) {
   if (!c->stages[0].cache || c->n_stages < 2 || c->stages[1].worker != node) return CLV_OK;
@@ -82,7 +83,7 @@ static clv_code check_cache(const clv_session_config *c, int node, const clv_wir
   return err->code = CLV_NOT_FOUND;
 }
 
-/* Of the stages of one node; -1 is the master, which is nobody to ask. */
+/* Adds the devices of the stages of one node. node -1: the master, which needs no call. */
 static clv_code ask_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
                          const clv_tls_identity *id, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;

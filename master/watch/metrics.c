@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The numbers of a run for Prometheus, on a port that is there only if the session asks for it. The
- * thread that trains leaves what each step was under a lock; the port's thread copies it for a
- * scrape, and asks libcleave for what changes all the time.
+ * Metrics of a run for Prometheus, on the port of metrics.listen. The training thread stores the
+ * results of each step under a lock (clv_run_metrics_step). For a scrape the thread of the port
+ * copies them, and asks libcleave for the state of the links.
  *
- * How long the master's own thread waited is known of every step; for what, only of those whose
- * events are noted, about every sixteenth and a few a second at most. In between the shares are
- * taken to be those of the last one.
+ * The waiting time of the master is known for every step, but its causes only for measured steps:
+ * about every 16th, at most a few times a second. The steps in between count with the shares of the
+ * last measured step.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 enum { APPLIED, SKIPPED, OUTCOMES };
 enum { COMPUTE, NETWORK, PEER, OTHER, PHASES };
 
-/* What the training thread leaves. */
+/* Numbers that the training thread stores. */
 typedef struct reported {
   clv_histogram step_s;
   double phase_s[PHASES], steps[OUTCOMES], samples;
@@ -34,17 +34,17 @@ struct clv_run_metrics {
   clv_http *http;
   pthread_mutex_t lock; /* guards the rest */
   reported reported;
-  clv_trainer *trainer; /* NULL: not connected, or not any more */
-  double share[PHASES]; /* of waiting */
+  clv_trainer *trainer; /* NULL: not connected, or closed */
+  double share[PHASES]; /* shares of the waiting time by cause, of the last measured step */
 };
 
 static const double step_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                      0.25,  0.5,    1,     2.5,  5,     10,   30};
 _Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 
-/* ---- what the training thread tells ---------------------------------------------------------- */
+/* ---- reports of the training thread ---------------------------------------------------------- */
 
-/* With the lock. */
+/* Adds the time of a step to its phases. Caller holds the lock. */
 static void add_phases(clv_run_metrics *m, const clv_step_result *s) {
   double wait = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
   m->reported.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
@@ -68,7 +68,7 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
   pthread_mutex_unlock(&m->lock);
 }
 
-/* For what the master waited in a round. */
+/* Callback of clv_trainer_set_on_waits: stores the shares of the causes. */
 static void note_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
   double all = w->network + w->peer + w->own;
@@ -102,7 +102,7 @@ void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What a scrape shows. */
+/* The numbers of one scrape. */
 typedef struct numbers {
   reported reported;
   const char *session;
@@ -135,7 +135,8 @@ static void put_phases(clv_metrics_out *out, const void *numbers_of) {
     clv_metric_sample(out, n->reported.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
-/* Two samples for each worker's link; in, out: of uint64_t in cleave_link_status. */
+/* Writes two samples for each worker's link. in_at, out_at: offsets of uint64_t fields in
+ * cleave_link_status. */
 static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, size_t out_at) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
@@ -158,7 +159,7 @@ static void put_pending(clv_metrics_out *out, const void *n) {
   by_direction(out, n, LINK(pending_in), LINK(pending_out));
 }
 
-/* A sample for each worker that has been measured. */
+/* Writes a sample for each worker that has been measured. */
 static void by_worker(clv_metrics_out *out, const numbers *n, size_t at) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
@@ -187,33 +188,33 @@ static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
   if (n->held.certificate_end) clv_metric_sample(out, (double)n->held.certificate_end, NULL, 0);
 }
 
-/* The four of a checkpoint are left out until there is one. */
-static void put_saved(clv_metrics_out *out, const numbers *n, double value) {
+/* Writes a metric of the last checkpoint; writes nothing before the first one. */
+static void put_checkpoint_value(clv_metrics_out *out, const numbers *n, double value) {
   if (n->reported.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
 }
 static void put_checkpoint_time(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_wall_s);
+  put_checkpoint_value(out, n, ((const numbers *)n)->reported.checkpoint_wall_s);
 }
 static void put_checkpoint_seconds(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_s);
+  put_checkpoint_value(out, n, ((const numbers *)n)->reported.checkpoint_s);
 }
 static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
-  put_saved(out, n, ((const numbers *)n)->reported.checkpoint_step);
+  put_checkpoint_value(out, n, ((const numbers *)n)->reported.checkpoint_step);
 }
 
-/* What a step says is left out before the first one. */
-static void put_of_step(clv_metrics_out *out, const numbers *n, double value) {
+/* Writes a metric of the last step; writes nothing before the first one. */
+static void put_step_value(clv_metrics_out *out, const numbers *n, double value) {
   if (n->reported.steps[APPLIED] + n->reported.steps[SKIPPED] > 0)
     clv_metric_sample(out, value, NULL, 0);
 }
 static void put_loss(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->reported.loss);
+  put_step_value(out, n, ((const numbers *)n)->reported.loss);
 }
 static void put_norm(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->reported.gradient_norm);
+  put_step_value(out, n, ((const numbers *)n)->reported.gradient_norm);
 }
 static void put_rate(clv_metrics_out *out, const void *n) {
-  put_of_step(out, n, ((const numbers *)n)->reported.learning_rate);
+  put_step_value(out, n, ((const numbers *)n)->reported.learning_rate);
 }
 
 #define AT(member) offsetof(numbers, member)
@@ -235,7 +236,7 @@ static const clv_metric table[] = {
     {.name = "cleave_master_step_seconds", .kind = CLV_HISTOGRAM, .unit = "seconds",
      .help = "Time of a step.", .write = put_step_seconds},
     {.name = "cleave_master_step_phase_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
-     .help = "Time of steps as the master spent it: computing, waiting for tensors on their way, for a " "worker that computes, for anything else. For what it waited is sampled.",
+     .help = "Time of steps as the master spent it: computing, waiting for tensors in flight, for a " "worker that computes, for anything else. For what it waited is sampled.",
      .write = put_phases},
     {.name = "cleave_master_loss", .kind = CLV_GAUGE, .unit = "",
      .help = "Mean loss of the last step's batch.", .write = put_loss},
@@ -255,7 +256,7 @@ static const clv_metric table[] = {
      .help = "Queue: packets that have come and are not worked on yet (in), or wait to leave (out).",
      .write = put_packets},
     {.name = "cleave_master_link_pending_bytes", .kind = CLV_GAUGE, .unit = "bytes",
-     .help = "Bytes of tensors on their way: still to come (in), or not known to have arrived (out).",
+     .help = "Bytes of tensors in flight: not yet received (in), or not known to have arrived (out).",
      .write = put_pending},
     {.name = "cleave_master_link_round_trip_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "Round trip to a worker when it was last measured.", .write = put_round_trips},
@@ -288,7 +289,7 @@ static const clv_metric table[] = {
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* The trainer stays: this port is closed before it. */
+/* Answers a scrape. The trainer stays valid, because the port is closed before it. */
 static unsigned show_metrics(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
   pthread_mutex_lock(&m->lock);
@@ -305,7 +306,7 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
   return 200;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static clv_code start(const clv_session_config *c, clv_run_metrics *m, clv_err *err) {
   static const clv_http_page pages[] = {
@@ -345,13 +346,15 @@ void clv_run_metrics_close(clv_run_metrics *m) {
   free(m);
 }
 
-/* Nothing else ever listens in the private network, so whoever opens this to others is reported. */
+/* No other port of the master listens in the private network, so a port that other machines can
+ * reach is worth a warning. */
 void clv_run_metrics_warn(const clv_session_config *c) {
   clv_err where;
   if (!c->metrics.listen || clv_http_is_loopback(c->metrics.listen)) return;
-  clv_session_fail_at(c, c->metrics.listen_pos, &where,
-                      "metrics.listen is %s: whoever reaches that address reads loss, speed and "
-                      "names of workers, without a password; 127.0.0.1 keeps them here",
-                      c->metrics.listen);
+  clv_session_fail_at(
+      c, c->metrics.listen_pos, &where,
+      "metrics.listen is %s: every host that reaches that address can read loss, speed and "
+      "names of workers without a password; use 127.0.0.1 to keep them local",
+      c->metrics.listen);
   clv_notice(CLV_LOG_WARN, "metrics", "warning: %s", where.text);
 }

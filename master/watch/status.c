@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking into the workers of a session file. Each is asked by a thread of its own over a
- * connection of its own, so that one that is dead or far keeps nobody waiting, and a run with the
- * same certificates does not notice.
+ * The command status: asks the workers of a session file for their state and shows it. Each worker
+ * has its own thread and connection, so a dead or distant worker does not delay the others, and a
+ * run with the same certificates is not affected.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -17,8 +17,8 @@
 #include "master/watch/watch.h"
 
 enum {
-  ASK_MS = 5000, /* at most, for an answer */
-  ROUNDS = 3,    /* of one report: links are first asked, then there are two to compare */
+  ASK_MS = 5000, /* time limit of an answer */
+  ROUNDS = 3,    /* rounds of one report: the first starts link measurements, two are compared */
   FIRST_FRAME_MS = 100,
 };
 
@@ -27,9 +27,9 @@ typedef struct watched {
   uint32_t index;
   pthread_t thread;
   bool started;
-  clv_rpc_channel *channel; /* of the thread, as the next */
-  unsigned rounds;
-  /* What it has found; under the lock. */
+  clv_rpc_channel *channel; /* used by the thread only; NULL: not connected */
+  unsigned rounds;          /* number of rounds so far; used by the thread only */
+  /* The results below are protected by the lock. */
   bool asked, failed, refused;
   uint32_t n_replies; /* 0 to 2 */
   clv_wire_status_reply before, now;
@@ -43,7 +43,7 @@ typedef struct status {
   clv_rpc_runtime *runtime;
   uint64_t interval_ns;
   pthread_mutex_t lock;
-  pthread_cond_t stopped; /* what the threads sleep on */
+  pthread_cond_t stopped; /* wakes the sleeping threads when `stop` is set */
   bool stop;
   watched *workers; /* [config->n_workers] */
 } status;
@@ -82,7 +82,7 @@ static clv_code ask(watched *w, clv_wire_status_reply *ret, clv_err *err) {
   return clv_wire_status_reply_decode(&(clv_piece){reply.data, reply.len}, 1, ret, err);
 }
 
-/* What to do about it; the first row that fits. */
+/* Writes the remedy for an error. */
 static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len) {
   const char *file = w->status->config->file;
   switch (why->code) {
@@ -149,12 +149,12 @@ static bool ask_once(watched *w) {
     found(w, &reply);
     return true;
   }
-  clv_rpc_channel_freep(&w->channel); /* the next round dials anew */
+  clv_rpc_channel_freep(&w->channel); /* the next round connects again */
   found_nothing(w, &err);
   return false;
 }
 
-/* False when there is to be no next round. */
+/* Sleeps until the next round. Returns false if the command stops before. */
 static bool sleep_until(status *s, uint64_t at_ns) {
   struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
   pthread_mutex_lock(&s->lock);
@@ -164,7 +164,8 @@ static bool sleep_until(status *s, uint64_t at_ns) {
   return go_on;
 }
 
-/* The first answer only makes links ask each other, and is soon followed by the next. */
+/* Asks a worker in rounds; runs on its thread. The first question only makes the worker's links
+ * measure each other, so the next one follows soon. */
 static void *watch(void *user) {
   watched *w = user;
   status *s = w->status;
@@ -181,7 +182,8 @@ static void *watch(void *user) {
 
 /* ---- showing --------------------------------------------------------------------------------- */
 
-/* Under the lock: texts are those of the answers. */
+/* Makes the view. Caller holds the lock while it uses the view, which refers to texts of the
+ * answers. */
 static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *memory, clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
     watched *w = &s->workers[i];
@@ -228,7 +230,7 @@ static void show(status *s, clv_screen *screen) {
   }
 }
 
-/* How many do not answer. */
+/* Counts the workers that do not answer. */
 static uint32_t count_missing(status *s) {
   uint32_t missing = 0;
   pthread_mutex_lock(&s->lock);
@@ -238,7 +240,7 @@ static uint32_t count_missing(status *s) {
   return missing;
 }
 
-/* Whether each has failed or answered so often. */
+/* Returns true if each worker has failed or answered `replies` times. */
 static bool all_have(status *s, uint32_t replies) {
   bool all = true;
   pthread_mutex_lock(&s->lock);
@@ -248,9 +250,10 @@ static bool all_have(status *s, uint32_t replies) {
   return all;
 }
 
-/* A terminal shows at once who has not answered yet; what goes elsewhere waits until there is
- * something to compare for all of them, and ends when nobody reads it. */
-static void show_again_and_again(status *s, clv_screen *screen) {
+/* Repeats the report until Ctrl-C. A terminal shows at once which workers have not answered yet. A
+ * file or pipe gets the first report when all workers have two answers to compare; the command ends
+ * when the pipe is closed. */
+static void show_repeatedly(status *s, clv_screen *screen) {
   bool live = screen && clv_screen_is_terminal(screen), begun = false;
   while (!*s->o->interrupted && !ferror(stdout)) {
     begun |= all_have(s, live ? 1 : 2);
@@ -313,7 +316,7 @@ static clv_exit_code run(status *s) {
     return CLV_EXIT_FAILED;
   }
   if (s->o->watch) {
-    show_again_and_again(s, screen);
+    show_repeatedly(s, screen);
   } else {
     join(s);
     for (uint32_t i = 0; i < s->config->n_workers; i++) s->workers[i].started = false;
@@ -338,15 +341,15 @@ clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_op
   sigset_t ours, before;
   clv_err err;
   if (!config->n_workers) {
-    puts("this session has no workers: there is nobody to ask");
+    puts("this session has no workers to ask");
     return CLV_EXIT_OK;
   }
-  if (!o->watch) { /* nothing is left to tidy up: Ctrl-C need not wait for an answer */
+  if (!o->watch) { /* Ctrl-C ends the process at once, since nothing needs cleanup */
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
   }
   init(&s);
-  sigemptyset(&ours); /* Ctrl-C is for this thread, which sleeps, not for those that ask */
+  sigemptyset(&ours); /* only this thread, which sleeps, handles Ctrl-C */
   sigaddset(&ours, SIGINT);
   sigaddset(&ours, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &ours, &before);

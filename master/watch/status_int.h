@@ -14,9 +14,10 @@ typedef struct clv_status_buffers {
   clv_status_device *devices;
 } clv_status_buffers;
 
-/* What a worker of the session file says now beside what it said before (NULL: compared with its
- * own beginning). Sessions that are new since are compared with theirs. The texts are those of
- * `now` and of the config. Fills all but error and fix. */
+/* Computes the status of a worker from two answers: differences, rates and shares. before NULL: the
+ * differences are those since the worker's start. A session that is not in `before` is compared
+ * with its own start. *ret refers to texts of `now` and of the config. Fills all fields except
+ * error and fix. */
 clv_code clv_status_compare(const clv_session_config *config, uint32_t worker,
                             const clv_wire_status_reply *before, const clv_wire_status_reply *now,
                             clv_status_buffers *memory, clv_status_worker *ret,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From two answers of a worker to what `status` shows of it: differences, rates and shares. A
- * worker may say
- * anything: numbers that fall back count as no difference.
+ * Computes from two answers of a worker the differences, rates and shares that `status` shows. A
+ * worker may answer anything: a counter that decreases counts as a difference of 0.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +50,8 @@ static const clv_wire_link_status *earlier_link(const clv_wire_session_status *b
   return &beginning;
 }
 
-/* Modules of a run by this session file are its stages, in order, and the loss. */
+/* Returns the name of the stage that a module belongs to. The modules of a run by this session file
+ * are its stages, in order, and the loss. */
 static const char *stage_name(const clv_session_config *c, uint32_t worker, const char *session,
                               const clv_wire_module_status *module) {
   if (strcmp(session, c->name) != 0 || module->module > c->n_stages) return NULL;
@@ -85,7 +85,7 @@ static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_l
                                double seconds, double thread_ns, double idle) {
   double receiving = grown(now->receiving_ns, before->receiving_ns);
   double sending = grown(now->sending_ns, before->sending_ns);
-  /* What the other side knows is of the time between its two answers; the first has no begin. */
+  /* Numbers of the peer cover the time between its last two answers; 0 after its first answer. */
   double asked = before->measured_ns ? grown(now->measured_ns, before->measured_ns) : 0;
   return (clv_status_link){
       .peer = now->peer,
@@ -105,8 +105,8 @@ static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_l
       .link_in_per_s = part(grown(now->received_bytes, before->received_bytes), receiving / 1e9),
       .link_out_per_s =
           asked > 0 ? part(grown(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
-      /* A wait counts when it ends: what of it lay before the earlier answer is none of these
-       * shares. */
+      /* A wait is counted when it ends, so it may include time before the earlier answer: limit it
+       * to the idle time. */
       .awaited = CLV_MIN(share(grown(now->awaited_ns, before->awaited_ns), thread_ns), idle),
       .awaits_per_s = part(grown(now->awaits, before->awaits), seconds)};
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * watch: what is seen of workers and of a run from outside. `doctor` tries everything before a run,
- * `status` asks workers what they do, `cache` what they keep, and Prometheus reads the numbers of a
- * run.
+ * watch: observes workers and a run from outside. `doctor` tests everything that a run needs,
+ * `status` asks workers for their present state, `cache` lists or deletes their caches, and the
+ * metrics port shows the numbers of a run to Prometheus.
  */
 #ifndef CLEAVE_WATCH_H
 #define CLEAVE_WATCH_H
@@ -10,28 +10,32 @@
 #include "common/base/cli/cli.h"
 #include "master/train/train.h"
 
-/* Each prints what a person wants to see, reports errors on stderr and returns the exit code. */
+/* Runs the command doctor: prints the result of each check and returns the exit code. */
 clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
-/* What each stage's node says of the device that computes it: noted in the blueprint, and a line
- * each. Asks the workers, and BLOCKS as long as they may take to answer. CLV_NOT_FOUND: one of them
- * lacks what the session wants of it; what was noted before stays. */
+/* Asks each node for the device that computes its stages, stores the answers in the blueprint and
+ * appends a line for each stage to `out`. BLOCKS for one answer of each worker. CLV_NOT_FOUND: a
+ * worker lacks a device or an artifact that the session needs; earlier answers stay stored. */
 clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
-/* What workers keep on their disks of caches of this identity; with delete_caches it is gone. */
+/* Runs the command cache: prints the caches of this identity on the workers' disks.
+ * o->delete_caches: deletes them. Returns the exit code. */
 clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_options *o);
+/* Runs the command status and returns the exit code. */
 clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o);
 
 /* ---- metrics (metrics.c) --------------------------------------------------------------------- */
 
-/* The port of `metrics.listen`; without that *ret stays NULL, which all the others take. */
+/* The metrics port of a run. */
 typedef struct clv_run_metrics clv_run_metrics;
+/* Opens the port of metrics.listen. Without that key *ret stays NULL, which the functions below
+ * accept and ignore. */
 clv_code clv_run_metrics_open(const clv_session_config *config, clv_run_metrics **ret,
                               clv_err *err) CLV_USE_RESULT;
 void clv_run_metrics_close(clv_run_metrics *m); /* before the trainer is closed */
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps);
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
 void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns);
-/* On standard error, if others than this machine could read them. */
+/* Warns on standard error if other machines can read the port. */
 void clv_run_metrics_warn(const clv_session_config *config);
 
 #endif

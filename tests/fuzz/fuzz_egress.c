@@ -26,11 +26,11 @@ static void check_sums(const clv_egress_summary *b) {
   uint64_t total = 0, rows = 0;
   for (size_t i = 0; i < b->n_attempts; i++) {
     total += b->attempts[i].bytes;
-    if (b->attempts[i].open > b->attempts[i].bytes) abort();
+    if (b->attempts[i].unsettled_bytes > b->attempts[i].bytes) abort();
   }
   for (size_t i = 0; i < b->n_rows; i++)
     if (strcmp(b->rows[i].what.from, CLV_EGRESS_MASTER) == 0)
-      rows += b->rows[i].settled + b->rows[i].open;
+      rows += b->rows[i].settled + b->rows[i].unsettled;
   if (total != b->total || rows != total) abort();
 }
 
@@ -51,8 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = clv_egress_read_text(data, size, "fuzz", &b, &err);
   if (code != CLV_OK && !err.text[0]) abort();
   if (code != CLV_OK) return 0;
-  if (b.whole + b.cut != size) abort();
-  check_lines((const char *)data, b.whole);
+  if (b.complete_bytes + b.truncated_bytes != size) abort();
+  check_lines((const char *)data, b.complete_bytes);
   check_sums(&b);
   check_page(&b, CLV_EGRESS_PLAIN_TEXT);
   check_page(&b, CLV_EGRESS_HTML);

@@ -180,7 +180,7 @@ def missing_answer_times_out_and_names_the_worker():
         **{pb.FrameKind.Name(kind): missing(kind, "step 1") for kind in (V, G, F)},
         "the last test": missing(V, "the training is done, and its checkpoint of step 3 is complete",
                                  "train --resume", when=lambda f: f.context > STEPS),
-        "all": silent(starts(deaf), "step 1", "no checkpoint yet: train --resume begins again at step 1"),
+        "all": silent(starts(deaf), "step 1", "no checkpoint yet: train --resume starts again at step 1"),
         "set up": silent(deaf),
         "STATE_ITEM": missing(pb.STATE_ITEM, "checkpoint of step 3", "state of module 'b'"),
         "STATE_DONE": missing(pb.STATE_DONE, "checkpoint of step 3", "state of module 'b'",
@@ -208,7 +208,7 @@ def slow_answers_exceed_the_step_timeout():
         met = Met(worker, ["--set", "pipeline.micro_batches=16"])
     assert met.code == 5 and time.monotonic() - begin < 9 * PACE, (met.code, met.said)
     assert re.search(r"step 1: backward .* took longer than %d ms \(limits.step_timeout\)" % TIMEOUT, met.said), met.said
-    left = re.search(r"the schedule it ran is in (\S+/schedule.failed)", met.said)
+    left = re.search(r"the schedule of the failed step is in (\S+/schedule.failed)", met.said)
     with open(os.path.join(liar.cluster.dir, left[1])) as f:
         text = f.read()
     assert "micro-batches 16" in text and all(f" {what}15@" in text for what in "FB"), text

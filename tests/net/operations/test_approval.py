@@ -107,7 +107,7 @@ def egress_table_is_printed_before_connecting():
 def readable_share_over_max_read_is_refused():
     """Of ten classes nothing is read without a policy, and a strict one refuses even that."""
     decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.01}\n")
-    refused(cluster.session("read", BODY), PATH + r":8:\d+: labels: 0\.\d+ is read of what leaves, and the policy permits 0\.01",
+    refused(cluster.session("read", BODY), PATH + r":8:\d+: labels: the look read 0\.\d+ of them from what leaves, and the policy permits 0\.01",
             commands=("check", "plan", "train"))
     decree(POLICY + "max_read: {pixels: 0.5, tokens: 0.2, labels: 0.3}\n")
     done = here("plan", cluster.session("read", BODY))
@@ -136,7 +136,7 @@ def unsafe_policies_are_refused():
     decree(POLICY)
     sign("certs/master")  # by the authority that the session names
     refused(session, "the signature does not hold", commands=("train",))
-    for spoil, why in (("chmod 666 egress.policy.yaml", "owned by root and writable by nobody else"),
+    for spoil, why in (("chmod 666 egress.policy.yaml", "owned by root and writable by no other user"),
                        ("sed -i s/4MiB/9MiB/ egress.policy.yaml", "the signature does not hold"),
                        ("mv egress.policy.yaml x && ln -s x egress.policy.yaml", "not a plain file")):
         decree(POLICY)

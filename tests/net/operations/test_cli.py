@@ -220,7 +220,7 @@ def init_does_not_overwrite_files():
         for file in files:
             open(os.path.join(folder, file), "w").close()
         done = master("init", *options, cwd=folder)
-        assert done.returncode == 1 and f"{files[0]} is there already; nothing was written" in done.stderr, done.stderr
+        assert done.returncode == 1 and f"{files[0]} exists already; no file was written" in done.stderr, done.stderr
         assert sorted(os.listdir(folder)) == sorted(files)
         shutil.rmtree(folder)
     refused(["session.yaml"])

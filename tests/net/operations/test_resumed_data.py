@@ -161,7 +161,7 @@ def another_tokenizer_or_model_is_refused_by_name():
         refused(session, says + r"; .*--accept-data")
         for command in ("predict", "eval"):
             done = master(command, session, cwd=cluster.dir)
-            assert done.returncode == 7 and re.search(r"runs/words began: " + says + "; .*--accept-data", done.stderr), (done.returncode, done.stderr)
+            assert done.returncode == 7 and re.search(r"the run in runs/words: " + says + "; .*--accept-data", done.stderr), (done.returncode, done.stderr)
             done = master(command, session, "--accept-data", cwd=cluster.dir)
             assert done.returncode == 0 and re.search("accepted: " + says, done.stderr), (done.returncode, done.stderr)
     files()
@@ -171,7 +171,7 @@ def another_tokenizer_or_model_is_refused_by_name():
     kept = [line for line in open(digests) if not line.startswith("tokenizer.")]
     open(digests, "w").writelines(kept)
     done = master("eval", session, cwd=cluster.dir)
-    assert done.returncode == 0 and "nobody can tell whether" in done.stderr, done.stderr
+    assert done.returncode == 0 and "cannot be checked whether" in done.stderr, done.stderr
 
 
 @suite.test
@@ -181,7 +181,7 @@ def shrunken_data_does_not_finish_a_run():
     assert cluster.train(session, "--fresh").returncode == 0
     arrays(24, lambda i: i // 8)
     refused(session, "records of data.train .*, 60 then and 24 now")
-    done = refused(session, r"8 steps behind it.* 19 records .*\(48 before\) are only 4: .*train\.epochs", args=["--accept-data"], code=3)
+    done = refused(session, r"has done 8 steps.* 19 records .*\(48 before\) has only 4: .*train\.epochs", args=["--accept-data"], code=3)
     assert "finished" not in done.stdout, done.stdout
     done = resumed(session, "--accept-data", "--set", "train.epochs=6")
     assert "steps of the run: 8 -> 12" in done.stdout, done.stdout
@@ -194,10 +194,10 @@ def run_from_an_old_version_names_the_split_keys_to_set():
     session = begun("older", last + STAGES + TAIL)
     os.remove(path("runs", "older", "data.digest"))
     cluster.session("older", DATA + STAGES + TAIL)
-    refused(session, r"data\.digest.*Cleave 0\.7 or earlier.*Set data\.validation\.by: last to go on")
+    refused(session, r"data\.digest.*Cleave 0\.7 or earlier.*Set data\.validation\.by: last to continue")
     refused(session, r"Set data\.validation\.by: last and data\.limit_by: first", args=["--set", "data.limit_train=50"])
     done = resumed(session, "--set", "data.validation.by=last")
-    assert "nobody can tell whether the data" in done.stderr and "changed" not in done.stdout, (done.stdout, done.stderr)
+    assert "cannot be checked whether the data" in done.stderr and "changed" not in done.stdout, (done.stdout, done.stderr)
     assert os.path.exists(path("runs", "older", "data.digest"))
 
 

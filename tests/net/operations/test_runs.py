@@ -99,7 +99,7 @@ def finished_run_is_recorded():
     assert again.returncode == 1 and "does not run: finished" in again.stderr, again.stderr
     before = everything("finished")
     done = cluster.train(session, "--resume")
-    assert done.returncode == 0 and "is finished after step 12, and nothing was touched" in done.stdout, done
+    assert done.returncode == 0 and "is finished after step 12, and no file was changed" in done.stdout, done
     assert everything("finished") == before
 
 
@@ -153,7 +153,7 @@ def failed_run_is_recorded_with_its_cause():
         said = log.communicate(timeout=TIMEOUT_S)[0]
     cluster.restart(0)
     assert code == log.returncode == 6, (code, log.returncode)
-    assert "there is no checkpoint yet: train --resume begins again at step 1" in err, err
+    assert "there is no checkpoint yet: train --resume starts again at step 1" in err, err
     r = recorded("lost")
     assert r["state"] == "failed" and r["code"] == 6 and "'w1'" in r["text"] and r["text"] in err, r
     assert r["text"] in said and "exit code 6: " + r["text"] in tool("runs").stdout

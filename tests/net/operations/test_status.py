@@ -482,7 +482,7 @@ def invalid_status_options_are_refused():
     with open(home, "w") as f:
         f.write(re.sub(r"(?ms)^tls:.*?^data:", "data:", open(path).read()).replace("at: w1", "at: master"))
     done = master("status", home, cwd=c.dir)
-    assert done.returncode == 0 and "nobody to ask" in done.stdout, done
+    assert done.returncode == 0 and "has no workers to ask" in done.stdout, done
 
 
 def two(path):

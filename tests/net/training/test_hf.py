@@ -387,7 +387,7 @@ def another_config_is_refused(run):
         json.dump({**json.loads(before), "layer_norm_eps": 1e-3}, f)
     done = master("export", run, "--hf", "other", cwd=cluster.dir)
     assert done.returncode == 7, (done.returncode, done.stderr)
-    assert re.search(r"not as when the run in \S*exported began: config\.json of model\.hf \(\S*layoutlm\); .*--accept-data", done.stderr), done.stderr
+    assert re.search(r"differs from the begin of the run in \S*exported: config\.json of model\.hf \(\S*layoutlm\); .*--accept-data", done.stderr), done.stderr
     assert not os.path.exists(os.path.join(cluster.dir, "other"))
     done = master("export", run, "--hf", "other", "--accept-data", cwd=cluster.dir)
     assert done.returncode == 0 and "began, and accepted: config.json of model.hf" in done.stderr, done.stderr
@@ -400,7 +400,7 @@ def another_config_is_refused(run):
     with open(digests, "w") as f:
         f.write("damaged\n")
     done = master("export", run, "--hf", "other", cwd=cluster.dir)
-    assert done.returncode == 7 and "what config.json the run began with is not known" in done.stderr, done.stderr
+    assert done.returncode == 7 and "the config.json that the run began with is not known" in done.stderr, done.stderr
     os.rename(digests + ".away", digests)
 
 

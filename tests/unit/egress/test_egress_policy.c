@@ -163,7 +163,7 @@ static void denied(clv_policy_tensor t, const char *message) {
   assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_string_equal(err.text, message);
   assert_int_equal(clv_policy_charge(p, &t, 1, &err), CLV_INVALID);
-  assert_int_equal(p->left, 0);
+  assert_int_equal(p->sent_bytes, 0);
 }
 
 static void tensor_within_the_policy_is_permitted(void **state) {
@@ -286,13 +286,16 @@ static void readable_share_above_max_read_is_denied(void **state) {
   assert_true(clv_policy_max_read(p, 1) == .2 && clv_policy_max_read(p, 2) == 1);
   assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err,
-              "tokens: 0.90 is read of what leaves, and the policy permits 0.2 (max_read.tok");
+              "tokens: the look read 0.90 of them from what leaves, and the policy permits 0.2 "
+              "(max_read.tok");
   r.figure = .2001;
   assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
-  assert_says(&err, "tokens: 0.2001 is read of what leaves, and the policy permits 0.2 (max_read.");
+  assert_says(&err,
+              "tokens: the look read 0.2001 of them from what leaves, and the policy permits 0.2 "
+              "(max_read.");
   r.figure = -1;
   assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
-  assert_says(&err, "(max_read.tokens: 0.2), and that was not looked at: it is too large");
+  assert_says(&err, "(max_read.tokens: 0.2), and the look did not measure that: it is too large");
   r.figure = .2;
   assert_ok(clv_policy_check_reading(p, &r, &err), &err);
 }

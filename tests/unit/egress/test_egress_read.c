@@ -35,7 +35,7 @@ static void ended_attempt_counts_settled_bytes(void **state) {
                       &b, &err),
             &err);
   assert_int_equal(b.n_attempts, 1);
-  assert_true(b.attempts[0].ended);
+  assert_true(b.attempts[0].has_ended);
   assert_int_equal(b.attempts[0].bytes, 67);
   assert_int_equal(b.n_rows, 1); /* both allowances are of one kind of tensor */
   assert_int_equal(b.rows[0].settled, 67);
@@ -58,7 +58,7 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0}, none = {0};
   clv_err err;
   assert_ok(read_text(ATTEMPT("1") LOOK("1") END("1", "0", "0") ATTEMPT("2"), &b, &err), &err);
-  assert_true(b.attempts[0].looked && !b.attempts[1].looked);
+  assert_true(b.attempts[0].has_look && !b.attempts[1].has_look);
   assert_int_equal(b.attempts[0].look.look.records, 64);
   assert_string_equal(b.attempts[0].look.look.pixels, "0.82");
   assert_string_equal(b.attempts[0].look.look.features, ""); /* as records had it at first */
@@ -66,7 +66,7 @@ static void look_belongs_to_its_attempt_and_occurs_once(void **state) {
   assert_ok(read_text(ATTEMPT("1") LOOK_OF("1", FEATURES), &later, &err), &err);
   assert_string_equal(later.attempts[0].look.look.groups, "1.00");
   assert_int_equal(read_text(ATTEMPT("1") LOOK("1") LOOK("1"), &none, &err), CLV_DATA_LOSS);
-  assert_non_null(strstr(err.text, "egress.jsonl:3: attempt 1 has looked before"));
+  assert_non_null(strstr(err.text, "egress.jsonl:3: attempt 1 has a second look"));
 }
 
 static void unsettled_allowance_counts_in_full(void **state) {
@@ -79,9 +79,9 @@ static void unsettled_allowance_counts_in_full(void **state) {
                       &b, &err),
             &err);
   assert_int_equal(b.attempts[0].bytes, 70); /* it went on beside the other */
-  assert_int_equal(b.attempts[0].open, 0);
-  assert_int_equal(b.attempts[1].open, 5);
-  assert_false(b.attempts[0].ended);
+  assert_int_equal(b.attempts[0].unsettled_bytes, 0);
+  assert_int_equal(b.attempts[1].unsettled_bytes, 5);
+  assert_false(b.attempts[0].has_ended);
   assert_int_equal(b.total, 75);
   assert_int_equal(b.n_rows, 2); /* rows are of an attempt */
 }
@@ -110,10 +110,10 @@ static void truncated_last_line_is_ignored(void **state) {
   CLV_AUTO(clv_egress_summary_done) clv_egress_summary b = {0}, z = {0};
   clv_err err;
   assert_ok(clv_egress_read_text(half, sizeof half - 1, "x", &b, &err), &err);
-  assert_int_equal(b.whole, strlen(ATTEMPT("1")));
-  assert_int_equal(b.cut, strlen("{\"event\":\"allow\","));
+  assert_int_equal(b.complete_bytes, strlen(ATTEMPT("1")));
+  assert_int_equal(b.truncated_bytes, strlen("{\"event\":\"allow\","));
   assert_ok(clv_egress_read_text(zeros, sizeof zeros - 1, "x", &z, &err), &err);
-  assert_int_equal(z.cut, 5);
+  assert_int_equal(z.truncated_bytes, 5);
 }
 
 static void refused(const char *text, const char *why) {
@@ -129,9 +129,10 @@ static void inconsistent_records_are_refused(void **state) {
   refused(ALLOW("1", "1", "master", "100"), "egress.jsonl:1: attempt 1 has not begun");
   refused(ATTEMPT("2"), "attempt 2 after 0");
   refused(ATTEMPT("1") ALLOW("1", "2", "master", "100"), "jsonl:2: allowance 2 after 0");
-  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") SETTLE("1", "1", "10"), "settles 1");
-  refused(ATTEMPT("1") SETTLE("1", "1", "10"), "settles 1");
-  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") END("1", "0", "9"), "its sums");
+  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") SETTLE("1", "1", "10"),
+          "allowance 1 is settled, but");
+  refused(ATTEMPT("1") SETTLE("1", "1", "10"), "allowance 1 is settled, but");
+  refused(ATTEMPT("1") ALLOW("1", "1", "master", "9") END("1", "0", "9"), "the sums of the end");
   refused(ATTEMPT("1") END("1", "0", "0") ALLOW("1", "1", "master", "9"), "attempt 1");
   refused(ATTEMPT("1") ALLOW("1", "1", "master", "9223372036854775807")
               ALLOW("1", "2", "master", "1"),
@@ -141,8 +142,8 @@ static void inconsistent_records_are_refused(void **state) {
 /* The same meaning in other bytes is another hand's. */
 static void non_canonical_lines_are_refused(void **state) {
   (void)state;
-  refused("{}\n", "begins with no event");
-  refused("{\"event\":\"none\"}\n", "begins with no event");
+  refused("{}\n", "begins with no known event");
+  refused("{\"event\":\"none\"}\n", "begins with no known event");
   refused(ATTEMPT("1") HEAD("settle", "2.000", "1") ",\"id\":1,\"bytes\":2,\"tensors\":1}\n",
           "'tensors'");
   refused(ATTEMPT("1") ALLOW("1", "01", "master", "1"), "not written as");

@@ -158,12 +158,13 @@ static void damaged_ledger_line_is_located(void **state) {
   char text[400];
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     int n = snprintf(text, sizeof text, "%s%s", head, bad[i]);
-    refused(text, (size_t)n, "keys.ledger:2: no line of a ledger");
+    refused(text, (size_t)n, "keys.ledger:2: this is not a line of a ledger");
   }
-  refused("cleave ledger 2 00\n", 19, "keys.ledger:1: no ledger of this version");
+  refused("cleave ledger 2 00\n", 19,
+          "keys.ledger:1: this is not the head line of a ledger of version 1");
   refused("\n", 1, "move it away to begin another");
   int n = snprintf(text, sizeof text, "%skey 0%c\nkey 1\n", head, '\0');
-  refused(text, (size_t)n, ":2: bytes of 0 stand before whole lines");
+  refused(text, (size_t)n, ":2: NUL bytes stand before complete lines");
 }
 
 static void ledger_writable_by_others_is_refused(void **state) {
@@ -174,7 +175,7 @@ static void ledger_writable_by_others_is_refused(void **state) {
   add(item(CLV_LEDGER_KEY, 1, W1));
   assert_int_equal(chmod(path(), 0620), 0);
   assert_int_equal(clv_ledger_open(&l, &err), CLV_INVALID);
-  assert_says(&err, "nobody else may write to");
+  assert_says(&err, "no other user may write to");
   assert_int_equal(unlink(path()), 0);
   assert_int_equal(symlink("/dev/null", path()), 0);
   assert_int_equal(clv_ledger_open(&l, &err), CLV_PRECONDITION);
