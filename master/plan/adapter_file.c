@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Folders of adapters that stages begin with, as peft writes them. A folder may have adapters of
- * more stages than one; what no stage has is refused.
+ * Opens folders of adapters that stages begin with, as peft writes them. clv_stage_adapters_open
+ * finds the tensors of a stage, clv_adapters_find_sources says which stages have such a folder. A
+ * folder may have adapters of more than one stage. A tensor that no stage has is refused.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,14 +13,14 @@
 
 typedef char prefixed[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
 
-/* peft's file, and how it calls parameters: as the session does (transformers 4), or as peft calls
- * those of the family (transformers 5). */
+/* peft's file, and its family of parameter names. The file has the names of the session
+ * (transformers 4), or those that peft gives the family (transformers 5). */
 typedef struct adapter_file {
   clv_weights_file *file;
   int family;
 } adapter_file;
 
-/* The name of a parameter there; that of the session where the file has neither. */
+/* Name of a parameter in the file. Returns the session's name if the file has neither. */
 static const char *name_in(const adapter_file *a, const char *param, prefixed ret) {
   char other[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
@@ -28,8 +29,8 @@ static const char *name_in(const adapter_file *a, const char *param, prefixed re
   return ret;
 }
 
-/* What a stage takes of the folder: adapters of its own, and what of its other parameters is
- * there. What does not learn is not replaced: an export would leave it out. */
+/* True if a stage takes the parameter from the folder: its own adapters, and optionally its other
+ * learning parameters. A frozen parameter is not replaced, because an export would leave it out. */
 static bool is_wanted(const clv_stage_spec *s, const clv_param *p, bool *optional) {
   bool adapter = clv_lora_is_adapter(p->name);
   *optional = !adapter;
@@ -44,7 +45,8 @@ static clv_code read_settings(const char *folder, clv_peft *ret, clv_err *err) {
   return clv_peft_parse((const char *)path.data, (const char *)text.data, text.len, ret, err);
 }
 
-/* Values mean what they meant there only with the scale that they had. */
+/* Checks that the rank and the scale of an adapter are those of its file, since its values were
+ * trained with them. */
 static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const char *param,
                             clv_err *err) {
   double own = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
@@ -115,7 +117,7 @@ static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file
   return CLV_OK;
 }
 
-/* An adapter there of a layer whose stage makes none. */
+/* Refuses an adapter in the file for a layer whose stage has no such adapter. */
 static clv_code is_made(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
                         const char *weight, clv_err *err) {
   static const char end[] = ".weight", half[] = ".lora_A.weight";
@@ -176,7 +178,7 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   if (code == CLV_OK) code = check_made(b, &a, &why);
   if (code == CLV_OK) code = check_strangers(b, &a, &why);
   if (code == CLV_OK) code = match(b, stage, &a, found, &why);
-  if (code != CLV_OK) { /* the folder's fault, which the session names */
+  if (code != CLV_OK) { /* an error in the folder that the session names */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
     clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
@@ -189,7 +191,8 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 
 /* ---- whose tensors there are ----------------------------------------------------------------- */
 
-/* Adapters of a stage that does not ask for them count: they are refused, not dropped. */
+/* True if the folder has a tensor of the stage, other than adapters that the stage asks for.
+ * Adapters that the stage does not ask for count, so that they are refused and not ignored. */
 static bool has_tensor(const adapter_file *a, const clv_params *params, bool asks) {
   prefixed name;
   for (int i = 0; i < params->n; i++)

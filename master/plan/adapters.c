@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-rank adapters of stages: put beside their layers before the network is cut, and what else of
- * such a stage learns.
+ * Low-rank adapters of stages. clv_adapters_add_to_graph adds them to the layers before the graph
+ * is cut into stages. The other functions say which further parameters of such a stage learn.
  */
 #include <string.h>
 

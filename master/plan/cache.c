@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A frozen front whose outputs the worker behind it keeps: when that can be, and what it means.
+ * Cached outputs of a frozen first stage, which the worker of the second stage keeps.
+ * clv_cache_check refuses stages that cannot be cached, clv_cache_describe prints the cache for
+ * `plan`.
  */
 #include <string.h>
 
 #include "master/plan/plan_int.h"
 
-/* Of an output that is the same in every epoch; NULL: it is. */
+/* Why the output of stage 0 differs between epochs; NULL: it does not. */
 static const char *what_moves(const clv_blueprint *b) {
   const clv_data_config *d = &b->config->data;
   if (d->format == CLV_FORMAT_IMAGES && d->images.train_crop != CLV_TRAIN_CROP_CENTER)
@@ -18,7 +20,7 @@ static const char *what_moves(const clv_blueprint *b) {
   return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;
 }
 
-/* Of a place or a schedule that has no cache. */
+/* Why the position of the stage, its output or the schedule excludes a cache; NULL: they do not. */
 static const char *what_stands_in_the_way(const clv_blueprint *b) {
   const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
   if (b->stages[0].worker >= 0) return "it is not at the master";

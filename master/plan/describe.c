@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `plan` prints: the page a security reviewer and a colleague with a GPU bill both read.
+ * Prints what `plan` shows of a blueprint, as text or JSON (clv_blueprint_describe): stages,
+ * memory, bytes per step, and the egress table for a security review.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@ static const char *place_of(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
-/* Adapters leave so much frozen that what learns is the shorter list. */
+/* Prints which parameters learn. For stages with adapters it lists these, since nearly all others
+ * are frozen. */
 static void text_frozen(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   bool adapters = b->config->stages[i].lora.targets.n > 0;
@@ -30,7 +32,8 @@ static const char *name_of(const clv_blueprint *b, const clv_node *n) {
   return n->name + (strncmp(n->name, b->whole->prefix, len) == 0 ? len : 0);
 }
 
-/* Up to the first part that is a number, "encoder.layer.3", or the first part, "embeddings". */
+/* Length of the block of a layer name: up to its first numeric part ("encoder.layer.3"), or its
+ * first part ("embeddings"). */
 static size_t block_len(const char *name) {
   for (const char *at = name; at;) {
     size_t len = strcspn(at, "."), digits = strspn(at, "0123456789");
@@ -46,8 +49,8 @@ static bool same_block(const clv_blueprint *b, const clv_node *n, const clv_node
   return len == block_len(other) && strncmp(one, other, len) == 0;
 }
 
-/* The first node behind the block that node k begins; a model by config.json has hundreds of layers
- * that are alike. */
+/* First node after the block that begins at node k. A model by config.json has hundreds of similar
+ * layers, which are printed by block. */
 static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   int end = k + 1;
   while (b->config->model.hf && end < g->n_nodes && g->nodes[end].layer != CLV_GLUE_LAYER &&
@@ -56,7 +59,7 @@ static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   return end;
 }
 
-/* Layers k to end - 1 in a line. */
+/* Prints layers k to end - 1 in one line. */
 static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f, int k,
                        int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
@@ -87,7 +90,7 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usag
   }
 }
 
-/* Where its first weights are, if not in the seed. */
+/* Prints the source of the initial weights, if it is not the seed. */
 static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
   const char *from = s->weights_folder ? s->weights_folder : s->weights_file;
   if (s->weights_artifact)
@@ -131,7 +134,8 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-/* Bits are promised for one kind of device, and figures are those of the kind that is named. */
+/* Prints the device. Results are bit-identical on one kind of device only, and the figures are for
+ * the kind that is named. */
 static void text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
   char more[24];
   if (!f->on_device) return;
@@ -150,7 +154,7 @@ static const char *way_of(const clv_blueprint *b, uint32_t i) {
   return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
-/* What workers send each other passes no row of the table: the words of its rows stand here. */
+/* Prints the findings of a direct hop, which has no row in the egress table. */
 static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
   char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
   clv_findings_words(s->hop_shows, value);
@@ -222,7 +226,7 @@ static void json_policy(const clv_policy *p, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-/* Of several values that cross together, each, where its layer is. */
+/* Prints each of several values that cross together, with its layer. */
 static void text_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
   char shape[160], of[96];
@@ -359,7 +363,7 @@ static void json_seed(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
-/* Members of the JSON object behind the stages. */
+/* Appends the members of the JSON object after the stages. */
 static void json_rest(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "],");
   clv_blueprint_describe_egress(b, true, out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan --schedule: the instructions of a step before anything runs, and what they cost.
+ * plan --schedule: draws the instructions of a step before a run, and their costs.
  */
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 
 enum { COLUMNS = 120, DRAWN_STEPS = 8 };
 
-/* Of an asynchronous schedule a few steps show all there is. */
+/* Makes the schedule to draw. An asynchronous schedule repeats, so a few steps are enough. */
 static clv_code drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret, clv_err *err) {
   uint32_t steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);
   return clv_placed_schedule_new(b, b->micro_batches * steps, steps,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is learned of the lengths of sequences, which nothing hides: they are sent where a layer
- * reads them, and the size of packed ones shows.
+ * Lengths of sequences, which no layer hides: the master sends them to layers that read them, and
+ * the size of packed sequences shows them.
  */
 #include "master/plan/plan_int.h"
 
-/* Is an input sent that is the lengths of sequences? */
+/* True if the master sends an input with the lengths of sequences. */
 static bool lengths_leave(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
@@ -21,7 +21,8 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
     b->mean_places = range.sum / (double)n;
 }
 
-/* Of `places`, with half of a micro-batch's rounding; 1 where nobody has counted. */
+/* Mean share of the full length, plus half of the rounding of a micro-batch; 1 if lengths were not
+ * counted. */
 static double share_of(const clv_blueprint *b) {
   double share = b->mean_places / (double)CLV_MAX(b->places, 1) + 0.5 / CLV_PACKED_SIZES;
   return b->mean_places > 0 && share < 1 ? share : 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --link and --speed: what somebody says of a network that is not asked.
+ * Parses --link and --speed, which describe a network that `plan` does not connect to.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static clv_link_estimate link_of(double rtt_ms, double mbit, bool given) {
   return (clv_link_estimate){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
 }
 
-/* Digits with a fraction, nothing else; *end: behind them. */
+/* Parses digits with an optional fraction between low and high; *end: the character after them. */
 static bool number(const char *text, double low, double high, double *ret, const char **end) {
   char *stop;
   if (strspn(text, "0123456789.") == 0) return false;
@@ -25,7 +25,7 @@ static bool number(const char *text, double low, double high, double *ret, const
   return stop <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
 }
 
-/* The worker called so, in *ret; the master is -1. */
+/* Returns the worker called `name` in *ret; -1: the master. */
 static clv_code find_node(const clv_session_config *c, const char *option, const char *name,
                           bool master, int *ret, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -43,7 +43,7 @@ static clv_code find_node(const clv_session_config *c, const char *option, const
                   near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* "name=" off the front of an option's argument. */
+/* Splits "name=" off the front of an option's argument. */
 static clv_code split_name(const char *option, const char *arg, const char *form,
                            char name[NAME_LEN], const char **ret_value, clv_err *err) {
   const char *equals = strchr(arg, '=');
@@ -95,7 +95,7 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
   return CLV_OK;
 }
 
-/* A direct hop nobody spoke of is taken for as good as the worse of its workers' links. */
+/* A direct hop without an option gets the worse values of its workers' links. */
 static void fill_hops(clv_links *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {

@@ -61,7 +61,7 @@ clv_findings clv_privacy_returned(const clv_privacy_view *v, int k);
 bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage);
 /* Name in the session of the worker that has the stage. */
 const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage);
-/* True if the master sends a gradient to the worker of stage i. */
+/* True if the worker of stage i receives a gradient of its output. */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i);
 /* Findings of the model inputs that the worker of stage i receives; false: the master has the
  * stage, or it reads no input. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a stage needs. Its plan is made as its node makes it: by the processor's backend, or for a
- * stage that names a device, or whose node has named one, by the device's, on paper. There two
- * plans are made, with nothing borrowed by libraries and with the most.
+ * Computes the memory of a stage (clv_stage_usage_compute). It makes the stage's plan as the node
+ * makes it: with the processor's backend, or, if the session or the node names a device, with a dry
+ * run of the device's backend. For a device it makes two plans: with no workspace for libraries,
+ * and with the most.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,8 +21,8 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
   return said[0] ? said : b->config->stages[stage].device;
 }
 
-/* Frozen weights of a worker's artifact are lent to the module, which keeps no copy of them in a
- * library's format either. */
+/* True if the module shares the parameter with the worker's artifact: a frozen weight of it. The
+ * module keeps no reordered copy of such weights either. */
 static bool is_lent(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
   return s->weights_artifact && p->fixed && !clv_lora_is_adapter(p->name) &&
@@ -37,10 +38,10 @@ static bool lends_any(const clv_blueprint *b, uint32_t i) {
 
 /* ---- its plan -------------------------------------------------------------------------------- */
 
-/* Of batches of so many samples. */
+/* Calls of a stage, for batches of `samples` samples. */
 typedef struct stage_calls {
   int64_t samples;
-  uint32_t live; /* that are there at once */
+  uint32_t live; /* calls that exist at once */
   bool training;
 } stage_calls;
 
@@ -81,7 +82,8 @@ static size_t input_bytes(const clv_graph *g) {
   return in;
 }
 
-/* A stage that recomputes keeps its inputs, and what one call needs. */
+/* Bytes of activations. A stage that recomputes keeps the inputs of all calls, and the activations
+ * of one. */
 static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
   if (!b->config->stages[i].recompute) return live * call_bytes;
   return call_bytes + live * input_bytes(b->stages[i].graph);
@@ -93,15 +95,15 @@ static const clv_node *output_of(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
-/* Outputs stay on the device until nobody wants them, and so does the gradient of the input until
- * it has left. */
+/* Bytes of values. Outputs stay on the device until they are no longer needed, and the gradient of
+ * the input until it is sent. */
 static size_t values_of(const clv_blueprint *b, uint32_t i, uint32_t live) {
   const clv_stage_plan *s = &b->stages[i];
   size_t gradient = s->input_needs_grad ? bytes_of(&s->graph->nodes[0]) : 0;
   return live * bytes_of(output_of(s)) + gradient;
 }
 
-/* A plan of evaluations stays beside that of training. */
+/* Adds the plan of evaluations, which exists beside that of training. */
 static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
                                 clv_stage_usage *f, clv_err *err) {
   const clv_session_config *c = b->config;
@@ -125,7 +127,7 @@ static clv_code add_device(const clv_backend *backend, const clv_blueprint *b, u
   return add_evaluations(backend, b, i, f, err);
 }
 
-/* A forward may be made ready before the backward ahead of it has ended. */
+/* Most calls at once. A device may prepare a forward before the preceding backward has ended. */
 static uint32_t at_once(const clv_backend *backend, const clv_blueprint *b, uint32_t live) {
   return backend->memory ? CLV_MIN(live + 1, CLV_MAX(live, b->micro_batches)) : live;
 }
