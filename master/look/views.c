@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ways to see a tensor: layers may have moved its places to any dimension.
+ * Makes the views of a tensor. Layers may have moved the places of a record to any dimension.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef struct view_list {
   size_t n;
 } view_list;
 
-/* rows * columns places and channels, with values so far apart. */
+/* Adds a view of rows * columns places and channels, with these distances between values. */
 static void add(view_list *v, size_t skip, const size_t extent[3], const size_t step[3]) {
   if (v->n == CLV_LOOK_MAX_VIEWS || !extent[0] || !extent[1] || !extent[2]) return;
   v->list[v->n++] = (clv_look_view){.values = v->t->values,
@@ -28,7 +28,7 @@ static void add(view_list *v, size_t skip, const size_t extent[3], const size_t 
 
 static size_t dim(const clv_look_tensor *t, int k) { return (size_t)t->shape.dim[k]; }
 
-/* Values of a record behind dimension k. */
+/* Number of values of a record in the dimensions after k. */
 static size_t values_after(const clv_look_tensor *t, int k) {
   size_t n = 1;
   while (++k < t->shape.rank) n *= dim(t, k);
@@ -51,7 +51,7 @@ bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret) {
 
 /* ---- grids ----------------------------------------------------------------------------------- */
 
-/* So many places as a grid of the form of the records; false: they make none. */
+/* Arranges n places as a grid with the proportions of the records; false: they make none. */
 static bool as_grid(size_t places, const clv_look_view *records, size_t *rows, size_t *columns) {
   *rows = 1;
   *columns = places;
@@ -62,8 +62,8 @@ static bool as_grid(size_t places, const clv_look_view *records, size_t *rows, s
   return false;
 }
 
-/* Places in a row, `step` apart; one in front may be none of the record, as a class token. Where
- * they are no grid they may be the columns of the records, or their rows. */
+/* Adds the views of places in a row, `step` apart. The first place may be none of the record, such
+ * as a class token. If they make no grid, they may be the columns or the rows of the records. */
 static void add_places(view_list *v, const clv_look_view *records, size_t places, size_t step,
                        size_t channels, size_t channel) {
   size_t rows, columns, n = v->n;

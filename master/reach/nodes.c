@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node for one record: its shape, its op's site and steps, and what is found of its elements.
+ * Facts of a node for one record: its shape, the site of its op, its steps, and the summary of its
+ * elements.
  */
 #include "master/reach/reach_int.h"
 
@@ -21,7 +22,7 @@ void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
   }
 }
 
-/* Axis 1 has the channels of convolutions, the last one the features of all others. */
+/* Axis of channels: 1 for convolutions, the last one for all other ops. */
 static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
   const clv_node *n = &g->nodes[k];
   clv_shape shape = reach_shape(g, node);

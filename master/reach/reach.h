@@ -28,7 +28,7 @@
 
 #include "common/model/graph/graph.h"
 
-/* What a worker can know of the weights of a layer. */
+/* Knowledge of a layer's weights that a worker can have. */
 typedef enum clv_reach_layer {
   CLV_REACH_AT_WORKER, /* a worker has the layer: it hides nothing, and does not count as mixing */
   CLV_REACH_KNOWN,     /* a worker can know the initial weights */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What gradients show of records. A gradient is made of the one above it and of what derivatives
- * read: the other factor of a product, the sign of what relu has read, which of a window was the
- * largest. Whoever gets a gradient learns nothing new from values that he knows; what is left is
- * what the layers behind him have read of the records by themselves.
+ * Follows records in gradients (reach_walk_back). A gradient is made of the gradient after it and
+ * of what derivatives read: the other factor of a product, the sign of the input of relu, the
+ * position of the maximum of a window. The receiver of a gradient learns nothing new from values
+ * that it knows. What remains is what the layers behind it have read of the records by themselves.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 typedef struct walk_returned {
   reach_walk *w;
   reach_value *grads[REACH_PROFILES]; /* [n_nodes] */
-  int *worst;                         /* [n_nodes] how bad the worst share so far is */
+  int *worst;                         /* [n_nodes] badness of the worst share so far */
 } walk_returned;
 
 static void walk_returned_done(walk_returned *r) {
@@ -32,8 +32,8 @@ static int badness(const reach_pool *p, const reach_value *v) {
   return r.known ? 2 : r.narrow;
 }
 
-/* Another share of the gradient of node `to`, which is consumed. reader: as clv_reach has it; the
- * one next to the value is told. */
+/* Adds a share to the gradient of node `to`; consumes the share. reader: as in clv_reach. Of
+ * equally bad readers the one next to the value is kept. */
 static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next,
                           reach_value *share, clv_err *err) {
   int bad = badness(&r->w->pool, share);
@@ -48,11 +48,11 @@ static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next
   return code;
 }
 
-/* Of a node on the way back. */
+/* A node during the walk backwards. */
 typedef struct back_node {
   int k, p;
-  reach_value grad;   /* of its output */
-  reach_value active; /* REACH_NOTHING where the derivative is not used, since the gradient is 0 */
+  reach_value grad;   /* gradient of its output */
+  reach_value active; /* REACH_NOTHING where the gradient is 0: the derivative has no effect */
 } back_node;
 
 static void back_node_done(back_node *b) {
@@ -68,7 +68,7 @@ static clv_code copy(const reach_value *from, reach_value *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* A norm gives a gradient to all that it norms together. */
+/* Opens a node. A norm gives a gradient to all elements that it normalizes together. */
 static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   const clv_graph *g = r->w->g;
   const reach_op *op = reach_op_of(g->nodes[b->k].op);
@@ -90,7 +90,7 @@ static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   return code;
 }
 
-/* What is at the output of a node, in the gradient of its input i. */
+/* Adds the share of `from`, elements at the output of a node, to the gradient of its input i. */
 static clv_code pass(walk_returned *r, const back_node *b, int i, int reader,
                      const reach_value *from, clv_err *err) {
   const clv_graph *g = r->w->g;
@@ -115,8 +115,8 @@ static bool has_nothing(const reach_value *v) {
   return false;
 }
 
-/* The other factor as the op says it. With some of the gradient 0 it does not say which of the sum
- * is left: each element may be alone. */
+/* Adds the other factor by the op's own relation. If part of the gradient is 0, this relation does
+ * not say which addends remain, so each element may be alone. */
 static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach_step *s,
                               clv_err *err) {
   const clv_graph *g = r->w->g;
@@ -133,7 +133,7 @@ static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach
   return add_share(r, to, b->p, b->k, true, &share, err);
 }
 
-/* What the derivative by input i reads of input `of`. */
+/* Adds to the gradient of input i what its derivative reads of input `of`. */
 static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of, clv_err *err) {
   const clv_graph *g = r->w->g;
   reach_relation relation;
@@ -168,7 +168,8 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
   return CLV_OK;
 }
 
-/* The loss's derivative reads the output, and is not 0 where that is. */
+/* Starts at the output. The derivative of the loss reads the output, and is not 0 where the output
+ * is. */
 static clv_code begin(walk_returned *r, clv_err *err) {
   reach_walk *w = r->w;
   int k = w->g->output;

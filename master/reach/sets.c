@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of places: sorted runs, kept once each. A union is painted into bits and read off again.
+ * Sets of places: sorted runs; equal sets are stored once. To make a union, the sets are painted
+ * into a bitmap, and its runs are read back.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static size_t bytes_of(const reach_pool *p) {
   return p->n_spans * sizeof *p->spans + p->n_sets * sizeof *p->sets;
 }
 
-/* Doubles an array so that one more fits; false: the pool has failed. */
+/* Doubles an array for at least one more element; false: the pool has failed. */
 static bool grow(reach_pool *p, void *array, size_t n, size_t *cap, size_t element) {
   void **at = array;
   if (n < *cap) return true;
@@ -68,7 +69,7 @@ static void rehash(reach_pool *p) {
   for (uint32_t i = 1; i < p->n_sets; i++) place(p, i);
 }
 
-/* The set of the last n spans, which are taken back if it is there already. */
+/* Returns the set of the last n spans. If it exists already, the spans are removed again. */
 static uint32_t intern(reach_pool *p, size_t n, int32_t count) {
   size_t first = p->n_spans - n, mask = ((size_t)1 << p->table_bits) - 1;
   for (size_t at = hash_of(p->spans + first, n) & mask; p->table[at]; at = (at + 1) & mask)
@@ -130,7 +131,7 @@ void reach_pool_add(reach_pool *p, uint32_t set) {
   }
 }
 
-/* The first bit at `from` or behind it that is `value`, up to `to`. */
+/* Index of the first bit in from..to - 1 that is `value`; `to`: none is. */
 static int64_t find(const reach_pool *p, int64_t from, int64_t to, bool value) {
   while (from < to) {
     uint64_t word = (value ? p->bits[from / 64] : ~p->bits[from / 64]) >> from % 64;
