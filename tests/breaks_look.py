@@ -35,9 +35,9 @@ of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"),
-   vectors_were_not_looked_at=("static void settle(", "if (why)", "if (why && code == CLV_OK)"))
+   vectors_were_not_looked_at=("static void set_unread(", "if (why)", "if (why && code == CLV_OK)"))
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
-   a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->away_known = true;", ""))
+   a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->worker_layers_mix = true;", ""))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
    dropout_leaves_all_places=("static bool survives(", "return leaves_two(s->from->dropped, places, copies);", "return true;"),

@@ -15,9 +15,9 @@ enum {
   MOST_VALUES = 512,
   SUMS = 8, /* random sums per value, to measure chance */
   LEAST_SUMS = 64,
-  LEAST_SPREAD = 4, /* fewest records of the second half */
-  LEAST_TOLD = 4,   /* records of a half whose correlations count in full */
-  FULL_HALF = 32,   /* records of the second half */
+  LEAST_SPREAD = 4, /* fewest effective records of a column in a pair */
+  LEAST_TOLD = 4,   /* fewest records of the second half */
+  FULL_HALF = 32,   /* records of a half whose correlations count in full */
 };
 /* Up to FREE, a correlation by chance takes nothing from a figure. From RARE on, single values
  * count nothing, and at most MOST is subtracted for most values. */

@@ -57,8 +57,8 @@ static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const c
   double scale = clv_peft_scale(p, layer, &r);
   if (r == (int64_t)l->r && fabs(scale - own) <= 1e-9 * own) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "the adapter of '%s' has rank %lld and is scaled by %g there, and has rank %llu "
-                  "and %g in the session: set lora.r, alpha and rslora as " CLV_PEFT_CONFIG
+                  "the adapter of '%s' has rank %lld and scale %g in the folder, but rank %llu and "
+                  "scale %g in the session: set lora.r, alpha and rslora as " CLV_PEFT_CONFIG
                   " has them",
                   layer, (long long)r, scale, (unsigned long long)l->r, own);
 }
@@ -79,14 +79,14 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static clv_code not_replaced(const char *param, clv_err *err) {
+static clv_code refuse_tensor(const char *param, clv_err *err) {
   if (clv_lora_is_adapter(param))
     return clv_fail(err, CLV_INVALID,
-                    "'%s' is there as well, and the lora of this stage has no from: give each "
+                    "'%s' is in the folder too, and the lora of this stage has no from: give each "
                     "stage with adapters of the folder the same lora.from",
                     param);
   return clv_fail(err, CLV_INVALID,
-                  "'%s' is saved whole there, and does not learn here: name its module in the "
+                  "'%s' is saved in full there, but is frozen here: name its module in the "
                   "stage's lora.train, or leave freeze out",
                   param);
 }
@@ -106,7 +106,7 @@ static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file
     const clv_param *p = &params->list[i];
     name_in(a, p->name, names[n]);
     bool wanted = is_wanted(&b->config->stages[stage], p, &optional);
-    if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);
+    if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);
     if (!wanted) continue;
     want[n] = (clv_weights_want){names[n], p->dtype, p->shape, optional};
     n++;
@@ -118,8 +118,8 @@ static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file
 }
 
 /* Refuses an adapter in the file for a layer whose stage has no such adapter. */
-static clv_code is_made(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
-                        const char *weight, clv_err *err) {
+static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
+                                        const adapter_file *a, const char *weight, clv_err *err) {
   static const char end[] = ".weight", half[] = ".lora_A.weight";
   const clv_stage_spec *s = &b->config->stages[stage];
   size_t len = strlen(weight);
@@ -131,23 +131,26 @@ static clv_code is_made(const clv_blueprint *b, uint32_t stage, const adapter_fi
       !clv_weights_find(a->file, name_in(a, param, name)))
     return CLV_OK;
   if (!s->lora.targets.n)
-    return clv_fail(err, CLV_INVALID,
-                    "'%s' is there as well, and stage '%s' has no lora: give it that of this stage",
-                    param, s->name);
-  return clv_fail(err, CLV_INVALID,
-                  "'%s' is there as well, and lora.targets of stage '%s' does not name its layer: "
-                  "add it there",
-                  param, s->name);
+    return clv_fail(
+        err, CLV_INVALID,
+        "'%s' is in the folder too, and stage '%s' has no lora: give it that of this stage", param,
+        s->name);
+  return clv_fail(
+      err, CLV_INVALID,
+      "'%s' is in the folder too, and lora.targets of stage '%s' does not name its layer: "
+      "add it there",
+      param, s->name);
 }
 
-static clv_code check_made(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
+static clv_code check_layers_have_adapters(const clv_blueprint *b, const adapter_file *a,
+                                           clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (int k = 0; k < b->stages[i].params->n; k++)
-      CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));
+      CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));
   return CLV_OK;
 }
 
-static clv_code check_strangers(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
+static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
@@ -175,8 +178,8 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   clv_code code = open_file(b->stages[stage].adapters, &f, &why);
   adapter_file a = {f, clv_model_family(b->config)};
   if (code == CLV_OK) code = check_scales(b, stage, &a, &why);
-  if (code == CLV_OK) code = check_made(b, &a, &why);
-  if (code == CLV_OK) code = check_strangers(b, &a, &why);
+  if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &why);
+  if (code == CLV_OK) code = check_extra_tensors(b, &a, &why);
   if (code == CLV_OK) code = match(b, stage, &a, found, &why);
   if (code != CLV_OK) { /* an error in the folder that the session names */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;

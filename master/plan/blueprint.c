@@ -72,14 +72,14 @@ static clv_code check_globs(const clv_session_config *c, const bool *used, clv_e
 }
 
 /* True if stage i and the next one are at different workers. */
-static bool hops(const clv_blueprint *b, uint32_t i) {
+static bool is_worker_to_worker(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from >= 0 && to >= 0 && from != to;
 }
 
 /* True if some stage has a direct hop between the two workers. They then have a link, which carries
  * everything between them. */
-static bool linked(const clv_blueprint *b, int one, int other) {
+static bool have_link(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->stages[i].worker, to = b->stages[i + 1].worker;
     bool pair = (from == one && to == other) || (from == other && to == one);
@@ -143,7 +143,8 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   }
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
-    b->stages[i].direct = hops(b, i) && linked(b, b->stages[i].worker, b->stages[i + 1].worker);
+    b->stages[i].direct =
+        is_worker_to_worker(b, i) && have_link(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!learned)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");

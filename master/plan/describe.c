@@ -64,12 +64,13 @@ static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_sta
                        int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
   char shape[160], range[24], name[CLV_NAME_MAX];
-  bool falls_back = false;
-  for (int i = k; i < end; i++) falls_back |= f->falls_back[i];
+  bool uses_ref_kernel = false;
+  for (int i = k; i < end; i++) uses_ref_kernel |= f->uses_ref_kernel[i];
   snprintf(range, sizeof range, "%u..%u", first->layer, last->layer);
   snprintf(name, sizeof name, "%.*s", (int)block_len(name_of(b, first)), name_of(b, first));
   clv_bytes_printf(out, "    %-9s %-8s %-22s %s%s\n", range, "block", name,
-                   clv_shape_format(&last->shape, shape, sizeof shape), falls_back ? "  ref" : "");
+                   clv_shape_format(&last->shape, shape, sizeof shape),
+                   uses_ref_kernel ? "  ref" : "");
 }
 
 static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
@@ -86,7 +87,7 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usag
     else
       clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
                        clv_shape_format(&n->shape, shape, sizeof shape),
-                       f->falls_back[k] ? "  ref" : "");
+                       f->uses_ref_kernel[k] ? "  ref" : "");
   }
 }
 
@@ -141,9 +142,9 @@ static void text_device(const char *device, const clv_stage_usage *f, clv_bytes 
   if (!f->on_device) return;
   clv_bytes_printf(
       out, "    computes on %s: its bits are those of such devices, and so is its memory", device);
-  if (f->borrowed)
-    clv_bytes_printf(out, "; libraries may borrow up to %s more",
-                     clv_format_size(f->borrowed, more, sizeof more));
+  if (f->max_workspace)
+    clv_bytes_printf(out, "; libraries may use up to %s more",
+                     clv_format_size(f->max_workspace, more, sizeof more));
   clv_bytes_puts(out, "\n");
 }
 
@@ -293,12 +294,12 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
       "\"memory_bytes\":%zu,\"borrowed_bytes\":%zu,\"reorders_per_step\":%d,"
       "\"direct\":%s,\"direct_shows\":\"%s\",\"ref_layers\":[",
       b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
-      f->activations, f->scratch, f->cache, f->values, f->kept, f->evaluation, f->memory,
-      f->borrowed, f->reorders, b->stages[i].direct ? "true" : "false",
+      f->activations, f->scratch, f->cache, f->values, f->resident, f->evaluation, f->memory,
+      f->max_workspace, f->reorders, b->stages[i].direct ? "true" : "false",
       clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_FINDING_MIXED, shows));
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
-    if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
+    if (f->uses_ref_kernel[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
   json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }

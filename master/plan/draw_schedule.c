@@ -32,8 +32,7 @@ static clv_code text_bubble(const clv_placed_schedule *l, const clv_sched_costs 
                             clv_bytes *out, clv_err *err) {
   clv_sched_run run;
   CLV_TRY(clv_sched_simulate(l->sched, costs, false, &run, err));
-  clv_bytes_printf(out, "bubble %.1f %% with stages alike and links that cost nothing\n",
-                   100 * run.bubble);
+  clv_bytes_printf(out, "bubble %.1f %% with equal stages and free links\n", 100 * run.bubble);
   clv_sched_run_done(&run, l->sched);
   return CLV_OK;
 }

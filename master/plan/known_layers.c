@@ -123,7 +123,7 @@ static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_
 
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
-static clv_code keep_given(recall *r, const clv_weights_sample *s, clv_err *err) {
+static clv_code add_given_names(recall *r, const clv_weights_sample *s, clv_err *err) {
   size_t n, room = r->n_given + CLV_SAMPLE_NAMES;
   if (room > r->room) {
     clv_sha256 *more = reallocarray(r->given, 2 * room, sizeof *more);
@@ -141,7 +141,7 @@ static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
   clv_weights_moments f;
   clv_sha256 of;
   int k = node_of(r->b, &r->b->stages[stage], p);
-  if (r->b->stages[stage].worker >= 0) return keep_given(r, s, err);
+  if (r->b->stages[stage].worker >= 0) return add_given_names(r, s, err);
   if (k < 0) return CLV_OK;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
   CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",

@@ -73,7 +73,7 @@ static double share_at(const double *labels, size_t n, size_t lag) {
 }
 
 /* True if the share is far above that of a shuffle, by more than chance explains. */
-static bool stands_out(const clv_label_order *o, double sigmas, double sigma) {
+static bool is_significant(const clv_label_order *o, double sigmas, double sigma) {
   double more = o->share - o->shuffled, left = 1 - o->shuffled;
   return o->lag && left > 0 && more >= LEAST_EXCESS * left && more >= sigmas * sigma;
 }
@@ -95,9 +95,9 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
   const shuffle s = shuffle_of(labels, n);
   next.shuffled = best.shuffled = s.share;
   double sigmas = has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS;
-  if (stands_out(&next, sigmas, s.sigma)) return next;
+  if (is_significant(&next, sigmas, s.sigma)) return next;
   double sigma = sqrt(s.share * (1 - s.share) / (double)n);
-  return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
+  return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
 }
 
 static bool sends_records(const clv_blueprint *b) {

@@ -6,7 +6,7 @@
 #include "master/plan/plan_int.h"
 
 /* True if the master sends an input with the lengths of sequences. */
-static bool lengths_leave(const clv_blueprint *b) {
+static bool sends_lengths(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
       if (clv_graph_length_limit(b->whole, (int)b->stages[i].leaf[k])) return true;
@@ -51,7 +51,7 @@ static void describe_filling(const clv_blueprint *b, clv_bytes *out) {
 }
 
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
-  if (lengths_leave(b))
+  if (sends_lengths(b))
     clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
   describe_filling(b, out);
   if (any && b->lengths >= 0)
@@ -63,5 +63,5 @@ void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
 const char *clv_lengths_json(const clv_blueprint *b, bool any) {
   static const char *const facts[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
                                       "\"lengths\":\"leave\",\"places\":\"show\","};
-  return facts[lengths_leave(b) + 2 * (any && b->lengths >= 0)];
+  return facts[sends_lengths(b) + 2 * (any && b->lengths >= 0)];
 }

@@ -48,7 +48,7 @@ static clv_code split_name(const char *option, const char *arg, const char *form
                            char name[NAME_LEN], const char **ret_value, clv_err *err) {
   const char *equals = strchr(arg, '=');
   if (!equals || equals == arg || equals - arg >= NAME_LEN)
-    return clv_fail(err, CLV_INVALID, "%s %.80s: it is written %s", option, arg, form);
+    return clv_fail(err, CLV_INVALID, "%s %.80s: write it as %s", option, arg, form);
   snprintf(name, NAME_LEN, "%.*s", (int)(equals - arg), arg);
   *ret_value = equals + 1;
   return CLV_OK;
@@ -65,12 +65,14 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
   if ((other = strchr(name, '+'))) *other++ = '\0';
   CLV_TRY(find_node(c, "--link", name, false, &one, err));
   if (other) CLV_TRY(find_node(c, "--link", other, false, &two, err));
-  if (one == two) return clv_fail(err, CLV_INVALID, "--link %.80s: a worker and itself", arg);
+  if (one == two)
+    return clv_fail(err, CLV_INVALID, "--link %.80s: names one worker twice: name two workers",
+                    arg);
   if (!number(at, 0, 60000, &rtt, &end) || *end != ':' ||
       !number(end + 1, 1e-3, 1e6, &mbit, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
-                    "1000000 Mbit/s; it is written %s",
+                    "1000000 Mbit/s; write it as %s",
                     arg, at, form);
   clv_link_estimate *to =
       other ? &l->hop[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)] : &l->link[one];
@@ -89,8 +91,8 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
   CLV_TRY(find_node(c, "--speed", name, true, &node, err));
   if (!number(at, 1e-3, 1e6, &factor, &end) || *end)
     return clv_fail(err, CLV_INVALID,
-                    "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; it is written %s",
-                    arg, at, form);
+                    "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; write it as %s", arg,
+                    at, form);
   l->speed[node < 0 ? l->n : (size_t)node] = factor;
   return CLV_OK;
 }

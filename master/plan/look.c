@@ -111,8 +111,8 @@ static bool gets_gradient(const clv_blueprint *b, uint32_t stage) {
 
 /* Findings of the look for a kind of row: values that leave the master show records, gradients from
  * behind the last worker show labels. */
-static clv_findings found_in(const clv_blueprint *b, const clv_look *look, clv_egress_kind kind,
-                             uint32_t stage) {
+static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *look,
+                                     clv_egress_kind kind, uint32_t stage) {
   bool gradient = kind == CLV_EGRESS_GRADIENT && gets_gradient(b, stage);
   bool value = kind == CLV_EGRESS_ACTIVATION && b->stages[stage].worker < 0;
   clv_findings ret = 0;
@@ -130,7 +130,8 @@ static bool has_tokens(const clv_blueprint *b) {
 
 /* Drops findings that a worse one includes: records that are sent as such are no picture besides,
  * and repeated vectors are no tokens. */
-static clv_findings beside(const clv_blueprint *b, clv_findings found, clv_findings shows) {
+static clv_findings without_included(const clv_blueprint *b, clv_findings found,
+                                     clv_findings shows) {
   clv_findings less = CLV_FINDING_PICTURE;
   if (!has_tokens(b)) less |= CLV_FINDING_TOKENS;
   return shows & CLV_FINDING_RAW_INPUT ? found & ~less : found;
@@ -140,8 +141,8 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
     bool rows = r->kind == CLV_EGRESS_CACHED && !r->input;
-    clv_findings found =
-        beside(b, found_in(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage), r->shows);
+    clv_findings found = without_included(
+        b, findings_of_kind(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage), r->shows);
     r->looked = found & ~(r->shows & ~r->looked);
     r->shows |= found;
   }
@@ -149,8 +150,9 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
     clv_findings value =
-        sent ? beside(b, found_in(b, look, CLV_EGRESS_ACTIVATION, i), s->shows) : 0;
-    clv_findings gradient = found_in(b, look, CLV_EGRESS_GRADIENT, i);
+        sent ? without_included(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i), s->shows)
+             : 0;
+    clv_findings gradient = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
     s->looked = value & ~(s->shows & ~s->looked);
     s->gradient_looked = gradient & ~(s->gradient_shows & ~s->gradient_looked);
     s->shows |= value;
@@ -182,7 +184,7 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
       c->workers[r->worker].name, readers[tokens ? CLV_LOOK_TOKENS : k].name, r->name,
       b->look.records, found->figure * 100, found->by, CLV_LOOK_CERTAIN_FIGURE * 100,
       k == CLV_LOOK_LABELS ? "behind" : "before",
-      sizes ? ", or give all columns and factors like sizes (standardize the data)" : "",
+      sizes ? ", or give all columns and factors similar sizes (standardize the data)" : "",
       key_of(&b->look, k));
 }
 

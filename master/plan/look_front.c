@@ -298,7 +298,7 @@ static const char *no_pixels(const look_tensors *f) {
   if (!find_record(f, &records)) return "records are no images or signals of 16 places";
   if (list_views(f, &records, 0, &v, NULL) != CLV_OK) return NULL;
   while (k < v.n && v.list[k].n_rows * v.list[k].n_columns < CLV_LOOK_MIN_PLACES) k++;
-  return k < v.n ? NULL : "what leaves has no grid of 16 places";
+  return k < v.n ? NULL : "no tensor that leaves has a grid of 16 places";
 }
 
 static void read_pixels(look_tensors *f, clv_look_result *ret) {
@@ -437,7 +437,7 @@ static const char *no_features(const look_tensors *f) {
   bool any = find_tokens(f, &input, &n_tokens, &columns) && !input_leaves(f->b, input);
   for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= has_features(f, k);
   if (!any) return "records have no numbers, or they leave as they are";
-  return values_made(f) ? NULL : "nothing else than records leaves";
+  return values_made(f) ? NULL : "only records leave";
 }
 
 /* Reads features of an input. Pictures do not count: their places are like their neighbours, so a
@@ -543,7 +543,7 @@ static clv_code look(look_tensors *f, clv_err *err) {
 
 /* Sets the result of a reader that did not run. A session without pixels or tokens has nothing to
  * read; any other failure means that the reader could not look. */
-static void settle(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
+static void set_unread(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
     nothing(ret, why);
   else if (code != CLV_OK)
@@ -553,7 +553,7 @@ static void settle(clv_look_result *ret, const char *why, clv_code code, const c
 void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_READERS]) {
   static const struct {
     clv_look_reader reader;
-    const char *(*excuse)(const look_tensors *f);
+    const char *(*why_nothing_to_read)(const look_tensors *f);
     void (*read)(look_tensors *f, clv_look_result *ret);
   } readers[] = {{CLV_LOOK_PIXELS, no_pixels, read_pixels},
                  {CLV_LOOK_TOKENS, no_tokens, read_tokens},
@@ -565,8 +565,10 @@ void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_RE
   if (any) code = look(&f, &err);
   for (size_t k = 0; k < CLV_COUNT(readers); k++) {
     clv_look_result *ret = &of[readers[k].reader];
-    const char *why = any ? readers[k].excuse(&f) : listed ? "nothing of the records leaves" : NULL;
-    settle(ret, why, code, &err);
+    const char *why = any      ? readers[k].why_nothing_to_read(&f)
+                      : listed ? "no tensor made of records leaves"
+                               : NULL;
+    set_unread(ret, why, code, &err);
     if (code == CLV_OK && !why) readers[k].read(&f, ret);
   }
 }

@@ -431,7 +431,7 @@ static clv_code look(look_gradients *h, clv_look_reading *ret, clv_look_reading 
 }
 
 /* Why there are no labels to read; NULL: there are. */
-static const char *excuse(const clv_look_round *r, uint32_t last) {
+static const char *why_no_labels(const clv_look_round *r, uint32_t last) {
   const clv_blueprint *b = r->weights.b;
   if (r->o->evaluates) return "no gradient is sent";
   if (b->stages[b->n_stages].worker >= 0) return "the labels themselves leave";
@@ -454,7 +454,7 @@ void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_lo
   clv_look_reading read, same;
   clv_err err;
   h.last = clv_look_last_worker_stage(h.b);
-  const char *why = excuse(r, h.last);
+  const char *why = why_no_labels(r, h.last);
   if (why) {
     nothing(labels, why);
     nothing(groups, why);

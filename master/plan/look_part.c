@@ -179,7 +179,8 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
       const clv_param *p = owner_of(parts, n, owner, &block);
       if (!p)
         return clv_fail(err, CLV_UNIMPLEMENTED,
-                        "'%s' has the parameter of '%s', which is elsewhere", t->param.name, owner);
+                        "'%s' has the parameter of '%s', which the look does not load",
+                        t->param.name, owner);
       t->param.elsewhere = block + p->offset;
     }
   return CLV_OK;

@@ -125,14 +125,14 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double sa
 typedef struct clv_stage_usage {
   size_t parameters; /* values */
   size_t weights, old_weights, optimizer, activations, scratch, cache;
-  size_t values;     /* on the device: outputs, and gradients of the values at the cuts */
-  size_t kept;       /* on the device: running statistics, and memory of libraries per kernel */
-  size_t evaluation; /* on the device: plan and values of evaluations; 0: no evaluations */
-  size_t memory;     /* sum of all above */
-  size_t borrowed;   /* on the device: most workspace of libraries, not in `memory` */
+  size_t values;        /* on the device: outputs, and gradients of the values at the cuts */
+  size_t resident;      /* on the device: running statistics, and memory of libraries per kernel */
+  size_t evaluation;    /* on the device: plan and values of evaluations; 0: no evaluations */
+  size_t memory;        /* sum of all above */
+  size_t max_workspace; /* on the device: most workspace of libraries, not in `memory` */
   bool on_device;
   int reorders;
-  bool falls_back[CLV_MAX_NODES]; /* by node: the reference kernel computes it */
+  bool uses_ref_kernel[CLV_MAX_NODES]; /* by node: the reference kernel computes it */
 } clv_stage_usage;
 
 /* Device of a stage: the one that its node has reported, or else the one of the session file. */

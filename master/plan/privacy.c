@@ -24,7 +24,7 @@ bool clv_privacy_is_input(const clv_privacy_view *v, int k) {
 }
 
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k) {
-  return v->all_home || v->b->stages[v->of[k].stage].worker < 0;
+  return v->all_at_master || v->b->stages[v->of[k].stage].worker < 0;
 }
 
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
@@ -70,7 +70,8 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
  * AT_WORKER. */
 static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
   if (clv_privacy_is_input(v, k)) return CLV_REACH_AT_WORKER;
-  if (!clv_privacy_is_at_master(v, k)) return v->away_known ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
+  if (!clv_privacy_is_at_master(v, k))
+    return v->worker_layers_mix ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
   return clv_privacy_why_hides_nothing(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
 }
 
@@ -97,7 +98,7 @@ static void take_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_
     const clv_param *p = &s->params->list[i];
     clv_layer_facts *f = &v->of[node_of[p->node]];
     if (p->shape.rank < 2) continue;
-    f->weighs = true;
+    f->has_matrix_weights = true;
     f->frozen |= p->frozen;
     f->drawn &= clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
                                      spec->weights_new.n);
@@ -107,7 +108,8 @@ static void take_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_
 /* Gives a tied layer the facts of the owner of its weights, wherever that is. */
 static void take_tie(clv_privacy_view *v, int k, int owner) {
   const clv_layer_facts own = v->of[k], *of = &v->of[owner];
-  v->of[k] = (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->weighs, of->drawn};
+  v->of[k] =
+      (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->has_matrix_weights, of->drawn};
 }
 
 static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
@@ -153,8 +155,8 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
 
 static clv_findings findings_of(const clv_reach *r) {
   clv_findings f = 0;
-  if (r->bare) f |= CLV_FINDING_RAW_INPUT;
-  if (r->bare_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
+  if (r->is_unmixed) f |= CLV_FINDING_RAW_INPUT;
+  if (r->is_unmixed_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
   if (r->known) f |= CLV_FINDING_FRONT_KNOWN;
   if (r->narrow) f |= CLV_FINDING_PICTURE;
   return f;
@@ -182,7 +184,7 @@ static uint32_t front_after(const clv_privacy_view *v, int k) {
 static uint32_t last_cut(const clv_privacy_view *v) {
   uint32_t last = 0;
   for (uint32_t i = 0; i < v->b->n_stages; i++)
-    if (v->all_home || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
+    if (v->all_at_master || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
       last = v->b->stages[i].last_layer;
   return last;
 }
@@ -233,7 +235,7 @@ static clv_code go_forward_and_back(clv_privacy_view *v, clv_err *err) {
   bool known[CLV_MAX_NODES];
   uint32_t s = 0;
   while (s < v->b->n_stages && v->b->stages[s].worker < 0) s++;
-  if (v->all_home || s == v->b->n_stages || !fill_known(v, v->b->stages[s].last_layer, known))
+  if (v->all_at_master || s == v->b->n_stages || !fill_known(v, v->b->stages[s].last_layer, known))
     return CLV_OK;
   find_layers(v, false);
   return clv_reach_returned(v->g, v->layers, known, v->b->stages[s].last_layer, v->returned, err);
@@ -251,7 +253,7 @@ uint32_t clv_privacy_head_through(const clv_privacy_view *v, int k) {
 
 static clv_code go_back(clv_privacy_view *v, clv_err *err) {
   find_layers(v, true);
-  CLV_TRY(clv_reach_backward(v->g, v->layers, v->all_home ? 0 : v->b->stages[0].last_layer,
+  CLV_TRY(clv_reach_backward(v->g, v->layers, v->all_at_master ? 0 : v->b->stages[0].last_layer,
                              v->gradient, err));
   for (int k = 0; k < v->g->n_nodes; k++) v->head[k] = CLV_NO_PATH;
   v->head[v->g->output] = 0;
@@ -265,23 +267,23 @@ static clv_code go_back(clv_privacy_view *v, clv_err *err) {
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
+clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
                               clv_err *err) {
   clv_privacy_view *v;
   CLV_TRY(clv_alloc(1, sizeof *v, &v, err));
   v->b = b;
   v->g = b->whole;
-  v->all_home = all_home;
+  v->all_at_master = all_at_master;
   take_layers(v);
   take_uses(v);
   *ret = v;
   return CLV_OK;
 }
 
-clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
-                                  clv_err *err) {
+clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
+                                  clv_privacy_view **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  CLV_TRY(clv_privacy_view_new(b, all_home, &v, err));
+  CLV_TRY(clv_privacy_view_new(b, all_at_master, &v, err));
   CLV_TRY(go_forward(v, err));
   CLV_TRY(go_forward_and_back(v, err));
   CLV_TRY(go_back(v, err));
@@ -290,10 +292,11 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_pri
 }
 
 /* True if the value is made before a cut and read behind it. Inputs cross no cut, since the master
- * sends them to the stages that read them. The analysis of all cuts (all_home) counts them. */
+ * sends them to the stages that read them. The analysis of all cuts (all_at_master) counts them. */
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
-  bool before = clv_privacy_is_input(v, k) ? v->all_home && (v->shows[k] & CLV_FINDING_RAW_INPUT)
-                                           : v->g->nodes[k].layer <= last;
+  bool before = clv_privacy_is_input(v, k)
+                    ? v->all_at_master && (v->shows[k] & CLV_FINDING_RAW_INPUT)
+                    : v->g->nodes[k].layer <= last;
   return before && v->until[k] > last;
 }
 
@@ -337,7 +340,7 @@ static cut_facts facts_at(const clv_privacy_view *v, uint32_t last) {
     f.returned |= clv_privacy_returned(v, k);
     f.front = CLV_MIN(f.front, v->front[k]);
     f.head = CLV_MIN(f.head, v->head[k]);
-    if (g->bare || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
+    if (g->is_unmixed || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
     take_picture(r, &f.picture);
     take_picture(&v->returned[k], &f.picture_returned);
   }
@@ -370,7 +373,7 @@ static clv_code find_hops(clv_blueprint *b, clv_err *err) {
   }
   if (!any) return CLV_OK;
   CLV_TRY(clv_privacy_view_new(b, false, &v, err));
-  v->away_known = true;
+  v->worker_layers_mix = true;
   CLV_TRY(go_forward(v, err));
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].direct) b->stages[i].hop_shows = facts_at(v, b->stages[i].last_layer).shows;

@@ -83,7 +83,7 @@ static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
         !clv_privacy_is_at_master(v, k))
       continue;
-    if (v->of[k].weighs && !clv_lora_is_adapter(n->name) &&
+    if (v->of[k].has_matrix_weights && !clv_lora_is_adapter(n->name) &&
         !clv_privacy_why_hides_nothing(v, k, false))
       return false;
   }
@@ -153,7 +153,7 @@ static void text_mixed(bool any, clv_bytes *out) {
   clv_bytes_printf(
       out, "records: %s\n",
       any ? "MIXED: not sent; each value is made of half of a record's places or more, by layers "
-            "with secret first values. It tells of the record all the same: MIXED never means safe"
+            "with secret first values. It still tells about the record: MIXED never means safe"
           : "stay on the master");
 }
 

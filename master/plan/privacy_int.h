@@ -13,18 +13,18 @@
 
 /* Stage and weights of one layer. */
 typedef struct clv_layer_facts {
-  uint32_t stage;      /* stage of the layer */
-  uint32_t weights_at; /* stage that has its weights; differs from `stage` by a tie */
-  bool frozen, weighs; /* weighs: it has weights of rank 2 or more */
-  bool drawn;          /* weights.new names each of its weights: they start from the seed */
+  uint32_t stage;                  /* stage of the layer */
+  uint32_t weights_at;             /* stage that has its weights; differs from `stage` by a tie */
+  bool frozen, has_matrix_weights; /* has_matrix_weights: it has weights of rank 2 or more */
+  bool drawn; /* weights.new names each of its weights: they start from the seed */
 } clv_layer_facts;
 
 /* Analysis of the full model. Arrays are indexed by node. */
 typedef struct clv_privacy_view {
   const clv_blueprint *b;
   const clv_graph *g;
-  bool all_home;   /* analyze as if the master had every layer */
-  bool away_known; /* count layers of workers as layers with known weights, which mix */
+  bool all_at_master;     /* analyze as if the master had every layer */
+  bool worker_layers_mix; /* count layers of workers as layers with known weights, which mix */
   clv_layer_facts of[CLV_MAX_NODES];
   clv_reach_layer layers[CLV_MAX_NODES];
   clv_reach reach[CLV_MAX_NODES];    /* of records, in values */
@@ -37,10 +37,10 @@ typedef struct clv_privacy_view {
 } clv_privacy_view;
 
 /* _new fills the facts of layers alone, _analyze all fields. The caller frees the view. */
-clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
+clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
                               clv_err *err) CLV_USE_RESULT;
-clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
-                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
+                                  clv_privacy_view **ret, clv_err *err) CLV_USE_RESULT;
 
 bool clv_privacy_is_input(const clv_privacy_view *v, int k);
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k);

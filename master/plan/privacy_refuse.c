@@ -59,11 +59,11 @@ static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *ou
 }
 
 /* Why a mixing layer hides nothing; NULL: it hides. */
-static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
+static const char *why_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, labels);
   const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
   if (why || r->sums) return why;
-  if (r->gave_up) return "is of a model that is too large to be followed place by place";
+  if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
   if (r->thinned) return "is often left with one value alone by the dropout in front of it";
   if (labels)
     return r->sums_none ? "sums the gradient of one output alone"
@@ -73,10 +73,11 @@ static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
 }
 
 /* Appends the first mixing layer on the path that hides nothing, and why. */
-static void put_excuse(const clv_privacy_view *v, const layer_way *w, bool labels, clv_bytes *out) {
+static void append_why_nothing_hides(const clv_privacy_view *v, const layer_way *w, bool labels,
+                                     clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     const char *why = NULL;
-    if (clv_privacy_is_mixing(v, w->node[i])) why = excuse(v, w->node[i], labels);
+    if (clv_privacy_is_mixing(v, w->node[i])) why = why_hides_nothing(v, w->node[i], labels);
     if (!why) continue;
     clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]), why);
     return;
@@ -132,7 +133,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   way_from_records(v, clv_privacy_worst_crossing(v, b->stages[i].last_layer), &w);
   put_way(v, &w, &path);
-  put_excuse(v, &w, false, &path);
+  append_why_nothing_hides(v, &w, false, &path);
   put_mixing_ops(&ops);
   clv_config_pos pos =
       i + 1 < b->n_stages ? b->config->stages[i + 1].at_pos : b->config->loss.at_pos;
@@ -196,7 +197,7 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   way_to_loss(v, b->stages[i].last_layer, &w);
   put_way(v, &w, &path);
-  put_excuse(v, &w, true, &path);
+  append_why_nothing_hides(v, &w, true, &path);
   put_mixing_ops(&ops);
   return clv_session_fail_at(
       b->config, b->config->stages[i].at_pos, err,

@@ -344,7 +344,7 @@ static void note_strays(const clv_dataset *ds, const scan_words *w, const char *
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu file%s in %s %s no image of a class (.png, .jpg or .jpeg in a folder "
-                     "per class) and left alone; the first: %s\n",
+                     "per class) and ignored; the first: %s\n",
                      w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
 }
 
@@ -385,11 +385,10 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
                      n.left_out, CLV_S(n.left_out));
   if (n.no_token)
-    clv_bytes_printf(notes, "%s: the tokenizer makes nothing of %zu word%s\n", w->key, n.no_token,
+    clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key, n.no_token,
                      CLV_S(n.no_token));
   if (n.strays)
-    clv_bytes_printf(notes,
-                     "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and left alone\n",
+    clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
                      w->key, n.strays, n.strays == 1 ? " is" : "s are");
 }
 

@@ -249,7 +249,7 @@ static void note_fresh(const clv_stage_spec *spec, const clv_stage_folder *f, cl
 
 /* True if an earlier stage uses the same folder, so that the unused tensors have been noted
  * already. */
-static bool told(const clv_session_config *c, uint32_t stage) {
+static bool has_noted_folder(const clv_session_config *c, uint32_t stage) {
   for (uint32_t i = 0; i < stage; i++)
     if (c->stages[i].weights_folder &&
         strcmp(c->stages[i].weights_folder, c->stages[stage].weights_folder) == 0)
@@ -281,11 +281,12 @@ clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage
   clv_code code = open_folder(spec, &f, &why);
   if (code == CLV_OK) code = wants_of(b->stages[stage].params, true, NULL, &f.want, &why);
   if (code == CLV_OK) code = match_folder(spec, &f, &why);
-  if (code == CLV_OK && !told(b->config, stage)) code = note_left(b, spec, &f, notes, &why);
+  if (code == CLV_OK && !has_noted_folder(b->config, stage))
+    code = note_left(b, spec, &f, notes, &why);
   if (code != CLV_OK) {
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s%s", spec->name, why.text,
                         strstr(why.text, "missing tensors")
-                            ? "; what is to start from the seed stands under weights.new"
+                            ? "; list what starts from the seed in weights.new"
                             : "");
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;

@@ -70,7 +70,7 @@ static void warn_of_first(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_printf(
       out,
       "note: the master would keep layers 0..%u instead of 0..%u, and what leaves behind "
-      "layer %u tells more of the records\n",
+      "layer %u shows more of the records\n",
       then, now, then);
 }
 

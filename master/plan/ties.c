@@ -26,7 +26,7 @@ static clv_code check_node(const tied *t, clv_err *err) {
     return clv_session_fail_at(
         t->c, s->at_pos, err,
         "stage '%.40s' at %.40s has layer '%.64s', whose weight is that of '%.64s' in stage "
-        "'%.40s' at %.40s: it would be sent in every step, and tells a worker what the tokens "
+        "'%.40s' at %.40s: it would be sent in every step, and shows a worker what the tokens "
         "are; put both stages at one node, such as master, or untie them (%s)",
         s->name, place_of(t, t->stage), t->name, t->owner, of->name, place_of(t, t->of),
         t->c->model.hf ? "tie_word_embeddings: false in config.json" : "leave `tied` out");

@@ -120,7 +120,7 @@ static int64_t count_places(reach_walk *w) {
 /* Sets the stored extents of an input: those of the places, but 1 for the channels. */
 static clv_code fill_shape(reach_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   *ret = (reach_value){.shape = shape_of_places(w, k)};
-  if (w->pool.spent)
+  if (w->pool.is_over_budget)
     return reach_value_fill(ret, &ret->shape, reach_make_element(REACH_FULL, REACH_UNMIXED), err);
   int channels = is_sequence(w, k) ? -1 : channels_of(w, &ret->shape);
   for (int i = 0; i < CLV_MAX_RANK; i++) {
@@ -302,10 +302,10 @@ static void join(clv_reach *to, const clv_reach *other) {
   bool first = !to->places;
   double share = (double)other->least / (double)other->places;
   bool less = first || share < (double)to->least / (double)to->places;
-  to->bare |= other->bare;
-  to->bare_token |= other->bare_token;
+  to->is_unmixed |= other->is_unmixed;
+  to->is_unmixed_token |= other->is_unmixed_token;
   to->known |= other->known;
-  to->gave_up |= other->gave_up;
+  to->is_over_budget |= other->is_over_budget;
   to->thinned |= other->thinned;
   to->narrow |= other->narrow;
   to->narrow_token |= other->narrow_token;

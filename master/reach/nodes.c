@@ -69,15 +69,15 @@ bool reach_is_constant(const clv_graph *g, int k) {
 
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) {
   ret->places = p->places;
-  ret->gave_up |= p->spent;
+  ret->is_over_budget |= p->is_over_budget;
   for (size_t i = 0; i < reach_value_count(v); i++) {
     reach_element e = v->element[i];
     if (!reach_is_path(e)) continue;
     int64_t count = reach_set_count(p, reach_set_of(e));
     bool token = e & REACH_TOKEN, bare = e & REACH_UNMIXED;
     bool narrow = !bare && 2 * count < p->places;
-    ret->bare |= bare && !token;
-    ret->bare_token |= bare && token;
+    ret->is_unmixed |= bare && !token;
+    ret->is_unmixed_token |= bare && token;
     ret->known |= (e & REACH_MIXED) != 0;
     ret->least = ret->least ? CLV_MIN(ret->least, count) : count;
     ret->narrow |= narrow && !token;

@@ -336,11 +336,11 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
   if (grows(s, ret))
     grow(s, steps, ret);
   else
-    for (size_t i = 0, n = reach_value_count(ret); i < n && !s->pool->spent; i++) {
+    for (size_t i = 0, n = reach_value_count(ret); i < n && !s->pool->is_over_budget; i++) {
       ret->element[i] = gather(s, index, steps);
       reach_next_index(index, ret->kept, s->to.rank);
     }
-  if (s->pool->spent) {
+  if (s->pool->is_over_budget) {
     reach_value_done(ret);
     return reach_give_up(s, ret, err);
   }
@@ -366,7 +366,7 @@ static void mark_dropped(const reach_step *s, reach_value *ret) {
 static clv_code flow(reach_step *s, reach_value *ret, clv_err *err) {
   if (s->relation->none) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
   if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
-  if (s->pool->spent) return reach_give_up(s, ret, err);
+  if (s->pool->is_over_budget) return reach_give_up(s, ret, err);
   reach_value varying = {0};
   const reach_value *from = s->from;
   if (s->weighs && !s->back && !s->widest) CLV_TRY(reach_drop_uniform_columns(s, &varying, err));

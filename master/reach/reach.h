@@ -37,7 +37,8 @@ typedef enum clv_reach_layer {
 
 /* Summary of those elements of a value, or of its gradient, that depend on any place. */
 typedef struct clv_reach {
-  bool bare, bare_token;     /* some path has no layer that mixes two places; _token: the path goes
+  bool is_unmixed,
+      is_unmixed_token;      /* some path has no layer that mixes two places; _token: the path goes
                               * through an embedding at the master */
   bool known;                /* on some path known weights mix, and no secret ones */
   bool narrow, narrow_token; /* mixed, but made of fewer than half of the places */
@@ -45,7 +46,7 @@ typedef struct clv_reach {
   bool sums;                 /* layer with weights: each output sums at least two places */
   bool sums_none;            /* layer with weights: no output sums two places */
   bool thinned;              /* dropout leaves some outputs with a single place too often */
-  bool gave_up;              /* the budget ran out: the value may be wider and better hidden */
+  bool is_over_budget;       /* the budget ran out: the value may be wider and better hidden */
   int reader;                /* clv_reach_returned: node whose derivative reads the worst share; -1:
                               * the loss */
 } clv_reach;
@@ -57,9 +58,9 @@ clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, ui
  * [n_nodes] values that the receiver of a gradient knows, which show it nothing new. */
 clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
                             uint32_t first, clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs. `bare`
- * means that an element has the gradient of one output alone. In a model with one output a layer
- * counts as summing if it has several inputs. */
+/* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs.
+ * `is_unmixed` means that an element has the gradient of one output alone. In a model with one
+ * output a layer counts as summing if it has several inputs. */
 clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, uint32_t first,
                             clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 

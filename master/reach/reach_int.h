@@ -35,9 +35,9 @@ typedef struct reach_pool {
   uint64_t *bits;  /* bitmap of the set under construction */
   size_t n_spans, cap_spans, n_sets, cap_sets, lowest, highest;
   int table_bits;
-  uint64_t work; /* elements read so far, and words of sets */
-  bool spent;    /* the budget is used up: reach_give_up makes all later values */
-  bool failed;   /* out of memory */
+  uint64_t work;       /* elements read so far, and words of sets */
+  bool is_over_budget; /* the budget is used up: reach_give_up makes all later values */
+  bool failed;         /* out of memory */
 } reach_pool;
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
@@ -48,8 +48,8 @@ uint32_t reach_pool_take(reach_pool *p); /* ends the set, returns its number */
 /* Charges work to the budget. false: the budget is used up. */
 static inline bool reach_charge_work(reach_pool *p, size_t work) {
   p->work += work;
-  p->spent |= p->work > REACH_MAX_WORK;
-  return !p->spent;
+  p->is_over_budget |= p->work > REACH_MAX_WORK;
+  return !p->is_over_budget;
 }
 static inline int32_t reach_set_count(const reach_pool *p, uint32_t set) {
   return p->sets[set].count;

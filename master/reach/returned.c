@@ -27,8 +27,8 @@ static void walk_returned_done(walk_returned *r) {
 static int badness(const reach_pool *p, const reach_value *v) {
   clv_reach r = {0};
   reach_summarize(p, v, &r);
-  if (r.bare) return 4;
-  if (r.bare_token || r.narrow_token) return 3;
+  if (r.is_unmixed) return 4;
+  if (r.is_unmixed_token || r.narrow_token) return 3;
   return r.known ? 2 : r.narrow;
 }
 

@@ -81,13 +81,13 @@ static uint32_t intern(reach_pool *p, size_t n, int32_t count) {
   p->sets[p->n_sets] = (reach_set){(uint32_t)first, (uint32_t)n, count};
   place(p, (uint32_t)p->n_sets++);
   rehash(p);
-  p->spent |= bytes_of(p) > MAX_BYTES;
+  p->is_over_budget |= bytes_of(p) > MAX_BYTES;
   return (uint32_t)p->n_sets - 1;
 }
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
   *p = (reach_pool){.places = CLV_MIN(places, (int64_t)MAX_PLACES), .table_bits = FIRST_BITS};
-  p->spent = places > MAX_PLACES;
+  p->is_over_budget = places > MAX_PLACES;
   p->lowest = SIZE_MAX;
   CLV_TRY(clv_alloc((size_t)1 << FIRST_BITS, sizeof *p->table, &p->table, err));
   CLV_TRY(clv_alloc((size_t)p->places / 64 + 1, sizeof *p->bits, &p->bits, err));

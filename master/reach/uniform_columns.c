@@ -66,8 +66,8 @@ typedef struct reach_column {
   bool varies;
 } reach_column;
 
-static void look_at(const reach_step *s, const reach_columns *c, size_t n_columns,
-                    reach_column *all) {
+static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_columns,
+                         reach_column *all) {
   int64_t index[CLV_MAX_RANK] = {0}, copies = copies_of(s, c);
   for (size_t i = 0, n = reach_value_count(s->from); i < n; i++) {
     reach_column *own = &all[column_of(c, index, s->from->shape.rank)];
@@ -165,7 +165,7 @@ clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *er
   bool any, left;
   size_t n = count_columns(s, &c);
   CLV_TRY(clv_alloc(n, sizeof *all, &all, err));
-  look_at(s, &c, n, all);
+  scan_columns(s, &c, n, all);
   CLV_TRY(find_repeats(s, &c, &repeated, err));
   *ret = (reach_value){.shape = s->from->shape,
                        .siblings = s->from->siblings,
