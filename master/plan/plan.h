@@ -103,14 +103,16 @@ typedef struct clv_narrowest_element {
   int64_t least, places;
 } clv_narrowest_element;
 
+/* One stage of a blueprint, or the loss. */
 typedef struct clv_stage_plan {
   clv_graph *graph;   /* graph of a micro-batch; over packed sequences if the session packs */
   clv_params *params; /* parameters; frozen ones are marked */
   int worker;         /* index into the session's workers, -1 = master */
   uint32_t n_leaves;  /* model inputs that the stage reads, after the value that crosses the cut */
   uint32_t leaf[CLV_MAX_INPUTS]; /* [n_leaves] indexes into the blueprint's inputs */
-  bool input_needs_grad, participates;
-  uint32_t n_learning;
+  bool input_needs_grad;         /* backward computes the gradient of its input */
+  bool participates;             /* it has learning parameters or input_needs_grad */
+  uint32_t n_learning;           /* learning parameters */
   uint32_t first_layer, last_layer;
   bool direct;                   /* its worker sends the output straight to the next worker */
   clv_findings shows;            /* findings of records in its output */
@@ -138,6 +140,7 @@ typedef struct clv_label_order {
   double shuffled; /* that fraction in a random order */
 } clv_label_order;
 
+/* All that is known of a session before a run. */
 typedef struct clv_blueprint {
   const clv_session_config *config; /* caller-owned */
   clv_graph *whole;                 /* graph of the full model; never packed */
@@ -149,7 +152,7 @@ typedef struct clv_blueprint {
   int64_t places;     /* most places of a packed sequence */
   double mean_places; /* mean places of the sequences of data.train; 0: not counted */
   uint32_t micro_batches, max_micro;
-  clv_egress_row *egress;
+  clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
   bool *worker_used;     /* [config->n_workers] */
   bool caches;           /* the worker of stage 1 keeps the outputs of stage 0 */
@@ -292,9 +295,8 @@ typedef struct clv_weights_moments {
 /* all: moments of all values of a tensor that has more than the sample, instead of the sample's.
  * false: the tensor has no more, or its values are too few or all 0. */
 bool clv_weights_sample_moments(const clv_weights_sample *s, bool all, clv_weights_moments *ret);
-enum {
-  CLV_SAMPLE_NAMES = 3
-}; /* names of a tensor in the ledger: of its values, and of both kinds of moments */
+/* Names of a tensor in the ledger: of its values, and of both kinds of moments. */
+enum { CLV_SAMPLE_NAMES = 3 };
 
 /* Returns the names that the ledger keeps of a tensor that a worker has received. */
 clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
@@ -315,14 +317,15 @@ struct clv_run_data {
 clv_code clv_run_data_derive_seed(const clv_session_config *config, uint64_t *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
+/* Opens the data sets of the session. need_train: opens data.train even if data.test exists. */
 clv_code clv_run_data_open(const clv_session_config *config, bool need_train, clv_run_data *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Opens the records of data.test alone; reads no labels. */
 clv_code clv_run_data_open_inputs(const clv_session_config *config, clv_run_data *ret,
                                   clv_err *err) CLV_USE_RESULT;
 void clv_run_data_done(clv_run_data *d);
-/* "63 of 629 records are held back for validation: each class by its share"; nothing if none
- * are. */
+/* Appends "63 of 629 records are held back for validation: each class by its share"; nothing if
+ * none are. */
 void clv_run_data_describe_held_back(const clv_session_config *config, const clv_run_data *d,
                                      clv_bytes *out);
 
