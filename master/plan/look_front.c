@@ -103,7 +103,7 @@ static double work_of(const look_tensors *f) {
 }
 
 /* Chooses as many records as time and memory permit, once for all draws. */
-static clv_code choose(look_tensors *f, clv_err *err) {
+static clv_code choose_records(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
   double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
   size_t by_memory = CLV_LOOK_MAX_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
@@ -120,7 +120,7 @@ static char *row_of(const clv_tensor *t, size_t record) {
   return (char *)t->data + record * (t->bytes / (size_t)t->shape.dim[0]);
 }
 
-static void keep(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
+static void keep_values(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
                  size_t step, size_t record, size_t n) {
   const clv_look_tensor *t = &f->tensors[tensor];
   size_t width = (tensor + 1 < f->n_tensors ? f->tensors[tensor + 1].first : f->width) - t->first;
@@ -143,7 +143,7 @@ static void keep_output(const look_tensors *f, uint32_t stage, size_t record) {
   for (size_t k = 0; k < f->n_tensors; k++) {
     if (f->stage[k] != stage) continue;
     at = f->tensors[k].first - first;
-    keep(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step, record,
+    keep_values(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step, record,
          (size_t)p->batch);
   }
 }
@@ -168,7 +168,7 @@ static void keep_inputs(const look_tensors *f, size_t n) {
   for (uint32_t input = 0; input < f->b->inputs.n; input++) {
     const clv_tensor *x = f->r->sample->x[input];
     if (input_leaves(f->b, input))
-      keep(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
+      keep_values(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
   }
 }
 
@@ -197,7 +197,7 @@ static clv_code run_all(look_tensors *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code run(look_tensors *f, clv_err *err) {
+static clv_code run_timed(look_tensors *f, clv_err *err) {
   size_t n = f->r->sample->half.n;
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
@@ -218,7 +218,7 @@ static void nothing(clv_look_result *ret, const char *why) {
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
-static void take(clv_look_result *ret, clv_code code, const clv_look_reading *read,
+static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *read,
                  const clv_err *err) {
   if (code != CLV_OK) {
     clv_look_set_skipped(ret, err);
@@ -310,7 +310,7 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
   clv_code code = list_views(f, &records, 0, &v, &err);
   if (code == CLV_OK)
     code = clv_look_pixels(v.list, v.n, &records, f->r->sample->half, &read, &err);
-  take(ret, code, &read, &err);
+  set_result(ret, code, &read, &err);
 }
 
 /* Finds the first input with tokens. Columns beside a token, such as boxes, do not count. */
@@ -377,7 +377,7 @@ static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_lo
   clv_err err;
   clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
   if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->half, &read, &err);
-  take(ret, code, &read, &err);
+  set_result(ret, code, &read, &err);
 }
 
 static void read_repeats(const look_tensors *f, clv_look_result *ret) {
@@ -454,7 +454,7 @@ static void read_features_of(const look_tensors *f, uint32_t input, clv_look_res
   clv_look_reading read;
   clv_err err;
   clv_code code = clv_look_features_read(&of, f->r->sample->half, &read, &err);
-  take(ret, code, &read, &err);
+  set_result(ret, code, &read, &err);
   ret->shows = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 
@@ -535,10 +535,10 @@ static void read_features(look_tensors *f, clv_look_result *ret) {
   read_exchanged(f, ret);
 }
 
-static clv_code look(look_tensors *f, clv_err *err) {
+static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
   CLV_TRY(make_parts(f, err));
-  CLV_TRY(choose(f, err));
-  return run(f, err);
+  CLV_TRY(choose_records(f, err));
+  return run_timed(f, err);
 }
 
 /* Sets the result of a reader that did not run. A session without pixels or tokens has nothing to
@@ -562,7 +562,7 @@ void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_RE
   clv_err err;
   clv_code code = list_tensors(&f, &err);
   bool listed = code == CLV_OK, any = listed && f.n_tensors;
-  if (any) code = look(&f, &err);
+  if (any) code = prepare_and_run(&f, &err);
   for (size_t k = 0; k < CLV_COUNT(readers); k++) {
     clv_look_result *ret = &of[readers[k].reader];
     const char *why = any      ? readers[k].why_nothing_to_read(&f)

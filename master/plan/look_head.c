@@ -192,7 +192,7 @@ static bool is_chosen(size_t i, double share) {
   return (double)((uint32_t)i * 2654435761u) < share * 4294967296.0;
 }
 
-static void keep(look_gradients *h, size_t record, size_t draw, double share) {
+static void keep_gradients(look_gradients *h, size_t record, size_t draw, double share) {
   const clv_tensor *y = h->r->sample->y;
   bool classes = y->dtype == CLV_I64;
   for (size_t row = 0; row < h->batch; row++)
@@ -245,7 +245,7 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
 }
 
 /* Runs all records. Each record is in both halves, with different inputs. */
-static clv_code run(look_gradients *h, clv_err *err) {
+static clv_code run_all_records(look_gradients *h, clv_err *err) {
   size_t records = h->r->sample->half.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
   double all;
   if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels, (size_t)2);
@@ -258,7 +258,7 @@ static clv_code run(look_gradients *h, clv_err *err) {
         return clv_fail(err, CLV_EXHAUSTED, "gradients of %zu records took longer than %d s",
                         records, CLV_LOOK_MAX_SECONDS);
       CLV_TRY(run_batch(h, at, d, err));
-      keep(h, at, d, (double)h->room / all * .9);
+      keep_gradients(h, at, d, (double)h->room / all * .9);
     }
     if (d > 1 && d < draws / 2 && clv_now_ns() > h->r->until_ns) d = draws / 2 - 1;
   }
@@ -406,7 +406,7 @@ static size_t lengths_of(const look_gradients *h) {
 
 /* Reads labels, and which records have the same label. by "": the groups are not read, since labels
  * are no classes. */
-static clv_code look(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
+static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
                      clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
@@ -414,7 +414,7 @@ static clv_code look(look_gradients *h, clv_look_reading *ret, clv_look_reading 
   CLV_TRY(find_pieces(h, err));
   CLV_TRY(make_plan(h, err));
   CLV_TRY(make_room(h, err));
-  CLV_TRY(run(h, err));
+  CLV_TRY(run_all_records(h, err));
   size_t n_lengths = lengths_of(h);
   clv_look_gradients g = {.values = h->values,
                           .label = h->label,
@@ -443,7 +443,7 @@ static void nothing(clv_look_result *ret, const char *why) {
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
-static void take(clv_look_result *ret, const clv_look_reading *read) {
+static void set_result(clv_look_result *ret, const clv_look_reading *read) {
   ret->state = CLV_LOOK_READ;
   ret->figure = read->figure;
   ret->by = read->by;
@@ -461,15 +461,15 @@ void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_lo
     return;
   }
   clv_code code = clv_look_choose_records(r, CLV_LOOK_MAX_RECORDS, &err);
-  if (code == CLV_OK) code = look(&h, &read, &same, &err);
+  if (code == CLV_OK) code = read_labels(&h, &read, &same, &err);
   if (code != CLV_OK) {
     clv_look_set_skipped(labels, &err);
     clv_look_set_skipped(groups, &err);
     return;
   }
-  take(labels, &read);
+  set_result(labels, &read);
   if (*same.by)
-    take(groups, &same);
+    set_result(groups, &same);
   else
     nothing(groups, "labels are no classes");
 }
