@@ -100,7 +100,7 @@ static double try_center(cluster_set *s, size_t row, float *like) {
   return sum;
 }
 
-static void begin(cluster_set *s) {
+static void seed_centers(cluster_set *s) {
   for (size_t i = 0; i < s->g->n_fit; i++) s->like[i] = -1;
   for (size_t k = 0; k < s->k; k++) {
     double best = -INFINITY;
@@ -136,7 +136,7 @@ static bool assign(cluster_set *s, size_t n) {
 
 /* Moves each center to the direction of the sum of its gradients; an empty cluster gets a zero
  * center. */
-static void move(cluster_set *s) {
+static void move_centers(cluster_set *s) {
   memset(s->center, 0, s->k * s->width * sizeof *s->center);
   for (size_t i = 0; i < s->g->n_fit; i++)
     for (size_t k = 0; s->at[i] != UINT16_MAX && k < s->width; k++)
@@ -144,7 +144,7 @@ static void move(cluster_set *s) {
   for (size_t k = 0; k < s->k; k++) make_unit(s->center + k * s->width, s->width);
 }
 
-static look_score score(const cluster_set *s, look_groups *groups) {
+static look_score score_clusters(const cluster_set *s, look_groups *groups) {
   look_groups_clear(groups, s->k + 1);
   for (size_t i = 0; i < s->g->n; i++)
     if (s->class[i] != LOOK_NO_CLASS)
@@ -161,10 +161,11 @@ clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *re
   CLV_TRY(set_new(g, &s, err));
   CLV_TRY(look_groups_new(CLV_LOOK_MAX_CLASSES, &groups, err));
   for (int start = 0; start < STARTS && s.k > 1; start++) {
-    begin(&s);
-    for (int round = 0; round < ROUNDS && (assign(&s, g->n_fit) || !round); round++) move(&s);
+    seed_centers(&s);
+    for (int round = 0; round < ROUNDS && (assign(&s, g->n_fit) || !round); round++)
+      move_centers(&s);
     assign(&s, g->n);
-    look_score found = score(&s, &groups);
+    look_score found = score_clusters(&s, &groups);
     if (found.fit <= best) continue;
     best = found.fit;
     *ret = (clv_look_reading){found.report, "clusters of directions"};

@@ -229,11 +229,11 @@ static double certain_part(double r, size_t n) {
   return tanh(CLV_MAX(atanh(CLV_MIN(r, 1 - 1e-12)) - less, 0.0));
 }
 
-static double beyond(double r, double chance) {
+static double excess_over_chance(double r, double chance) {
   return chance <= FREE ? r : r > chance ? (r - chance) / (1 - chance) : 0;
 }
 
-static void consider(double figure, const char *by, clv_look_reading *ret) {
+static void keep_better(double figure, const char *by, clv_look_reading *ret) {
   if (figure > ret->figure || !*ret->by) *ret = (clv_look_reading){CLV_MIN(figure, 1.0), by};
 }
 
@@ -248,9 +248,12 @@ clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
   CLV_TRY(take_values(&r, err));
   CLV_TRY(make_sums(&r, &chance.values, err));
   reading_figures is = figures_of(&r, &r.values), sum = figures_of(&r, &chance.values);
-  consider(beyond(certain_part(is.values, told), CLV_MIN(sum.values, MOST)), "most values", ret);
+  keep_better(excess_over_chance(certain_part(is.values, told), CLV_MIN(sum.values, MOST)),
+              "most values", ret);
   if (sum.features <= RARE)
-    consider(beyond(certain_part(is.features, told), sum.features), "a value for most", ret);
-  if (sum.pair <= RARE) consider(beyond(certain_part(is.pair, told), sum.pair), "one value", ret);
+    keep_better(excess_over_chance(certain_part(is.features, told), sum.features),
+                "a value for most", ret);
+  if (sum.pair <= RARE)
+    keep_better(excess_over_chance(certain_part(is.pair, told), sum.pair), "one value", ret);
   return CLV_OK;
 }

@@ -91,8 +91,8 @@ static clv_code refuse_tensor(const char *param, clv_err *err) {
                   param);
 }
 
-static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
-                      const clv_weights_entry **found, clv_err *err) {
+static clv_code match_tensors(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
+                              const clv_weights_entry **found, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
@@ -180,7 +180,7 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   if (code == CLV_OK) code = check_scales(b, stage, &a, &why);
   if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &why);
   if (code == CLV_OK) code = check_extra_tensors(b, &a, &why);
-  if (code == CLV_OK) code = match(b, stage, &a, found, &why);
+  if (code == CLV_OK) code = match_tensors(b, stage, &a, found, &why);
   if (code != CLV_OK) { /* an error in the folder that the session names */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
     clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, why.text);

@@ -23,13 +23,13 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
 
 /* Mean share of the full length, plus half of the rounding of a micro-batch; 1 if lengths were not
  * counted. */
-static double share_of(const clv_blueprint *b) {
+static double mean_share_of(const clv_blueprint *b) {
   double share = b->mean_places / (double)CLV_MAX(b->places, 1) + 0.5 / CLV_PACKED_SIZES;
   return b->mean_places > 0 && share < 1 ? share : 1;
 }
 
 uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t places, uint64_t bytes) {
-  return places ? (uint64_t)((double)bytes * share_of(b)) : bytes;
+  return places ? (uint64_t)((double)bytes * mean_share_of(b)) : bytes;
 }
 
 void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_t bytes,

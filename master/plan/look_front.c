@@ -121,7 +121,7 @@ static char *row_of(const clv_tensor *t, size_t record) {
 }
 
 static void keep_values(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
-                 size_t step, size_t record, size_t n) {
+                        size_t step, size_t record, size_t n) {
   const clv_look_tensor *t = &f->tensors[tensor];
   size_t width = (tensor + 1 < f->n_tensors ? f->tensors[tensor + 1].first : f->width) - t->first;
   for (size_t r = 0; r < n; r++)
@@ -143,8 +143,8 @@ static void keep_output(const look_tensors *f, uint32_t stage, size_t record) {
   for (size_t k = 0; k < f->n_tensors; k++) {
     if (f->stage[k] != stage) continue;
     at = f->tensors[k].first - first;
-    keep_values(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step, record,
-         (size_t)p->batch);
+    keep_values(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step,
+                record, (size_t)p->batch);
   }
 }
 
@@ -197,7 +197,7 @@ static clv_code run_all(look_tensors *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code run_timed(look_tensors *f, clv_err *err) {
+static clv_code make_values(look_tensors *f, clv_err *err) {
   size_t n = f->r->sample->half.n;
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
@@ -213,13 +213,13 @@ static clv_code run_timed(look_tensors *f, clv_err *err) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void nothing(clv_look_result *ret, const char *why) {
+static void set_nothing_to_read(clv_look_result *ret, const char *why) {
   ret->state = CLV_LOOK_NOTHING_TO_READ;
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
 static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *read,
-                 const clv_err *err) {
+                       const clv_err *err) {
   if (code != CLV_OK) {
     clv_look_set_skipped(ret, err);
     return;
@@ -538,14 +538,14 @@ static void read_features(look_tensors *f, clv_look_result *ret) {
 static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
   CLV_TRY(make_parts(f, err));
   CLV_TRY(choose_records(f, err));
-  return run_timed(f, err);
+  return make_values(f, err);
 }
 
 /* Sets the result of a reader that did not run. A session without pixels or tokens has nothing to
  * read; any other failure means that the reader could not look. */
 static void set_unread(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
-    nothing(ret, why);
+    set_nothing_to_read(ret, why);
   else if (code != CLV_OK)
     clv_look_set_skipped(ret, err);
 }

@@ -407,7 +407,7 @@ static size_t lengths_of(const look_gradients *h) {
 /* Reads labels, and which records have the same label. by "": the groups are not read, since labels
  * are no classes. */
 static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
-                     clv_err *err) {
+                            clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));

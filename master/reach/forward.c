@@ -298,7 +298,7 @@ static clv_code walk_nodes(reach_walk *w, clv_err *err) {
 
 /* Merges two results: the worse one counts, and `least` and `places` are those of the smaller
  * share. */
-static void join(clv_reach *to, const clv_reach *other) {
+static void merge_result(clv_reach *to, const clv_reach *other) {
   bool first = !to->places;
   double share = (double)other->least / (double)other->places;
   bool less = first || share < (double)to->least / (double)to->places;
@@ -329,7 +329,7 @@ static clv_code read_as(const reach_walk *as, clv_reach *ret, clv_err *err) {
   CLV_TRY(fill_inputs(&w, err));
   CLV_TRY(walk_nodes(&w, err));
   if (w.returns) CLV_TRY(reach_walk_back(&w, err));
-  for (size_t k = 0; k < n; k++) join(&ret[k], &w.found[k]);
+  for (size_t k = 0; k < n; k++) merge_result(&ret[k], &w.found[k]);
   return CLV_OK;
 }
 

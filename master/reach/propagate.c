@@ -105,7 +105,7 @@ static uint32_t whole_of(reach_pool *p, bundle *b) {
 }
 
 /* Adds n equal elements. */
-static void add(reach_pool *p, bundle *b, reach_element e, int64_t n) {
+static void add_to_bundle(reach_pool *p, bundle *b, reach_element e, int64_t n) {
   if (e == REACH_ABSENT) return;
   uint32_t set = reach_set_of(e);
   b->found = true;
@@ -251,7 +251,9 @@ static void add_all(const reach_step *s, const reach_value *from, const run *run
     extents[i] = runs[i].n;
     walk[i] = runs[i].step * steps[i];
   }
-  do add(s->pool, b, from->element[first + reach_offset(at, walk, from->shape.rank)], alike);
+  do
+    add_to_bundle(s->pool, b, from->element[first + reach_offset(at, walk, from->shape.rank)],
+                  alike);
   while (reach_charge_work(s->pool, 1) && reach_next_index(at, extents, from->shape.rank));
 }
 
@@ -289,7 +291,7 @@ static void grow(reach_step *s, const int64_t *steps, reach_value *ret) {
     int64_t x = s->back ? n - 1 - i : i, at[CLV_MAX_RANK] = {0};
     do {
       size_t from = (size_t)(x * steps[1]) + reach_offset(at, steps, rank);
-      add(s->pool, &all, s->from->element[from], alike);
+      add_to_bundle(s->pool, &all, s->from->element[from], alike);
     } while (reach_next_index(at, inner, rank));
     uint32_t set = whole_of(s->pool, &all);
     bundle now = all;
@@ -363,7 +365,7 @@ static void mark_dropped(const reach_step *s, reach_value *ret) {
   ret->copies = s->from->dropped > 0 ? s->from->copies : copies_of(s);
 }
 
-static clv_code flow(reach_step *s, reach_value *ret, clv_err *err) {
+static clv_code propagate_elements(reach_step *s, reach_value *ret, clv_err *err) {
   if (s->relation->none) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
   if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
   if (s->pool->is_over_budget) return reach_give_up(s, ret, err);
@@ -381,7 +383,7 @@ static clv_code flow(reach_step *s, reach_value *ret, clv_err *err) {
 }
 
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) {
-  CLV_TRY(flow(s, ret, err));
+  CLV_TRY(propagate_elements(s, ret, err));
   mark_dropped(s, ret);
   return CLV_OK;
 }

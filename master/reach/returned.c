@@ -60,7 +60,7 @@ static void back_node_done(back_node *b) {
   reach_value_done(&b->active);
 }
 
-static clv_code copy(const reach_value *from, reach_value *ret, clv_err *err) {
+static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *err) {
   *ret = *from;
   ret->element = NULL;
   CLV_TRY(reach_value_alloc(ret, err));
@@ -79,20 +79,20 @@ static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   clv_op_site site;
   reach_op_site(g, b->k, &site);
   if (op->spread) op->spread(&site, &relation);
-  CLV_TRY(op->spread ? reach_propagate(&s, &b->active, err) : copy(grad, &b->active, err));
+  CLV_TRY(op->spread ? reach_propagate(&s, &b->active, err) : copy_value(grad, &b->active, err));
   for (size_t i = 0; i < reach_value_count(&b->active); i++)
     if (b->active.element[i] != REACH_NOTHING) b->active.element[i] = REACH_CONSTANT;
-  CLV_TRY(copy(grad, &b->grad, err));
+  CLV_TRY(copy_value(grad, &b->grad, err));
   if (!op->spread) return CLV_OK;
-  CLV_TRY(copy(&b->active, &other, err));
+  CLV_TRY(copy_value(&b->active, &other, err));
   clv_code code = reach_merge(&r->w->pool, (reach_profile)b->p, false, &b->grad, &other, err);
   reach_value_done(&other);
   return code;
 }
 
 /* Adds the share of `from`, elements at the output of a node, to the gradient of its input i. */
-static clv_code pass(walk_returned *r, const back_node *b, int i, int reader,
-                     const reach_value *from, clv_err *err) {
+static clv_code add_input_share(walk_returned *r, const back_node *b, int i, int reader,
+                                const reach_value *from, clv_err *err) {
   const clv_graph *g = r->w->g;
   int to = g->nodes[b->k].in[i];
   reach_relation relation;
@@ -144,10 +144,10 @@ static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of,
   if (reach_op_of(g->nodes[b->k].op)->back) return read_directly(r, b, i, &s, err);
   if (relation.none) return CLV_OK;
   CLV_TRY(reach_propagate(&s, &share, err));
-  clv_code code = copy(&b->active, &active, err);
+  clv_code code = copy_value(&b->active, &active, err);
   if (code == CLV_OK)
     code = reach_merge(&r->w->pool, (reach_profile)b->p, true, &share, &active, err);
-  if (code == CLV_OK) code = pass(r, b, i, b->k, &share, err);
+  if (code == CLV_OK) code = add_input_share(r, b, i, b->k, &share, err);
   reach_value_done(&active);
   reach_value_done(&share);
   return code;
@@ -161,7 +161,7 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
   CLV_TRY(open_node(r, &b, err));
   for (int i = 0; i < n->n_in; i++) {
     if (g->nodes[n->in[i]].dtype == CLV_I64) continue;
-    CLV_TRY(pass(r, &b, i, r->w->found[k].reader, &b.grad, err));
+    CLV_TRY(add_input_share(r, &b, i, r->w->found[k].reader, &b.grad, err));
     for (int of = 0; of < n->n_in; of++)
       if (reach_op_of(n->op)->reads(i, of)) CLV_TRY(read_factor(r, &b, i, of, err));
   }
@@ -170,12 +170,12 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
 
 /* Starts at the output. The derivative of the loss reads the output, and is not 0 where the output
  * is. */
-static clv_code begin(walk_returned *r, clv_err *err) {
+static clv_code begin_at_output(walk_returned *r, clv_err *err) {
   reach_walk *w = r->w;
   int k = w->g->output;
   for (int p = 0; p < REACH_PROFILES; p++) {
     reach_value *grad = &r->grads[p][k];
-    CLV_TRY(copy(&w->values[p][k], grad, err));
+    CLV_TRY(copy_value(&w->values[p][k], grad, err));
     for (size_t i = 0; i < reach_value_count(grad); i++)
       if (grad->element[i] == REACH_NOTHING) grad->element[i] = REACH_CONSTANT;
     r->worst[k] = CLV_MAX(r->worst[k], badness(&w->pool, grad));
@@ -190,7 +190,7 @@ clv_code reach_walk_back(reach_walk *w, clv_err *err) {
     CLV_TRY(clv_alloc(n, sizeof *r.grads[p], &r.grads[p], err));
   CLV_TRY(clv_alloc(n, sizeof *r.worst, &r.worst, err));
   for (size_t k = 0; k < n; k++) w->found[k] = (clv_reach){.reader = -1};
-  CLV_TRY(begin(&r, err));
+  CLV_TRY(begin_at_output(&r, err));
   for (int k = (int)n; k-- > 0;) {
     bool passes = w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->back_to;
     for (int p = 0; p < REACH_PROFILES; p++) {

@@ -132,7 +132,7 @@ void reach_pool_add(reach_pool *p, uint32_t set) {
 }
 
 /* Index of the first bit in from..to - 1 that is `value`; `to`: none is. */
-static int64_t find(const reach_pool *p, int64_t from, int64_t to, bool value) {
+static int64_t find_bit(const reach_pool *p, int64_t from, int64_t to, bool value) {
   while (from < to) {
     uint64_t word = (value ? p->bits[from / 64] : ~p->bits[from / 64]) >> from % 64;
     if (word) return CLV_MIN(from + __builtin_ctzll(word), to);
@@ -146,12 +146,12 @@ uint32_t reach_pool_take(reach_pool *p) {
   int32_t count = 0;
   if (p->lowest == SIZE_MAX) return REACH_EMPTY;
   int64_t to = CLV_MIN((int64_t)(p->highest + 1) * 64, p->places);
-  for (int64_t at = find(p, (int64_t)p->lowest * 64, to, true); at < to; n++) {
-    int64_t end = find(p, at, to, false);
+  for (int64_t at = find_bit(p, (int64_t)p->lowest * 64, to, true); at < to; n++) {
+    int64_t end = find_bit(p, at, to, false);
     if (!grow(p, &p->spans, p->n_spans, &p->cap_spans, sizeof *p->spans)) break;
     p->spans[p->n_spans++] = (reach_span){(int32_t)at, (int32_t)end};
     count += (int32_t)(end - at);
-    at = find(p, end, to, true);
+    at = find_bit(p, end, to, true);
   }
   p->work += p->highest - p->lowest + 1 + n;
   memset(p->bits + p->lowest, 0, (p->highest - p->lowest + 1) * sizeof *p->bits);

@@ -156,8 +156,8 @@ reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reac
   return is_worse(p, profile, b, a) ? b : a;
 }
 
-static reach_element both(const reach_pool *p, reach_profile profile, bool product, reach_element a,
-                          reach_element b) {
+static reach_element merge_elements(const reach_pool *p, reach_profile profile, bool product,
+                                    reach_element a, reach_element b) {
   bool zero = a == REACH_NOTHING || b == REACH_NOTHING;
   return product && zero ? REACH_NOTHING : reach_choose_path(p, profile, a, b);
 }
@@ -196,8 +196,8 @@ clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_v
   reach_value_steps(other, b);
   for (size_t i = 0; i < reach_value_count(&made); i++) {
     made.element[i] =
-        both(p, profile, product, to->element[reach_offset(index, a, made.shape.rank)],
-             other->element[reach_offset(index, b, made.shape.rank)]);
+        merge_elements(p, profile, product, to->element[reach_offset(index, a, made.shape.rank)],
+                       other->element[reach_offset(index, b, made.shape.rank)]);
     reach_next_index(index, made.kept, made.shape.rank);
   }
   (void)reach_charge_work(p, reach_value_count(&made));
