@@ -44,8 +44,8 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
 
 bool clv_privacy_is_input(const clv_privacy_view *v, int k);
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k);
-bool clv_privacy_is_mixing(const clv_privacy_view *v,
-                           int k); /* the master has it; it mixes by weights */
+/* True if the master has the layer and it mixes by weights. */
+bool clv_privacy_is_mixing(const clv_privacy_view *v, int k);
 /* Why the weights of a mixing layer hide nothing, text for messages; NULL: they are secret. */
 const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool labels);
 /* Number of secret learning layers from node k, inclusive, to the loss. */
