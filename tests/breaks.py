@@ -151,7 +151,7 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
    another_scale_is_taken=("static clv_code check_scale(", "fabs(scale - own) <= 1e-9 * own", "own > 0"),
-   adapters_of_no_lora_are_strangers=("static clv_code check_made(", "CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));"))
+   adapters_of_no_lora_are_strangers=("static clv_code check_layers_have_adapters(", "CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));", "if (!a) CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));"))
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
 of("common/model/config/emit.c", "tests/unit/plan/test_adapters",

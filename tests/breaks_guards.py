@@ -148,6 +148,6 @@ of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "i
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
-   hops_need_no_policy=("static clv_code hold_hop(", "t.shows = r.shows; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
+   hops_need_no_policy=("static clv_code check_hop(", "t.shows = r.shows; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
 of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py unknown_references_are_ignored_or_not_found",
    references_of_workers_go_unanswered=("static bool on_reference(", "clv_node_post(rt->node, p); return true;", "return false;"))

@@ -22,10 +22,10 @@ of("master/plan/look_head.c", "tests/net/operations/test_look.py",
 of("master/plan/look_text.c", "tests/net/operations/test_look.py",
    every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
 of("master/look/features.c", "tests/unit/look/test_readers",
-   chance_takes_nothing=("static double beyond(", "chance <= FREE ? r", "true ? r"),
+   chance_takes_nothing=("static double excess_over_chance(", "chance <= FREE ? r", "true ? r"),
    one_value_of_many_is_not_seen=("clv_code clv_look_features_read(", "if (sum.pair <= RARE)", "if (false)"))
 of("master/look/clusters.c", "tests/unit/look/test_readers",
-   clusters_do_not_move=("static void move(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
+   clusters_do_not_move=("static void move_centers(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
    lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    tokens_are_not_exchanged=("static void exchange_record(", "if (!pads) x[", "if (false) x["))
@@ -35,11 +35,11 @@ of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
    all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"),
-   vectors_were_not_looked_at=("static void settle(", "if (why)", "if (why && code == CLV_OK)"))
+   vectors_were_not_looked_at=("static void set_unread(", "if (why)", "if (why && code == CLV_OK)"))
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
-   a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->away_known = true;", ""))
+   a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->worker_layers_mix = true;", ""))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
-   copies_are_two_places=("static void add(reach_pool", "set != b->first && set != b->last", "set"),
+   copies_are_two_places=("static void add_to_bundle(reach_pool", "set != b->first && set != b->last", "set"),
    dropout_leaves_all_places=("static bool survives(", "return leaves_two(s->from->dropped, places, copies);", "return true;"),
    attention_leaves_all_keys=("static int siblings_of(", "if (!leaves_two(s->drops_keys, s->from->shape.dim[1], 1)) return 0;", ""),
    a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_UNMIXED"),
@@ -66,7 +66,7 @@ of("master/reach/returned.c", "tests/unit/reach/test_reach",
    one_factor_is_all_of_it=("static clv_code read_factor(", "->back) return", "->back && !b) return"),
    what_is_cut_off_is_read=("static clv_code read_directly(", "has_nothing(&b->active)", "b->p < 0"))
 of("master/reach/returned.c", "tests/unit/plan/test_privacy",
-   the_loss_reads_nothing=("static clv_code begin(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
+   the_loss_reads_nothing=("static clv_code begin_at_output(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
    what_was_sent_is_new=("static bool is_known(", "if (b->stages[s + 1].worker >= 0 &&", "if (b->stages[s + 1].worker >= 0 && !b &&"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",

@@ -89,7 +89,7 @@ of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
    places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
-   all_sequences_are_full=("static double share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
+   all_sequences_are_full=("static double mean_share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
 of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_same_bits",
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
@@ -107,7 +107,7 @@ of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
-   modules_that_do_not_learn_are_dropped=("static clv_code match(", "if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);", ""))
+   modules_that_do_not_learn_are_dropped=("static clv_code match_tensors(", "if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code judge_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code take_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code take_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
@@ -134,8 +134,8 @@ of("master/train/front_cache.c", CACHE,
    the_front_has_dropout=("static clv_code compute(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
-   a_front_that_learns_is_cached=("static const char *what_moves(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
-   records_are_kept=("static const char *what_stands_in_the_way(", "if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)", "if (false)"))
+   a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
+   records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
@@ -149,10 +149,10 @@ of("master/train/front_cache.c", CACHE,
    a_resumed_run_sends_all_again=("static const char *worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMES) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
 CACHED = "tests/unit/plan/test_cached"
 of("master/plan/cache.c", CACHED,
-   pictures_may_be_cut_at_random=("static const char *what_moves(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),
-   pictures_may_be_flipped=("static const char *what_moves(", "d->images.flip > 0", "false"),
-   tokens_may_be_hidden=("static const char *what_moves(", "if (d->objective == CLV_LABELS_MASKED)", "if (false)"),
-   packed_sequences_are_kept=("static const char *what_stands_in_the_way(", "if (b->lengths >= 0)", "if (false)"))
+   pictures_may_be_cut_at_random=("static const char *why_output_changes(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),
+   pictures_may_be_flipped=("static const char *why_output_changes(", "d->images.flip > 0", "false"),
+   tokens_may_be_hidden=("static const char *why_output_changes(", "if (d->objective == CLV_LABELS_MASKED)", "if (false)"),
+   packed_sequences_are_kept=("static const char *why_not_cacheable(", "if (b->lengths >= 0)", "if (false)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
    numbers_are_admitted_as_rows=("", '"rows to be kept of", true', '"rows to be kept of", false'))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",

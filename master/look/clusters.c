@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups of labels: gradients of one class have like directions, so as many clusters as there are
- * classes say which records share a label. Whoever knows one label of each knows them all.
+ * Reads groups of labels (clv_look_label_groups). Gradients of one class have similar directions,
+ * so as many clusters as there are classes show which records share a label. An observer who knows
+ * one label of each cluster then knows all labels.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,16 +12,16 @@
 
 enum {
   MOST_CLUSTERS = 64,
-  MOST_WIDTH = 256, /* values of a gradient that are compared */
+  MOST_WIDTH = 256, /* most values of a gradient to compare */
   STARTS = 4,
-  TRIED = 3, /* gradients of which the best begins a cluster */
+  TRIED = 3, /* gradients to try; the best begins a cluster */
   ROUNDS = 10,
 };
 
 typedef struct cluster_set {
   const clv_look_gradients *g;
   size_t width, k;
-  float *rows;   /* [n][width] of length 1; zeros where there is no direction */
+  float *rows;   /* [n][width] of length 1; zeros if the gradient is zero */
   float *center; /* [k][width] of length 1 */
   float *like;   /* [n_fit] with the center that it is most like */
   float *next;   /* [n_fit] the same with one more center */
@@ -73,7 +74,8 @@ static float below(cluster_set *s, float most) {
   return ret * most;
 }
 
-/* A gradient of the first half; one is the likelier the less it is like any center. */
+/* Chooses a gradient of the first half; one is more probable if it is less similar to all centers.
+ * */
 static size_t draw_row(cluster_set *s) {
   float all = 0;
   for (size_t i = 0; i < s->g->n_fit; i++) all += s->at[i] == UINT16_MAX ? 0 : 1 - s->like[i];
@@ -87,7 +89,7 @@ static size_t draw_row(cluster_set *s) {
   return ret;
 }
 
-/* How like all would be, were a row a center too. */
+/* Total similarity of all gradients to their centers, if the row were a center too. */
 static double try_center(cluster_set *s, size_t row, float *like) {
   double sum = 0;
   for (size_t i = 0; i < s->g->n_fit; i++) {
@@ -98,7 +100,7 @@ static double try_center(cluster_set *s, size_t row, float *like) {
   return sum;
 }
 
-static void begin(cluster_set *s) {
+static void seed_centers(cluster_set *s) {
   for (size_t i = 0; i < s->g->n_fit; i++) s->like[i] = -1;
   for (size_t k = 0; k < s->k; k++) {
     double best = -INFINITY;
@@ -115,7 +117,7 @@ static void begin(cluster_set *s) {
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-/* Returns whether any has another cluster than before. */
+/* Assigns each gradient to the nearest center. Returns true if any assignment has changed. */
 static bool assign(cluster_set *s, size_t n) {
   bool moved = false;
   for (size_t i = 0; i < n; i++) {
@@ -132,8 +134,9 @@ static bool assign(cluster_set *s, size_t n) {
   return moved;
 }
 
-/* The direction of the sum; a cluster that has none left stays empty. */
-static void move(cluster_set *s) {
+/* Moves each center to the direction of the sum of its gradients; an empty cluster gets a zero
+ * center. */
+static void move_centers(cluster_set *s) {
   memset(s->center, 0, s->k * s->width * sizeof *s->center);
   for (size_t i = 0; i < s->g->n_fit; i++)
     for (size_t k = 0; s->at[i] != UINT16_MAX && k < s->width; k++)
@@ -141,7 +144,7 @@ static void move(cluster_set *s) {
   for (size_t k = 0; k < s->k; k++) make_unit(s->center + k * s->width, s->width);
 }
 
-static look_score score(const cluster_set *s, look_groups *groups) {
+static look_score score_clusters(const cluster_set *s, look_groups *groups) {
   look_groups_clear(groups, s->k + 1);
   for (size_t i = 0; i < s->g->n; i++)
     if (s->class[i] != LOOK_NO_CLASS)
@@ -158,10 +161,11 @@ clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *re
   CLV_TRY(set_new(g, &s, err));
   CLV_TRY(look_groups_new(CLV_LOOK_MAX_CLASSES, &groups, err));
   for (int start = 0; start < STARTS && s.k > 1; start++) {
-    begin(&s);
-    for (int round = 0; round < ROUNDS && (assign(&s, g->n_fit) || !round); round++) move(&s);
+    seed_centers(&s);
+    for (int round = 0; round < ROUNDS && (assign(&s, g->n_fit) || !round); round++)
+      move_centers(&s);
     assign(&s, g->n);
-    look_score found = score(&s, &groups);
+    look_score found = score_clusters(&s, &groups);
     if (found.fit <= best) continue;
     best = found.fit;
     *ret = (clv_look_reading){found.report, "clusters of directions"};

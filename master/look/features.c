@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Features: is a value of what leaves one feature of the record alone, only larger or smaller? A
- * sum of many may be that by the sizes of features and factors, which no rule over a graph sees.
+ * Reads features (clv_look_features_read): is a value that leaves one feature of the record, only
+ * scaled? A sum of many features can be nearly that, by the sizes of features and factors, which
+ * the rules over the graph cannot see.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,22 +13,22 @@
 enum {
   MOST_FEATURES = 256,
   MOST_VALUES = 512,
-  SUMS = 8, /* random sums for each value, by which chance is measured */
+  SUMS = 8, /* random sums per value, to measure chance */
   LEAST_SUMS = 64,
-  LEAST_SPREAD = 4, /* records that a column has to be about, of a pair */
-  LEAST_TOLD = 4,   /* records of the second half */
-  FULL_HALF = 32,   /* records of a half whose correlations count as they are */
+  LEAST_SPREAD = 4, /* fewest effective records of a column in a pair */
+  LEAST_TOLD = 4,   /* fewest records of the second half */
+  FULL_HALF = 32,   /* records of a half whose correlations count in full */
 };
-/* Up to FREE a correlation by chance takes nothing from a figure. From RARE on it says nothing of
- * single values, and of most values no more than MOST is taken. */
+/* Up to FREE, a correlation by chance takes nothing from a figure. From RARE on, single values
+ * count nothing, and at most MOST is subtracted for most values. */
 static const double FREE = .7, RARE = .98, MOST = .95;
-/* One-hot columns beside standardized ones are about so small; what is smaller is outweighed. */
+/* One-hot columns beside standardized ones are about this small; sums hide smaller ones. */
 static const float LEAST_SIZE = .25f;
 
-/* Columns of n records each; of either half less its mean, and of length 1. */
+/* Columns of n records each. Each half of a column has mean 0 and length 1. */
 typedef struct column_list {
   float *values;
-  bool *spread; /* [n] they are not about a few records alone */
+  bool *spread; /* [n] the column depends on more than a few records */
   size_t n;
 } column_list;
 
@@ -35,7 +36,7 @@ typedef struct feature_reading {
   const clv_look_features *f;
   clv_look_split half;
   column_list features, values;
-  float size[MOST_FEATURES]; /* of features, as a share of the largest one's */
+  float size[MOST_FEATURES]; /* size of each feature, relative to the largest one */
 } feature_reading;
 
 static void list_done(column_list *l) {
@@ -55,7 +56,7 @@ static clv_code list_new(column_list *l, size_t n, size_t n_records, clv_err *er
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-/* False: it never differs. */
+/* Scales the column to mean 0 and length 1. False: it is constant. */
 static bool make_unit(float *v, size_t n) {
   double mean = 0, squares = 0;
   for (size_t i = 0; i < n; i++) mean += (double)v[i] / (double)n;
@@ -65,7 +66,7 @@ static bool make_unit(float *v, size_t n) {
   return true;
 }
 
-/* Of a unit column: one record that stands out makes any two columns alike. */
+/* True if a unit column depends on many records. A single outlier makes any two columns similar. */
 static bool is_spread(const float *v, size_t n) {
   double fourths = 0;
   for (size_t i = 0; i < n; i++) fourths += pow((double)v[i], 4);
@@ -76,7 +77,7 @@ static bool make_units(float *v, clv_look_split half) {
   return make_unit(v, half.n_fit) && make_unit(v + half.n_fit, half.n - half.n_fit);
 }
 
-/* Takes the column behind the last one, if it differs in both halves. */
+/* Keeps the column after the last one, if it is not constant in either half. */
 static bool end_column(column_list *l, clv_look_split half) {
   float *v = l->values + l->n * half.n;
   if (!make_units(v, half)) return false;
@@ -112,7 +113,8 @@ static double variance_of(const clv_look_features *f, size_t at, size_t n) {
   return isfinite(squares) ? squares : 0;
 }
 
-/* Of too many features half are the largest ones, the rest are taken at even steps. */
+/* Takes the features. If there are too many, half are the largest ones, and the rest are taken at
+ * even steps. */
 static clv_code take_features(feature_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) sized_column *sized = NULL;
   const clv_look_features *f = r->f;
@@ -138,7 +140,7 @@ static clv_code take_values(feature_reading *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* What a secret linear layer makes of the features, if none is much smaller than the largest. */
+/* Makes sums with random weights, as a secret linear layer would of features of similar size. */
 static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *err) {
   size_t n = CLV_MAX(CLV_MIN(r->values.n * SUMS, (size_t)MOST_VALUES), (size_t)LEAST_SUMS);
   float weight[MOST_FEATURES];
@@ -160,7 +162,7 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
 
 /* ---- correlations ---------------------------------------------------------------------------- */
 
-/* The column of the other list that is most like one, by the first half. */
+/* Column of the other list that is most similar in the first half. */
 typedef struct likeness {
   double fit;
   size_t other;
@@ -219,18 +221,19 @@ static reading_figures figures_of(const feature_reading *r, const column_list *v
   return ret;
 }
 
-/* Of few records less two deviations of chance more than those of a full half have. */
+/* Lowers the figure of a half with few records by two standard deviations of chance, as far as they
+ * exceed those of a full half. */
 static double certain_part(double r, size_t n) {
   if (n >= FULL_HALF) return r;
   double less = 2 / sqrt((double)n - 3) - 2 / sqrt(FULL_HALF - 3);
   return tanh(CLV_MAX(atanh(CLV_MIN(r, 1 - 1e-12)) - less, 0.0));
 }
 
-static double beyond(double r, double chance) {
+static double excess_over_chance(double r, double chance) {
   return chance <= FREE ? r : r > chance ? (r - chance) / (1 - chance) : 0;
 }
 
-static void consider(double figure, const char *by, clv_look_reading *ret) {
+static void keep_better(double figure, const char *by, clv_look_reading *ret) {
   if (figure > ret->figure || !*ret->by) *ret = (clv_look_reading){CLV_MIN(figure, 1.0), by};
 }
 
@@ -245,9 +248,12 @@ clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
   CLV_TRY(take_values(&r, err));
   CLV_TRY(make_sums(&r, &chance.values, err));
   reading_figures is = figures_of(&r, &r.values), sum = figures_of(&r, &chance.values);
-  consider(beyond(certain_part(is.values, told), CLV_MIN(sum.values, MOST)), "most values", ret);
+  keep_better(excess_over_chance(certain_part(is.values, told), CLV_MIN(sum.values, MOST)),
+              "most values", ret);
   if (sum.features <= RARE)
-    consider(beyond(certain_part(is.features, told), sum.features), "a value for most", ret);
-  if (sum.pair <= RARE) consider(beyond(certain_part(is.pair, told), sum.pair), "one value", ret);
+    keep_better(excess_over_chance(certain_part(is.features, told), sum.features),
+                "a value for most", ret);
+  if (sum.pair <= RARE)
+    keep_better(excess_over_chance(certain_part(is.pair, told), sum.pair), "one value", ret);
   return CLV_OK;
 }

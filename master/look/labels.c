@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels: gradients are put into groups by what anybody sees of them, and each group has one
- * answer.
+ * Reads labels (clv_look_labels): groups the gradients by properties that any observer sees, and
+ * answers each group with one class.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,10 +10,10 @@
 #include "master/look/look_int.h"
 
 enum {
-  MOST_SIGNS = 32768, /* signs that are tried, of all columns together; */
-  SIGNS = 4096,       /* of one column */
-  ROUNDS = 8,         /* of two clusters */
-  CUTS = 64,          /* lengths that are tried as the end of a group */
+  MOST_SIGNS = 32768, /* most signs to try, of all columns together */
+  SIGNS = 4096,       /* most signs to try of one column */
+  ROUNDS = 8,         /* rounds of clustering */
+  CUTS = 64,          /* lengths to try as the end of a group */
   OUTPUTS = LOOK_MAX_GROUPS,
 };
 
@@ -21,7 +21,7 @@ typedef struct label_reading {
   const clv_look_gradients *g;
   size_t column;
   look_groups groups;
-  uint16_t *class;       /* [n] compact numbers of the labels; LOOK_NO_CLASS: not counted */
+  uint16_t *class;       /* [n] class numbers of the labels; LOOK_NO_CLASS: not counted */
   double *length;        /* [n] */
   uint8_t *side;         /* [n] which of two clusters; 2: it has no direction */
   double best;           /* figure of the first half so far */
@@ -124,7 +124,7 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Lengths of the first half that end a group best, one behind the other. */
+/* Finds the lengths that end groups of the first half best, one after the other. */
 static clv_code read_lengths(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted = NULL;
   size_t n = r->g->n_fit;
@@ -149,13 +149,13 @@ static clv_code read_lengths(label_reading *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Times the length of `to`. */
+/* Cosine of the angle between the gradient and `to`, times the length of `to`. */
 static double cosine(const label_reading *r, size_t i, const float *to) {
   if (!(r->length[i] > 0)) return 0;
   return (double)look_dot(row_of(r, i), to, r->g->width) / r->length[i];
 }
 
-/* Where the two begin: a gradient of the first half, and the one least like it. */
+/* Starts the two clusters: at a gradient of the first half, and at the one least similar to it. */
 static void begin_clusters(const label_reading *r, float *at) {
   size_t first = 0, width = r->g->width, other = 0;
   double least = 2;
@@ -168,7 +168,7 @@ static void begin_clusters(const label_reading *r, float *at) {
   memcpy(at + width, row_of(r, other), width * sizeof *at);
 }
 
-/* Direction of a sum, of length 1. */
+/* Scales a sum to length 1. */
 static void normalize(float *at, size_t width) {
   double length = length_of(at, width);
   for (size_t k = 0; length > 0 && k < width; k++) at[k] = (float)((double)at[k] / length);
@@ -179,7 +179,7 @@ static size_t nearer(const label_reading *r, size_t i, const float *at) {
   return cosine(r, i, at + r->g->width) > cosine(r, i, at);
 }
 
-/* Returns whether any gradient of the first half has changed sides. */
+/* Assigns gradients to the clusters. Returns true if one of the first half has changed sides. */
 static bool move_clusters(const label_reading *r, const float *at, float *next, uint8_t *side) {
   size_t width = r->g->width;
   bool moved = false;
@@ -194,7 +194,7 @@ static bool move_clusters(const label_reading *r, const float *at, float *next, 
   return moved;
 }
 
-/* Which side each gradient is on is the same for all columns. */
+/* Computes the side of each gradient, which is the same for all columns. */
 static clv_code find_clusters(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) float *at = NULL, *next = NULL;
   size_t width = r->g->width;
@@ -220,7 +220,7 @@ static void read_clusters(label_reading *r) {
   take(r, "two clusters");
 }
 
-/* Of outputs: the one whose gradient is least is the class itself. */
+/* Reads gradients of outputs: the class is the output with the least gradient. */
 static void read_outputs(label_reading *r) {
   size_t width = r->g->width;
   if (!r->g->of_outputs || width > OUTPUTS) return;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * look: what an onlooker who records the tensors that leave can read of records, tokens and labels.
- * Each reader learns from one half of the samples and reports how well it reads the other half.
- * Readers are pure functions of numbers: they draw nothing and see neither files nor the network.
+ * look: readers that measure how well an observer of the tensors that leave can infer records,
+ * tokens, labels and features. Each reader learns from one half of the samples and reports how well
+ * it reads the other half. Readers are pure functions of numbers: they use no random seed, no files
+ * and no network. master/plan/look_front.c and look_head.c call them.
  *
- * Threads: no state.
+ * Threads: the functions have no state.
  */
 #ifndef CLEAVE_LOOK_H
 #define CLEAVE_LOOK_H
@@ -13,19 +14,19 @@
 #include "common/base/tensor/tensor.h"
 
 enum {
-  CLV_LOOK_MIN_PLACES = 16, /* places of the smallest grid that counts as a picture */
+  CLV_LOOK_MIN_PLACES = 16, /* fewest places of a grid that counts as a picture */
   CLV_LOOK_MAX_LENGTHS = 8,
-  CLV_LOOK_MAX_CLASSES = 256, /* classes told apart; samples of further ones are not counted */
+  CLV_LOOK_MAX_CLASSES = 256, /* most classes; samples of further classes are not counted */
 };
 
-/* What a reader read: 0 is as good as a guess, 1 is everything. */
+/* Result of a reader: 0 is no better than a guess, 1 is everything. */
 typedef struct clv_look_reading {
   double figure;  /* 0..1 */
-  const char *by; /* reader that was best on the first half, static text; "" if none applies */
+  const char *by; /* method that read the first half best, static text; "": no method applies */
 } clv_look_reading;
 
-/* One way to see the values of a record as places with a vector each. Values of record r, place
- * (i, k) and channel c are at values[r record + first + i row + k column + c channel]. */
+/* View of the values of a record as a grid of places with a vector each. The value of record r,
+ * place (i, k) and channel c is values[r record + first + i row + k column + c channel]. */
 typedef struct clv_look_view {
   const float *values;
   size_t record; /* values from one record to the next */
@@ -35,72 +36,77 @@ typedef struct clv_look_view {
 
 /* ---- views (views.c) ------------------------------------------------------------------------- */
 
-/* A tensor of each record, its values row-major at values[r record + first]. */
+/* One tensor per record, row-major from values[r record + first] on. */
 typedef struct clv_look_tensor {
   const float *values;
   size_t record, first;
   clv_shape shape; /* without N */
 } clv_look_tensor;
 
-enum { CLV_LOOK_MAX_VIEWS = 8 }; /* of one tensor, at most */
+enum { CLV_LOOK_MAX_VIEWS = 8 }; /* most views of one tensor */
 
-/* A record as an image [C, H, W] or a signal [C, L]; false: it is neither, or is smaller than
- * CLV_LOOK_MIN_PLACES places. */
+/* Makes the view of a record as an image [C, H, W] or a signal [C, L]. false: the record is
+ * neither, or has fewer than CLV_LOOK_MIN_PLACES places. */
 bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret);
-/* The ways to see a tensor as channels over a grid like that of the records. Returns how many. */
+/* Makes the views of a tensor as channels over a grid like that of the records. Returns their
+ * number. */
 size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *records,
                            clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
-/* The ways to see a tensor as vectors of places of a sequence; all of it is one of them. */
+/* Makes the views of a tensor as vectors of the places of a sequence. One view has the full tensor
+ * as its only vector. Returns their number. */
 size_t clv_look_sequence_views(const clv_look_tensor *t, size_t n_tokens,
                                clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-/* Records n of which the first n_fit are learned from. */
+/* n records; readers learn from the first n_fit and report on the others. */
 typedef struct clv_look_split {
   size_t n, n_fit;
 } clv_look_split;
 
-/* The absolute correlation of the best channel of any view with the records, averaged to the grid
- * of the view, less the mean record. Views below CLV_LOOK_MIN_PLACES places do not count; by "":
- * none is that large. `records` has the records themselves as a view. */
+/* Reads pixels: the figure is the absolute correlation of the best channel of any view with the
+ * records, which are averaged to the grid of the view, less the mean record. Views below
+ * CLV_LOOK_MIN_PLACES places do not count; by "": no view is that large. records: view of the
+ * records themselves. */
 clv_code clv_look_pixels(const clv_look_view *views, size_t n_views, const clv_look_view *records,
                          clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Tokens of the records: [n][n_tokens], negative where a place is padding. */
+/* Tokens of the records: [n][n_tokens]; negative: the place is padding. */
 typedef struct clv_look_tokens {
   const int64_t *token;
   size_t n_tokens;
 } clv_look_tokens;
 
-/* The token of the nearest vector among those of the first half: (hits - base) / (1 - base), base
- * being the share of the commonest token. Counts places whose token the first half has. The best
- * place alone counts as well, less two standard deviations of chance. */
+/* Reads tokens: the answer for a vector is the token of the nearest vector of the first half. The
+ * figure is (hits - base) / (1 - base), where base is the share of the commonest token. It counts
+ * places whose token the first half has. The best single place counts as well, less two standard
+ * deviations of chance. */
 clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
                           clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Gradients [n][width] with what they may tell; the first n_fit are learned from. */
+/* Gradients [n][width] with their labels and lengths; readers learn from the first n_fit. */
 typedef struct clv_look_gradients {
   const float *values;
-  const int64_t *label; /* [n_columns][n], negative: it has none and is not counted */
+  const int64_t *label; /* [n_columns][n]; negative: no label, the gradient is not counted */
   size_t n, n_fit, width;
-  size_t n_columns;        /* labels of a gradient, each of which is read by itself */
-  const size_t *n_lengths; /* [n_columns] groups of lengths told apart, 2..CLV_LOOK_MAX_LENGTHS */
-  bool of_outputs; /* they are gradients of the outputs themselves: no layer is behind them */
+  size_t n_columns;        /* labels of a gradient; each column is read by itself */
+  const size_t *n_lengths; /* [n_columns] number of groups of lengths, 2..CLV_LOOK_MAX_LENGTHS */
+  bool of_outputs;         /* gradients of the model's outputs: no layer is after them */
 } clv_look_gradients;
 
-/* Labels by the sign of one value, by the length, by zeros, and by two clusters of directions; of
- * outputs also by the most negative value: (hits - base) / (1 - base). The column that is read best
- * counts. */
+/* Reads labels by the sign of one value, by the length of the gradient, by zeros, and by two
+ * clusters of directions; from gradients of outputs also by the most negative value. The figure is
+ * (hits - base) / (1 - base) of the column that is read best. */
 clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Which gradients share a label, of the first column: as many clusters of directions as there are
- * classes, 64 at most, each named by its commonest label: (hits - base) / (1 - base). */
+/* Reads which gradients share a label of the first column. Makes as many clusters of directions as
+ * there are classes, 64 at most, and answers each with its commonest label. The figure is (hits -
+ * base) / (1 - base). */
 clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Features of records beside what leaves of the same records. */
+/* Features of records, and the values that leave for the same records. */
 typedef struct clv_look_features {
   const float *features;
   size_t record, n_features; /* record: features from one record to the next */
@@ -108,9 +114,10 @@ typedef struct clv_look_features {
   size_t row, n_values; /* row: values from one record to the next */
 } clv_look_features;
 
-/* The absolute correlation of values with one feature each: of most values, of the best ones of
- * most features, or of the best pair, less what sums with random weights of features of one size
- * have by chance. At most 256 features and 512 values are compared. */
+/* Reads features: the figure is the absolute correlation of values with one feature each. It is
+ * that of most values, of the best values of most features, or of the best pair, less the
+ * correlation that random sums of equally large features have by chance. Compares at most 256
+ * features with 512 values. */
 clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
                                 clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 

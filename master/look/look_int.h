@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the readers share (score.c).
+ * look_int: functions that the readers share (score.c).
  */
 #ifndef CLEAVE_LOOK_INT_H
 #define CLEAVE_LOOK_INT_H
 
 #include "master/look/look.h"
 
-/* (hits - base) / (1 - base) in 0..1; 0 where base is 1. */
+/* Returns (hits - base) / (1 - base) in 0..1; 0 if base is 1. */
 double look_skill_score(double hits, double base);
 
-/* Value of a view. */
+/* Value of a view at a record, place and channel. */
 static inline float look_value(const clv_look_view *v, size_t record, size_t place,
                                size_t channel) {
   return v->values[record * v->record + v->first + place / v->n_columns * v->row +
                    place % v->n_columns * v->column + channel * v->channel];
 }
 
-/* Of [n] vectors. */
+/* Dot product and squared distance of two vectors of n values. */
 float look_dot(const float *a, const float *b, size_t n);
-float look_distance(const float *a, const float *b, size_t n); /* squared */
+float look_distance(const float *a, const float *b, size_t n);
 
 /* ---- answers by groups ----------------------------------------------------------------------- */
 
 enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES, LOOK_NO_CLASS = UINT16_MAX };
 
-/* Compact numbers of the labels of a column, LOOK_NO_CLASS where it is not counted. Returns how
- * many classes there are. */
+/* Numbers the labels of a column from 0 on; ret[i] is LOOK_NO_CLASS if label i is not counted.
+ * Returns the number of classes. */
 size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret);
 
 /* Counts of each class among the samples of each group, for both halves. */
@@ -45,7 +45,7 @@ void look_groups_clear(look_groups *g, size_t n_groups);
 static inline void look_groups_add(look_groups *g, bool fit, size_t group, size_t class) {
   g->count[((size_t)!fit * LOOK_MAX_GROUPS + group) * g->n_classes + class]++;
 }
-/* Each group is answered with its commonest class of the first half. */
+/* Scores both halves, with the commonest class of the first half as the answer for each group. */
 look_score look_groups_score(const look_groups *g);
 
 #endif

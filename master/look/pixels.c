@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pictures: is a channel of what leaves the record, only smaller? What all records have in common
- * is taken away first, or any channel would look like any record.
+ * Reads pictures (clv_look_pixels): is a channel that leaves the record, only smaller? The mean
+ * record is subtracted first; otherwise any channel would resemble any record.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "master/look/look_int.h"
 
-/* What a channel may be like: the mean of the record's channels, and the first few of them. */
+/* Number of pictures that a channel is compared with: the mean of the record's channels, and the
+ * first few of them. */
 enum { LIKENESSES = 4 };
 
 typedef struct grid {
@@ -24,13 +25,13 @@ static void grid_done(grid *g) {
   free(g->channel);
 }
 
-/* Places from..to of `n` that place `at` of `of` covers; at least one. */
+/* Range from..to of `n` places that place `at` of `of` covers; at least one. */
 static void span(size_t at, size_t of, size_t n, size_t *from, size_t *to) {
   *from = at * n / of;
   *to = CLV_MAX((at + 1) * n / of, *from + 1);
 }
 
-/* The mean of a record over a place of the grid; like 0: of all channels. */
+/* Mean of a record over a place of the grid; like 0: mean of all channels. */
 static float record_mean(const grid *g, size_t record, size_t place, size_t like) {
   const clv_look_view *r = g->records;
   size_t y0, y1, x0, x1, c0 = like ? like - 1 : 0, c1 = like ? like : r->n_channels;
@@ -44,7 +45,7 @@ static float record_mean(const grid *g, size_t record, size_t place, size_t like
   return (float)(sum / (double)((c1 - c0) * (y1 - y0) * (x1 - x0)));
 }
 
-/* Takes the mean over the records of the first half away from all. */
+/* Subtracts the mean over the records of the first half from all records. */
 static void center(const grid *g, float *map) {
   for (size_t p = 0; p < g->n_places; p++) {
     double mean = 0;

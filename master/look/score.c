@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How well groups of samples tell classes apart: each group is answered with one class.
+ * Scores groups of samples: each group is answered with one class.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ double look_skill_score(double hits, double base) {
   return (hits - base) / (1 - base);
 }
 
-enum { LANES = 16 }; /* sums side by side, which the compiler puts into one register */
+enum { LANES = 16 }; /* parallel sums, which the compiler keeps in one register */
 
 static float sum_of(const float *lanes) {
   float sum = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tokens: whoever knows the tokens of some records looks up the nearest of their vectors. Which
- * view of the values is best, and how they are compared, is chosen within the first half.
+ * Reads tokens (clv_look_nearest). An observer who knows the tokens of some records answers with
+ * those of the nearest vector. The best view of the values, and the best way to compare vectors,
+ * are chosen within the first half.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,11 +11,11 @@
 #include "master/look/look_int.h"
 
 enum {
-  MOST_ITEMS = 768,  /* places of each half that are compared with each other */
-  MOST_WIDTH = 1024, /* values of a vector that are compared */
+  MOST_ITEMS = 768,  /* most places of each half to compare */
+  MOST_WIDTH = 1024, /* most values of a vector to compare */
 };
 
-/* How vectors are compared: with those of all places or of the same place, as they are or less the
+/* How vectors are compared: with those of all places or of the same place, unchanged or less the
  * mean vector of their place. */
 typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, WAYS } compare_way;
 
@@ -86,7 +87,7 @@ static void take_vectors(dictionary *d) {
     }
 }
 
-/* Of the first `n` records. */
+/* Subtracts from each vector the mean of its place over the first `n` records. */
 static void subtract_means(dictionary *d, size_t n) {
   for (uint32_t p = 0; p < d->n_places; p++) {
     float *mean = d->means + p * d->width;
@@ -101,7 +102,8 @@ static void subtract_means(dictionary *d, size_t n) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Tokens from..to that a place covers; a place of an upsampled sequence may cover none. */
+/* Range from..to of the tokens that a place covers; a place of an upsampled sequence may cover
+ * none. */
 static void covered(const dictionary *d, uint32_t place, size_t *from, size_t *to) {
   size_t n = d->tokens->n_tokens;
   *from = (place * n + d->n_places - 1) / d->n_places;
@@ -120,7 +122,7 @@ static bool has_token(const dictionary *d, token_place at) {
   return any;
 }
 
-/* Places of records from..to that have a token; at most `most` of them, spread over all. */
+/* Lists places of records from..to that have a token; at most `most` of them, evenly spread. */
 static size_t list_items(const dictionary *d, size_t from, size_t to, size_t most,
                          token_place *ret) {
   size_t all = 0, n = 0, kept = 0;
@@ -177,7 +179,7 @@ static token_place nearest(const dictionary *d, token_place at, bool same_place)
   return best.at;
 }
 
-/* Tokens of the place where the nearest vector has them. */
+/* Answers the tokens of a place with those of the nearest vector. */
 static size_t compare(dictionary *d, token_place at, token_place found, int64_t *answers) {
   size_t from, to, other, end, n = 0, all = d->tokens->n_tokens;
   covered(d, at.place, &from, &to);
@@ -195,7 +197,7 @@ static size_t compare(dictionary *d, token_place at, token_place found, int64_t 
   return n;
 }
 
-/* Sorts the list; returns how often its commonest number is there. */
+/* Sorts the list. Returns the number of times that its commonest value occurs. */
 static size_t commonest(int64_t *list, size_t n, int64_t *ret) {
   size_t most = 0;
   qsort(list, n, sizeof *list, by_token);
@@ -206,7 +208,7 @@ static size_t commonest(int64_t *list, size_t n, int64_t *ret) {
   return most;
 }
 
-/* Who knows the place alone answers with its commonest token. */
+/* Finds the commonest token of each place, which is the best answer without any vector. */
 static void make_guesses(dictionary *d) {
   for (size_t s = 0; s < d->tokens->n_tokens; s++) {
     size_t n = 0;
@@ -217,7 +219,7 @@ static void make_guesses(dictionary *d) {
   }
 }
 
-/* What is right without any vector: the commonest token of all, or that of each place. */
+/* Share of right answers without any vector: the commonest token of all, or that of each place. */
 static double base_of(const dictionary *d, size_t place, int64_t *list, size_t n) {
   int64_t unused;
   uint32_t count = d->count[place];
@@ -242,7 +244,7 @@ static double base_of_place(const dictionary *d, size_t s, int64_t *list) {
   return base_of(d, s, list, n);
 }
 
-/* Less two standard deviations of what chance gives. */
+/* The figure of a place, less two standard deviations of chance. */
 static double figure_of_place(const dictionary *d, size_t s) {
   double n = d->count[s], base = base_of_place(d, s, d->answers);
   if (n < 8 || base >= 1) return 0;
@@ -277,7 +279,8 @@ static void best_place(const dictionary *d, lookup *ret) {
   }
 }
 
-/* What is best within the first half is what is reported of the second. */
+/* Tries a way to compare. The way that is best within the first half gives the figure of the second
+ * half. */
 static void try_way(dictionary *d, compare_way how, clv_look_split half, double *best,
                     clv_look_reading *ret) {
   take_vectors(d);

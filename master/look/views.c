@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ways to see a tensor: layers may have moved its places to any dimension.
+ * Makes the views of a tensor. Layers may have moved the places of a record to any dimension.
  */
 #include <string.h>
 
@@ -12,8 +12,8 @@ typedef struct view_list {
   size_t n;
 } view_list;
 
-/* rows * columns places and channels, with values so far apart. */
-static void add(view_list *v, size_t skip, const size_t extent[3], const size_t step[3]) {
+/* Adds a view of rows * columns places and channels, with these distances between values. */
+static void add_view(view_list *v, size_t skip, const size_t extent[3], const size_t step[3]) {
   if (v->n == CLV_LOOK_MAX_VIEWS || !extent[0] || !extent[1] || !extent[2]) return;
   v->list[v->n++] = (clv_look_view){.values = v->t->values,
                                     .record = v->t->record,
@@ -28,7 +28,7 @@ static void add(view_list *v, size_t skip, const size_t extent[3], const size_t 
 
 static size_t dim(const clv_look_tensor *t, int k) { return (size_t)t->shape.dim[k]; }
 
-/* Values of a record behind dimension k. */
+/* Number of values of a record in the dimensions after k. */
 static size_t values_after(const clv_look_tensor *t, int k) {
   size_t n = 1;
   while (++k < t->shape.rank) n *= dim(t, k);
@@ -43,7 +43,7 @@ bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret) {
   bool image = t->shape.rank == 3;
   if (!image && t->shape.rank != 2) return false;
   size_t rows = image ? dim(t, 1) : 1, columns = dim(t, image ? 2 : 1);
-  add(&v, 0, (size_t[]){rows, columns, dim(t, 0)}, (size_t[]){columns, 1, rows * columns});
+  add_view(&v, 0, (size_t[]){rows, columns, dim(t, 0)}, (size_t[]){columns, 1, rows * columns});
   if (!v.n || rows * columns < CLV_LOOK_MIN_PLACES) return false;
   *ret = list[0];
   return true;
@@ -51,7 +51,7 @@ bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret) {
 
 /* ---- grids ----------------------------------------------------------------------------------- */
 
-/* So many places as a grid of the form of the records; false: they make none. */
+/* Arranges n places as a grid with the proportions of the records; false: they make none. */
 static bool as_grid(size_t places, const clv_look_view *records, size_t *rows, size_t *columns) {
   *rows = 1;
   *columns = places;
@@ -62,20 +62,20 @@ static bool as_grid(size_t places, const clv_look_view *records, size_t *rows, s
   return false;
 }
 
-/* Places in a row, `step` apart; one in front may be none of the record, as a class token. Where
- * they are no grid they may be the columns of the records, or their rows. */
+/* Adds the views of places in a row, `step` apart. The first place may be none of the record, such
+ * as a class token. If they make no grid, they may be the columns or the rows of the records. */
 static void add_places(view_list *v, const clv_look_view *records, size_t places, size_t step,
                        size_t channels, size_t channel) {
   size_t rows, columns, n = v->n;
   for (size_t skip = 0; skip < 2 && skip < places; skip++)
     if (as_grid(places - skip, records, &rows, &columns))
-      add(v, skip * step, (size_t[]){rows, columns, channels},
-          (size_t[]){columns * step, step, channel});
+      add_view(v, skip * step, (size_t[]){rows, columns, channels},
+               (size_t[]){columns * step, step, channel});
   if (v->n > n) return;
   if (places && records->n_columns % places == 0)
-    add(v, 0, (size_t[]){1, places, channels}, (size_t[]){0, step, channel});
+    add_view(v, 0, (size_t[]){1, places, channels}, (size_t[]){0, step, channel});
   if (places && records->n_rows % places == 0)
-    add(v, 0, (size_t[]){places, 1, channels}, (size_t[]){step, 0, channel});
+    add_view(v, 0, (size_t[]){places, 1, channels}, (size_t[]){step, 0, channel});
 }
 
 size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *records,
@@ -83,9 +83,9 @@ size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *record
   view_list v = {t, ret, 0};
   if (t->shape.rank == 3) {
     size_t a = dim(t, 0), b = dim(t, 1), c = dim(t, 2);
-    add(&v, 0, (size_t[]){b, c, a}, (size_t[]){c, 1, b * c});
+    add_view(&v, 0, (size_t[]){b, c, a}, (size_t[]){c, 1, b * c});
     if (a * records->n_columns == b * records->n_rows)
-      add(&v, 0, (size_t[]){a, b, c}, (size_t[]){b * c, c, 1});
+      add_view(&v, 0, (size_t[]){a, b, c}, (size_t[]){b * c, c, 1});
   }
   if (t->shape.rank == 2) {
     add_places(&v, records, dim(t, 1), 1, dim(t, 0), dim(t, 1));
@@ -100,8 +100,9 @@ static void add_sequence(view_list *v, size_t n_tokens, size_t places, size_t st
                          size_t channel) {
   size_t skip = places > n_tokens && places - n_tokens <= 4 ? places - n_tokens : 0;
   if (places < 2) return;
-  add(v, 0, (size_t[]){1, places, channels}, (size_t[]){0, step, channel});
-  if (skip) add(v, skip * step, (size_t[]){1, n_tokens, channels}, (size_t[]){0, step, channel});
+  add_view(v, 0, (size_t[]){1, places, channels}, (size_t[]){0, step, channel});
+  if (skip)
+    add_view(v, skip * step, (size_t[]){1, n_tokens, channels}, (size_t[]){0, step, channel});
 }
 
 size_t clv_look_sequence_views(const clv_look_tensor *t, size_t n_tokens,
@@ -109,7 +110,7 @@ size_t clv_look_sequence_views(const clv_look_tensor *t, size_t n_tokens,
   view_list v = {t, ret, 0};
   size_t all = values_of(t);
   int last = t->shape.rank - 1;
-  add(&v, 0, (size_t[]){1, 1, all}, (size_t[]){0, 0, 1});
+  add_view(&v, 0, (size_t[]){1, 1, all}, (size_t[]){0, 0, 1});
   if (t->shape.rank > 1) {
     add_sequence(&v, n_tokens, dim(t, 0), values_after(t, 0), values_after(t, 0), 1);
     add_sequence(&v, n_tokens, dim(t, last), 1, all / CLV_MAX(dim(t, last), (size_t)1),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Folders of adapters that stages begin with, as peft writes them. A folder may have adapters of
- * more stages than one; what no stage has is refused.
+ * Opens folders of adapters that stages begin with, as peft writes them. clv_stage_adapters_open
+ * finds the tensors of a stage, clv_adapters_find_sources says which stages have such a folder. A
+ * folder may have adapters of more than one stage. A tensor that no stage has is refused.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,14 +13,14 @@
 
 typedef char prefixed[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
 
-/* peft's file, and how it calls parameters: as the session does (transformers 4), or as peft calls
- * those of the family (transformers 5). */
+/* peft's file, and its family of parameter names. The file has the names of the session
+ * (transformers 4), or those that peft gives the family (transformers 5). */
 typedef struct adapter_file {
   clv_weights_file *file;
   int family;
 } adapter_file;
 
-/* The name of a parameter there; that of the session where the file has neither. */
+/* Name of a parameter in the file. Returns the session's name if the file has neither. */
 static const char *name_in(const adapter_file *a, const char *param, prefixed ret) {
   char other[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
@@ -28,8 +29,8 @@ static const char *name_in(const adapter_file *a, const char *param, prefixed re
   return ret;
 }
 
-/* What a stage takes of the folder: adapters of its own, and what of its other parameters is
- * there. What does not learn is not replaced: an export would leave it out. */
+/* True if a stage takes the parameter from the folder: its own adapters, and optionally its other
+ * learning parameters. A frozen parameter is not replaced, because an export would leave it out. */
 static bool is_wanted(const clv_stage_spec *s, const clv_param *p, bool *optional) {
   bool adapter = clv_lora_is_adapter(p->name);
   *optional = !adapter;
@@ -44,7 +45,8 @@ static clv_code read_settings(const char *folder, clv_peft *ret, clv_err *err) {
   return clv_peft_parse((const char *)path.data, (const char *)text.data, text.len, ret, err);
 }
 
-/* Values mean what they meant there only with the scale that they had. */
+/* Checks that the rank and the scale of an adapter are those of its file, since its values were
+ * trained with them. */
 static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const char *param,
                             clv_err *err) {
   double own = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
@@ -55,8 +57,8 @@ static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const c
   double scale = clv_peft_scale(p, layer, &r);
   if (r == (int64_t)l->r && fabs(scale - own) <= 1e-9 * own) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "the adapter of '%s' has rank %lld and is scaled by %g there, and has rank %llu "
-                  "and %g in the session: set lora.r, alpha and rslora as " CLV_PEFT_CONFIG
+                  "the adapter of '%s' has rank %lld and scale %g in the folder, but rank %llu and "
+                  "scale %g in the session: set lora.r, alpha and rslora as " CLV_PEFT_CONFIG
                   " has them",
                   layer, (long long)r, scale, (unsigned long long)l->r, own);
 }
@@ -77,20 +79,20 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static clv_code not_replaced(const char *param, clv_err *err) {
+static clv_code refuse_tensor(const char *param, clv_err *err) {
   if (clv_lora_is_adapter(param))
     return clv_fail(err, CLV_INVALID,
-                    "'%s' is there as well, and the lora of this stage has no from: give each "
+                    "'%s' is in the folder too, and the lora of this stage has no from: give each "
                     "stage with adapters of the folder the same lora.from",
                     param);
   return clv_fail(err, CLV_INVALID,
-                  "'%s' is saved whole there, and does not learn here: name its module in the "
+                  "'%s' is saved in full there, but is frozen here: name its module in the "
                   "stage's lora.train, or leave freeze out",
                   param);
 }
 
-static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
-                      const clv_weights_entry **found, clv_err *err) {
+static clv_code match_tensors(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
+                              const clv_weights_entry **found, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
@@ -104,7 +106,7 @@ static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file
     const clv_param *p = &params->list[i];
     name_in(a, p->name, names[n]);
     bool wanted = is_wanted(&b->config->stages[stage], p, &optional);
-    if (!wanted && clv_weights_find(a->file, names[n])) return not_replaced(p->name, err);
+    if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);
     if (!wanted) continue;
     want[n] = (clv_weights_want){names[n], p->dtype, p->shape, optional};
     n++;
@@ -115,9 +117,9 @@ static clv_code match(const clv_blueprint *b, uint32_t stage, const adapter_file
   return CLV_OK;
 }
 
-/* An adapter there of a layer whose stage makes none. */
-static clv_code is_made(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
-                        const char *weight, clv_err *err) {
+/* Refuses an adapter in the file for a layer whose stage has no such adapter. */
+static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
+                                        const adapter_file *a, const char *weight, clv_err *err) {
   static const char end[] = ".weight", half[] = ".lora_A.weight";
   const clv_stage_spec *s = &b->config->stages[stage];
   size_t len = strlen(weight);
@@ -129,23 +131,26 @@ static clv_code is_made(const clv_blueprint *b, uint32_t stage, const adapter_fi
       !clv_weights_find(a->file, name_in(a, param, name)))
     return CLV_OK;
   if (!s->lora.targets.n)
-    return clv_fail(err, CLV_INVALID,
-                    "'%s' is there as well, and stage '%s' has no lora: give it that of this stage",
-                    param, s->name);
-  return clv_fail(err, CLV_INVALID,
-                  "'%s' is there as well, and lora.targets of stage '%s' does not name its layer: "
-                  "add it there",
-                  param, s->name);
+    return clv_fail(
+        err, CLV_INVALID,
+        "'%s' is in the folder too, and stage '%s' has no lora: give it that of this stage", param,
+        s->name);
+  return clv_fail(
+      err, CLV_INVALID,
+      "'%s' is in the folder too, and lora.targets of stage '%s' does not name its layer: "
+      "add it there",
+      param, s->name);
 }
 
-static clv_code check_made(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
+static clv_code check_layers_have_adapters(const clv_blueprint *b, const adapter_file *a,
+                                           clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (int k = 0; k < b->stages[i].params->n; k++)
-      CLV_TRY(is_made(b, i, a, b->stages[i].params->list[k].name, err));
+      CLV_TRY(check_layer_has_adapter(b, i, a, b->stages[i].params->list[k].name, err));
   return CLV_OK;
 }
 
-static clv_code check_strangers(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
+static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *a, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
@@ -173,10 +178,10 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   clv_code code = open_file(b->stages[stage].adapters, &f, &why);
   adapter_file a = {f, clv_model_family(b->config)};
   if (code == CLV_OK) code = check_scales(b, stage, &a, &why);
-  if (code == CLV_OK) code = check_made(b, &a, &why);
-  if (code == CLV_OK) code = check_strangers(b, &a, &why);
-  if (code == CLV_OK) code = match(b, stage, &a, found, &why);
-  if (code != CLV_OK) { /* the folder's fault, which the session names */
+  if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &why);
+  if (code == CLV_OK) code = check_extra_tensors(b, &a, &why);
+  if (code == CLV_OK) code = match_tensors(b, stage, &a, found, &why);
+  if (code != CLV_OK) { /* an error in the folder that the session names */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
     clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
@@ -189,7 +194,8 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 
 /* ---- whose tensors there are ----------------------------------------------------------------- */
 
-/* Adapters of a stage that does not ask for them count: they are refused, not dropped. */
+/* True if the folder has a tensor of the stage, other than adapters that the stage asks for.
+ * Adapters that the stage does not ask for count, so that they are refused and not ignored. */
 static bool has_tensor(const adapter_file *a, const clv_params *params, bool asks) {
   prefixed name;
   for (int i = 0; i < params->n; i++)

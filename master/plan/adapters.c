@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Low-rank adapters of stages: put beside their layers before the network is cut, and what else of
- * such a stage learns.
+ * Low-rank adapters of stages. clv_adapters_add_to_graph adds them to the layers before the graph
+ * is cut into stages. The other functions say which further parameters of such a stage learn.
  */
 #include <string.h>
 
@@ -16,8 +16,8 @@ static clv_lora lora_of(const clv_lora_config *l) {
                     .rslora = l->rslora};
 }
 
-static clv_code put_beside(clv_blueprint *b, uint32_t i, uint32_t first, uint32_t last,
-                           clv_err *err) {
+static clv_code add_adapters(clv_blueprint *b, uint32_t i, uint32_t first, uint32_t last,
+                             clv_err *err) {
   const clv_stage_spec *s = &b->config->stages[i];
   clv_lora lora = lora_of(&s->lora);
   clv_graph *with;
@@ -33,7 +33,7 @@ static clv_code put_beside(clv_blueprint *b, uint32_t i, uint32_t first, uint32_
 clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, const uint32_t *last,
                                    clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->config->stages[i].lora.targets.n) CLV_TRY(put_beside(b, i, first[i], last[i], err));
+    if (b->config->stages[i].lora.targets.n) CLV_TRY(add_adapters(b, i, first[i], last[i], err));
   return CLV_OK;
 }
 

@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Makes the blueprint of a session: cuts the model into stages, marks frozen parameters, and makes
+ * the egress table. clv_blueprint_new_of_inputs is the main function; the commands call it by
+ * clv_blueprint_new_of_data.
+ */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,15 +71,15 @@ static clv_code check_globs(const clv_session_config *c, const bool *used, clv_e
   return CLV_OK;
 }
 
-/* From one worker to another? */
-static bool hops(const clv_blueprint *b, uint32_t i) {
+/* True if stage i and the next one are at different workers. */
+static bool is_worker_to_worker(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from >= 0 && to >= 0 && from != to;
 }
 
-/* Two workers with a direct hop in one place have a link, over which everything between them
- * goes. */
-static bool linked(const clv_blueprint *b, int one, int other) {
+/* True if some stage has a direct hop between the two workers. They then have a link, which carries
+ * everything between them. */
+static bool have_link(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->stages[i].worker, to = b->stages[i + 1].worker;
     bool pair = (from == one && to == other) || (from == other && to == one);
@@ -83,14 +88,15 @@ static bool linked(const clv_blueprint *b, int one, int other) {
   return false;
 }
 
-/* Its inputs that are the model's: all, but for the first one behind a cut. */
+/* Lists the inputs of the stage that are model inputs: all, or all but the first if the stage is
+ * behind a cut. */
 static void find_leaves(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
   for (int i = behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
     for (uint32_t k = 0; k < b->inputs.n; k++)
       if (strcmp(s->graph->nodes[i].name, b->inputs.list[k].name) == 0) s->leaf[s->n_leaves++] = k;
 }
 
-/* The graph that stages are cut out of. */
+/* Makes the graph that is cut into stages. */
 static clv_code pack(clv_blueprint *b, clv_graph **ret, clv_err *err) {
   const clv_session_config *c = b->config;
   clv_err why;
@@ -137,7 +143,8 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   }
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
-    b->stages[i].direct = hops(b, i) && linked(b, b->stages[i].worker, b->stages[i + 1].worker);
+    b->stages[i].direct =
+        is_worker_to_worker(b, i) && have_link(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!learned)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
@@ -171,7 +178,7 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 
 /* ---- egress ---------------------------------------------------------------------------------- */
 
-/* Of an input of the loss: its labels; its predictions are a value. */
+/* Findings of a row. An input of the loss is its labels; predictions are an activation. */
 static clv_findings shown_by(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
                              uint32_t input) {
   if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
@@ -181,7 +188,8 @@ static clv_findings shown_by(const clv_blueprint *b, clv_egress_kind kind, uint3
   return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_shows : CLV_FINDING_MIXED;
 }
 
-/* Of records or labels themselves no layer is on the path. */
+/* Hiding layers before the tensor of a row. Records and labels themselves have no layer before
+ * them. */
 static uint32_t layers_before(const clv_blueprint *b, const clv_egress_row *r) {
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
     return r->shows ? 0 : CLV_POLICY_NO_PATH;
@@ -223,13 +231,13 @@ static const clv_node *output_of(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
-/* Does stage i hand its output (and get its gradient) through the master's process? */
+/* True if stage i sends its output, and receives its gradient, through the master's process. */
 static bool through_master(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
 }
 
-/* "layer 3", or "3 values" where so many cross. */
+/* Appends "layer 3", or "3 values" if several values cross. */
 static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size_t size) {
   uint32_t n = clv_blueprint_cut_values(b, i, NULL);
   if (n > 1)
@@ -238,7 +246,8 @@ static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size
     snprintf(buf, size, "layer %u", b->stages[i].last_layer);
 }
 
-/* The rows, and which ones they are; later the numbers alone. */
+/* Adds the rows of a cached stage: its outputs with the record numbers, and later the record
+ * numbers alone. */
 static void cache_rows(clv_blueprint *b) {
   const char *name = b->config->stages[0].name;
   const clv_node numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
@@ -267,7 +276,7 @@ static void hop_rows(clv_blueprint *b, uint32_t i) {
   while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_cut_values(b, i, NULL);
 }
 
-/* Inputs of the model go from the master to each stage that reads them. */
+/* Adds a row for each model input that the master sends to the stage. */
 static void leaf_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i];
   bool named = b->inputs.n > 1 || strcmp(b->inputs.list[0].name, "input") != 0;
@@ -282,7 +291,7 @@ static void leaf_rows(clv_blueprint *b, uint32_t i) {
   }
 }
 
-/* Does a new run send weights to the stage before its first step? */
+/* True if a new run sends weights to the stage before its first step. */
 static bool begins_with_weights(const clv_blueprint *b, uint32_t i) {
   return clv_stage_has_master_weights(&b->config->stages[i]) || b->stages[i].adapters;
 }
@@ -293,7 +302,8 @@ size_t clv_blueprint_moments(const clv_blueprint *b) {
   return (size_t)clv_optim_count_moments(clv_optim_moments_of(&o));
 }
 
-/* As cleave_state_list_of lists it: each moment of what learns, and the number of steps. */
+/* Bytes of the optimiser's state as cleave_state_list_of lists it: each moment of learning
+ * parameters, and the number of steps. */
 static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
   const clv_params *params = b->stages[i].params;
   size_t moments = clv_blueprint_moments(b);
@@ -351,7 +361,8 @@ static bool is_on_processor_here(const clv_stage_spec *s) {
   return s->worker < 0 && (strcmp(s->device, "auto") == 0 || strncmp(s->device, "cpu", 3) == 0);
 }
 
-/* Of this process; a worker answers for itself when its stage is loaded. */
+/* Checks that this process can compute in the session's type. A worker checks the type itself when
+ * it loads its stage. */
 static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   bool here = false;
   clv_err why;
@@ -361,7 +372,8 @@ static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
 }
 
-/* Of what the file says, as far as it names a processor. */
+/* Checks that processors can compute tf32, for stages whose device in the session file is a
+ * processor. */
 static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
   clv_err why;
   for (size_t i = 0; i < c->n_stages; i++) {
@@ -447,7 +459,7 @@ uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
   return (uint32_t)n;
 }
 
-/* Of several values that cross together, each. */
+/* Appends each of several values that cross together. */
 static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
   char shape[160];
@@ -458,7 +470,8 @@ static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_byte
                      clv_shape_format(&values[k]->shape, shape, sizeof shape));
 }
 
-/* In the words of the first release, so that the tables of older runs are equal. */
+/* Appends the name of a row in the words of release 0.1, so that it equals that in tables of older
+ * runs. */
 static void put_name(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   if (r->kind != CLV_EGRESS_WEIGHTS)
     clv_bytes_puts(out, r->name);
@@ -471,7 +484,7 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], words[CLV_FINDINGS_TEXT];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
-    if (r->kind == CLV_EGRESS_STATE) continue; /* in the stage's row of state */
+    if (r->kind == CLV_EGRESS_STATE) continue; /* its stage's row of weights includes it */
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *word = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
                            ? ""

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records that cannot be read, as a person is told of them.
+ * Reports records that cannot be read: clv_plan_refuse_broken prints their list and fails,
+ * clv_plan_note_broken adds their number to notes.
  */
 #include <string.h>
 
@@ -8,7 +9,7 @@
 
 static int first_line(const clv_broken_records *b) { return (int)strcspn(b->list.data, "\n"); }
 
-/* Each of those that are listed on a line of its own. */
+/* Prints each listed record on its own line. */
 static void print_list(const clv_broken_records *b) {
   for (const char *at = b->list.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
     clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A frozen front whose outputs the worker behind it keeps: when that can be, and what it means.
+ * Cached outputs of a frozen first stage, which the worker of the second stage keeps.
+ * clv_cache_check refuses stages that cannot be cached, clv_cache_describe prints the cache for
+ * `plan`.
  */
 #include <string.h>
 
 #include "master/plan/plan_int.h"
 
-/* Of an output that is the same in every epoch; NULL: it is. */
-static const char *what_moves(const clv_blueprint *b) {
+/* Why the output of stage 0 differs between epochs; NULL: it does not. */
+static const char *why_output_changes(const clv_blueprint *b) {
   const clv_data_config *d = &b->config->data;
   if (d->format == CLV_FORMAT_IMAGES && d->images.train_crop != CLV_TRAIN_CROP_CENTER)
     return "data.images.train_crop draws another part of an image in each epoch: set it to center";
@@ -18,13 +20,14 @@ static const char *what_moves(const clv_blueprint *b) {
   return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;
 }
 
-/* Of a place or a schedule that has no cache. */
-static const char *what_stands_in_the_way(const clv_blueprint *b) {
+/* Why the position of the stage, its output or the schedule excludes a cache; NULL: they do not. */
+static const char *why_not_cacheable(const clv_blueprint *b) {
   const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
   if (b->stages[0].worker >= 0) return "it is not at the master";
   if (b->n_stages < 2 || b->stages[1].worker < 0) return "the stage behind it is not at a worker";
   if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)
-    return "its outputs are the records themselves, or can be turned into them: such are not kept";
+    return "its outputs are the records themselves, or can be turned into them, and records are "
+           "not cached";
   if (b->lengths >= 0)
     return "data.packed is true: packed sequences have not one row for each record";
   if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size || b->whole->has_per_input_batches)
@@ -32,7 +35,8 @@ static const char *what_stands_in_the_way(const clv_blueprint *b) {
   if (clv_pipeline_steps_in_round(b->config) > 1)
     return "pipeline.schedule is an asynchronous one, whose batches wait for their round";
   if (b->config->pipeline.micro_batches == CLV_MICRO_AUTO)
-    return "pipeline.micro_batches is auto, and trials would keep random numbers: give a number";
+    return "pipeline.micro_batches is auto, and its trials would cache random numbers: give a "
+           "number";
   return NULL;
 }
 
@@ -44,8 +48,8 @@ clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) {
                                  "stage '%s' cannot be cached: only the first stage can",
                                  c->stages[i].name);
   if (!c->stages[0].cache) return CLV_OK;
-  const char *why = what_stands_in_the_way(b);
-  if (!why) why = what_moves(b);
+  const char *why = why_not_cacheable(b);
+  if (!why) why = why_output_changes(b);
   if (!why) return CLV_OK;
   return clv_session_fail_at(c, c->stages[0].cache_pos, err, "stage '%s' cannot be cached: %s",
                              c->stages[0].name, why);
@@ -74,12 +78,13 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
                      dropout ? "true" : "false");
     return;
   }
-  clv_bytes_printf(out,
-                   "cache: activations of stage '%s' stay on the disk of %s until the run ends, or "
-                   "%llu s after their last use\n"
-                   "cache: the stage is fixed, so of a record %s has the same activation for good, "
-                   "and each of its steps says which record it is\n",
-                   s->name, worker, keep_s, worker);
+  clv_bytes_printf(
+      out,
+      "cache: activations of stage '%s' stay on the disk of %s until the run ends, or "
+      "%llu s after their last use\n"
+      "cache: the stage is fixed, so %s always receives the same activation for a record, "
+      "and each of its steps says which record it is\n",
+      s->name, worker, keep_s, worker);
   if (dropout || statistics)
     clv_bytes_printf(out, "cache: stage '%s' runs as in evaluations:%s%s%s\n", s->name,
                      dropout ? " dropout is off" : "", dropout && statistics ? "," : "",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classes of the data and those of a trained head. Data number their classes in the order of their
- * names, and a head of transformers has the order of its config.json: where both have the same
- * names in another order, each output would count as another class.
+ * Compares the classes of the data with those of a trained head. Data number their classes in the
+ * order of their names, and a head of transformers uses the order of its config.json. If both have
+ * the same names in another order, each output would count as another class.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +11,12 @@
 #include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
-/* "LABEL_3" is what transformers calls class 3 where nobody has named it. */
+/* True if the name is the default of transformers for the class, such as "LABEL_3" for class 3. */
 static bool is_unnamed(const char *name, const char *class) {
   return strncmp(name, "LABEL_", 6) == 0 && strcmp(name + 6, class) == 0;
 }
 
-/* Which output has the class's name, in that spelling first; l->n: none. */
+/* Output with the class's name, in that spelling first; l->n: no output. */
 static size_t output_of(const clv_hf_labels *l, const char *class) {
   for (size_t i = 0; i < l->n; i++)
     if (strcmp(l->names[i], class) == 0) return i;
@@ -25,7 +25,7 @@ static size_t output_of(const clv_hf_labels *l, const char *class) {
   return l->n;
 }
 
-/* The head was trained: its weights come from a file, and are not new ones. */
+/* True if the weights of the head come from a file, so that it is trained. */
 static bool has_trained_head(const clv_blueprint *b) {
   const clv_stage_spec *spec = &b->config->stages[b->n_stages - 1];
   const clv_params *p = b->stages[b->n_stages - 1].params;
@@ -35,7 +35,8 @@ static bool has_trained_head(const clv_blueprint *b) {
                                spec->weights_new.n);
 }
 
-/* Whether every class is an output's, and the first one that another output has; n: none. */
+/* True if each class is the name of an output. *ret_first: first class that is another output; n:
+ * none is. */
 static bool are_of_head(const clv_hf_labels *l, const clv_dataset *ds, size_t *ret_first) {
   size_t n = clv_dataset_class_count(ds);
   *ret_first = n;
@@ -58,7 +59,7 @@ static clv_code refuse(const clv_blueprint *b, const clv_hf_labels *l, const clv
       b->config, pos, err,
       "%s: its classes, %zu in the order of their names, are not in the order of the %zu that "
       "config.json of model.hf names: '%s' is class %zu of the data and output %zu of the head, "
-      "whose output %zu is '%s'; %s%s, or begin the head anew with weights.new",
+      "whose output %zu is '%s'; %s%s, or start the head from scratch with weights.new",
       key, clv_dataset_class_count(ds), l->n, class, at, output, at, name,
       list ? "list all names in the order of config.json as "
            : "give the data all of these classes, with names that sort as their numbers do "

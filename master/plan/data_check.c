@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether records, labels, outputs and sizes of batches go together: what would else end a run in
- * its first step, or in the last one of an epoch. Each answer names the key and the file.
+ * Checks that records, labels, outputs and batch sizes fit together (clv_run_data_check_fit).
+ * Without these checks a run would fail in its first step, or in the last one of an epoch. Each
+ * message names the key and the file.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/plan/plan_int.h"
 
-/* One of the two sets, as messages name it. */
+/* One of the two sets of records, with the names that messages use. */
 typedef struct data_set {
   const clv_dataset *ds;
   const char *key;
@@ -16,7 +17,7 @@ typedef struct data_set {
   clv_config_pos pos;
 } data_set;
 
-/* The file of input k. */
+/* File of input k. */
 static const char *records_of(const data_set *s, size_t k) {
   return s->files->items[CLV_MIN(k, s->files->n - 1)];
 }
@@ -26,7 +27,7 @@ static const clv_node *last_of(const clv_blueprint *b) {
   return &b->whole->nodes[b->whole->output];
 }
 
-/* Without the records. */
+/* Shape without the dimension of records. */
 static const char *shape_of_one(clv_shape s, char *text, size_t len) {
   for (int i = 1; i < s.rank; i++) s.dim[i - 1] = s.dim[i];
   s.rank -= s.rank > 0;
@@ -51,7 +52,8 @@ static clv_code same_records(const clv_blueprint *b, const data_set *train, cons
 
 /* ---- labels and outputs ---------------------------------------------------------------------- */
 
-/* Labels want an output each, and classes last. */
+/* Checks that the output has one vector of classes per label, with the classes in its last
+ * dimension. */
 static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char have[160], want[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
@@ -74,7 +76,7 @@ static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *
   size_t record;
   char of[48] = "";
   const clv_shape *out = &last_of(b)->shape;
-  int classes = clv_dataset_y_shape(s->ds, 1).rank; /* the dimension after those of the labels */
+  int classes = clv_dataset_y_shape(s->ds, 1).rank; /* index of the dimension of classes */
   if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= classes ||
       high < out->dim[classes])
     return CLV_OK;
@@ -103,8 +105,8 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
   return NULL;
 }
 
-/* A head with outputs that no class of the data can be. Of labels that are numbers the scan of the
- * records says it alone. */
+/* Refuses a head with outputs that no class of the data can be. If labels are numbers, the scan of
+ * the records notes it instead. */
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);
   size_t n = clv_dataset_class_count(s->ds), numbers = 0;
@@ -154,7 +156,8 @@ static bool reads(const clv_blueprint *b, const clv_node *node, const char *inpu
   return from->op == CLV_OP_INPUT && strcmp(from->name, input) == 0;
 }
 
-/* A tokenizer with more tokens than the table has rows is another model's, or a later one. */
+/* Refuses a tokenizer with more tokens than the table has rows: it is that of another model, or a
+ * later one. */
 static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const clv_node *node,
                                clv_err *err) {
   int64_t tokens = clv_dataset_vocab_size(s->ds);
@@ -167,7 +170,7 @@ static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const 
                              (long long)node->attrs.rows);
 }
 
-/* Whatever the numbers are, it looks its first row up (see embedding.c). */
+/* True if the layer reads its first row, whatever the numbers are (see embedding.c). */
 static bool looks_first_row_up(const clv_node *node) {
   return node->attrs.column < 0 && node->attrs.minus >= 0;
 }
@@ -176,7 +179,7 @@ static bool of_tokenizer(const char *input) {
   return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
 }
 
-/* The record whose number is outside 0 to most, and that number. */
+/* True if a number is outside 0 to `most`; returns its record and the number. */
 static bool has_outside(const clv_data_range *r, int64_t most, size_t *ret_record,
                         long long *ret_number) {
   bool below = r->min < 0;
@@ -253,7 +256,8 @@ static clv_code inputs_fit(const clv_blueprint *b, const data_set *s, clv_err *e
 
 /* ---- pads ------------------------------------------------------------------------------------ */
 
-/* What a record does that does not follow the rule of this model, and what helps. */
+/* Texts about a record whose pads do not follow the rule of the model: the fault, and what helps.
+ * */
 typedef struct pad_text {
   const char *fault, *cure;
 } pad_text;
@@ -327,7 +331,8 @@ static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err
 
 /* ---- sizes of micro-batches ------------------------------------------------------------------ */
 
-/* Whether every layer can train on so many records together; else which one cannot, and why. */
+/* Checks that each layer can train on `records` records together. The error names the layer and the
+ * reason. */
 static clv_code trains_on(const clv_blueprint *b, size_t records, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_TRY(clv_graph_slice(b->whole, b->stages[0].first_layer, b->stages[b->n_stages - 1].last_layer,
@@ -336,7 +341,7 @@ static clv_code trains_on(const clv_blueprint *b, size_t records, clv_err *err) 
   return clv_graph_check_training(g, err);
 }
 
-/* The smallest micro-batch that a batch of n records is cut into. */
+/* Returns the smallest micro-batch of a batch of n records. */
 static clv_code smallest(const clv_blueprint *b, size_t n, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(b->micro_batches, sizeof *sizes, &sizes, err));
@@ -360,7 +365,8 @@ static clv_code batch_trains(const clv_blueprint *b, size_t n, const char *what,
       cure);
 }
 
-/* The short last batch of an epoch counts where a run comes to it. */
+/* Checks the sizes of all batches, including the short last batch of an epoch if the run reaches
+ * it. */
 static clv_code batches_train(const clv_blueprint *b, size_t records, clv_err *err) {
   const clv_train_config *t = &b->config->train;
   size_t whole = records / t->batch, rest = records % t->batch;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `plan` prints: the page a security reviewer and a colleague with a GPU bill both read.
+ * Prints what `plan` shows of a blueprint, as text or JSON (clv_blueprint_describe): stages,
+ * memory, bytes per step, and the egress table for a security review.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@ static const char *place_of(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
-/* Adapters leave so much frozen that what learns is the shorter list. */
+/* Prints which parameters learn. For stages with adapters it lists these, since nearly all others
+ * are frozen. */
 static void text_frozen(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   bool adapters = b->config->stages[i].lora.targets.n > 0;
@@ -30,7 +32,8 @@ static const char *name_of(const clv_blueprint *b, const clv_node *n) {
   return n->name + (strncmp(n->name, b->whole->prefix, len) == 0 ? len : 0);
 }
 
-/* Up to the first part that is a number, "encoder.layer.3", or the first part, "embeddings". */
+/* Length of the block of a layer name: up to its first numeric part ("encoder.layer.3"), or its
+ * first part ("embeddings"). */
 static size_t block_len(const char *name) {
   for (const char *at = name; at;) {
     size_t len = strcspn(at, "."), digits = strspn(at, "0123456789");
@@ -46,8 +49,8 @@ static bool same_block(const clv_blueprint *b, const clv_node *n, const clv_node
   return len == block_len(other) && strncmp(one, other, len) == 0;
 }
 
-/* The first node behind the block that node k begins; a model by config.json has hundreds of layers
- * that are alike. */
+/* First node after the block that begins at node k. A model by config.json has hundreds of similar
+ * layers, which are printed by block. */
 static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   int end = k + 1;
   while (b->config->model.hf && end < g->n_nodes && g->nodes[end].layer != CLV_GLUE_LAYER &&
@@ -56,17 +59,18 @@ static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   return end;
 }
 
-/* Layers k to end - 1 in a line. */
+/* Prints layers k to end - 1 in one line. */
 static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f, int k,
                        int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
   char shape[160], range[24], name[CLV_NAME_MAX];
-  bool falls_back = false;
-  for (int i = k; i < end; i++) falls_back |= f->falls_back[i];
+  bool uses_ref_kernel = false;
+  for (int i = k; i < end; i++) uses_ref_kernel |= f->uses_ref_kernel[i];
   snprintf(range, sizeof range, "%u..%u", first->layer, last->layer);
   snprintf(name, sizeof name, "%.*s", (int)block_len(name_of(b, first)), name_of(b, first));
   clv_bytes_printf(out, "    %-9s %-8s %-22s %s%s\n", range, "block", name,
-                   clv_shape_format(&last->shape, shape, sizeof shape), falls_back ? "  ref" : "");
+                   clv_shape_format(&last->shape, shape, sizeof shape),
+                   uses_ref_kernel ? "  ref" : "");
 }
 
 static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
@@ -83,11 +87,11 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usag
     else
       clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
                        clv_shape_format(&n->shape, shape, sizeof shape),
-                       f->falls_back[k] ? "  ref" : "");
+                       f->uses_ref_kernel[k] ? "  ref" : "");
   }
 }
 
-/* Where its first weights are, if not in the seed. */
+/* Prints the source of the initial weights, if it is not the seed. */
 static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
   const char *from = s->weights_folder ? s->weights_folder : s->weights_file;
   if (s->weights_artifact)
@@ -131,15 +135,16 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-/* Bits are promised for one kind of device, and figures are those of the kind that is named. */
+/* Prints the device. Results are bit-identical on one kind of device only, and the figures are for
+ * the kind that is named. */
 static void text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
   char more[24];
   if (!f->on_device) return;
   clv_bytes_printf(
       out, "    computes on %s: its bits are those of such devices, and so is its memory", device);
-  if (f->borrowed)
-    clv_bytes_printf(out, "; libraries may borrow up to %s more",
-                     clv_format_size(f->borrowed, more, sizeof more));
+  if (f->max_workspace)
+    clv_bytes_printf(out, "; libraries may use up to %s more",
+                     clv_format_size(f->max_workspace, more, sizeof more));
   clv_bytes_puts(out, "\n");
 }
 
@@ -150,7 +155,7 @@ static const char *way_of(const clv_blueprint *b, uint32_t i) {
   return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
-/* What workers send each other passes no row of the table: the words of its rows stand here. */
+/* Prints the findings of a direct hop, which has no row in the egress table. */
 static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
   char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
   clv_findings_words(s->hop_shows, value);
@@ -222,7 +227,7 @@ static void json_policy(const clv_policy *p, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-/* Of several values that cross together, each, where its layer is. */
+/* Prints each of several values that cross together, with its layer. */
 static void text_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
   char shape[160], of[96];
@@ -289,12 +294,12 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
       "\"memory_bytes\":%zu,\"borrowed_bytes\":%zu,\"reorders_per_step\":%d,"
       "\"direct\":%s,\"direct_shows\":\"%s\",\"ref_layers\":[",
       b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
-      f->activations, f->scratch, f->cache, f->values, f->kept, f->evaluation, f->memory,
-      f->borrowed, f->reorders, b->stages[i].direct ? "true" : "false",
+      f->activations, f->scratch, f->cache, f->values, f->resident, f->evaluation, f->memory,
+      f->max_workspace, f->reorders, b->stages[i].direct ? "true" : "false",
       clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_FINDING_MIXED, shows));
   const clv_graph *g = b->stages[i].graph;
   for (int k = 0, n = 0; k < g->n_nodes; k++)
-    if (f->falls_back[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
+    if (f->uses_ref_kernel[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
   json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }
@@ -359,7 +364,7 @@ static void json_seed(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
-/* Members of the JSON object behind the stages. */
+/* Appends the members of the JSON object after the stages. */
 static void json_rest(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "],");
   clv_blueprint_describe_egress(b, true, out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan --schedule: the instructions of a step before anything runs, and what they cost.
+ * plan --schedule: draws the instructions of a step before a run, and their costs.
  */
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 
 enum { COLUMNS = 120, DRAWN_STEPS = 8 };
 
-/* Of an asynchronous schedule a few steps show all there is. */
+/* Makes the schedule to draw. An asynchronous schedule repeats, so a few steps are enough. */
 static clv_code drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret, clv_err *err) {
   uint32_t steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);
   return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
@@ -32,8 +32,7 @@ static clv_code text_bubble(const clv_placed_schedule *l, const clv_sched_costs 
                             clv_bytes *out, clv_err *err) {
   clv_sched_run run;
   CLV_TRY(clv_sched_simulate(l->sched, costs, false, &run, err));
-  clv_bytes_printf(out, "bubble %.1f %% with stages alike and links that cost nothing\n",
-                   100 * run.bubble);
+  clv_bytes_printf(out, "bubble %.1f %% with equal stages and free links\n", 100 * run.bubble);
   clv_sched_run_done(&run, l->sched);
   return CLV_OK;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers at home whose weights a worker knows from an earlier session. clv_ledger_name_of_key,
- * clv_ledger_name_of_param and clv_weights_sample_digest name what the ledger keeps. The trainer
- * adds what is going to reach workers under these names, and clv_blueprint_read_ledger looks the
- * layers at home up.
+ * Layers of the master whose weights a worker knows from an earlier session.
+ * clv_ledger_name_of_key, clv_ledger_name_of_param and clv_weights_sample_digest make the names
+ * that the ledger keeps. The trainer adds tensors under these names before it sends them to
+ * workers. clv_blueprint_read_ledger looks up the master's layers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@
 
 /* ---- names in the ledger --------------------------------------------------------------------- */
 
-/* A node behind another one of its layer has a key of its own, as an adapter has. */
+/* True if the node is not the first one of its layer. Such a node, for example an adapter, has its
+ * own key. */
 static bool is_further(const clv_graph *g, int k) {
   const clv_node *n = &g->nodes[k];
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
@@ -41,14 +42,14 @@ typedef struct recall {
   clv_blueprint *b;
   const clv_ledger *ledger;
   clv_ledger_entry found;
-  clv_sha256 *given; /* [n_given] names of tensors that stages at workers begin with */
+  clv_sha256 *given; /* [n_given] names of tensors that workers' stages begin with */
   size_t n_given, room;
 } recall;
 
 static void recall_done(recall *r) { free(r->given); }
 
-/* Notes at node k of the whole model why it is known, if the ledger has it; the first reason stays.
- * why: a format for the identity and the date. */
+/* Notes at node k of the full model why a worker knows it, if the ledger has the name. The first
+ * reason is kept. why: format for the identity and the date. */
 static clv_code look_up(recall *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
                         const char *before, const char *behind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -71,7 +72,7 @@ static int node_named(const clv_graph *g, const char *name) {
   return -1;
 }
 
-/* The node of a stage's parameter in the whole model. */
+/* Node of a stage's parameter in the full model. */
 static int node_of(const clv_blueprint *b, const clv_stage_plan *s, const clv_param *p) {
   return node_named(b->whole, s->graph->nodes[p->node].name);
 }
@@ -81,13 +82,14 @@ static bool is_fresh(const clv_stage_spec *spec, const clv_param *p) {
                               spec->weights_new.n);
 }
 
-/* Are the first values of the parameter those that its layer's key gives? */
+/* True if the initial values of the parameter follow from the key of its layer. */
 static bool is_drawn(const clv_stage_spec *s, const clv_param *p) {
   if (clv_lora_is_adapter(p->name)) return !s->lora.from;
   return !(clv_stage_has_master_weights(s) || s->weights_artifact) || is_fresh(s, p);
 }
 
-/* Looks up a parameter of a stage at home: in this run, and by the key of its layer. */
+/* Looks up a parameter of a master's stage: by its name in this run, and by the key of its layer.
+ * */
 static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, const clv_param *p,
                              clv_err *err) {
   const clv_session_config *c = r->b->config;
@@ -104,7 +106,7 @@ static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, c
   return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
-/* Weights that a worker had, in another unit, type or order. */
+/* Looks up weights that a worker had in another unit, type or order. */
 static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_err *err) {
   for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
     clv_sha256 of;
@@ -119,8 +121,9 @@ static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_
   return CLV_OK;
 }
 
-/* What a stage at a worker begins with is known in this very session. */
-static clv_code keep_given(recall *r, const clv_weights_sample *s, clv_err *err) {
+/* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
+ * this session. */
+static clv_code add_given_names(recall *r, const clv_weights_sample *s, clv_err *err) {
   size_t n, room = r->n_given + CLV_SAMPLE_NAMES;
   if (room > r->room) {
     clv_sha256 *more = reallocarray(r->given, 2 * room, sizeof *more);
@@ -138,7 +141,7 @@ static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
   clv_weights_moments f;
   clv_sha256 of;
   int k = node_of(r->b, &r->b->stages[stage], p);
-  if (r->b->stages[stage].worker >= 0) return keep_given(r, s, err);
+  if (r->b->stages[stage].worker >= 0) return add_given_names(r, s, err);
   if (k < 0) return CLV_OK;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
   CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",
@@ -176,7 +179,7 @@ static clv_code read_file(void *user, size_t first, size_t n, void *dst, clv_err
 
 typedef struct folder_source {
   const clv_stage_folder *folder;
-  size_t at; /* in the folder's lists */
+  size_t at; /* index in the folder's lists */
 } folder_source;
 
 static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_err *err) {
@@ -186,7 +189,8 @@ static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_e
                                        err);
 }
 
-/* A file that cannot be read is refused by what reads it for the session: nothing is sent then. */
+/* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
+ * opens the file for the session refuses it, before anything is sent. */
 static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
@@ -223,7 +227,7 @@ static clv_code recall_files(recall *r, uint32_t stage, clv_err *err) {
   const clv_stage_spec *spec = &r->b->config->stages[stage];
   CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
   bool home = r->b->stages[stage].worker < 0;
-  if (home && !spec->weights_secret) return CLV_OK; /* others count as known */
+  if (home && !spec->weights_secret) return CLV_OK; /* counts as known anyway */
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   if (spec->weights_file) CLV_TRY(recall_file(r, stage, s, err));
   return spec->weights_folder ? recall_folder(r, stage, s, err) : CLV_OK;
@@ -239,7 +243,7 @@ static clv_code recall_stage(recall *r, const clv_sha256 *run, uint32_t i, clv_e
   return recall_files(r, i, err);
 }
 
-/* What has its weights of another layer is known where that is. */
+/* Marks tied layers as known if the owner of their weights is. */
 static clv_code recall_ties(clv_blueprint *b, clv_err *err) {
   for (int k = 0; k < b->whole->n_nodes; k++) {
     const char *tied = b->whole->nodes[k].tied;
@@ -299,7 +303,7 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
 }
 
 clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) {
-  CLV_TRY(clv_look_check(b, err)); /* names what only the look has found */
+  CLV_TRY(clv_look_check(b, err)); /* first, since it names the findings of the look */
   CLV_TRY(clv_privacy_check(b, err));
   return clv_cache_check(b, err);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels that follow from the order of the records. Without train.shuffle records are sent as they
- * stand. Where classes are contiguous, or come in turns, whoever knows the class of a few records
- * knows those of their neighbours. Each record is compared with the one before it, then with the
- * one two before it, and so on: the largest share of equal labels counts, against the share that a
- * shuffle would give. Of neighbours the deviation of a shuffle is known exactly (Wald and
- * Wolfowitz, of several classes), so that a few records in blocks are enough, and so are blocks of
- * a rare class.
+ * Labels that follow from the order of the records. Without train.shuffle records are sent in the
+ * order of their files. If classes are contiguous or alternate, a worker that knows the class of a
+ * few records knows those of their neighbours. clv_label_order_compute compares each record with
+ * the one before it, then with the one two before it, and so on. The result is the largest share of
+ * equal labels, beside the share that a shuffle would give.
+ *
+ * For neighbours the deviation of a shuffle is known exactly (Wald and Wolfowitz, for several
+ * classes). So a few records in blocks are enough, and so are blocks of a rare class.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,12 +16,12 @@
 
 enum { MAX_LAG = 1024, MAX_WORK = 1 << 26, RECORDS_PER_LAG = 8 };
 enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 }; /* blocks of each class */
-/* Of standard deviations that a shuffle has; fewer for few blocks, more where the best of many lags
- * is taken. */
+/* Standard deviations of a shuffle above which a share counts: fewer for few blocks, more for the
+ * best of many lags. */
 static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 3, FEW_SIGMAS = 2.5, LAG_SIGMAS = 6;
 
-/* Labels of the training rows in their order; numbers become the side of their mean on which they
- * are, and several labels of a record one number. false: a record has none. */
+/* Reads the labels of the training rows in their order. A number becomes the side of the mean on
+ * which it is; several labels of a record become one number. false: a record has no label. */
 static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
   double sum = 0, one;
@@ -39,14 +40,14 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* What is expected of a shuffle. */
+/* Expected values of a shuffle. */
 typedef struct shuffle {
-  double share; /* of pairs of records with equal labels */
-  double sigma; /* of the share of neighbours */
+  double share; /* share of pairs of records with equal labels */
+  double sigma; /* standard deviation of the share of neighbours */
   size_t classes;
 } shuffle;
 
-/* Sorts. */
+/* Computes the expected values of a shuffle. Sorts `labels`. */
 static shuffle shuffle_of(double *labels, size_t n) {
   double squares = 0, cubes = 0, all = (double)n;
   shuffle ret = {0};
@@ -59,7 +60,7 @@ static shuffle shuffle_of(double *labels, size_t n) {
     ret.classes++;
   }
   double runs = (squares * (squares + all * (all + 1)) - 2 * all * cubes - all * all * all) /
-                (all * all * (all - 1)); /* variance of their number */
+                (all * all * (all - 1)); /* variance of the number of equal neighbours */
   ret.share = (squares - all) / (all * (all - 1));
   ret.sigma = sqrt(fmax(runs, 0)) / (all - 1);
   return ret;
@@ -71,8 +72,8 @@ static double share_at(const double *labels, size_t n, size_t lag) {
   return (double)same / (double)(n - lag);
 }
 
-/* Far above what a shuffle gives, and more than chance. */
-static bool stands_out(const clv_label_order *o, double sigmas, double sigma) {
+/* True if the share is far above that of a shuffle, by more than chance explains. */
+static bool is_significant(const clv_label_order *o, double sigmas, double sigma) {
   double more = o->share - o->shuffled, left = 1 - o->shuffled;
   return o->lag && left > 0 && more >= LEAST_EXCESS * left && more >= sigmas * sigma;
 }
@@ -94,9 +95,9 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
   const shuffle s = shuffle_of(labels, n);
   next.shuffled = best.shuffled = s.share;
   double sigmas = has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS;
-  if (stands_out(&next, sigmas, s.sigma)) return next;
+  if (is_significant(&next, sigmas, s.sigma)) return next;
   double sigma = sqrt(s.share * (1 - s.share) / (double)n);
-  return stands_out(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
+  return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
 }
 
 static bool sends_records(const clv_blueprint *b) {

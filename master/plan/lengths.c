@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is learned of the lengths of sequences, which nothing hides: they are sent where a layer
- * reads them, and the size of packed ones shows.
+ * Lengths of sequences, which no layer hides: the master sends them to layers that read them, and
+ * the size of packed sequences shows them.
  */
 #include "master/plan/plan_int.h"
 
-/* Is an input sent that is the lengths of sequences? */
-static bool lengths_leave(const clv_blueprint *b) {
+/* True if the master sends an input with the lengths of sequences. */
+static bool sends_lengths(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
       if (clv_graph_length_limit(b->whole, (int)b->stages[i].leaf[k])) return true;
@@ -21,14 +21,15 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
     b->mean_places = range.sum / (double)n;
 }
 
-/* Of `places`, with half of a micro-batch's rounding; 1 where nobody has counted. */
-static double share_of(const clv_blueprint *b) {
+/* Mean share of the full length, plus half of the rounding of a micro-batch; 1 if lengths were not
+ * counted. */
+static double mean_share_of(const clv_blueprint *b) {
   double share = b->mean_places / (double)CLV_MAX(b->places, 1) + 0.5 / CLV_PACKED_SIZES;
   return b->mean_places > 0 && share < 1 ? share : 1;
 }
 
 uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t places, uint64_t bytes) {
-  return places ? (uint64_t)((double)bytes * share_of(b)) : bytes;
+  return places ? (uint64_t)((double)bytes * mean_share_of(b)) : bytes;
 }
 
 void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_t bytes,
@@ -50,7 +51,7 @@ static void describe_filling(const clv_blueprint *b, clv_bytes *out) {
 }
 
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
-  if (lengths_leave(b))
+  if (sends_lengths(b))
     clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
   describe_filling(b, out);
   if (any && b->lengths >= 0)
@@ -62,5 +63,5 @@ void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
 const char *clv_lengths_json(const clv_blueprint *b, bool any) {
   static const char *const facts[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
                                       "\"lengths\":\"leave\",\"places\":\"show\","};
-  return facts[lengths_leave(b) + 2 * (any && b->lengths >= 0)];
+  return facts[sends_lengths(b) + 2 * (any && b->lengths >= 0)];
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * --link and --speed: what somebody says of a network that is not asked.
+ * Parses --link and --speed, which describe a network that `plan` does not connect to.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static clv_link_estimate link_of(double rtt_ms, double mbit, bool given) {
   return (clv_link_estimate){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
 }
 
-/* Digits with a fraction, nothing else; *end: behind them. */
+/* Parses digits with an optional fraction between low and high; *end: the character after them. */
 static bool number(const char *text, double low, double high, double *ret, const char **end) {
   char *stop;
   if (strspn(text, "0123456789.") == 0) return false;
@@ -25,7 +25,7 @@ static bool number(const char *text, double low, double high, double *ret, const
   return stop <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
 }
 
-/* The worker called so, in *ret; the master is -1. */
+/* Returns the worker called `name` in *ret; -1: the master. */
 static clv_code find_node(const clv_session_config *c, const char *option, const char *name,
                           bool master, int *ret, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -43,12 +43,12 @@ static clv_code find_node(const clv_session_config *c, const char *option, const
                   near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* "name=" off the front of an option's argument. */
+/* Splits "name=" off the front of an option's argument. */
 static clv_code split_name(const char *option, const char *arg, const char *form,
                            char name[NAME_LEN], const char **ret_value, clv_err *err) {
   const char *equals = strchr(arg, '=');
   if (!equals || equals == arg || equals - arg >= NAME_LEN)
-    return clv_fail(err, CLV_INVALID, "%s %.80s: it is written %s", option, arg, form);
+    return clv_fail(err, CLV_INVALID, "%s %.80s: write it as %s", option, arg, form);
   snprintf(name, NAME_LEN, "%.*s", (int)(equals - arg), arg);
   *ret_value = equals + 1;
   return CLV_OK;
@@ -65,12 +65,14 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
   if ((other = strchr(name, '+'))) *other++ = '\0';
   CLV_TRY(find_node(c, "--link", name, false, &one, err));
   if (other) CLV_TRY(find_node(c, "--link", other, false, &two, err));
-  if (one == two) return clv_fail(err, CLV_INVALID, "--link %.80s: a worker and itself", arg);
+  if (one == two)
+    return clv_fail(err, CLV_INVALID, "--link %.80s: names one worker twice: name two workers",
+                    arg);
   if (!number(at, 0, 60000, &rtt, &end) || *end != ':' ||
       !number(end + 1, 1e-3, 1e6, &mbit, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
-                    "1000000 Mbit/s; it is written %s",
+                    "1000000 Mbit/s; write it as %s",
                     arg, at, form);
   clv_link_estimate *to =
       other ? &l->hop[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)] : &l->link[one];
@@ -89,13 +91,13 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
   CLV_TRY(find_node(c, "--speed", name, true, &node, err));
   if (!number(at, 1e-3, 1e6, &factor, &end) || *end)
     return clv_fail(err, CLV_INVALID,
-                    "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; it is written %s",
-                    arg, at, form);
+                    "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; write it as %s", arg,
+                    at, form);
   l->speed[node < 0 ? l->n : (size_t)node] = factor;
   return CLV_OK;
 }
 
-/* A direct hop nobody spoke of is taken for as good as the worse of its workers' links. */
+/* A direct hop without an option gets the worse values of its workers' links. */
 static void fill_hops(clv_links *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {

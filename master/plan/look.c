@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The look: what an onlooker reads of the tensors that leave, measured before anything leaves.
- * Rules over the graph (privacy.c) say what must show; the look sees what does. The worse of both
- * is a finding.
+ * The look: measures, before a run sends anything, what an observer can read from the tensors that
+ * leave. privacy.c derives from the graph which tensors must show records or labels; the look
+ * measures what they do show. The worse of both is a finding. clv_look_run runs the look, and
+ * clv_blueprint_add_look adds its readings to a blueprint.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,7 @@ static const struct {
   const char *name;
   double limit;
   clv_finding shows;
-  const char *key; /* of `privacy`; NULL: none is needed */
+  const char *key; /* key of `privacy` that permits the finding; NULL: none is needed */
 } readers[CLV_LOOK_READERS] = {
     [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_FINDING_PICTURE, NULL},
     [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_FINDING_TOKENS, "tokens_readable"},
@@ -34,8 +35,8 @@ static bool uses_workers(const clv_blueprint *b) {
   return any;
 }
 
-/* A preview has secrets of its own, which are the same each time that it is made; the first are
- * those of a run, where the file gives its seed. */
+/* Derives the seed of a draw. A preview has its own secrets, which are the same in each preview;
+ * the first draw has those of a run if the session file gives its seed. */
 static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
                         clv_key *ret, clv_err *err) {
   *ret = b->config->train.seed.key;
@@ -43,8 +44,8 @@ static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint3
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
-/* The most that is read of several draws. Whether it can be looked at is the first one's answer:
- * others may lack the time. */
+/* Merges the reading of a draw: the largest figure counts. The first draw decides whether a reader
+ * could run, since others may lack the time. */
 static void merge(clv_look_result *all, const clv_look_result *one, bool first) {
   bool both = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
   if (first || (both && one->figure > all->figure)) *all = *one;
@@ -100,17 +101,18 @@ static clv_findings uncertain_of(const clv_look *look) {
   return ret;
 }
 
-/* Layers at workers hide nothing: the gradient that is read goes on to all workers up to the next
- * stage at home. */
+/* True if a worker receives the gradient that the look reads. Layers at workers hide nothing, so
+ * all workers up to the master's next stage receive it. */
 static bool gets_gradient(const clv_blueprint *b, uint32_t stage) {
   uint32_t i = stage;
   while (i < b->n_stages && b->stages[i].worker >= 0) i++;
   return i > stage && i > clv_look_last_worker_stage(b) && b->stages[stage + 1].input_needs_grad;
 }
 
-/* Values that leave the master show records, gradients from behind the last worker show labels. */
-static clv_findings found_in(const clv_blueprint *b, const clv_look *look, clv_egress_kind kind,
-                             uint32_t stage) {
+/* Findings of the look for a kind of row: values that leave the master show records, gradients from
+ * behind the last worker show labels. */
+static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *look,
+                                     clv_egress_kind kind, uint32_t stage) {
   bool gradient = kind == CLV_EGRESS_GRADIENT && gets_gradient(b, stage);
   bool value = kind == CLV_EGRESS_ACTIVATION && b->stages[stage].worker < 0;
   clv_findings ret = 0;
@@ -126,8 +128,10 @@ static bool has_tokens(const clv_blueprint *b) {
   return any;
 }
 
-/* Records that are sent as such are no picture besides, and vectors that repeat no tokens. */
-static clv_findings beside(const clv_blueprint *b, clv_findings found, clv_findings shows) {
+/* Drops findings that a worse one includes: records that are sent as such are no picture besides,
+ * and repeated vectors are no tokens. */
+static clv_findings without_included(const clv_blueprint *b, clv_findings found,
+                                     clv_findings shows) {
   clv_findings less = CLV_FINDING_PICTURE;
   if (!has_tokens(b)) less |= CLV_FINDING_TOKENS;
   return shows & CLV_FINDING_RAW_INPUT ? found & ~less : found;
@@ -137,8 +141,8 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
     bool rows = r->kind == CLV_EGRESS_CACHED && !r->input;
-    clv_findings found =
-        beside(b, found_in(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage), r->shows);
+    clv_findings found = without_included(
+        b, findings_of_kind(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage), r->shows);
     r->looked = found & ~(r->shows & ~r->looked);
     r->shows |= found;
   }
@@ -146,8 +150,9 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
     clv_findings value =
-        sent ? beside(b, found_in(b, look, CLV_EGRESS_ACTIVATION, i), s->shows) : 0;
-    clv_findings gradient = found_in(b, look, CLV_EGRESS_GRADIENT, i);
+        sent ? without_included(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i), s->shows)
+             : 0;
+    clv_findings gradient = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
     s->looked = value & ~(s->shows & ~s->looked);
     s->gradient_looked = gradient & ~(s->gradient_shows & ~s->gradient_looked);
     s->shows |= value;
@@ -179,7 +184,7 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
       c->workers[r->worker].name, readers[tokens ? CLV_LOOK_TOKENS : k].name, r->name,
       b->look.records, found->figure * 100, found->by, CLV_LOOK_CERTAIN_FIGURE * 100,
       k == CLV_LOOK_LABELS ? "behind" : "before",
-      sizes ? ", or give all columns and factors like sizes (standardize the data)" : "",
+      sizes ? ", or give all columns and factors similar sizes (standardize the data)" : "",
       key_of(&b->look, k));
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records and tokens: all layers before the last cut run on a few records, and what leaves of each
- * record is read together.
+ * Reads records and tokens: runs all layers before the last cut on a few records, and reads all
+ * tensors that leave for a record together. look.c calls clv_look_read_front once for each draw.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,20 +9,20 @@
 
 #include "master/plan/look_int.h"
 
-/* Multiplications a second at least, for the guess of how many records there is time for. */
+/* Multiplications per second, at least; used to estimate how many records there is time for. */
 static const double LEAST_SPEED = 1e10;
 enum { BATCH = 16, SHAPES = 8 };
 
 typedef struct look_tensors {
   const clv_look_round *r;
   const clv_blueprint *b;
-  uint32_t n_parts; /* stages before the last cut behind the master */
+  uint32_t n_parts; /* stages of the master before the last cut */
   clv_look_part *parts;
-  size_t n_tensors, width; /* width: values of a record in all of them */
+  size_t n_tensors, width; /* width: values of a record in all tensors */
   clv_look_tensor *tensors;
-  uint32_t *stage;    /* [n_tensors] whose output it is; n_stages: an input of the model */
+  uint32_t *stage;    /* [n_tensors] stage whose output it is; n_stages: a model input */
   float *values;      /* [records][width] */
-  uint64_t run_ns;    /* that all records took */
+  uint64_t run_ns;    /* time for all records */
   int64_t *exchanged; /* tokens of records that run_exchanged has made */
 } look_tensors;
 
@@ -41,7 +41,8 @@ static bool output_leaves(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
 }
 
-/* Is input k of the model sent to a worker? How long sequences are is no record. */
+/* True if the master sends input k of the model to a worker. Lengths of sequences do not count as
+ * records. */
 static bool input_leaves(const clv_blueprint *b, uint32_t k) {
   bool any = false;
   for (uint32_t i = 0; i < b->n_stages; i++)
@@ -101,8 +102,8 @@ static double work_of(const look_tensors *f) {
   return work;
 }
 
-/* As many records as there are time and memory for, chosen once for all draws. */
-static clv_code choose(look_tensors *f, clv_err *err) {
+/* Chooses as many records as time and memory permit, once for all draws. */
+static clv_code choose_records(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
   double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
   size_t by_memory = CLV_LOOK_MAX_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
@@ -119,8 +120,8 @@ static char *row_of(const clv_tensor *t, size_t record) {
   return (char *)t->data + record * (t->bytes / (size_t)t->shape.dim[0]);
 }
 
-static void keep(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
-                 size_t step, size_t record, size_t n) {
+static void keep_values(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
+                        size_t step, size_t record, size_t n) {
   const clv_look_tensor *t = &f->tensors[tensor];
   size_t width = (tensor + 1 < f->n_tensors ? f->tensors[tensor + 1].first : f->width) - t->first;
   for (size_t r = 0; r < n; r++)
@@ -142,8 +143,8 @@ static void keep_output(const look_tensors *f, uint32_t stage, size_t record) {
   for (size_t k = 0; k < f->n_tensors; k++) {
     if (f->stage[k] != stage) continue;
     at = f->tensors[k].first - first;
-    keep(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step, record,
-         (size_t)p->batch);
+    keep_values(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step,
+                record, (size_t)p->batch);
   }
 }
 
@@ -167,11 +168,12 @@ static void keep_inputs(const look_tensors *f, size_t n) {
   for (uint32_t input = 0; input < f->b->inputs.n; input++) {
     const clv_tensor *x = f->r->sample->x[input];
     if (input_leaves(f->b, input))
-      keep(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
+      keep_values(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
   }
 }
 
-/* Records that run at once: a second's, or two where batches are normalized. */
+/* Records to run at once: those of one second, or of two seconds if the layers use batch
+ * statistics. */
 static size_t batch_of(const look_tensors *f, size_t n) {
   double most = CLV_MIN(LEAST_SPEED / CLV_MAX(work_of(f), 1.0), (double)BATCH);
   return CLV_MIN(n, CLV_MAX((size_t)most, (size_t)2));
@@ -183,7 +185,7 @@ static clv_code check_time(const look_tensors *f, clv_err *err) {
                   CLV_LOOK_MAX_SECONDS);
 }
 
-/* The last batch overlaps with the one before it where it would be short. */
+/* Runs all records. The last batch overlaps with the one before it if it would be short. */
 static clv_code run_all(look_tensors *f, clv_err *err) {
   size_t n = f->r->sample->half.n, batch = batch_of(f, n);
   uint64_t begin = clv_now_ns();
@@ -195,7 +197,7 @@ static clv_code run_all(look_tensors *f, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code run(look_tensors *f, clv_err *err) {
+static clv_code make_values(look_tensors *f, clv_err *err) {
   size_t n = f->r->sample->half.n;
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
@@ -211,13 +213,13 @@ static clv_code run(look_tensors *f, clv_err *err) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void nothing(clv_look_result *ret, const char *why) {
+static void set_nothing_to_read(clv_look_result *ret, const char *why) {
   ret->state = CLV_LOOK_NOTHING_TO_READ;
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
-static void take(clv_look_result *ret, clv_code code, const clv_look_reading *read,
-                 const clv_err *err) {
+static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *read,
+                       const clv_err *err) {
   if (code != CLV_OK) {
     clv_look_set_skipped(ret, err);
     return;
@@ -227,7 +229,7 @@ static void take(clv_look_result *ret, clv_code code, const clv_look_reading *re
   ret->by = read->by;
 }
 
-/* An input of the records as a tensor; without a sample its form alone. */
+/* An input of the records as a tensor; without a sample it has a shape only. */
 static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
   const clv_tensor *x = k < f->r->sample->n_inputs ? f->r->sample->x[k] : NULL;
   if (!x) return (clv_look_tensor){.shape = without_n(&f->b->inputs.list[k].shape)};
@@ -243,7 +245,8 @@ static bool find_record(const look_tensors *f, clv_look_view *ret) {
   return false;
 }
 
-/* Flat values may have been a grid before: shapes of layers with as many values. */
+/* Possible shapes of a flat tensor, which may have been a grid before: shapes of layers with as
+ * many values. */
 static size_t shapes_of(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
   const clv_shape flat = f->tensors[tensor].shape;
   size_t n = 0;
@@ -265,7 +268,7 @@ typedef struct look_views {
 
 static void views_done(look_views *v) { free(v->list); }
 
-/* n_tokens 0: as grids like those of `records`. */
+/* Lists the views of all tensors. n_tokens 0: as grids like those of `records`. */
 static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
                            look_views *ret, clv_err *err) {
   clv_look_view some[CLV_LOOK_MAX_VIEWS];
@@ -286,8 +289,8 @@ static clv_code list_views(const look_tensors *f, const clv_look_view *records, 
   return CLV_OK;
 }
 
-/* Why there is nothing like a picture, by the forms of records and tensors alone; NULL: there may
- * be one. */
+/* Why no tensor can be like a picture, by the shapes of records and tensors alone; NULL: one may
+ * be. */
 static const char *no_pixels(const look_tensors *f) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
@@ -295,7 +298,7 @@ static const char *no_pixels(const look_tensors *f) {
   if (!find_record(f, &records)) return "records are no images or signals of 16 places";
   if (list_views(f, &records, 0, &v, NULL) != CLV_OK) return NULL;
   while (k < v.n && v.list[k].n_rows * v.list[k].n_columns < CLV_LOOK_MIN_PLACES) k++;
-  return k < v.n ? NULL : "what leaves has no grid of 16 places";
+  return k < v.n ? NULL : "no tensor that leaves has a grid of 16 places";
 }
 
 static void read_pixels(look_tensors *f, clv_look_result *ret) {
@@ -307,10 +310,10 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
   clv_code code = list_views(f, &records, 0, &v, &err);
   if (code == CLV_OK)
     code = clv_look_pixels(v.list, v.n, &records, f->r->sample->half, &read, &err);
-  take(ret, code, &read, &err);
+  set_result(ret, code, &read, &err);
 }
 
-/* The first input of tokens; columns beside a token, as boxes, are none. */
+/* Finds the first input with tokens. Columns beside a token, such as boxes, do not count. */
 static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_shape s = without_n(&f->b->inputs.list[k].shape);
@@ -343,7 +346,7 @@ static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_toke
   return CLV_OK;
 }
 
-/* Flat records of floats: the first input that is no grid. */
+/* Finds flat records of floats: the first input that is no grid. */
 static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
   clv_look_view grid;
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
@@ -354,7 +357,8 @@ static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
   return false;
 }
 
-/* Of records that repeat to the bit the number of each different one; false: most do not. */
+/* If most records repeat others bit by bit, numbers the different ones; false: most do not repeat.
+ * */
 static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
   size_t n = f->r->sample->half.n, different = 0;
   clv_look_tensor t;
@@ -373,13 +377,13 @@ static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_lo
   clv_err err;
   clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
   if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->half, &read, &err);
-  take(ret, code, &read, &err);
+  set_result(ret, code, &read, &err);
 }
 
 static void read_repeats(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
-  if (!list_repeats(f, tokens)) return; /* no_tokens has said so */
+  if (!list_repeats(f, tokens)) return; /* no_tokens has given the reason */
   read_nearest(f, &t, ret);
   if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
 }
@@ -401,8 +405,8 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
     clv_look_set_skipped(ret, &err);
 }
 
-/* Why there are no tokens, by the records alone, so that it is known where layers cannot run; NULL:
- * there are, or may be. Chooses records where nobody has. */
+/* Why there are no tokens, by the records alone, so that the reason is known even if the layers
+ * cannot run; NULL: there are tokens, or may be. Chooses records if there are none yet. */
 static const char *no_tokens(const look_tensors *f) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   size_t n_tokens, columns;
@@ -416,7 +420,7 @@ static const char *no_tokens(const look_tensors *f) {
 
 /* ---- features -------------------------------------------------------------------------------- */
 
-/* Values of a record that are made at home. */
+/* Number of values of a record that the master computes. */
 static size_t values_made(const look_tensors *f) {
   size_t k = 0;
   while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
@@ -433,10 +437,11 @@ static const char *no_features(const look_tensors *f) {
   bool any = find_tokens(f, &input, &n_tokens, &columns) && !input_leaves(f->b, input);
   for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= has_features(f, k);
   if (!any) return "records have no numbers, or they leave as they are";
-  return values_made(f) ? NULL : "nothing else than records leaves";
+  return values_made(f) ? NULL : "only records leave";
 }
 
-/* Places of pictures are like their neighbours, so what is read of them is a picture. */
+/* Reads features of an input. Pictures do not count: their places are like their neighbours, so a
+ * feature of one is a picture. */
 static void read_features_of(const look_tensors *f, uint32_t input, clv_look_result *ret) {
   const clv_look_tensor t = input_tensor(f, input);
   const clv_look_features of = {.features = t.values,
@@ -449,25 +454,26 @@ static void read_features_of(const look_tensors *f, uint32_t input, clv_look_res
   clv_look_reading read;
   clv_err err;
   clv_code code = clv_look_features_read(&of, f->r->sample->half, &read, &err);
-  take(ret, code, &read, &err);
+  set_result(ret, code, &read, &err);
   ret->shows = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 
-/* A finding that needs a key comes before a larger figure. */
+/* True if a is worse than b: a finding that needs a key, or else a larger figure. */
 static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
   bool keys[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->shows != CLV_FINDING_PICTURE,
                   b->figure > CLV_LOOK_CERTAIN_FIGURE && b->shows != CLV_FINDING_PICTURE};
   return keys[0] != keys[1] ? keys[0] : a->figure > b->figure;
 }
 
-/* A number of a draw, the same whenever the look is made. */
+/* Deterministic random number below n for a draw. */
 static size_t draw_below(uint64_t draw, size_t n) {
   uint64_t h = (draw + 1) * UINT64_C(0x9e3779b97f4a7c15);
   h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
   return (size_t)((h ^ h >> 29) % n);
 }
 
-/* Each place of record r gets the token that one of the first `n` records has there. */
+/* Replaces each token of record r by the token that one of the first `n` records has at that place.
+ * */
 static void exchange_record(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
                             size_t columns) {
   for (size_t s = 0; s < n_tokens; s++) {
@@ -477,9 +483,10 @@ static void exchange_record(const look_tensors *f, int64_t *x, size_t r, size_t 
   }
 }
 
-/* Words are so many that few records have one twice. So the layers run once more, on records whose
- * tokens are those of a quarter of them: whoever looks up one place then shows what it says of its
- * own token, whatever is beside it. */
+/* Reads tokens of records with exchanged tokens. A vocabulary is large, so few records have the
+ * same token at a place. So the layers run once more, on records whose tokens are those of a
+ * quarter of the records. An observer of one place then reads only what its vector says of its own
+ * token, and nothing of the tokens beside it. */
 static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
                               clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
@@ -498,7 +505,7 @@ static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, 
   return code;
 }
 
-/* Is last, as it leaves other values behind. */
+/* Runs last, because it replaces the values. */
 static void read_exchanged(look_tensors *f, clv_look_result *ret) {
   size_t n_tokens, columns;
   uint32_t input;
@@ -528,16 +535,17 @@ static void read_features(look_tensors *f, clv_look_result *ret) {
   read_exchanged(f, ret);
 }
 
-static clv_code look(look_tensors *f, clv_err *err) {
+static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
   CLV_TRY(make_parts(f, err));
-  CLV_TRY(choose(f, err));
-  return run(f, err);
+  CLV_TRY(choose_records(f, err));
+  return make_values(f, err);
 }
 
-/* What has no pixels or tokens by its form is not read, which differs from what could not be. */
-static void settle(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
+/* Sets the result of a reader that did not run. A session without pixels or tokens has nothing to
+ * read; any other failure means that the reader could not look. */
+static void set_unread(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
-    nothing(ret, why);
+    set_nothing_to_read(ret, why);
   else if (code != CLV_OK)
     clv_look_set_skipped(ret, err);
 }
@@ -545,7 +553,7 @@ static void settle(clv_look_result *ret, const char *why, clv_code code, const c
 void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_READERS]) {
   static const struct {
     clv_look_reader reader;
-    const char *(*excuse)(const look_tensors *f);
+    const char *(*why_nothing_to_read)(const look_tensors *f);
     void (*read)(look_tensors *f, clv_look_result *ret);
   } readers[] = {{CLV_LOOK_PIXELS, no_pixels, read_pixels},
                  {CLV_LOOK_TOKENS, no_tokens, read_tokens},
@@ -554,11 +562,13 @@ void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_RE
   clv_err err;
   clv_code code = list_tensors(&f, &err);
   bool listed = code == CLV_OK, any = listed && f.n_tensors;
-  if (any) code = look(&f, &err);
+  if (any) code = prepare_and_run(&f, &err);
   for (size_t k = 0; k < CLV_COUNT(readers); k++) {
     clv_look_result *ret = &of[readers[k].reader];
-    const char *why = any ? readers[k].excuse(&f) : listed ? "nothing of the records leaves" : NULL;
-    settle(ret, why, code, &err);
+    const char *why = any      ? readers[k].why_nothing_to_read(&f)
+                      : listed ? "no tensor made of records leaves"
+                               : NULL;
+    set_unread(ret, why, code, &err);
     if (code == CLV_OK && !why) readers[k].read(&f, ret);
   }
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Labels: the layers behind the last worker and the loss run on random inputs with real labels, and
- * what would go back to that worker is read.
+ * Reads labels: runs the layers behind the last worker and the loss on random inputs with real
+ * labels, and reads the gradients that would go back to that worker. look.c calls
+ * clv_look_read_head once for each draw.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,41 +12,41 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 512,   /* gradients that are read, about */
-  MOST_DRAWS = 64, /* random inputs of a record */
-  PIECES = 8,      /* values that cross together and have places */
-  COLUMNS = 256,   /* of several numbers a label: how many are read */
+  SAMPLES = 512,   /* approximate number of gradients to read */
+  MOST_DRAWS = 64, /* random inputs per record */
+  PIECES = 8,      /* most crossing values with places */
+  COLUMNS = 256,   /* most numbers to read of a label with several */
   BATCH = 64,
-  MOST_WIDTH = 16384, /* values of a gradient that are read */
+  MOST_WIDTH = 16384, /* most values of a gradient to read */
 };
-static const float SPREAD = 1.7320508f; /* of random inputs, whose deviation is 1 */
+static const float SPREAD = 1.7320508f; /* half width of random inputs, for a deviation of 1 */
 static const double LEAST_SPEED = 1e10; /* as in look_front.c */
 
 /* Values of a gradient that belong to one label. */
 typedef struct gradient_part {
-  size_t first, width, step; /* step: from place to place */
+  size_t first, width, step; /* step: values from one place to the next */
 } gradient_part;
 
 typedef struct look_gradients {
   const clv_look_round *r;
   const clv_blueprint *b;
-  uint32_t last;          /* the last stage at a worker */
-  bool layers;            /* there are some behind it: */
-  clv_look_part parts[2]; /* [0]; [1]: where its tied layers may have their parameters */
+  uint32_t last;          /* last stage at a worker */
+  bool layers;            /* there are layers behind that stage, in `parts` */
+  clv_look_part parts[2]; /* [0]: layers behind `last`; [1]: owners of tied parameters */
   size_t n_parts;
   clv_graph *loss;
   clv_params *no_params;
   clv_plan *loss_plan;
   clv_call *loss_call;
-  size_t batch, width, outputs; /* width: values of a record's gradient; outputs: of a prediction */
-  size_t labels;                /* of a record */
+  size_t batch, width, outputs; /* values of a record's gradient; of a prediction */
+  size_t labels;                /* labels per record */
   gradient_part pieces[PIECES];
   size_t n_pieces, vector; /* vector: values that belong to one label */
-  float *x, *dx, *dout;    /* [batch][width], [batch][width], of the prediction */
-  size_t step, kept;       /* of `vector` values each step-th is kept */
+  float *x, *dx, *dout;    /* [batch][width], [batch][width], gradient of the prediction */
+  size_t step, kept;       /* each step-th of `vector` values is kept */
   float *values;           /* [room][kept] */
   int64_t *label;          /* [room] */
-  size_t *record;          /* [room] whose gradient it is */
+  size_t *record;          /* [room] record of the gradient */
   size_t n, room, n_fit;
 } look_gradients;
 
@@ -77,7 +78,8 @@ static bool has_outside_ties(const clv_look_part *p) {
   return false;
 }
 
-/* Of tied layers the owner is in the first stages at home. */
+/* Makes the layers behind the last worker. The owner of tied parameters is in the master's first
+ * stages, so these are made too. */
 static clv_code make_layers(look_gradients *h, clv_err *err) {
   uint32_t first = h->last + 1, end = h->b->n_stages;
   h->layers = first < end;
@@ -111,7 +113,8 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
   return clv_alloc(h->batch * h->outputs, sizeof *h->dout, &h->dout, err);
 }
 
-/* Of labels with places those values of the gradient that have the same places. */
+/* Finds the values of the gradient that belong to one label. If labels have places, these are the
+ * values with the same places. */
 static clv_code find_pieces(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   uint32_t n = clv_blueprint_cut_values(h->b, h->last, values);
@@ -136,7 +139,7 @@ static clv_code find_pieces(look_gradients *h, clv_err *err) {
                   h->labels);
 }
 
-/* As many records at once as there is room for. */
+/* Makes the plan for as many records as fit into the memory. */
 static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->until_ns - CLV_MIN(clv_now_ns(), h->r->until_ns)) * 1e-9;
   double work = h->layers ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
@@ -166,13 +169,13 @@ static clv_code make_room(look_gradients *h, clv_err *err) {
   return clv_alloc(h->room, sizeof *h->record, &h->record, err);
 }
 
-/* -1: it is none that the loss tells from others. */
+/* Class of a label; -1: the loss ignores the label. */
 static int64_t class_of(const look_gradients *h, int64_t label) {
   const clv_shape out = prediction_of(h);
   return label >= 0 && label < out.dim[out.rank - 1] ? label : -1;
 }
 
-/* Of a long gradient every step-th value. */
+/* Keeps the gradient of a label: every step-th value if it is long. */
 static void keep_vector(look_gradients *h, size_t row, size_t place) {
   float *to = h->values + h->n * h->kept;
   size_t at = 0;
@@ -184,12 +187,12 @@ static void keep_vector(look_gradients *h, size_t row, size_t place) {
   }
 }
 
-/* One of so many labels with places, without an order. */
+/* Chooses a share of the labels with places, in no order. */
 static bool is_chosen(size_t i, double share) {
   return (double)((uint32_t)i * 2654435761u) < share * 4294967296.0;
 }
 
-static void keep(look_gradients *h, size_t record, size_t draw, double share) {
+static void keep_gradients(look_gradients *h, size_t record, size_t draw, double share) {
   const clv_tensor *y = h->r->sample->y;
   bool classes = y->dtype == CLV_I64;
   for (size_t row = 0; row < h->batch; row++)
@@ -241,8 +244,8 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
   return clv_look_part_backward(&h->parts[0], h->dout, h->dx, err);
 }
 
-/* Each record is in both halves, with other inputs. */
-static clv_code run(look_gradients *h, clv_err *err) {
+/* Runs all records. Each record is in both halves, with different inputs. */
+static clv_code run_all_records(look_gradients *h, clv_err *err) {
   size_t records = h->r->sample->half.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
   double all;
   if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels, (size_t)2);
@@ -255,7 +258,7 @@ static clv_code run(look_gradients *h, clv_err *err) {
         return clv_fail(err, CLV_EXHAUSTED, "gradients of %zu records took longer than %d s",
                         records, CLV_LOOK_MAX_SECONDS);
       CLV_TRY(run_batch(h, at, d, err));
-      keep(h, at, d, (double)h->room / all * .9);
+      keep_gradients(h, at, d, (double)h->room / all * .9);
     }
     if (d > 1 && d < draws / 2 && clv_now_ns() > h->r->until_ns) d = draws / 2 - 1;
   }
@@ -273,7 +276,7 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Drops what repeats of a sorted list. */
+/* Removes duplicates from a sorted list. */
 static size_t different(const float *sorted, size_t n, float *ret) {
   size_t kept = 0;
   for (size_t i = 0; i < n; i++)
@@ -281,8 +284,8 @@ static size_t different(const float *sorted, size_t n, float *ret) {
   return kept;
 }
 
-/* Few values that repeat are the classes; else there are two, up to the median and above it.
- * Returns how many. */
+/* Makes classes of numbers: a few repeating values are the classes; otherwise there are two, up to
+ * the median and above it. Returns their number. */
 static size_t classes_of_numbers(const look_gradients *h, size_t at, int64_t *label) {
   float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
   size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_MAX_RECORDS);
@@ -322,8 +325,8 @@ static int by_variance(const void *a, const void *b) {
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Numbers that differ, those that differ most first; of too many that half, and some of the others
- * at even steps. */
+/* Chooses the columns of numbers that differ, in the order of their variance. If there are too
+ * many, half are the most variable ones, the others are taken at even steps. */
 static clv_code choose_columns(const look_gradients *h, number_column **ret, size_t *n_ret,
                                clv_err *err) {
   size_t n = 0;
@@ -340,7 +343,8 @@ static clv_code choose_columns(const look_gradients *h, number_column **ret, siz
   return CLV_OK;
 }
 
-/* Where the only 1 of a label is, the rest being 0; SIZE_MAX: it is no such label. */
+/* Position of the only 1 of a label whose other values are 0; SIZE_MAX: the label is not of that
+ * kind. */
 static size_t only_one_of(const look_gradients *h, size_t record) {
   const float *v = numbers_of(h, record);
   size_t ret = SIZE_MAX;
@@ -372,7 +376,7 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
   return clv_look_labels(g, ret, err);
 }
 
-/* Labels that are numbers: the class of the only 1, or the number that is read best. */
+/* Reads labels that are numbers: the class of the only 1, or the column that is read best. */
 static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                              clv_look_reading *groups, clv_err *err) {
   clv_look_reading of_columns;
@@ -388,7 +392,7 @@ static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_
   return CLV_OK;
 }
 
-/* Weights of classes make as many lengths as they have values. */
+/* Number of different lengths of gradients that weights of classes make. */
 static size_t lengths_of(const look_gradients *h) {
   const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
   size_t n = 0;
@@ -400,16 +404,17 @@ static size_t lengths_of(const look_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-/* Labels, and which of them are the same; by "" that is not read, as labels are no classes. */
-static clv_code look(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
-                     clv_err *err) {
+/* Reads labels, and which records have the same label. by "": the groups are not read, since labels
+ * are no classes. */
+static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
+                            clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
   h->labels = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));
   CLV_TRY(find_pieces(h, err));
   CLV_TRY(make_plan(h, err));
   CLV_TRY(make_room(h, err));
-  CLV_TRY(run(h, err));
+  CLV_TRY(run_all_records(h, err));
   size_t n_lengths = lengths_of(h);
   clv_look_gradients g = {.values = h->values,
                           .label = h->label,
@@ -425,8 +430,8 @@ static clv_code look(look_gradients *h, clv_look_reading *ret, clv_look_reading 
   return clv_look_labels(&g, ret, err);
 }
 
-/* Why there is nothing to read; NULL: there is. */
-static const char *excuse(const clv_look_round *r, uint32_t last) {
+/* Why there are no labels to read; NULL: there are. */
+static const char *why_no_labels(const clv_look_round *r, uint32_t last) {
   const clv_blueprint *b = r->weights.b;
   if (r->o->evaluates) return "no gradient is sent";
   if (b->stages[b->n_stages].worker >= 0) return "the labels themselves leave";
@@ -438,7 +443,7 @@ static void nothing(clv_look_result *ret, const char *why) {
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
-static void take(clv_look_result *ret, const clv_look_reading *read) {
+static void set_result(clv_look_result *ret, const clv_look_reading *read) {
   ret->state = CLV_LOOK_READ;
   ret->figure = read->figure;
   ret->by = read->by;
@@ -449,22 +454,22 @@ void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_lo
   clv_look_reading read, same;
   clv_err err;
   h.last = clv_look_last_worker_stage(h.b);
-  const char *why = excuse(r, h.last);
+  const char *why = why_no_labels(r, h.last);
   if (why) {
     nothing(labels, why);
     nothing(groups, why);
     return;
   }
   clv_code code = clv_look_choose_records(r, CLV_LOOK_MAX_RECORDS, &err);
-  if (code == CLV_OK) code = look(&h, &read, &same, &err);
+  if (code == CLV_OK) code = read_labels(&h, &read, &same, &err);
   if (code != CLV_OK) {
     clv_look_set_skipped(labels, &err);
     clv_look_set_skipped(groups, &err);
     return;
   }
-  take(labels, &read);
+  set_result(labels, &read);
   if (*same.by)
-    take(groups, &same);
+    set_result(groups, &same);
   else
     nothing(groups, "labels are no classes");
 }

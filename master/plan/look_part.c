@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stages of a session in this process: their graph, their weights as a run begins with them or as
- * its checkpoint has them, and a plan.
+ * Runs stages of a session in this process: their graph, their initial weights or those of a
+ * checkpoint, and a plan. look_front.c and look_head.c call it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "master/plan/look_int.h"
 
-static const double NEARLY_ALL = 0.9; /* of values, dropped */
+static const double NEARLY_ALL = 0.9; /* share of values that dropout drops */
 
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
   ret->state = CLV_LOOK_NOT_LOOKED_AT;
@@ -126,13 +126,14 @@ static clv_code check_ops(const clv_graph *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* Dropout that leaves hardly anything hides nothing: what is beside it is all that is sent. */
+/* True if the dropout leaves hardly any value. It hides nothing then, because all that is sent is
+ * what is beside it. */
 static bool drops_all(const clv_node *n) {
   return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL;
 }
 
-/* A batch that is normalized by itself has only the randomness of dropout besides, which is left
- * out up to NEARLY_ALL. */
+/* True if the part runs as in training, because batch norm then uses the statistics of the batch.
+ * The only other difference is dropout, which is left out up to NEARLY_ALL. */
 static bool differs_in_training(const clv_graph *g) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_BATCHNORM || drops_all(&g->nodes[i])) return true;
@@ -178,7 +179,8 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
       const clv_param *p = owner_of(parts, n, owner, &block);
       if (!p)
         return clv_fail(err, CLV_UNIMPLEMENTED,
-                        "'%s' has the parameter of '%s', which is elsewhere", t->param.name, owner);
+                        "'%s' has the parameter of '%s', which the look does not load",
+                        t->param.name, owner);
       t->param.owner_data = block + p->offset;
     }
   return CLV_OK;

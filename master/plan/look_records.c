@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The records that are looked at: by the run's seed, of each class as many as of the others.
+ * Chooses the records of a look by the seed of the run, with equally many of each class.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/look_int.h"
 
-enum { POOL = 16384 }; /* records of which some are chosen */
+enum { POOL = 16384 }; /* records to choose from */
 
 typedef struct look_record {
   int64_t class;
-  uint32_t record, order, rank; /* rank: among those of its class */
-  bool reported;                /* of the second half */
+  uint32_t record, order, rank; /* rank: position within its class */
+  bool reported;                /* in the second half */
 } look_record;
 
 static int by_class(const void *a, const void *b) {
@@ -46,7 +46,8 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Labels that are few numbers are classes by their place among them. */
+/* Numbers the classes of labels. Labels with few different numbers are classes, in the order of
+ * these numbers. */
 static clv_code class_numbers(const clv_look_options *o, look_record *pool, size_t n,
                               clv_err *err) {
   CLV_AUTO(clv_freep) double *values = NULL;
@@ -68,7 +69,8 @@ static clv_code class_numbers(const clv_look_options *o, look_record *pool, size
   return CLV_OK;
 }
 
-/* The records of a class go to both halves in turn, and so do the first ones of all classes. */
+/* Ranks the records so that those of a class go to both halves in turn, and so do the first ones of
+ * all classes. */
 static void rank(look_record *pool, size_t n) {
   uint32_t class = 0;
   qsort(pool, n, sizeof *pool, by_class);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers of micro-batches worth a look.
+ * Numbers of micro-batches into which a batch can be cut.
  */
 #include "master/plan/plan.h"
 

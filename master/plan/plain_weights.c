@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of secret files that mix nothing, whatever their shape: an identity, a permutation, one
- * number everywhere. clv_blueprint_find_plain_weights reads the files of layers at home and notes
- * such layers where the ledger notes those that a worker knows.
+ * Finds weights of secret files that mix nothing, whatever their shape: an identity, a permutation,
+ * one number everywhere. clv_blueprint_find_plain_weights reads the files of the master's layers,
+ * and notes such layers in b->known, as known_layers.c notes those that a worker knows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,17 +10,17 @@
 
 #include "master/plan/plan_int.h"
 
-/* Fewest values that a row counts as having, (sum of squares)^2 / (sum of 4th powers): 1 for a row
- * of one value, n for n values of one size. */
+/* Fewest effective values of a row, (sum of squares)^2 / (sum of 4th powers): 1 for a row with one
+ * value, n for n values of one size. */
 static const double LEAST_VALUES = 1.1;
-enum { CHUNK = 65536 }; /* values that are read at once, if a row has fewer */
+enum { CHUNK = 65536 }; /* values to read at once, if a row has fewer */
 
 static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
 
 typedef struct rows {
-  double least;      /* of all rows that are not 0 */
+  double least;      /* least effective values of all rows that are not 0 */
   float low, high;   /* of all values */
-  size_t row, n_row; /* values of a row */
+  size_t row, n_row; /* values of the present row so far; values of each row */
   double squares, fourths;
 } rows;
 
@@ -38,12 +38,12 @@ static void take(rows *r, const float *values, size_t n) {
   }
 }
 
-/* Where the values of a parameter are: in a file, or in a folder. */
+/* Source of the values of a parameter: a file or a folder. */
 typedef struct source {
   const clv_weights_file *file;
   const clv_weights_entry *entry;
   const clv_stage_folder *folder;
-  size_t at; /* in the folder's lists */
+  size_t at; /* index in the folder's lists */
 } source;
 
 static clv_code read_values(const source *s, uint64_t first, float *dst, size_t n, clv_err *err) {
@@ -71,7 +71,7 @@ static clv_code is_plain(const source *s, const clv_param *p, bool *ret, clv_err
   return CLV_OK;
 }
 
-/* Notes the layer of a parameter, where its weights mix by their op and not by their values. */
+/* Notes the layer of a parameter if its weights mix by their op, but not by their values. */
 static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param *p, const source *s,
                               clv_err *err) {
   const char *name = b->stages[stage].graph->nodes[p->node].name;
@@ -87,7 +87,8 @@ static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param 
   return CLV_OK;
 }
 
-/* What cannot be read is refused by what reads it for the session. */
+/* Checks the parameters of a file. It ignores a file that cannot be read: the function that opens
+ * it for the session refuses it. */
 static clv_code of_file(clv_blueprint *b, uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_int: what the files of this folder know for each other.
+ * plan_int: functions that the files of this folder share. blueprint.c calls most of them while it
+ * makes a blueprint; describe.c calls those that append text for `plan`.
  */
 #ifndef CLEAVE_MASTER_PLAN_INT_H
 #define CLEAVE_MASTER_PLAN_INT_H
@@ -8,50 +9,54 @@
 #include "common/model/models/models.h"
 #include "master/plan/plan.h"
 
-/* ---- what is shown (privacy.c) --------------------------------------------------------------- */
+/* ---- findings (privacy.c) -------------------------------------------------------------------- */
 
 /* Fills shows, picture, gradient_shows, front_layers and head_layers of the stages. */
 clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* What an input of the model shows that is this input of a stage. */
+/* Findings of the model input that is input `input` of a stage. */
 clv_findings clv_privacy_leaf_findings(const clv_blueprint *b, uint32_t stage, uint32_t input);
-/* The nodes of the whole model whose values cross behind a stage, and how many; ret: or NULL. */
+/* Returns the number of nodes of the full model whose values cross behind a stage. ret: receives
+ * the nodes, or NULL. */
 uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
                                   const clv_node *ret[CLV_MAX_NODES]);
-/* CLV_INVALID, at the stage that would be shown what the session does not permit: the path that
- * makes it so, and what helps. */
+/* Checks the findings against the session. CLV_INVALID, at the stage whose worker would be shown
+ * more than the session permits, names the path that shows it, and what helps. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* What each layer of the whole model would show behind it if that and all before it were at home,
- * and what the gradient there would if all behind it were: [layers]. */
+/* For each layer of the full model, [layers]: ret_shows has the findings of a cut behind it, if the
+ * master had all layers up to it; ret_gradient those of the gradient at that cut, if the master had
+ * all layers after it. */
 clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_shows,
                                       clv_findings *ret_gradient, clv_err *err) CLV_USE_RESULT;
-/* For `plan`: lines, or a JSON object. */
+/* Appends the findings for `plan`, as lines or as a JSON object. */
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
-/* Of the lengths of sequences (lengths.c); any: something of the records is sent. JSON: keys, each
- * with its comma. */
+/* Append what leaves of the lengths of sequences (lengths.c). any: tensors made of records are
+ * sent. JSON: keys, each with a comma after it. */
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);
 const char *clv_lengths_json(const clv_blueprint *b, bool any);
-/* Of bytes a step that are those of full sequences, `places` being 0 or what one has: what is
- * expected of data.train. As text, ", about 3.1 MiB of data.train", where that is known. */
+/* Scales the bytes of a step from full sequences to the mean length of data.train. places: places
+ * of a full sequence; 0: the bytes do not depend on lengths. _append_ writes ", about 3.1 MiB of
+ * data.train" if the mean length is known. */
 uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t places, uint64_t bytes);
 void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_t bytes,
                                  clv_bytes *out);
 
-/* The rows of the egress table, once more if what is shown has changed (blueprint.c). */
+/* Makes the rows of the egress table; call it again after findings have changed (blueprint.c). */
 clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* Moments that the session's optimiser keeps of each parameter that learns (blueprint.c). */
+/* Returns the number of moments that the optimiser keeps of each learning parameter (blueprint.c).
+ * */
 size_t clv_blueprint_moments(const clv_blueprint *b);
 
 /* ---- labels (data_check.c) ------------------------------------------------------------------- */
 
-/* The `labels` of model.hf, as the session file has them; NULL: it has none, or another model. */
+/* Returns the attribute `labels` of model.hf; NULL: the session has none, or no model.hf. */
 const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
 /* True if the name of a class is a whole number, such as 10 or 007. */
 bool clv_is_number_name(const char *name);
 
 /* ---- inputs (unread_inputs.c) ---------------------------------------------------------------- */
 
-/* CLV_INVALID, at data.inputs: one of them that no layer of the whole model reads. */
+/* CLV_INVALID, at data.inputs, names an input that no layer of the full model reads. */
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* ---- names of classes (class_names.c) -------------------------------------------------------- */
@@ -62,41 +67,43 @@ clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, co
 
 /* ---- caches (cache.c) ------------------------------------------------------------------------ */
 
-/* CLV_INVALID, at stages[].cache: why the outputs of that stage cannot be kept. */
+/* CLV_INVALID, at stages[].cache, says why the outputs of that stage cannot be cached. */
 clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* For `plan`: lines, or a JSON object; null without one. */
+/* Appends the cache for `plan`, as lines or as a JSON object (null: no cache). */
 void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 
 /* ---- adapters (adapters.c) ------------------------------------------------------------------- */
 
-/* Those of all stages, in the whole model. first, last: [n_stages], the stages' layers. Errors
- * point at lora.targets. */
+/* Adds the adapters of all stages to the full model. first, last: [n_stages], layers of the stages.
+ * Errors point at lora.targets. */
 clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, const uint32_t *last,
                                    clv_err *err) CLV_USE_RESULT;
-/* Of a stage with adapters: is this parameter none of them, and of nothing that `train` names? */
+/* True if a stage with adapters freezes the parameter: it is no adapter, and lora.train does not
+ * name its module. */
 bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param);
-/* Which stages begin with tensors of a lora.from. A folder that cannot be read has none. */
+/* Sets `adapters` and `has_modules` of the stages. A folder that cannot be read counts as empty. */
 void clv_adapters_find_sources(clv_blueprint *b);
 
-/* Notes in b->known layers at home whose secret file mixes nothing by its values
+/* Notes in b->known the layers of the master whose secret file has values that mix nothing
  * (plain_weights.c). */
 clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* CLV_INVALID: the session does not permit what the look has read (look.c). */
+/* CLV_INVALID: the session does not permit a reading of the look (look.c). */
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
-/* Each name of `train` has parameters in the stage. */
+/* CLV_INVALID: a name of lora.train has no parameters in the stage. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 
 /* ---- ties (ties.c) --------------------------------------------------------------------------- */
 
-/* Marks what is frozen of them. CLV_INVALID points at the stage that cannot have what it is tied
- * to, with the reason and what helps. */
+/* Marks tied parameters as frozen where their owner is. CLV_INVALID points at the stage that cannot
+ * share a weight, with the reason and what helps. */
 clv_code clv_ties_apply(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 enum { CLV_PROFILE_SIZES = 8 };
 
+/* Measured times of the layers of the full model, by number of samples. */
 typedef struct clv_profile {
   int threads;
   uint32_t n_layers, n_sizes;
@@ -108,41 +115,42 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_profile_free(clv_profile *p); /* NULL is allowed */
 void clv_profile_freep(clv_profile **p);
-/* Of so many samples, between those that were measured. */
+/* Returns the times of a layer for `samples`, interpolated between the measured sizes. */
 clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double samples);
 
-/* ---- what a stage needs (stage_memory.c) ----------------------------------------------------- */
+/* ---- memory of a stage (stage_memory.c) ------------------------------------------------------ */
 
-/* In bytes, of its micro-batches of b->micro_size. Those of a processor are what its plan takes; of
- * a stage that is on a device all that the session is charged there, while nothing is recorded. */
+/* Memory of a stage in bytes, for micro-batches of b->micro_size. On a processor it is that of the
+ * stage's plan; on a device it is all that the session is charged there, without graph capture. */
 typedef struct clv_stage_usage {
   size_t parameters; /* values */
   size_t weights, old_weights, optimizer, activations, scratch, cache;
-  size_t values;     /* on the device: outputs, and gradients of what crosses the cuts */
-  size_t kept;       /* on the device: running statistics kept, and libraries' own of each kernel */
-  size_t evaluation; /* on the device: plan and values of evaluations, where there are any */
-  size_t memory;     /* all of the above */
-  size_t borrowed;   /* on the device: what libraries may want beside it, at most */
+  size_t values;        /* on the device: outputs, and gradients of the values at the cuts */
+  size_t resident;      /* on the device: running statistics, and memory of libraries per kernel */
+  size_t evaluation;    /* on the device: plan and values of evaluations; 0: no evaluations */
+  size_t memory;        /* sum of all above */
+  size_t max_workspace; /* on the device: most workspace of libraries, not in `memory` */
   bool on_device;
   int reorders;
-  bool falls_back[CLV_MAX_NODES]; /* by node: it computes with a kernel of ref */
+  bool uses_ref_kernel[CLV_MAX_NODES]; /* by node: the reference kernel computes it */
 } clv_stage_usage;
 
-/* What computes a stage, as far as that is known: its node's answer, or the session's word. */
+/* Device of a stage: the one that its node has reported, or else the one of the session file. */
 const char *clv_stage_device(const clv_blueprint *b, uint32_t stage);
-/* live: micro-batches kept at once, versions: of the weights, by the schedule. */
+/* Computes the memory of a stage. live: micro-batches, versions: versions of the weights that the
+ * schedule keeps at once. */
 clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t live,
                                  uint32_t versions, clv_stage_usage *ret,
                                  clv_err *err) CLV_USE_RESULT;
-/* Of one version. */
+/* Returns `memory` of clv_stage_usage_compute with one version of the weights. */
 clv_code clv_stage_memory(const clv_blueprint *b, uint32_t stage, uint32_t live, size_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
 /* ---- records that cannot be read (broken_records.c) ------------------------------------------ */
 
-/* Prints the list of them, and fails where there are any. */
+/* Prints the list of broken records; fails if there are any. */
 clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) CLV_USE_RESULT;
-/* Adds a line with their number to `notes`. */
+/* Adds a line with the number of broken records to `notes`. */
 void clv_plan_note_broken(const char *key, const clv_broken_records *b, clv_bytes *notes);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A blueprint held to the policy of the host, before anything is sent: each row of the table at its
- * largest, what workers send each other, who takes part, and the bytes of an epoch. The gate holds
- * each tensor to the same policy again.
+ * Checks a blueprint against the policy of the host, before a run sends anything
+ * (clv_blueprint_check_policy): each row of the table at its largest, tensors that workers send
+ * each other, the workers, and the bytes of an epoch. The gate checks each tensor against the same
+ * policy again.
  */
 #include <stdio.h>
 
@@ -19,8 +20,8 @@ static bool is_evaluated(const clv_egress_row *r) {
          r->kind == CLV_EGRESS_INPUT;
 }
 
-/* Weights go out on a resume, for an evaluation, and where a file has the first ones; what an
- * optimiser keeps goes out on a resume alone. */
+/* True if the command sends the tensor of the row. Weights are sent on a resume, for an evaluation,
+ * and if a file has the initial ones; moments of the optimiser are sent on a resume alone. */
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_planned_sends *s) {
   if (r->kind == CLV_EGRESS_STATE) return s->optimizer;
   if (r->kind == CLV_EGRESS_WEIGHTS)
@@ -31,8 +32,8 @@ static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_p
   return s->trained || (s->evaluated && is_evaluated(r));
 }
 
-static clv_code hold_row(const clv_blueprint *b, const clv_egress_row *r,
-                         const clv_planned_sends *s, clv_err *err) {
+static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
+                          const clv_planned_sends *s, clv_err *err) {
   clv_policy_tensor t = clv_egress_row_tensor(b->config, r);
   if (!is_sent(b, r, s)) return CLV_OK;
   if (s->trained || clv_egress_is_state(r->kind))
@@ -61,9 +62,9 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
   return r;
 }
 
-/* What goes from worker to worker is in no row, and the policy is of it as well. A policy that
+/* Checks a tensor that workers send each other, which has no row in the table. A policy that
  * permits the findings of the stage, by which hops were named until 0.8, permits the hop too. */
-static clv_code hold_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
+static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
   if (!b->stages[i].direct || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(b, i, back);
   clv_policy_tensor t = clv_egress_row_tensor(b->config, &r);
@@ -73,8 +74,9 @@ static clv_code hold_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err 
   return clv_policy_check_tensor(b->policy, &t, err);
 }
 
-/* One that gets its tensors from other workers, or none at all, is named by the policy too. */
-static clv_code hold_workers(const clv_blueprint *b, clv_err *err) {
+/* Checks that the policy names each worker, including one that receives its tensors only from other
+ * workers, or none. */
+static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->config->n_workers; i++) {
     const clv_policy_tensor t = {.name = "descriptions of stages",
                                  .kind = CLV_EGRESS_FAILURE,
@@ -87,7 +89,7 @@ static clv_code hold_workers(const clv_blueprint *b, clv_err *err) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* A row's bytes of a step are those of a whole batch. */
+/* Bytes of a row in an epoch. The bytes of a step are those of a full batch. */
 static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
                           const clv_planned_sends *s) {
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
@@ -121,15 +123,15 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_se
                                     clv_err *err) {
   double bytes = 0;
   if (!b->policy) return CLV_OK;
-  CLV_TRY(hold_workers(b, err));
+  CLV_TRY(check_workers(b, err));
   CLV_TRY(hold_readings(b, err));
   for (size_t i = 0; i < b->n_egress; i++) {
-    CLV_TRY(hold_row(b, &b->egress[i], sends, err));
+    CLV_TRY(check_row(b, &b->egress[i], sends, err));
     bytes += epoch_bytes(b, &b->egress[i], sends);
   }
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
-    CLV_TRY(hold_hop(b, i, false, err));
-    CLV_TRY(hold_hop(b, i, true, err));
+    CLV_TRY(check_hop(b, i, false, err));
+    CLV_TRY(check_hop(b, i, true, err));
   }
   return clv_policy_check_epoch(b->policy, bytes < 1e18 ? (uint64_t)bytes : UINT64_MAX, err);
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a worker can read of records and labels. Every path counts for itself, each addend of a sum
- * too. From the records forwards: on each path to a tensor that leaves, a layer at home has to mix
- * by weights whose first values no worker can know, or the tensor shows what it is made of. From
- * the loss backwards: on each path of a gradient to a worker such a layer has to learn as well. A
- * gradient shows records, too, where layers behind a worker read them.
+ * Computes what a worker can read of records and labels (clv_privacy_analyze). Every path counts by
+ * itself, each addend of a sum too.
  *
- * First values are secret when they are drawn from a seed that cannot be tried out, or come from a
+ * Forwards from the records: on each path to a tensor that leaves, a layer of the master must mix
+ * by weights whose initial values no worker can know. Otherwise the tensor shows the values that it
+ * is made of. Backwards from the loss: on each path of a gradient to a worker there must be such a
+ * layer, and it must learn. A gradient also shows records if layers behind a worker read them.
+ *
+ * Initial values are secret if they are drawn from a seed that cannot be guessed, or come from a
  * file that the session declares secret. A worker knows its own layers, and workers may talk to
- * each other: a layer at any of them hides nothing.
+ * each other, so a layer at any worker hides nothing.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +24,7 @@ bool clv_privacy_is_input(const clv_privacy_view *v, int k) {
 }
 
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k) {
-  return v->all_home || v->b->stages[v->of[k].stage].worker < 0;
+  return v->all_at_master || v->b->stages[v->of[k].stage].worker < 0;
 }
 
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
@@ -30,8 +32,8 @@ bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
          clv_op_def_of(v->g->nodes[k].op)->mixes != CLV_MIXES_NOTHING;
 }
 
-/* A layer and its transpose by a tie, both at home: with many features between them they are all
- * but the identity. */
+/* True if the master also has the transpose of the layer, by a tie. With many features between them
+ * both together are almost the identity. */
 static bool is_undone(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   for (int i = 0; i < v->g->n_nodes; i++) {
@@ -58,16 +60,18 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
     return "has weights from a file that is not declared secret: true";
   if (drawn && b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
-  if (is_undone(v, k)) return "has the weights of another layer at home, turned around";
+  if (is_undone(v, k)) return "has the transposed weights of another layer at the master";
   if (b->known && b->known[k]) return b->known[k];
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;
 }
 
-/* What its weights are to a worker; of an embedding at home any other than AWAY will do. */
+/* Returns what a worker can know of the layer's weights. An embedding of the master is never
+ * AT_WORKER. */
 static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
   if (clv_privacy_is_input(v, k)) return CLV_REACH_AT_WORKER;
-  if (!clv_privacy_is_at_master(v, k)) return v->away_known ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
+  if (!clv_privacy_is_at_master(v, k))
+    return v->worker_layers_mix ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
   return clv_privacy_why_hides_nothing(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;
 }
 
@@ -77,7 +81,7 @@ static void find_layers(clv_privacy_view *v, bool labels) {
 
 /* ---- the view -------------------------------------------------------------------------------- */
 
-/* Where the nodes of a stage are in the whole model, in which they come in the same order. */
+/* Finds the nodes of a stage in the full model, which has them in the same order. */
 static void find_nodes(const clv_privacy_view *v, const clv_graph *stage, int *node_of) {
   int k = 0;
   for (int i = 0; i < stage->n_nodes; i++) {
@@ -94,17 +98,18 @@ static void take_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_
     const clv_param *p = &s->params->list[i];
     clv_layer_facts *f = &v->of[node_of[p->node]];
     if (p->shape.rank < 2) continue;
-    f->weighs = true;
+    f->has_matrix_weights = true;
     f->frozen |= p->frozen;
     f->drawn &= clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
                                      spec->weights_new.n);
   }
 }
 
-/* What a layer has of another one is as that, wherever it is. */
+/* Gives a tied layer the facts of the owner of its weights, wherever that is. */
 static void take_tie(clv_privacy_view *v, int k, int owner) {
   const clv_layer_facts own = v->of[k], *of = &v->of[owner];
-  v->of[k] = (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->weighs, of->drawn};
+  v->of[k] =
+      (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->has_matrix_weights, of->drawn};
 }
 
 static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
@@ -139,7 +144,7 @@ static void take_uses(clv_privacy_view *v) {
 
 /* ---- from the records ------------------------------------------------------------------------ */
 
-/* The input of a node that shows most. */
+/* Returns the input of a node with the worst finding. */
 int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   int worst = n->in[0];
@@ -150,19 +155,20 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
 
 static clv_findings findings_of(const clv_reach *r) {
   clv_findings f = 0;
-  if (r->bare) f |= CLV_FINDING_RAW_INPUT;
-  if (r->bare_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
+  if (r->is_unmixed) f |= CLV_FINDING_RAW_INPUT;
+  if (r->is_unmixed_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
   if (r->known) f |= CLV_FINDING_FRONT_KNOWN;
   if (r->narrow) f |= CLV_FINDING_PICTURE;
   return f;
 }
 
-/* How long a sequence is counts as no record; `plan` says that it is sent. */
+/* Findings of a model input. The length of a sequence is no finding; `plan` says separately that it
+ * is sent. */
 static clv_findings shows_of_input(const clv_graph *g, int k) {
   return clv_graph_length_limit(g, k) ? CLV_FINDING_MIXED : CLV_FINDING_RAW_INPUT;
 }
 
-/* A layer hides where each of its outputs sums two places at least, by secret weights. */
+/* True if the layer hides: each of its outputs sums at least two places, by secret weights. */
 static bool hides(const clv_privacy_view *v, const clv_reach *r, int k) {
   return clv_privacy_is_mixing(v, k) && v->layers[k] == CLV_REACH_SECRET && r[k].sums;
 }
@@ -174,11 +180,11 @@ static uint32_t front_after(const clv_privacy_view *v, int k) {
   return least == CLV_NO_PATH ? least : least + hides(v, v->reach, k);
 }
 
-/* The last layer whose value is sent to anybody, if the session is as it is. */
+/* The last layer whose value is sent, with the stages as in the session. */
 static uint32_t last_cut(const clv_privacy_view *v) {
   uint32_t last = 0;
   for (uint32_t i = 0; i < v->b->n_stages; i++)
-    if (v->all_home || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
+    if (v->all_at_master || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
       last = v->b->stages[i].last_layer;
   return last;
 }
@@ -196,7 +202,7 @@ static clv_code go_forward(clv_privacy_view *v, clv_err *err) {
 
 /* ---- from the records, in gradients ---------------------------------------------------------- */
 
-/* Workers are sent the value. What they make is made of such values alone. */
+/* True if workers receive the value. Their layers compute only from such values. */
 static bool is_known(const clv_privacy_view *v, int k) {
   const clv_blueprint *b = v->b;
   bool input = clv_privacy_is_input(v, k);
@@ -209,7 +215,8 @@ static bool is_known(const clv_privacy_view *v, int k) {
   return false;
 }
 
-/* Does a layer behind layer `first` read what is made of records by no value that is known? */
+/* Marks the known values. Returns true if a layer behind layer `first` reads a value made of
+ * records that is not known. */
 static bool fill_known(const clv_privacy_view *v, uint32_t first, bool *ret) {
   bool beside[CLV_MAX_NODES], any = false;
   for (int k = 0; k < v->g->n_nodes; k++) {
@@ -222,12 +229,13 @@ static bool fill_known(const clv_privacy_view *v, uint32_t first, bool *ret) {
   return any;
 }
 
-/* The records reach a gradient where the master's layers behind a worker's read them. */
+/* Follows the records forwards and back. They reach a gradient if the master's layers behind a
+ * worker's read them. */
 static clv_code go_forward_and_back(clv_privacy_view *v, clv_err *err) {
   bool known[CLV_MAX_NODES];
   uint32_t s = 0;
   while (s < v->b->n_stages && v->b->stages[s].worker < 0) s++;
-  if (v->all_home || s == v->b->n_stages || !fill_known(v, v->b->stages[s].last_layer, known))
+  if (v->all_at_master || s == v->b->n_stages || !fill_known(v, v->b->stages[s].last_layer, known))
     return CLV_OK;
   find_layers(v, false);
   return clv_reach_returned(v->g, v->layers, known, v->b->stages[s].last_layer, v->returned, err);
@@ -245,7 +253,7 @@ uint32_t clv_privacy_head_through(const clv_privacy_view *v, int k) {
 
 static clv_code go_back(clv_privacy_view *v, clv_err *err) {
   find_layers(v, true);
-  CLV_TRY(clv_reach_backward(v->g, v->layers, v->all_home ? 0 : v->b->stages[0].last_layer,
+  CLV_TRY(clv_reach_backward(v->g, v->layers, v->all_at_master ? 0 : v->b->stages[0].last_layer,
                              v->gradient, err));
   for (int k = 0; k < v->g->n_nodes; k++) v->head[k] = CLV_NO_PATH;
   v->head[v->g->output] = 0;
@@ -259,23 +267,23 @@ static clv_code go_back(clv_privacy_view *v, clv_err *err) {
 
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
-clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
+clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
                               clv_err *err) {
   clv_privacy_view *v;
   CLV_TRY(clv_alloc(1, sizeof *v, &v, err));
   v->b = b;
   v->g = b->whole;
-  v->all_home = all_home;
+  v->all_at_master = all_at_master;
   take_layers(v);
   take_uses(v);
   *ret = v;
   return CLV_OK;
 }
 
-clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_privacy_view **ret,
-                                  clv_err *err) {
+clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
+                                  clv_privacy_view **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  CLV_TRY(clv_privacy_view_new(b, all_home, &v, err));
+  CLV_TRY(clv_privacy_view_new(b, all_at_master, &v, err));
   CLV_TRY(go_forward(v, err));
   CLV_TRY(go_forward_and_back(v, err));
   CLV_TRY(go_back(v, err));
@@ -283,11 +291,12 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_home, clv_pri
   return CLV_OK;
 }
 
-/* Is the value made before a cut and read behind it? Inputs cross none: they go to the stages that
- * read them. What would show if all behind a cut were away counts them. */
+/* True if the value is made before a cut and read behind it. Inputs cross no cut, since the master
+ * sends them to the stages that read them. The analysis of all cuts (all_at_master) counts them. */
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
-  bool before = clv_privacy_is_input(v, k) ? v->all_home && (v->shows[k] & CLV_FINDING_RAW_INPUT)
-                                           : v->g->nodes[k].layer <= last;
+  bool before = clv_privacy_is_input(v, k)
+                    ? v->all_at_master && (v->shows[k] & CLV_FINDING_RAW_INPUT)
+                    : v->g->nodes[k].layer <= last;
   return before && v->until[k] > last;
 }
 
@@ -310,7 +319,7 @@ int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
   return worst;
 }
 
-/* What is known of the values that cross behind a layer together. */
+/* Findings of all values that cross behind a layer together. */
 typedef struct cut_facts {
   clv_findings shows, gradient, returned; /* gradient: of labels; returned: of records, in it */
   uint32_t front, head;
@@ -331,7 +340,7 @@ static cut_facts facts_at(const clv_privacy_view *v, uint32_t last) {
     f.returned |= clv_privacy_returned(v, k);
     f.front = CLV_MIN(f.front, v->front[k]);
     f.head = CLV_MIN(f.head, v->head[k]);
-    if (g->bare || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
+    if (g->is_unmixed || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
     take_picture(r, &f.picture);
     take_picture(&v->returned[k], &f.picture_returned);
   }
@@ -351,8 +360,9 @@ clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_
   return CLV_OK;
 }
 
-/* What a worker sends on is what its layers have made of it, with weights that it knows: a record
- * that it was sent as such is none any more where they mix. Rows of the master never count this. */
+/* Finds what a direct hop shows: records as the worker's layers, with weights that it knows, have
+ * mixed them. A record that the worker received as such is raw no more after they mix. Rows of the
+ * master never count this. */
 static clv_code find_hops(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   bool any = false;
@@ -363,7 +373,7 @@ static clv_code find_hops(clv_blueprint *b, clv_err *err) {
   }
   if (!any) return CLV_OK;
   CLV_TRY(clv_privacy_view_new(b, false, &v, err));
-  v->away_known = true;
+  v->worker_layers_mix = true;
   CLV_TRY(go_forward(v, err));
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].direct) b->stages[i].hop_shows = facts_at(v, b->stages[i].last_layer).shows;
@@ -386,7 +396,7 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
   return find_hops(b, err);
 }
 
-/* Inputs come first in a graph, in their order. */
+/* Model inputs are the first nodes of a graph, in the order of the session. */
 clv_findings clv_privacy_leaf_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
   return shows_of_input(b->whole, (int)b->stages[stage].leaf[input - (stage > 0)]);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `plan` says of records and labels: the worst first, and never that anything is safe.
+ * Prints the findings of records and labels for `plan` (clv_privacy_describe): the worst first. No
+ * text says that anything is safe.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/privacy_int.h"
 
-/* What leaves of the records behind stage i, in its values or in their gradient. */
+/* Findings of records that leave behind stage i, in its values or in their gradient. */
 static clv_findings shown_behind(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_shows & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
@@ -15,7 +16,7 @@ static clv_findings shown_behind(const clv_blueprint *b, uint32_t i) {
   return sent ? b->stages[i].shows : CLV_FINDING_MIXED;
 }
 
-/* The most that leaves of the records; false: nothing does. */
+/* All findings of records that leave; false: no tensor made of records leaves. */
 static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
   clv_findings leaves;
   bool any = false;
@@ -28,7 +29,8 @@ static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
   return any;
 }
 
-/* The stage with a gradient that has the thinnest head behind it, n_stages: none has. */
+/* The stage with a gradient that has the fewest secret layers behind it; n_stages: no stage has
+ * one. */
 static uint32_t thinnest(const clv_blueprint *b) {
   uint32_t found = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -73,21 +75,22 @@ static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
         single_output(b) ? "; the one output shows its sign" : "");
 }
 
-/* Can somebody compute the vectors of tokens that he tries? An adapter begins with nothing. */
+/* True if a worker can compute the vectors of tokens that it guesses: no layer up to the stage is
+ * secret. Adapters do not count, since they begin as zero. */
 static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_node *n = &v->g->nodes[k];
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
         !clv_privacy_is_at_master(v, k))
       continue;
-    if (v->of[k].weighs && !clv_lora_is_adapter(n->name) &&
+    if (v->of[k].has_matrix_weights && !clv_lora_is_adapter(n->name) &&
         !clv_privacy_why_hides_nothing(v, k, false))
       return false;
   }
   return true;
 }
 
-/* Without memory to find it out: as if it were. */
+/* True if the layers before the vectors of tokens are known; also if memory runs out. */
 static bool token_front_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;
@@ -99,7 +102,7 @@ static bool token_front_known(const clv_blueprint *b) {
   return false;
 }
 
-/* A stage whose output shows tokens and has a vector for each place. */
+/* True if the output of some stage shows tokens and has a vector for each place. */
 static bool any_sends_each_place(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     if ((shown_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
@@ -107,8 +110,8 @@ static bool any_sends_each_place(const clv_blueprint *b) {
   return false;
 }
 
-/* tests/seeds/seed000.py measures the first figure of each, at the first step, where most is read;
- * those of others are published. */
+/* Prints how much of tokens can be read. tests/seeds/seed000.py measures the first figure of each
+ * line, at the first step, where most can be read; the other figures are published ones. */
 static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
   bool each = any_sends_each_place(b);
   clv_bytes_printf(
@@ -122,7 +125,7 @@ static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
       each ? "" : " that sends one per token");
 }
 
-/* Some element is made of the fewest places; a smaller share of another cut is told instead. */
+/* The narrowest element of all cuts that show a picture, as the smallest share of the places. */
 static clv_narrowest_element picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -150,11 +153,11 @@ static void text_mixed(bool any, clv_bytes *out) {
   clv_bytes_printf(
       out, "records: %s\n",
       any ? "MIXED: not sent; each value is made of half of a record's places or more, by layers "
-            "with secret first values. It tells of the record all the same: MIXED never means safe"
+            "with secret first values. It still tells about the record: MIXED never means safe"
           : "stay on the master");
 }
 
-/* The worst first. */
+/* Prints the findings of records, the worst first. */
 static void text_records(const clv_blueprint *b, bool any, clv_findings shows, clv_bytes *out) {
   if (shows & CLV_FINDING_RAW_INPUT)
     clv_bytes_puts(out, "records: RAW INPUT LEAVES (privacy.raw_input_leaves)\n");
@@ -167,7 +170,8 @@ static void text_records(const clv_blueprint *b, bool any, clv_findings shows, c
   if (!shows) text_mixed(any, out);
 }
 
-/* Scripts read one word as `records`, the worst; `findings` has them all. */
+/* Appends the findings as JSON: `records` is the worst one in one word, for scripts, and `findings`
+ * lists all. */
 static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
   static const struct {
     clv_finding shows;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions that are refused for what a tensor would show: the path that makes it so, the layer on
- * it that does not count and why, and what helps.
+ * Refuses sessions for the findings of a tensor (clv_privacy_check). The message names the path
+ * that shows the records or labels, the layer on it that hides nothing and why, and what helps.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 enum { SHOWN_NODES = 6, SHOWN_NAME = 24 };
 
 typedef struct layer_way {
-  int n, node[CLV_MAX_NODES]; /* in the order of the model */
+  int n, node[CLV_MAX_NODES]; /* nodes in the order of the model */
 } layer_way;
 
 static void way_from_records(const clv_privacy_view *v, int k, layer_way *w) {
@@ -21,7 +21,7 @@ static void way_from_records(const clv_privacy_view *v, int k, layer_way *w) {
   for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) w->node[--n] = i;
 }
 
-/* The reader of k on the way to the loss with the fewest layers that hide. */
+/* The reader of node k on the path to the loss with the fewest hiding layers. */
 static int best_reader(const clv_privacy_view *v, int k) {
   for (int m = k + 1; m < v->g->n_nodes; m++)
     for (int i = 0; i < v->g->nodes[m].n_in; i++)
@@ -36,14 +36,14 @@ static void way_to_loss(const clv_privacy_view *v, uint32_t last, layer_way *w) 
     if ((k = best_reader(v, k)) >= 0) w->node[w->n] = k;
 }
 
-/* The end of a long name says which layer it is, and messages have an end as well. */
+/* Shortens a long name to its end, which identifies the layer; messages have limited room. */
 static const char *short_name(const clv_node *n) {
   const char *name = n->name, *dot;
   while (strlen(name) > SHOWN_NAME && (dot = strchr(name, '.'))) name = dot + 1;
   return name;
 }
 
-/* "3 (flatten) -> fc (linear)", of a long way its ends. */
+/* Appends a path, such as "3 (flatten) -> fc (linear)"; of a long path its two ends. */
 static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
@@ -58,12 +58,12 @@ static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *ou
   if (!w->n) clv_bytes_puts(out, "of no layer at all");
 }
 
-/* Why a layer that mixes does not count; NULL: it does. */
-static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
+/* Why a mixing layer hides nothing; NULL: it hides. */
+static const char *why_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, labels);
   const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
   if (why || r->sums) return why;
-  if (r->gave_up) return "is of a model that is too large to be followed place by place";
+  if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
   if (r->thinned) return "is often left with one value alone by the dropout in front of it";
   if (labels)
     return r->sums_none ? "sums the gradient of one output alone"
@@ -72,18 +72,19 @@ static const char *excuse(const clv_privacy_view *v, int k, bool labels) {
                       : "sums one place alone in some outputs (a border, a first step, a group)";
 }
 
-/* What a reader may wonder about: the layer on the way that mixes and does not count. */
-static void put_excuse(const clv_privacy_view *v, const layer_way *w, bool labels, clv_bytes *out) {
+/* Appends the first mixing layer on the path that hides nothing, and why. */
+static void append_why_nothing_hides(const clv_privacy_view *v, const layer_way *w, bool labels,
+                                     clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     const char *why = NULL;
-    if (clv_privacy_is_mixing(v, w->node[i])) why = excuse(v, w->node[i], labels);
+    if (clv_privacy_is_mixing(v, w->node[i])) why = why_hides_nothing(v, w->node[i], labels);
     if (!why) continue;
     clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]), why);
     return;
   }
 }
 
-/* "linear, conv2d or lstm" */
+/* Appends the ops that mix: "linear, conv2d or lstm". */
 static void put_mixing_ops(clv_bytes *out) {
   const char *last = NULL;
   for (int op = 0, n = 0; op < CLV_OP_COUNT; op++) {
@@ -99,7 +100,7 @@ const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage) {
   return b->config->workers[b->stages[stage].worker].name;
 }
 
-/* What a worker is sent, and the key of `privacy` that permits it. */
+/* Text of what a worker receives, and the key of `privacy` that permits it. */
 typedef struct records_refusal {
   clv_finding shows;
   const char *what, *key;
@@ -132,7 +133,7 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   way_from_records(v, clv_privacy_worst_crossing(v, b->stages[i].last_layer), &w);
   put_way(v, &w, &path);
-  put_excuse(v, &w, false, &path);
+  append_why_nothing_hides(v, &w, false, &path);
   put_mixing_ops(&ops);
   clv_config_pos pos =
       i + 1 < b->n_stages ? b->config->stages[i + 1].at_pos : b->config->loss.at_pos;
@@ -144,7 +145,8 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       path.data);
 }
 
-/* The first stage at a worker is refused with the file, before there is a model. */
+/* Checks the model inputs of a stage. The session file refuses the first stage at a worker earlier,
+ * before there is a model. */
 static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   clv_findings shows;
@@ -160,7 +162,7 @@ static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
                              b->inputs.list[s->leaf[k]].name);
 }
 
-/* The value made before a cut whose gradient shows most of the records. */
+/* The value before a cut whose gradient shows most of the records. */
 static int worst_returned(const clv_privacy_view *v, uint32_t last, clv_findings worst) {
   for (int k = 0; k < v->g->n_nodes; k++)
     if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_returned(v, k) & worst)) return k;
@@ -195,7 +197,7 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   way_to_loss(v, b->stages[i].last_layer, &w);
   put_way(v, &w, &path);
-  put_excuse(v, &w, true, &path);
+  append_why_nothing_hides(v, &w, true, &path);
   put_mixing_ops(&ops);
   return clv_session_fail_at(
       b->config, b->config->stages[i].at_pos, err,
@@ -207,7 +209,7 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
       b->config->stages[i].name, clv_privacy_worker_name(b, i), ops.data, path.data);
 }
 
-/* Is a gradient sent to the worker of stage i? */
+/* True if the worker of stage i receives a gradient of its output. */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker >= 0 && b->stages[i + 1].input_needs_grad;
 }
@@ -218,7 +220,7 @@ static clv_findings forbidden_back(const clv_blueprint *b, uint32_t i, clv_findi
   return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, shows) : 0;
 }
 
-/* Of several stages with readable gradients the one next to the loss is named. */
+/* Refuses the stage next to the loss, of several with readable gradients. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
   clv_findings uncertain = b->look.uncertain;
   for (uint32_t i = 0; i < b->n_stages; i++)

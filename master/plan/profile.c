@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each layer of the uncut model takes on this machine: the plan of the whole runs on numbers
- * that mean nothing, with a whole batch and with halves of it, since a layer's time is not in
- * proportion to its samples. Of each time the median of a few repetitions is kept.
+ * Measures the time of each layer of the uncut model on this machine (clv_profile_new). It runs the
+ * plan of the full model on arbitrary numbers, with a full batch and with halves of it, since the
+ * time of a layer is not proportional to its samples. Each time is the median of a few repetitions.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 enum { LEAST_REPETITIONS = 3, MOST_REPETITIONS = 9 };
 static const double ENOUGH_S = 0.25;
 
-/* A graph with a plan and the memory it works on. */
+/* A graph with its plan and the memory that the plan uses. */
 typedef struct bench {
   clv_graph *graph;
   clv_params *params;
@@ -38,7 +38,7 @@ static void bench_done(bench *m) {
   free(m->times);
 }
 
-/* The whole model for n samples, with what the session freezes. */
+/* Copies the full model for n samples, with the parameters that the session freezes. */
 static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
   CLV_TRY(clv_graph_slice(b->whole, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
   CLV_TRY(clv_graph_set_batch(m->graph, n, err));
@@ -54,7 +54,8 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
   return CLV_OK;
 }
 
-/* Small numbers of both signs; whole numbers, which are of tokens and classes, become `whole`. */
+/* Fills a value with small numbers of both signs; integers, which are tokens or classes, become
+ * `whole`. */
 static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, void **ret,
                            clv_err *err) {
   size_t bytes;
@@ -98,7 +99,7 @@ static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
   uint64_t begin = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
-  CLV_TRY(run_once(m, err)); /* touches the memory, and packs weights */
+  CLV_TRY(run_once(m, err)); /* first touch of the memory, and packing of weights */
   for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
     bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
     if (n >= LEAST_REPETITIONS && enough) break;
@@ -116,7 +117,7 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Of one number, `stride` doubles apart, n times. */
+/* Median of n numbers that are `stride` doubles apart. */
 static double median(const double *first, size_t stride, size_t n) {
   double list[MOST_REPETITIONS];
   for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
@@ -145,7 +146,7 @@ static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan
                          .training = true,
                          .threads = threads,
                          .bf16 = clv_blueprint_is_bf16(b),
-                         .split_backward = true}; /* as stages of a pipeline have it */
+                         .split_backward = true}; /* as for stages of a pipeline */
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
   CLV_TRY(take_memory(&m, err));

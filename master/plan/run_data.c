@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens the data sets of a session (clv_run_data_open), scans their records (clv_run_data_scan),
+ * and makes notes about records, labels and classes.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,14 +72,14 @@ static const clv_split_kind splits[] = {[CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED,
                                         [CLV_BY_END] = CLV_SPLIT_LAST,
                                         [CLV_BY_GROUP] = CLV_SPLIT_GROUPS};
 
-/* One of the sets of the session. */
+/* One of the data sets of the session. */
 typedef struct set_files {
   const char *key; /* for messages */
   const clv_text_list *files;
   clv_config_pos pos;
-  uint64_t limit;  /* records; 0: all */
-  bool unlabelled; /* labels are not looked for, and a limit leaves the first records */
-  bool grouped;    /* groups of records are read */
+  uint64_t limit;  /* most records; 0: all */
+  bool unlabelled; /* read no labels, and keep the first `limit` records */
+  bool grouped;    /* read groups of records */
 } set_files;
 
 static set_files train_files(const clv_session_config *c) {
@@ -121,7 +125,7 @@ static clv_code read_set(const clv_session_config *c, const set_files *s,
   return CLV_OK;
 }
 
-/* A root that is no folder would else look like a fault of each file below it. */
+/* Checks the root folder. If it were no folder, each file below it would appear to be at fault. */
 static clv_code check_root(const clv_session_config *c, const set_files *s, clv_err *err) {
   struct stat st;
   const char *root = c->data.root;
@@ -135,7 +139,8 @@ static clv_code check_root(const clv_session_config *c, const set_files *s, clv_
   return CLV_DATA_LOSS;
 }
 
-/* Keys that do not agree end with exit code 3; data, and not the session file's form, with 7. */
+/* Fails with the error of a set. Keys that contradict each other end with exit code 3; errors of
+ * the data, not of the session file, with 7. */
 static clv_code fail_set(const clv_session_config *c, const set_files *s, const clv_err *why,
                          clv_err *err) {
   clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why->text);
@@ -151,7 +156,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
   clv_err why;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
-  CLV_TRY(clv_model_check(c, err)); /* its fault would else look like one of the records */
+  CLV_TRY(clv_model_check(c, err)); /* otherwise its error would appear as one of the records */
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
@@ -265,7 +270,7 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
 }
 
-/* Of two names that are numbers, by value. */
+/* True if a number in text form is less than another, by value. */
 static bool number_before(const char *one, const char *other) {
   one += strspn(one, "0");
   other += strspn(other, "0");
@@ -273,7 +278,8 @@ static bool number_before(const char *one, const char *other) {
   return n == m ? strcmp(one, other) < 0 : n < m;
 }
 
-/* Classes are sorted by their names as texts, so 10 comes before 2, and class 1 may be '10'. */
+/* Notes classes whose names are numbers but sort differently: names sort as texts, so 10 comes
+ * before 2, and class 1 may be '10'. */
 static void note_class_order(const clv_session_config *c, const clv_dataset *ds, clv_bytes *notes) {
   size_t n = ds && !c->data.documents.labels.n ? clv_dataset_class_count(ds) : 0, first = 0;
   for (size_t i = 0; i < n; i++) {
@@ -291,7 +297,7 @@ static void note_class_order(const clv_session_config *c, const clv_dataset *ds,
                    clv_dataset_class_name(ds, first), first);
 }
 
-/* Sets that say less than they seem to. */
+/* Notes sets with less information than they seem to have. */
 static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
   double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
   if (d->validation_rows.n == 1 && share < 0.5)
@@ -338,11 +344,12 @@ static void note_strays(const clv_dataset *ds, const scan_words *w, const char *
   if (n)
     clv_bytes_printf(notes,
                      "%s: %zu file%s in %s %s no image of a class (.png, .jpg or .jpeg in a folder "
-                     "per class) and left alone; the first: %s\n",
+                     "per class) and ignored; the first: %s\n",
                      w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
 }
 
-/* A first layer that takes both does not say which was meant. */
+/* Notes records that are taken for images of one channel, if the first layer would accept the shape
+ * of the file, too. */
 static void note_channel(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                          const char *file, clv_bytes *notes) {
   char shape[160];
@@ -378,16 +385,16 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
                      n.left_out, CLV_S(n.left_out));
   if (n.no_token)
-    clv_bytes_printf(notes, "%s: the tokenizer makes nothing of %zu word%s\n", w->key, n.no_token,
+    clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key, n.no_token,
                      CLV_S(n.no_token));
   if (n.strays)
-    clv_bytes_printf(notes,
-                     "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and left alone\n",
+    clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
                      w->key, n.strays, n.strays == 1 ? " is" : "s are");
 }
 
-/* Labels that are numbers may lack the highest classes here and have them elsewhere, so a head with
- * more is no error (those with names: labels_fit). It may well be a mistake. */
+/* Notes a head with more outputs than labels. Labels that are numbers may lack the highest classes
+ * here and have them elsewhere, so this is no error (named classes: labels_fit), but may be a
+ * mistake. */
 static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                         clv_bytes *notes) {
   int64_t low, high;
@@ -400,7 +407,8 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                      w->key, (long long)high, (long long)a->integer, (long long)high + 1);
 }
 
-/* Where nearly all are, they are refused (clv_run_data_check_fit). */
+/* Notes labels most of which are not shifted. clv_run_data_check_fit refuses data in which nearly
+ * all are not. */
 static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                        clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;

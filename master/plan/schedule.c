@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a session's schedule to positions: which instruction of its node a forward, a backward, or a
- * step of a stage is. Ranks are the nodes that compute, in the order master, workers.
+ * Turns a session's schedule into positions (clv_placed_schedule_new): the index of each forward,
+ * backward and step of a stage among the instructions of its node. Ranks are the nodes that
+ * compute: the master first, then the workers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   return n;
 }
 
-/* Stages alike, links free, and a loss that weighs nothing: what textbooks draw. */
+/* Costs for drawings: equal stages, free links, and a loss without cost. */
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   clv_sched_costs_equal(ret, 1, 1, 1);
   ret->input_first = true;
@@ -76,14 +77,14 @@ static bool learns(const clv_blueprint *b, uint32_t stage) {
   return stage < b->n_stages && b->stages[stage].n_learning > 0;
 }
 
-/* The positions of one rank, in the order of its list. What is sent and received has none: it goes
- * when it can. */
+/* Numbers the instructions of a rank in the order of its list. Sends and receives have no position;
+ * they happen as soon as they can. */
 static void number_rank(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
     clv_call_positions *t = &l->positions[in->stage * l->n_micro];
-    if (b->caches && in->stage == 0) continue; /* it is called outside the steps, or not at all */
+    if (b->caches && in->stage == 0) continue; /* called outside the steps, or never */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro].forward = ++position;
@@ -113,7 +114,7 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_p
   clv_sched_costs textbook;
   bool whole = l->n_micro == b->micro_batches * l->n_steps;
   if (!whole && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
-    o.kind = CLV_SCHED_1F1B; /* an epoch's last, short batch */
+    o.kind = CLV_SCHED_1F1B; /* the last batch of an epoch is short */
   clv_pipeline_ranks(b, &o.shape, names);
   o.shape.n_micro = l->n_micro;
   if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
@@ -131,7 +132,7 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_p
   return CLV_OK;
 }
 
-/* A schedule knows numbers; people know nodes. */
+/* Names the ranks in an error: a schedule knows only their numbers. */
 static void name_ranks(const clv_blueprint *b, clv_err *err) {
   clv_sched_shape shape;
   const char *names[CLV_SCHED_RANKS];

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files that stages take their initial weights from. One file may serve several stages, so it
- * may hold more than one of them needs; what no stage has is refused, or a state_dict of another
- * network whose first names and shapes agree would be taken in part.
+ * Opens the files of stages' initial weights: clv_stage_file_open one file, clv_stage_folder_open a
+ * folder. One file may serve several stages, so it may have more tensors than a stage needs. A
+ * tensor that no stage has is refused. Otherwise a state_dict of another network, whose first names
+ * and shapes agree, would be loaded in part.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/plan/plan.h"
 
-/* fresh: adapters may be missing, which then begin as new ones do; else what a worker's
- * artifact has may be, as the stage's `spec` says. */
+/* Lists the tensors that a stage needs. fresh: adapters may be missing, and then start from the
+ * seed. Otherwise the tensors of a worker's artifact may be missing, by the stage's `spec`. */
 static clv_code wants_of(const clv_params *params, bool fresh, const clv_stage_spec *spec,
                          clv_weights_want **ret, clv_err *err) {
   clv_weights_want *want;
@@ -37,7 +38,8 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
   return CLV_OK;
 }
 
-/* Of the whole model; what is tied under its own name, too, which old files have besides. */
+/* Lists the tensors of the full model; tied ones also under their own name, which old files have.
+ * */
 static clv_code known_of(const clv_params *all, clv_weights_want **ret, size_t *ret_n,
                          clv_err *err) {
   clv_weights_want *known;
@@ -56,7 +58,7 @@ static clv_code known_of(const clv_params *all, clv_weights_want **ret, size_t *
 
 enum { PART_VALUES = 1 << 18 };
 
-/* Values first.. of one of two tensors. */
+/* Values from `first` on of one of two tensors. */
 typedef struct two_tensors {
   const clv_weights_file *file;
   const clv_weights_entry *entry[2];
@@ -72,7 +74,7 @@ static clv_code read_part(const two_tensors *t, int which, size_t first, size_t 
                                        err);
 }
 
-/* The first is the owner's. */
+/* Checks that two tied tensors have the same values; the first is the owner's. */
 static clv_code check_same(const two_tensors *t, clv_err *err) {
   CLV_AUTO(clv_freep) char *parts = NULL;
   size_t n, bytes = (size_t)PART_VALUES * 4;
@@ -143,7 +145,7 @@ static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file 
                   spec->weights_file);
 }
 
-/* One line, however many there are. */
+/* Adds one line about the missing counts, however many there are. */
 static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                         const clv_weights_entry *const *found, clv_bytes *notes) {
   const clv_params *params = b->stages[stage].params;
@@ -175,7 +177,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
         b, stage, f,
         CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_NARROWING,
         ret_found, &why);
-  if (code != CLV_OK) { /* the file's fault, which the session names */
+  if (code != CLV_OK) { /* an error in the file that the session names */
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
@@ -200,8 +202,8 @@ static clv_code check_listed(void *user, const char *name, int fd, clv_err *err)
   return clv_artifact_check(user, name, fd, err);
 }
 
-/* With a digest its files are held against the list that has it; without, they are what they
- * are. */
+/* Opens the folder. With a digest in the session, its files are compared with the list that has
+ * this digest. */
 static clv_code open_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv_err *err) {
   const char *path = spec->weights_folder;
   clv_weights_guard guard = {0};
@@ -232,7 +234,7 @@ static clv_code match_folder(const clv_stage_spec *spec, clv_stage_folder *f, cl
   return CLV_OK;
 }
 
-/* What starts from the seed, in a line. */
+/* Adds a line with the parameters that start from the seed. */
 static void note_fresh(const clv_stage_spec *spec, const clv_stage_folder *f, clv_bytes *notes) {
   size_t n = 0;
   for (size_t i = 0; i < f->n; i++) {
@@ -245,8 +247,9 @@ static void note_fresh(const clv_stage_spec *spec, const clv_stage_folder *f, cl
   }
 }
 
-/* Does an earlier stage take its weights from the same folder? It has said what is left over. */
-static bool told(const clv_session_config *c, uint32_t stage) {
+/* True if an earlier stage uses the same folder, so that the unused tensors have been noted
+ * already. */
+static bool has_noted_folder(const clv_session_config *c, uint32_t stage) {
   for (uint32_t i = 0; i < stage; i++)
     if (c->stages[i].weights_folder &&
         strcmp(c->stages[i].weights_folder, c->stages[stage].weights_folder) == 0)
@@ -278,11 +281,12 @@ clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage
   clv_code code = open_folder(spec, &f, &why);
   if (code == CLV_OK) code = wants_of(b->stages[stage].params, true, NULL, &f.want, &why);
   if (code == CLV_OK) code = match_folder(spec, &f, &why);
-  if (code == CLV_OK && !told(b->config, stage)) code = note_left(b, spec, &f, notes, &why);
+  if (code == CLV_OK && !has_noted_folder(b->config, stage))
+    code = note_left(b, spec, &f, notes, &why);
   if (code != CLV_OK) {
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s%s", spec->name, why.text,
                         strstr(why.text, "missing tensors")
-                            ? "; what is to start from the seed stands under weights.new"
+                            ? "; list what starts from the seed in weights.new"
                             : "");
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a stage needs. Its plan is made as its node makes it: by the processor's backend, or for a
- * stage that names a device, or whose node has named one, by the device's, on paper. There two
- * plans are made, with nothing borrowed by libraries and with the most.
+ * Computes the memory of a stage (clv_stage_usage_compute). It makes the stage's plan as the node
+ * makes it: with the processor's backend, or, if the session or the node names a device, with a dry
+ * run of the device's backend. For a device it makes two plans: with no workspace for libraries,
+ * and with the most.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,27 +21,27 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
   return said[0] ? said : b->config->stages[stage].device;
 }
 
-/* Frozen weights of a worker's artifact are lent to the module, which keeps no copy of them in a
- * library's format either. */
-static bool is_lent(const clv_blueprint *b, uint32_t i, const clv_param *p) {
+/* True if the module shares the parameter with the worker's artifact: a frozen weight of it. The
+ * module keeps no reordered copy of such weights either. */
+static bool is_shared_with_worker(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
   return s->weights_artifact && p->fixed && !clv_lora_is_adapter(p->name) &&
          !clv_stage_is_new(s, p->name);
 }
 
-static bool lends_any(const clv_blueprint *b, uint32_t i) {
+static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
   const clv_params *p = b->stages[i].params;
   for (int k = 0; k < p->n; k++)
-    if (is_lent(b, i, &p->list[k])) return true;
+    if (is_shared_with_worker(b, i, &p->list[k])) return true;
   return false;
 }
 
 /* ---- its plan -------------------------------------------------------------------------------- */
 
-/* Of batches of so many samples. */
+/* Calls of a stage, for batches of `samples` samples. */
 typedef struct stage_calls {
   int64_t samples;
-  uint32_t live; /* that are there at once */
+  uint32_t live; /* calls that exist at once */
   bool training;
 } stage_calls;
 
@@ -49,7 +50,7 @@ static clv_code plan_on(const clv_backend *backend, const clv_blueprint *b, uint
   const clv_stage_plan *s = &b->stages[i];
   const clv_session_config *c = b->config;
   bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_is_bf16(b);
-  bool transient = (calls->training && calls->live <= 1) || lends_any(b, i);
+  bool transient = (calls->training && calls->live <= 1) || has_shared_weights(b, i);
   clv_plan_options po = {.backend = backend,
                          .dtype = CLV_F32,
                          .batch = calls->samples,
@@ -81,7 +82,8 @@ static size_t input_bytes(const clv_graph *g) {
   return in;
 }
 
-/* A stage that recomputes keeps its inputs, and what one call needs. */
+/* Bytes of activations. A stage that recomputes keeps the inputs of all calls, and the activations
+ * of one. */
 static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
   if (!b->config->stages[i].recompute) return live * call_bytes;
   return call_bytes + live * input_bytes(b->stages[i].graph);
@@ -93,15 +95,15 @@ static const clv_node *output_of(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
-/* Outputs stay on the device until nobody wants them, and so does the gradient of the input until
- * it has left. */
+/* Bytes of values. Outputs stay on the device until they are no longer needed, and the gradient of
+ * the input until it is sent. */
 static size_t values_of(const clv_blueprint *b, uint32_t i, uint32_t live) {
   const clv_stage_plan *s = &b->stages[i];
   size_t gradient = s->input_needs_grad ? bytes_of(&s->graph->nodes[0]) : 0;
   return live * bytes_of(output_of(s)) + gradient;
 }
 
-/* A plan of evaluations stays beside that of training. */
+/* Adds the plan of evaluations, which exists beside that of training. */
 static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
                                 clv_stage_usage *f, clv_err *err) {
   const clv_session_config *c = b->config;
@@ -121,22 +123,22 @@ static clv_code add_device(const clv_backend *backend, const clv_blueprint *b, u
   const clv_params *p = b->stages[i].params;
   f->on_device = true;
   f->values = values_of(b, i, live);
-  f->kept = p->total_bytes - p->buffer_offset + clv_plan_get_info(plan)->kernel_bytes;
+  f->resident = p->total_bytes - p->buffer_offset + clv_plan_get_info(plan)->kernel_bytes;
   return add_evaluations(backend, b, i, f, err);
 }
 
-/* A forward may be made ready before the backward ahead of it has ended. */
-static uint32_t at_once(const clv_backend *backend, const clv_blueprint *b, uint32_t live) {
+/* Most calls at once. A device may prepare a forward before the preceding backward has ended. */
+static uint32_t max_live_calls(const clv_backend *backend, const clv_blueprint *b, uint32_t live) {
   return backend->memory ? CLV_MIN(live + 1, CLV_MAX(live, b->micro_batches)) : live;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static clv_code facts_on(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+static clv_code usage_on(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
                          uint32_t live, uint32_t versions, clv_stage_usage *ret, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   const stage_calls calls = {b->micro_size, live, true};
-  const uint32_t most = at_once(backend, b, live);
+  const uint32_t most = max_live_calls(backend, b, live);
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
   CLV_TRY(plan_on(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
@@ -152,27 +154,27 @@ static clv_code facts_on(const clv_backend *backend, const clv_blueprint *b, uin
                   (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
   if (backend->memory) CLV_TRY(add_device(backend, b, i, most, plan, ret, err));
   ret->memory = ret->weights + ret->old_weights + ret->optimizer + ret->activations + ret->scratch +
-                ret->cache + ret->values + ret->kept + ret->evaluation;
-  for (int k = 0; k < s->graph->n_nodes; k++) ret->falls_back[k] = clv_plan_uses_ref(plan, k);
+                ret->cache + ret->values + ret->resident + ret->evaluation;
+  for (int k = 0; k < s->graph->n_nodes; k++) ret->uses_ref_kernel[k] = clv_plan_uses_ref(plan, k);
   return CLV_OK;
 }
 
-static clv_code facts_on_paper(clv_cuda_dry_run_workspace loan, const clv_blueprint *b, uint32_t i,
-                               uint32_t live, uint32_t versions, clv_stage_usage *ret,
-                               clv_err *err) {
+static clv_code usage_in_dry_run(clv_cuda_dry_run_workspace workspace, const clv_blueprint *b,
+                                 uint32_t i, uint32_t live, uint32_t versions, clv_stage_usage *ret,
+                                 clv_err *err) {
   CLV_AUTO(clv_cuda_dry_run_closep) clv_backend *paper = NULL;
-  CLV_TRY(clv_cuda_dry_run_open(loan, &paper, err));
-  return facts_on(paper, b, i, live, versions, ret, err);
+  CLV_TRY(clv_cuda_dry_run_open(workspace, &paper, err));
+  return usage_on(paper, b, i, live, versions, ret, err);
 }
 
 clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t live,
                                  uint32_t versions, clv_stage_usage *ret, clv_err *err) {
   clv_stage_usage most;
   if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)
-    return facts_on(clv_backend_cpu(), b, stage, live, versions, ret, err);
-  CLV_TRY(facts_on_paper(CLV_CUDA_DRY_RUN_LEAST, b, stage, live, versions, ret, err));
-  CLV_TRY(facts_on_paper(CLV_CUDA_DRY_RUN_MOST, b, stage, live, versions, &most, err));
-  ret->borrowed = most.memory - CLV_MIN(most.memory, ret->memory);
+    return usage_on(clv_backend_cpu(), b, stage, live, versions, ret, err);
+  CLV_TRY(usage_in_dry_run(CLV_CUDA_DRY_RUN_LEAST, b, stage, live, versions, ret, err));
+  CLV_TRY(usage_in_dry_run(CLV_CUDA_DRY_RUN_MOST, b, stage, live, versions, &most, err));
+  ret->max_workspace = most.memory - CLV_MIN(most.memory, ret->memory);
   return CLV_OK;
 }
 

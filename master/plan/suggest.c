@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan --suggest-cuts: which layers each node had better take, and in how many micro-batches. The
- * nodes and their order, the loss, the schedule and what has weights of its own stay as the session
- * has them; layers are timed here (profile.c), links and speeds are what somebody says
- * (link_options.c), and the ways to cut go through the simulator (common/model/sched).
+ * plan --suggest-cuts: finds the best layers for each node and the best number of micro-batches
+ * (clv_suggest_cuts). It keeps the nodes and their order, the loss, the schedule, and stages with
+ * weights of their own. profile.c measures the layers, link_options.c parses links and speeds, and
+ * the simulator (common/model/sched) compares the cuts.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 
 enum { FORWARD, INPUT, WEIGHT, TIMES };
 static const double AS_GOOD = 1.02;
-/* What a node spends on a micro-batch beside its layers, each way: frames, locks, waking up. Over
- * loopback three nodes with tiny layers take 0.22 ms more for each micro-batch. */
+/* Time of a node for a micro-batch beside its layers, each way: frames, locks, wake-ups. Over
+ * loopback, three nodes with tiny layers take 0.22 ms more for each micro-batch. */
 static const double HANDLING_S = 0.0001;
 
 static void way_done(clv_cut_plan *w) {
@@ -55,7 +55,7 @@ static void sum_layers(const clv_cut_search *c, uint32_t profile, uint32_t choic
   }
 }
 
-/* A profile for each number of threads that a stage has. */
+/* Makes a profile for each number of threads of a stage. */
 static clv_code time_layers(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     int threads = (int)c->b->config->stages[s].threads;
@@ -87,8 +87,8 @@ static clv_code sum_times(clv_cut_search *c, clv_err *err) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* What a tensor of so many bytes takes between two workers (-1: the master). Via the master it is
- * on two links, one after the other. */
+/* Computes the time of a tensor between two workers (-1: the master). Via the master it is sent
+ * over two links, one after the other. */
 static void edge(const clv_cut_search *c, int from, int to, bool direct, double bytes,
                  double *latency, double *serialise) {
   const clv_links *l = c->links;
@@ -160,7 +160,7 @@ static void set_schedule(clv_cut_search *c) {
 
 /* ---- a way as a session ---------------------------------------------------------------------- */
 
-/* The session with other cuts; everything else is borrowed from it. */
+/* The session with other cuts; all other fields are those of the session. */
 typedef struct variant {
   clv_session_config config;
   clv_stage_spec *stages;
@@ -210,7 +210,7 @@ static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *spl
                                      b->stages[b->n_stages].graph->nodes[1].dtype, &v->b, err);
 }
 
-/* "stages:" and what belongs to it, out of the whole session as it would be written. */
+/* Appends the key `stages` of the session file with the new cuts. */
 static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_session_config_write(&v->config, &text, err));
@@ -252,8 +252,8 @@ static clv_code judge_now(clv_cut_search *c, clv_err *err) {
   return describe_way(c, &c->now, err);
 }
 
-/* More micro-batches take memory, and batch norm sees less of the batch in each: the fewest that
- * are as good are taken. */
+/* Takes the fewest micro-batches that are about as fast. More of them take more memory, and batch
+ * norm sees fewer samples in each. */
 static clv_code take_fewest(const clv_cut_search *c, clv_sched_split *best, clv_err *err) {
   clv_sched_split other = *best;
   for (other.choice = 0; other.choice < best->choice; other.choice++) {
@@ -264,7 +264,7 @@ static clv_code take_fewest(const clv_cut_search *c, clv_sched_split *best, clv_
   return CLV_OK;
 }
 
-/* One that the session would not be allowed is none: `why` says what it lacks. */
+/* Adds a cut plan. It fails if the session would refuse the plan; `why` names the reason. */
 static clv_code add_way(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
   clv_cut_plan *w = &c->best[c->n_best];
   w->split = *split;
@@ -293,7 +293,7 @@ static clv_code find_best(clv_cut_search *c, clv_err *err) {
     CLV_TRY(take_fewest(c, &best[i], err));
     CLV_TRY(add_way(c, &best[i], err));
   }
-  return c->n_best ? CLV_OK : CLV_INVALID; /* as the last of them was refused */
+  return c->n_best ? CLV_OK : CLV_INVALID; /* the last plan was refused */
 }
 
 static clv_code suggest(clv_cut_search *c, clv_err *err) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a session's model may be cut: behind layers whose value alone crosses, and such that what
- * is to stay with a node stays there.
+ * Finds the places where a session's model may be cut: behind layers whose value crosses alone,
+ * unless a layer must stay at its node.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,14 +10,14 @@
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* Such a layer hands on as many values as it gets, and the kernel before it may do its work too: a
- * cut belongs behind it instead of before it. */
+/* True if the op outputs as many values as it reads, so that a cut belongs behind it. The kernel
+ * before it may compute it, too. */
 static bool cut_belongs_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);
 }
 
-/* The last layer that reads each node's value. */
+/* Finds the last layer that reads each node's value. */
 static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {
@@ -28,8 +28,8 @@ static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last)
   return CLV_OK;
 }
 
-/* The one value that crosses behind a layer, -1: it is none, or several, or an input is read behind
- * it that a worker should not have for the sake of a cut. */
+/* The only value that crosses behind a layer. -1: there is none, or there are several, or a layer
+ * behind it reads a model input that a worker should not receive because of a cut. */
 static int crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
   int found = -1;
   for (int i = 0; i < g->n_nodes; i++) {
@@ -88,7 +88,7 @@ static bool same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
          a->base == b->base;
 }
 
-/* Why the cut between two stages is not to be moved; NULL: it may be. */
+/* Why the cut between two stages must stay; NULL: it may move. */
 static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
   if (a->freeze != b->freeze)
     return "one of them is frozen (train.freeze names parameters instead)";
@@ -116,7 +116,7 @@ static uint32_t find_learning(const clv_cut_search *c) {
   return learning;
 }
 
-/* What each cut would show, if the master had all on its side of it. */
+/* Findings of each cut, if the master had all layers on its side of it. */
 typedef struct cut_findings {
   clv_findings *shows, *gradient; /* [n_layers] */
 } cut_findings;
@@ -126,8 +126,8 @@ static void cut_findings_done(cut_findings *f) {
   free(f->gradient);
 }
 
-/* The master's first layers, before the first worker's: no cut behind them shows more of the
- * records than the session's own does. */
+/* Limits the master's first layers, before the first worker's: no new cut shows more of the records
+ * than the session's cut. */
 static void keep_front(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = 0, least = 0;
@@ -143,7 +143,7 @@ static void keep_front(clv_cut_search *c, const cut_findings *f) {
                    least);
 }
 
-/* As keep_front, but its last layers, behind the last worker's, with the loss. */
+/* As keep_front, but for the master's last layers, behind the last worker's, if it has the loss. */
 static void keep_head(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
@@ -187,7 +187,7 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* A pinned cut may be where no other would be made. */
+/* Adds the cuts of the session that must stay, even where no other cut would be made. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
     uint32_t at = c->least[i], k = c->cuts.n_places;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * suggest_int: ways to cut a session's model, judged, for suggest.c that finds them,
- * suggest_cut_places.c that says where they may be, and suggest_text.c that prints them.
+ * suggest_int: the search of `plan --suggest-cuts`. suggest_cut_places.c finds the permitted cuts,
+ * suggest.c searches for the best ones, and suggest_text.c prints them.
  */
 #ifndef CLEAVE_SUGGEST_INT_H
 #define CLEAVE_SUGGEST_INT_H
@@ -10,29 +10,29 @@
 
 enum { MAX_SUGGESTIONS = 3 };
 
-/* One stage of one way. */
+/* One stage of a cut plan. */
 typedef struct clv_cut_stage {
   uint32_t first, last; /* layers */
-  double busy_s;        /* computing, in a step */
-  size_t memory;     /* 0: not known, the session's schedule does not take so many micro-batches */
-  double edge_bytes; /* to the next stage or the loss, in a step and one way */
-  double edge_s;     /* that these are on the link; 0: the same node */
+  double busy_s;        /* seconds of computing in a step */
+  size_t memory;        /* bytes; 0: unknown, the schedule does not permit so many micro-batches */
+  double edge_bytes;    /* bytes to the next stage or the loss in a step, one way */
+  double edge_s; /* seconds of edge_bytes on the link; 0: the next stage is at the same node */
 } clv_cut_stage;
 
 typedef struct clv_cut_plan {
   clv_sched_split split;
   clv_cut_stage *stages; /* [n_stages], owned */
-  clv_bytes yaml;        /* stages: as a session file takes it */
+  clv_bytes yaml;        /* key `stages` of a session file with these cuts */
 } clv_cut_plan;
 
 typedef struct clv_cut_search {
   const clv_blueprint *b;
   const clv_links *links;
-  clv_profile *profile[CLV_MAX_STAGES]; /* [n_profiles], of each number of threads */
+  clv_profile *profile[CLV_MAX_STAGES]; /* [n_profiles], one per number of threads */
   uint32_t n_profiles, profile_of[CLV_MAX_STAGES];
   uint32_t *micros, n_micros;
   double *sums;  /* [profile][choice][FORWARD, INPUT, WEIGHT][n_layers + 1], running sums */
-  double *bytes; /* [n_layers] of the value that crosses behind each, of a batch */
+  double *bytes; /* [n_layers] bytes of a batch of the values that cross behind the layer */
   uint32_t *places, *least, *most;
   clv_sched_cuts cuts;
   clv_sched_search search;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What plan --suggest-cuts prints.
+ * Prints the cuts of plan --suggest-cuts, as text or JSON.
  */
 #include <stdio.h>
 #include <string.h>
@@ -63,18 +63,18 @@ static void text_sizes(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_puts(out, " samples\n");
 }
 
-/* Nearer to the input a cut tells more of it. */
+/* Warns of a cut nearer to the input, which shows more of the records. */
 static void warn_of_first(const clv_cut_search *c, clv_bytes *out) {
   uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
   if (c->b->stages[0].worker >= 0 || then >= now) return;
   clv_bytes_printf(
       out,
       "note: the master would keep layers 0..%u instead of 0..%u, and what leaves behind "
-      "layer %u tells more of the records\n",
+      "layer %u shows more of the records\n",
       then, now, then);
 }
 
-/* It takes its mean over the samples of a micro-batch. */
+/* Warns of batch norm, whose statistics are those of a micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->whole;
   uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers of two stages with one parameter, as a decoder that has the table of tokens. Both stages
- * are at one node: across nodes the table, or its gradient, would be sent in every step, and who
- * has it can tell from a hidden state which token it stands for.
+ * Checks layers of two stages that share a parameter, such as a decoder with the table of tokens.
+ * Both stages must be at one node. Across nodes the table, or its gradient, would be sent in every
+ * step, and a worker with the table can infer the token from a hidden state.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 typedef struct tied {
   const clv_session_config *c;
   const clv_blueprint *b;
-  uint32_t stage, of; /* stages of the layer, and of the owner */
+  uint32_t stage, of; /* stages of the layer and of the owner */
   const char *name, *owner;
 } tied;
 
@@ -26,7 +26,7 @@ static clv_code check_node(const tied *t, clv_err *err) {
     return clv_session_fail_at(
         t->c, s->at_pos, err,
         "stage '%.40s' at %.40s has layer '%.64s', whose weight is that of '%.64s' in stage "
-        "'%.40s' at %.40s: it would be sent in every step, and tells a worker what the tokens "
+        "'%.40s' at %.40s: it would be sent in every step, and shows a worker what the tokens "
         "are; put both stages at one node, such as master, or untie them (%s)",
         s->name, place_of(t, t->stage), t->name, t->owner, of->name, place_of(t, t->of),
         t->c->model.hf ? "tie_word_embeddings: false in config.json" : "leave `tied` out");
@@ -38,7 +38,8 @@ static clv_code check_node(const tied *t, clv_err *err) {
       s->name, s->device, t->name, t->owner, of->name, of->device);
 }
 
-/* Its stages would step at other times than the sum of both gradients is there. */
+/* Refuses an asynchronous schedule: its stages would step before the sum of both gradients is
+ * complete. */
 static clv_code check_schedule(const tied *t, clv_err *err) {
   clv_pipeline_kind kind = t->c->pipeline.schedule;
   if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return CLV_OK;
@@ -49,7 +50,7 @@ static clv_code check_schedule(const tied *t, clv_err *err) {
       t->name, t->owner);
 }
 
-/* What is frozen is so for both. */
+/* Checks that both layers are frozen, or neither. */
 static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage];
   if (!s->freeze || frozen) return CLV_OK;
@@ -59,8 +60,9 @@ static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
                              s->name, t->name, t->owner);
 }
 
-/* Adapters leave what they do not name as it is, and `lora.train` names what learns as a whole: of
- * a weight that is another's neither is this stage's to say. */
+/* Checks a tied weight in a stage with adapters. Adapters freeze all other parameters, and
+ * `lora.train` names modules that learn; the stage may change neither for a weight of another
+ * stage. */
 static clv_code check_adapters(const tied *t, const char *weight, bool frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->of];
   bool still = clv_is_param_frozen_by_lora(&s->lora, weight);

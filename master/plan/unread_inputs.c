@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inputs of data.inputs that no layer reads: what they were to do, such as leaving padding out, is
- * not done.
+ * Refuses entries of data.inputs that no layer reads. Their purpose, such as ignoring padding,
+ * would not be fulfilled.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ static bool is_read(const clv_graph *g, int input) {
   return g->output == input;
 }
 
-/* Those that the model reads here, and those that a model by hf would read. */
+/* Lists the inputs that the model reads, and those that a model by hf can read. */
 static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) {
   static const char *const more[] = {"ids", "lengths", "boxes"};
   int family = clv_model_family(b->config);
@@ -54,7 +54,7 @@ static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) 
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
-  /* Names that a format gives by itself need not be read. */
+  /* A format's own names may stay unread. */
   bool named = d->inputs.n && !clv_format_row_of(d->format)->given[0];
   for (int i = 0; named && i < b->whole->n_nodes; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))

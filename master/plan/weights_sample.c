@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A digest that names the values of a tensor for the ledger. It takes at most 4,096 values from all
- * over the tensor, so that weights of any size are named at once. It rounds them to bf16, so that a
- * copy in that type has the same name. Two tensors of the same shape with equal samples count as
- * one: what the ledger says of them errs to the safe side.
+ * Digests that name the values of a tensor for the ledger. A sample has at most 4,096 values from
+ * all over the tensor, so that weights of any size are named in about the same time. It rounds them
+ * to bf16, so that a copy in that type has the same name. Two tensors of the same shape with equal
+ * samples count as one, so the ledger errs on the safe side.
  *
- * A form names values whatever their order and unit. Values times a number, or rounded to bf16,
- * have the same form. The form of a sample is means of cosines and sines of its values, which are
- * bounded, and so move little where values are rounded. Where the tensor has more values than a
- * sample, a second form is of all of them. Transposed or with other rows first they have the same
- * one, as a sample of at most 4,096 values has. It is made of the sums
+ * Moments (clv_weights_moments) name values whatever their order and unit: values times a factor,
+ * or rounded to bf16, have the same moments. Those of a sample are means of cosines and sines of
+ * its values. These are bounded, so rounding changes them little. If the tensor has more values
+ * than a sample, it also has moments of all values. They do not change if the tensor is transposed
+ * or its rows are reordered, and neither do those of a tensor with at most 4,096 values. They are
+ * made of the sums
  *
  *   z_k = sum of |v|^(i k w)   and   s_k = sum of sign(v) |v|^(i k w),   k = 1, 2, 3,
  *
  * in one pass and in any order. A factor turns z_k by an angle, and z_2 and z_3 by two and three
- * times that of z_1: what is left when z_1 is turned back to be real is the form.
+ * times the angle of z_1. The moments are these sums after z_1 is turned back to be real.
  *
- * Cells of a third of the deviation that such a mean has from one drawing of weights to another
- * tell drawings apart: with eight means one pair in some 10^7 counts as one. Rounding twice makes
- * sums smaller, by up to 3 * 10^-5 of the count. So cells are 10^-4 of it at least, and above 4
- * million values more pairs count as one.
+ * The means are rounded down to cells of a third of the deviation that such a mean has between two
+ * draws of weights. With eight means, one pair of draws in some 10^7 has the same cells. Rounding
+ * values twice makes sums smaller, by up to 3 * 10^-5 of the count. So cells are at least 10^-4 of
+ * the count, and above 4 million values more pairs count as one.
  */
 #include <math.h>
 #include <pthread.h>
@@ -42,7 +43,7 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   return true;
 }
 
-/* Number of the first value of a part. */
+/* Index of the first value of a part. */
 static size_t first_of(const clv_weights_sample *s, size_t part) {
   return s->parts == 1 ? 0 : part * (s->count - s->part) / (s->parts - 1);
 }
@@ -56,8 +57,9 @@ static void *room_of(clv_weights_sample *s, size_t part) {
 static const double TURN = 1.4; /* w */
 enum { MAGNITUDES = 1 << 15 };
 
-/* |v|^(i w) of each v of bf16; 0 for 0 and for what is not finite. All values are rounded to that
- * type, since rounding makes sums smaller: those of a rounded copy and of its origin alike. */
+/* |v|^(i w) of each v of bf16; 0 for 0 and for values that are not finite. All values are rounded
+ * to bf16 first, because rounding makes sums smaller: those of a rounded copy and of its original
+ * are then equal. */
 static double turned[MAGNITUDES][2];
 static pthread_once_t turned_once = PTHREAD_ONCE_INIT;
 
@@ -95,8 +97,8 @@ static void take_all(clv_weights_sample *s, const char *data, size_t n) {
   s->spread = spread;
 }
 
-/* Values of a whole tensor. Pieces cut between two values; else the count is not reached, and there
- * is no form of all. */
+/* True if all values of the tensor were added. A chunk that ends within a value breaks the count,
+ * and the tensor then has no moments of all values. */
 static bool is_whole(const clv_weights_sample *s) {
   return s->parts > 1 && s->spread.n == s->count;
 }
@@ -136,9 +138,10 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 /* ---- forms ----------------------------------------------------------------------------------- */
 
 enum { LEAST_VALUES = 16 };
-/* Of values whose mean square is 1. CELL, NEAR: times the root of how many values there are. */
+/* For values whose mean square is 1. CELL and NEAR are multiplied by the square root of the number
+ * of values. */
 static const double FREQUENCY = 1.5, CELL = 0.2, NEAR = 0.2;
-static const double LEAST_CELL = 1e-4; /* times how many values there are */
+static const double LEAST_CELL = 1e-4; /* times the number of values */
 
 static double value_at(const clv_weights_sample *s, size_t i) {
   float wide;
@@ -148,7 +151,8 @@ static double value_at(const clv_weights_sample *s, size_t i) {
   return (double)(s->dtype == CLV_BF16 ? clv_bf16_value(half) : wide);
 }
 
-/* Where all values are negated, sines are too: they count without their sign. */
+/* Moments of the sample. Negating all values negates the sines, so these count without their sign.
+ * */
 static bool form_of_sample(const clv_weights_sample *s, clv_weights_moments *ret) {
   size_t n = s->parts * s->part;
   double squares = 0, scale;
@@ -166,7 +170,7 @@ static bool form_of_sample(const clv_weights_sample *s, clv_weights_moments *ret
   return true;
 }
 
-/* z_k turned back by k times the angle of z_1. */
+/* Turns z_k back by k times the angle of z_1. */
 static void turn_back(const double *z, int k, double angle, double ret[2]) {
   double c = cos(k * angle), s = sin(k * angle);
   ret[0] = z[2 * k - 2] * c + z[2 * k - 1] * s;

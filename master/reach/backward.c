@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the loss backwards: of which outputs' gradients each element of a gradient is made. Each
- * output of the model is a place of its own, since the gradient of one shows its label.
+ * Follows labels from the loss backwards (clv_reach_backward): of which outputs' gradients each
+ * element of a gradient is made. Each output of the model is a place of its own, since the gradient
+ * of one output shows its label.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/reach/reach_int.h"
 
-enum { MAX_OUTPUTS = 1 << 18 }; /* of more, those of one row count as one place that has several */
+enum { MAX_OUTPUTS = 1 << 18 }; /* of a model with more, those of one row count as one place */
 
 typedef struct walk_back {
   const clv_graph *g;
   const clv_reach_layer *layers;
   reach_pool pool;
-  reach_value *grads[REACH_WIDE]; /* [n_nodes] the most exposed, the narrowest */
+  reach_value *grads[REACH_WIDE]; /* [n_nodes] of the profiles REACH_EXPOSED and REACH_NARROW */
 } walk_back;
 
 static void walk_back_done(walk_back *w) {
@@ -25,7 +26,7 @@ static void walk_back_done(walk_back *w) {
   reach_pool_done(&w->pool);
 }
 
-/* One element for each output, or for each row of many. */
+/* Makes the gradient of the output: one element for each output, or for each row of many. */
 static void shape_outputs(const clv_graph *g, reach_value *ret) {
   int64_t n = 1;
   *ret = (reach_value){.shape = reach_shape(g, g->output)};
@@ -55,7 +56,7 @@ static void no_path_is_nothing(reach_value *v) {
     if (v->element[i] == REACH_ABSENT) v->element[i] = REACH_NOTHING;
 }
 
-/* The gradient of input i of node k, beside those that the value has from its other readers. */
+/* Adds the gradient of input i of node k to those from the other readers of that value. */
 static clv_code pass_back(walk_back *w, int k, int i, int p, clv_reach *found, clv_err *err) {
   const clv_node *n = &w->g->nodes[k];
   reach_relation relation;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the records forwards: which places a record has, and what each value is made of.
+ * Follows records forwards: which places a record has, and of which places each value is made
+ * (clv_reach_forward, clv_reach_returned).
  *
- * How a record of floats lies is not written anywhere: [N, channels, places...] or [N, places...,
- * channels]. A convolution says that it is the first; else both are tried, and what either finds
- * counts.
+ * No attribute of a graph says whether a record of floats is [N, channels, places...] or [N,
+ * places..., channels]. A convolution implies the former. Otherwise both are tried, and the
+ * findings of both count.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,8 @@ static bool is_input(const reach_walk *w, int k) { return w->g->nodes[k].op == C
 static bool is_known(const reach_walk *w, int k) { return w->known && w->known[k]; }
 static bool is_sequence(const reach_walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
 
-/* The axis of channels; 0: there is none. What has one place alone has no channels: its values are
- * the places, as those of a table are, or of a sequence with one feature. */
+/* Axis of channels; 0: there is none. A shape with a single place has no channels: its values are
+ * the places, as those of a table, or of a sequence with one feature. */
 static int channels_of(const reach_walk *w, const clv_shape *s) {
   int axis = w->channels_last ? s->rank - 1 : 1;
   int64_t n = 1;
@@ -37,8 +38,9 @@ static int channels_of(const reach_walk *w, const clv_shape *s) {
   return s->rank < 3 || n == 1 ? 0 : axis;
 }
 
-/* The node that gives flat values [N, n] a form with places, where nothing before it moves or mixes
- * them; -1: none does. *ret_all is set to false where another reader takes them as they are. */
+/* Returns the node that reshapes flat values [N, n] to a shape with places, if no node before it
+ * moves or mixes the values; -1: there is none. *ret_all becomes false if another reader uses the
+ * flat values. */
 static int form_of(const clv_graph *g, int k, bool *ret_all) {
   int found = -1;
   for (int m = k + 1; m < g->n_nodes; m++)
@@ -55,7 +57,8 @@ static int form_of(const clv_graph *g, int k, bool *ret_all) {
   return found;
 }
 
-/* The node whose shape says which places a record has: an input itself, if it is not flat. */
+/* Returns the node whose shape gives the places of an input: the input itself, if it is not flat.
+ * */
 static int shaped_by(const clv_graph *g, int k, bool *ret_all) {
   const clv_node *n = &g->nodes[k];
   bool flat = n->op == CLV_OP_INPUT && n->dtype != CLV_I64 && n->shape.rank == 2;
@@ -75,14 +78,16 @@ static clv_shape shape_of_places(const reach_walk *w, int k) {
   return reach_shape(w->g, w->lays_out ? shaped_by(w->g, k, &all) : k);
 }
 
-/* Numbers that are no floats have one place for each of the first dimension behind the batch. */
+/* Number of places of an input. Integers have one place for each index of the first dimension after
+ * the batch. */
 static int64_t places_of(const reach_walk *w, int k) {
   clv_shape s = shape_of_places(w, k);
   if (is_sequence(w, k)) return s.rank > 1 ? s.dim[1] : 1;
   return count_of(&s, channels_of(w, &s));
 }
 
-/* What else a token has, such as its box, is of its place. */
+/* True if the input has data of tokens, such as their boxes, which belong to the places of the
+ * tokens. */
 static bool is_of_tokens(const reach_walk *w, int k) {
   clv_shape s = shape_of_places(w, k);
   if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->tokens;
@@ -112,10 +117,10 @@ static int64_t count_places(reach_walk *w) {
   return n;
 }
 
-/* Extents of the places are kept, that of the channels is not. */
+/* Sets the stored extents of an input: those of the places, but 1 for the channels. */
 static clv_code fill_shape(reach_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
   *ret = (reach_value){.shape = shape_of_places(w, k)};
-  if (w->pool.spent)
+  if (w->pool.is_over_budget)
     return reach_value_fill(ret, &ret->shape, reach_make_element(REACH_FULL, REACH_UNMIXED), err);
   int channels = is_sequence(w, k) ? -1 : channels_of(w, &ret->shape);
   for (int i = 0; i < CLV_MAX_RANK; i++) {
@@ -178,8 +183,9 @@ static void find_origin(reach_walk *w, int k) {
 
 /* ---- a node ---------------------------------------------------------------------------------- */
 
-/* The embedding of a token is of its place, and hides nothing; at a worker it is the token. Its
- * features are different functions of the token. */
+/* Marks elements of an embedding at the master. The embedding of a token has the place of the
+ * token, and hides nothing; its features are different functions of the token. At a worker it
+ * counts as the token itself. */
 static void mark_tokens(const reach_walk *w, int k, reach_value *v) {
   const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
   int last = v->shape.rank - 1;
@@ -194,7 +200,8 @@ static void no_path_is_constant(reach_value *v) {
     if (v->element[i] == REACH_ABSENT) v->element[i] = REACH_CONSTANT;
 }
 
-/* What it is whatever the record is; REACH_ABSENT: it is none. */
+/* Element of a value that is the same for every record; REACH_ABSENT: the value depends on the
+ * record. */
 static reach_element constant_of(const reach_walk *w, int k) {
   bool constant = reach_is_constant(w->g, k);
   if (is_known(w, k)) return REACH_CONSTANT;
@@ -203,7 +210,8 @@ static reach_element constant_of(const reach_walk *w, int k) {
   return constant ? REACH_CONSTANT : REACH_ABSENT;
 }
 
-/* A mean of one value for all keys is that value, whatever the scores are. */
+/* False if the scores of attention have no effect: the mean of a value that is the same for all
+ * keys is that value. */
 static bool scores_count(const reach_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;
@@ -247,7 +255,7 @@ static bool are_alike(const reach_value *a, const reach_value *b) {
   return same && memcmp(a->element, b->element, reach_value_count(a) * sizeof *a->element) == 0;
 }
 
-/* The profiles of a value are one until several paths meet. */
+/* The profiles of a value are equal until several paths meet. */
 static bool is_one(const reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   bool one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
@@ -288,15 +296,16 @@ static clv_code walk_nodes(reach_walk *w, clv_err *err) {
 
 /* ---- findings -------------------------------------------------------------------------------- */
 
-/* Of two readings the one with the smaller share tells it. */
-static void join(clv_reach *to, const clv_reach *other) {
+/* Merges two results: the worse one counts, and `least` and `places` are those of the smaller
+ * share. */
+static void merge_result(clv_reach *to, const clv_reach *other) {
   bool first = !to->places;
   double share = (double)other->least / (double)other->places;
   bool less = first || share < (double)to->least / (double)to->places;
-  to->bare |= other->bare;
-  to->bare_token |= other->bare_token;
+  to->is_unmixed |= other->is_unmixed;
+  to->is_unmixed_token |= other->is_unmixed_token;
   to->known |= other->known;
-  to->gave_up |= other->gave_up;
+  to->is_over_budget |= other->is_over_budget;
   to->thinned |= other->thinned;
   to->narrow |= other->narrow;
   to->narrow_token |= other->narrow_token;
@@ -320,14 +329,14 @@ static clv_code read_as(const reach_walk *as, clv_reach *ret, clv_err *err) {
   CLV_TRY(fill_inputs(&w, err));
   CLV_TRY(walk_nodes(&w, err));
   if (w.returns) CLV_TRY(reach_walk_back(&w, err));
-  for (size_t k = 0; k < n; k++) join(&ret[k], &w.found[k]);
+  for (size_t k = 0; k < n; k++) merge_result(&ret[k], &w.found[k]);
   return CLV_OK;
 }
 
 /* ---- readings -------------------------------------------------------------------------------- */
 
-/* Do all that read the value, behind ops that take channel by channel, say that channels come
- * there? */
+/* True if all readers of the value, behind ops that treat each element by itself, imply that its
+ * channels are there. */
 static bool channels_come(const clv_graph *g, int k, reach_channels where) {
   bool any = false;
   for (int m = k + 1; m < g->n_nodes; m++)
@@ -342,8 +351,8 @@ static bool channels_come(const clv_graph *g, int k, reach_channels where) {
   return any;
 }
 
-/* Some input may have its channels last, or first; all that are given a form are read in it alone.
- */
+/* Assumptions to try. last, first: the channels of some input may be last, or first. formed: each
+ * flat input that has a reshaping reader is read only in the reshaped form. */
 typedef struct reach_readings {
   bool last, first, formed;
 } reach_readings;
@@ -365,7 +374,7 @@ static reach_readings readings_of(const clv_graph *g) {
   return ret;
 }
 
-/* The worst of all readings is found. */
+/* Tries all assumptions. The worst result of each node counts. */
 static clv_code read_all(const reach_walk *as, clv_reach *ret, clv_err *err) {
   const reach_readings r = readings_of(as->g);
   reach_walk w = *as;

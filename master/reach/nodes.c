@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A node for one record: its shape, its op's site and steps, and what is found of its elements.
+ * Facts of a node for one record: its shape, the site of its op, its steps, and the summary of its
+ * elements.
  */
 #include "master/reach/reach_int.h"
 
@@ -21,7 +22,7 @@ void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
   }
 }
 
-/* Axis 1 has the channels of convolutions, the last one the features of all others. */
+/* Axis of channels: 1 for convolutions, the last one for all other ops. */
 static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
   const clv_node *n = &g->nodes[k];
   clv_shape shape = reach_shape(g, node);
@@ -68,15 +69,15 @@ bool reach_is_constant(const clv_graph *g, int k) {
 
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret) {
   ret->places = p->places;
-  ret->gave_up |= p->spent;
+  ret->is_over_budget |= p->is_over_budget;
   for (size_t i = 0; i < reach_value_count(v); i++) {
     reach_element e = v->element[i];
     if (!reach_is_path(e)) continue;
     int64_t count = reach_set_count(p, reach_set_of(e));
     bool token = e & REACH_TOKEN, bare = e & REACH_UNMIXED;
     bool narrow = !bare && 2 * count < p->places;
-    ret->bare |= bare && !token;
-    ret->bare_token |= bare && token;
+    ret->is_unmixed |= bare && !token;
+    ret->is_unmixed_token |= bare && token;
     ret->known |= (e & REACH_MIXED) != 0;
     ret->least = ret->least ? CLV_MIN(ret->least, count) : count;
     ret->narrow |= narrow && !token;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One step: the elements of an input's share in an output; backwards, of an output's gradient in
- * that of an input. Each is made of the elements that a relation names, which are one bundle.
+ * Computes one step (reach_propagate): the elements of an input's share in an output, or backwards,
+ * of an output's gradient in that of an input. Each is made of a bundle of elements, which a
+ * relation names.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ typedef struct run {
   int64_t first, step, n;
 } run;
 
-/* Indexes within 0..extent - 1 of first, first + step, ... */
+/* Indexes first, first + step, ... within 0..extent - 1. */
 static run within(int64_t first, int64_t step, int64_t n, int64_t extent) {
   int64_t skip = first < 0 ? (-first + step - 1) / step : 0;
   first += skip * step;
@@ -32,8 +33,8 @@ static int64_t common(int64_t a, int64_t b) {
   return a;
 }
 
-/* All w with w stride - pad + u dilation = x for a u of the kernel: u lie apart as far as stride
- * and dilation say, and so w do. */
+/* All w with w stride - pad + u dilation = x for some u of the kernel. Stride and dilation
+ * determine the distance of the u, and thus that of the w. */
 static run windows_of(const reach_axis *a, int64_t x, int64_t extent) {
   int64_t apart = common(a->stride, a->dilation), u = 0, next = a->stride / apart;
   while (u < CLV_MIN(a->kernel, next) && (x + a->pad - u * a->dilation) % a->stride) u++;
@@ -57,7 +58,7 @@ static run blocks_of(int64_t own, int64_t other, int64_t x) {
   return (run){x / own * other, 1, other};
 }
 
-/* Indexes of the source, of that extent, that index x of the target is made of. */
+/* Indexes of the source, of this extent, from which index x of the target is made. */
 static run sources(const reach_axis *a, bool back, int64_t x, int64_t extent) {
   switch (a->kind) {
     case REACH_SHIFT:
@@ -82,12 +83,12 @@ static int other_axis(const reach_axis *a, bool back) { return back ? a->out : a
 
 /* ---- a bundle -------------------------------------------------------------------------------- */
 
-/* What the elements that were added to a sum are together. `whole` is the set of all of them but
- * those that are painted, which begins with the second set. */
+/* State of a sum of elements. `whole` is the set of all places of the elements so far, except those
+ * that are painted into the pool; painting begins with the second set. */
 typedef struct bundle {
   uint32_t first, last, whole;
   unsigned flags; /* kinds and REACH_TOKEN */
-  int64_t n;      /* elements that have places */
+  int64_t n;      /* number of elements that have places */
   bool any, several, painted, zero, found;
 } bundle;
 
@@ -103,8 +104,8 @@ static uint32_t whole_of(reach_pool *p, bundle *b) {
   return b->whole;
 }
 
-/* n: elements that are alike. */
-static void add(reach_pool *p, bundle *b, reach_element e, int64_t n) {
+/* Adds n equal elements. */
+static void add_to_bundle(reach_pool *p, bundle *b, reach_element e, int64_t n) {
   if (e == REACH_ABSENT) return;
   uint32_t set = reach_set_of(e);
   b->found = true;
@@ -118,7 +119,8 @@ static void add(reach_pool *p, bundle *b, reach_element e, int64_t n) {
   b->any = true;
 }
 
-/* The axis along which elements with the same places are different sums is one that is summed. */
+/* True if the sum contains the axis along which elements with the same places are different sums.
+ * */
 static bool sums_siblings(const reach_step *s) {
   int axis = s->from->siblings;
   const reach_relation *r = s->relation;
@@ -129,9 +131,9 @@ static bool sums_siblings(const reach_step *s) {
   return true;
 }
 
-/* The most outputs that may sum a single place, of those to which dropout leaves any. Of n places
- * with c elements each, at a rate p, a place is left out with l = p^c, all of them with l^n, and
- * all but one with n (1 - l) l^(n - 1). */
+/* The largest share of outputs that may sum a single place, of those to which dropout leaves any.
+ * Of n places with c elements each, at a rate p, dropout leaves out a place with probability l =
+ * p^c, all of them with l^n, and all but one with n (1 - l) l^(n - 1). */
 static const double MOST_ALONE = 0.02;
 
 static bool leaves_two(double rate, int64_t places, int64_t copies) {
@@ -155,7 +157,7 @@ static bool sums_two(const reach_step *s, const bundle *b, uint32_t set) {
   return mixed && sums_siblings(s) && (s->labels || reach_set_count(s->pool, set) > 1);
 }
 
-/* Behind a layer that mixes it does not matter which of many places there are. */
+/* Element of a layer that mixes: it does not matter which of many places it has. */
 static uint32_t clipped(const reach_step *s, unsigned flags, uint32_t set) {
   bool hidden = !(flags & (REACH_UNMIXED | REACH_MIXED));
   if (s->labels || s->widest) return hidden ? (uint32_t)REACH_FULL : set;
@@ -164,7 +166,7 @@ static uint32_t clipped(const reach_step *s, unsigned flags, uint32_t set) {
   return wide ? (uint32_t)REACH_FULL : set;
 }
 
-/* Behind a layer that sums two places. */
+/* Element of a layer that sums two places. */
 static unsigned mixed(clv_reach_layer layer, unsigned flags) {
   if (layer == CLV_REACH_SECRET) return (flags & REACH_TOKEN) | REACH_HIDDEN;
   if (layer == CLV_REACH_AT_WORKER || !(flags & REACH_UNMIXED)) return flags;
@@ -193,7 +195,7 @@ static const reach_axis *axis_of(const reach_step *s, int own) {
   return NULL;
 }
 
-/* All of the target's indexes along an axis have the same sources, of which one is kept. */
+/* True if all indexes of the target along an axis have the same sources, so that one is stored. */
 static bool is_alike(const reach_step *s, const reach_axis *a, int own) {
   int other = other_axis(a, s->back);
   if (a->kind == REACH_FIXED || s->from->kept[other] > 1) return false;
@@ -211,8 +213,8 @@ static void keep_extents(const reach_step *s, reach_value *ret) {
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* Where the bundle of one target index lies: a run along each axis of the source. *ret_alike: the
- * elements that each one in the runs stands for. */
+/* Finds the bundle of one target index: a run along each axis of the source. *ret_alike: number of
+ * elements that each stored one in the runs stands for. */
 static bool runs_of(const reach_step *s, const int64_t *index, run ret[CLV_MAX_RANK],
                     int64_t *ret_alike) {
   int64_t alike[CLV_MAX_RANK];
@@ -249,7 +251,9 @@ static void add_all(const reach_step *s, const reach_value *from, const run *run
     extents[i] = runs[i].n;
     walk[i] = runs[i].step * steps[i];
   }
-  do add(s->pool, b, from->element[first + reach_offset(at, walk, from->shape.rank)], alike);
+  do
+    add_to_bundle(s->pool, b, from->element[first + reach_offset(at, walk, from->shape.rank)],
+                  alike);
   while (reach_charge_work(s->pool, 1) && reach_next_index(at, extents, from->shape.rank));
 }
 
@@ -268,8 +272,8 @@ static reach_element gather(reach_step *s, const int64_t *index, const int64_t *
   return b.found ? finish(s, &b, set) : REACH_ABSENT;
 }
 
-/* Sums over all steps so far (backwards: from here on) grow by a step's elements each, where
- * nothing else tells the target's elements apart. */
+/* True if the target sums all steps so far (backwards: from here on) and its elements differ in
+ * nothing else. Each sum is then the previous one and the elements of one step. */
 static bool grows(const reach_step *s, const reach_value *to) {
   const reach_axis *a = axis_of(s, 1);
   return a && a->kind == REACH_CAUSAL && to->kept[1] > 1 &&
@@ -287,7 +291,7 @@ static void grow(reach_step *s, const int64_t *steps, reach_value *ret) {
     int64_t x = s->back ? n - 1 - i : i, at[CLV_MAX_RANK] = {0};
     do {
       size_t from = (size_t)(x * steps[1]) + reach_offset(at, steps, rank);
-      add(s->pool, &all, s->from->element[from], alike);
+      add_to_bundle(s->pool, &all, s->from->element[from], alike);
     } while (reach_next_index(at, inner, rank));
     uint32_t set = whole_of(s->pool, &all);
     bundle now = all;
@@ -334,11 +338,11 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
   if (grows(s, ret))
     grow(s, steps, ret);
   else
-    for (size_t i = 0, n = reach_value_count(ret); i < n && !s->pool->spent; i++) {
+    for (size_t i = 0, n = reach_value_count(ret); i < n && !s->pool->is_over_budget; i++) {
       ret->element[i] = gather(s, index, steps);
       reach_next_index(index, ret->kept, s->to.rank);
     }
-  if (s->pool->spent) {
+  if (s->pool->is_over_budget) {
     reach_value_done(ret);
     return reach_give_up(s, ret, err);
   }
@@ -347,24 +351,24 @@ static clv_code make(reach_step *s, reach_value *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* The most elements of the dropped value that a place has, each left out by itself. */
+/* Most elements of a place in the dropped value, each of which dropout leaves out independently. */
 static int64_t copies_of(const reach_step *s) {
   int64_t n = 1, places = CLV_MAX(s->pool->places, 1);
   for (int i = 1; i < s->from->shape.rank; i++) n *= s->from->shape.dim[i];
   return CLV_MAX(n / places, 1);
 }
 
-/* What has become of dropout: a secret layer that sums two places ends it. */
+/* Sets the dropout of the result. A secret layer that sums two places ends it. */
 static void mark_dropped(const reach_step *s, reach_value *ret) {
   bool ends = s->weighs && s->layer == CLV_REACH_SECRET && s->sums;
   ret->dropped = ends ? 0 : reach_dropped_twice(s->from->dropped, s->drops);
   ret->copies = s->from->dropped > 0 ? s->from->copies : copies_of(s);
 }
 
-static clv_code flow(reach_step *s, reach_value *ret, clv_err *err) {
+static clv_code propagate_elements(reach_step *s, reach_value *ret, clv_err *err) {
   if (s->relation->none) return reach_value_fill(ret, &s->to, REACH_NOTHING, err);
   if (s->relation->reshapes) return reach_reshape(s->pool, s->from, &s->to, ret, err);
-  if (s->pool->spent) return reach_give_up(s, ret, err);
+  if (s->pool->is_over_budget) return reach_give_up(s, ret, err);
   reach_value varying = {0};
   const reach_value *from = s->from;
   if (s->weighs && !s->back && !s->widest) CLV_TRY(reach_drop_uniform_columns(s, &varying, err));
@@ -379,7 +383,7 @@ static clv_code flow(reach_step *s, reach_value *ret, clv_err *err) {
 }
 
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) {
-  CLV_TRY(flow(s, ret, err));
+  CLV_TRY(propagate_elements(s, ret, err));
   mark_dropped(s, ret);
   return CLV_OK;
 }

@@ -1,63 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reach: of which places of a record each element of each value of a graph is made, and backwards
- * from which of the model's outputs each element of a gradient comes. A *place* is a pixel, a
- * step, a token, or a feature of a record without places; the channels of a place count once. What
- * is computed looks at the graph alone, for one record, and never at numbers.
+ * reach: computes from which places of a record each element of each value of a graph is made, and
+ * backwards from which outputs of the model each element of a gradient is made. A *place* is a
+ * pixel, a step, a token, or a feature of a record without places; the channels of a place count
+ * once. The analysis reads only the graph, for one record, and no weights or data. privacy.c of
+ * master/plan calls it.
  *
  * Several paths lead from a record to an element: each operand of a sum, product or attention is
- * one. Each value has three profiles, so that no path is lost behind a worse one: the most exposed
+ * one. Each value has three profiles, so that a worse path hides no other one: the most exposed
  * path of each element, the narrowest, and the widest, on which known weights may mix. Padding,
- * constants, zeros and copies add no place, nor does to a layer of many positions what is the same
- * at several of them (uniform_columns.c). A flat record that the graph gives a form, such as [N,
- * 3072] as [3, 32, 32], has the places of that form.
+ * constants, zeros and copies add no place. Nor do columns that are the same at several positions
+ * of a layer (uniform_columns.c). A flat record that the graph reshapes, such as [N, 3072] to
+ * [3, 32, 32], has the places of that shape.
  *
- * Dropout leaves places out. A layer behind it sums two places only where, of outputs to which any
- * place is left, at most one in fifty has a single one. With n places of c elements each, a rate p
- * and l = p^c this is n (1 - l) l^(n - 1) <= 0.02 (1 - l^n). Else the layer hides nothing, and the
- * finding is that of what it reads. So p = 0.5 takes 9 places, p = 0.9 takes 55.
+ * Dropout leaves places out. A layer after dropout counts as summing two places only if, of the
+ * outputs that keep any place, at most one in fifty keeps a single one. With n places of c elements
+ * each, a rate p and l = p^c this is n (1 - l) l^(n - 1) <= 0.02 (1 - l^n). Otherwise the layer
+ * hides nothing, and its finding is that of its input. So p = 0.5 needs 9 places, p = 0.9 needs 55.
  *
- * What exceeds the budget of memory or work becomes narrower and more exposed, never the opposite.
+ * A value whose analysis exceeds the budget of memory or work is reported as narrower and more
+ * exposed than it is, never the opposite.
  *
- * Threads: none is shared; each call has memory of its own.
+ * Threads: calls share no memory.
  */
 #ifndef CLEAVE_REACH_H
 #define CLEAVE_REACH_H
 
 #include "common/model/graph/graph.h"
 
-/* What the weights of a layer are to whoever receives what comes behind it. */
+/* Knowledge of a layer's weights that a worker can have. */
 typedef enum clv_reach_layer {
-  CLV_REACH_AT_WORKER, /* at a worker: it hides nothing, and known weights of it are no finding */
-  CLV_REACH_KNOWN,     /* the worker can know its first weights */
-  CLV_REACH_SECRET,
+  CLV_REACH_AT_WORKER, /* a worker has the layer: it hides nothing, and does not count as mixing */
+  CLV_REACH_KNOWN,     /* a worker can know the initial weights */
+  CLV_REACH_SECRET,    /* no worker can know the initial weights */
 } clv_reach_layer;
 
-/* Of all elements of a value, or of its gradient, that depend on a place at all. */
+/* Summary of those elements of a value, or of its gradient, that depend on any place. */
 typedef struct clv_reach {
-  bool bare, bare_token;     /* on some path no layer has mixed two places; _token: behind an
-                               embedding at the master */
-  bool known;                /* on some path known weights have, and no secret ones */
-  bool narrow, narrow_token; /* mixed, and made of fewer than half of the places */
-  int64_t least, places;     /* the fewest places of an element, and all that a record has */
-  bool sums;                 /* of a layer with weights: each output sums two places at least */
-  bool sums_none;            /* none of them does */
-  bool thinned;              /* some are left with one by dropout too often */
-  bool gave_up;              /* the budget did not do: it may be wider and better hidden */
-  int reader;                /* of clv_reach_returned: the node whose derivative reads the worst of
-                              * it; -1: the loss */
+  bool is_unmixed,
+      is_unmixed_token;      /* some path has no layer that mixes two places; _token: the path goes
+                              * through an embedding at the master */
+  bool known;                /* on some path known weights mix, and no secret ones */
+  bool narrow, narrow_token; /* mixed, but made of fewer than half of the places */
+  int64_t least, places;     /* fewest places of an element; places of a record */
+  bool sums;                 /* layer with weights: each output sums at least two places */
+  bool sums_none;            /* layer with weights: no output sums two places */
+  bool thinned;              /* dropout leaves some outputs with a single place too often */
+  bool is_over_budget;       /* the budget ran out: the value may be wider and better hidden */
+  int reader;                /* clv_reach_returned: node whose derivative reads the worst share; -1:
+                              * the loss */
 } clv_reach;
 
-/* layers, ret: [g->n_nodes]. Values of layers behind `last` are not looked at. */
+/* Follows the records forwards, up to the values of layer `last`. layers, ret: [g->n_nodes]. */
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                            clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* What gradients of values show of records to whoever knows the values in `known`: [n_nodes].
- * Gradients are followed to what layers 0..`first` and inputs make. */
+/* Follows the records in gradients, back to the values of layers 0..`first` and of inputs. known:
+ * [n_nodes] values that the receiver of a gradient knows, which show it nothing new. */
 clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
                             uint32_t first, clv_reach *ret, clv_err *err) CLV_USE_RESULT;
-/* What gradients show of labels, of values that layers 0..`first` and inputs make, and of all
- * behind them. `bare` says that an element has the gradient of one output alone. Of a model with
- * one output a layer sums where it has several inputs. */
+/* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs.
+ * `is_unmixed` means that an element has the gradient of one output alone. In a model with one
+ * output a layer counts as summing if it has several inputs. */
 clv_code clv_reach_backward(const clv_graph *g, const clv_reach_layer *layers, uint32_t first,
                             clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reach_int: what the files of this folder know for each other. sets.c has sets of places,
- * relations.c what each op does to elements, values.c the elements of a value, propagate.c one step
- * from value to value, uniform_columns.c what a layer is given alike at all of its positions,
- * nodes.c what is of one node. forward.c walks the graph from the records, returned.c from there
- * back in gradients, and backward.c from the labels.
+ * reach_int: types and functions that the files of this folder share. sets.c stores sets of places,
+ * relations.c has the relation of each op's outputs to its inputs, values.c the elements of a
+ * value, propagate.c computes one value from another, uniform_columns.c removes columns that are
+ * the same at all positions of a layer, and nodes.c has facts of single nodes. forward.c walks the
+ * graph from the records on, returned.c follows the records back in gradients, and backward.c the
+ * labels.
  */
 #ifndef CLEAVE_MASTER_REACH_INT_H
 #define CLEAVE_MASTER_REACH_INT_H
@@ -14,41 +15,41 @@
 /* ---- sets of places (sets.c) ----------------------------------------------------------------- */
 
 enum { REACH_EMPTY = 0, REACH_FULL = 1 };    /* numbers of sets */
-enum { REACH_MAX_WORK = 200 * 1000 * 1000 }; /* of one analysis, a few seconds */
+enum { REACH_MAX_WORK = 200 * 1000 * 1000 }; /* of one analysis: a few seconds */
 
 typedef struct reach_span {
   int32_t from, to; /* places from..to - 1 */
 } reach_span;
 
 typedef struct reach_set {
-  uint32_t at, n; /* its spans */
-  int32_t count;  /* of places */
+  uint32_t at, n; /* index of its first span, number of spans */
+  int32_t count;  /* number of places */
 } reach_set;
 
-/* Sets by number: equal sets have the same one. */
+/* Sets of places, named by number. Equal sets have the same number. */
 typedef struct reach_pool {
   int64_t places;
   reach_span *spans;
   reach_set *sets;
   uint32_t *table; /* [1 << table_bits] numbers by hash, 0: none */
-  uint64_t *bits;  /* the set that is being made */
+  uint64_t *bits;  /* bitmap of the set under construction */
   size_t n_spans, cap_spans, n_sets, cap_sets, lowest, highest;
   int table_bits;
-  uint64_t work; /* elements read so far, and words of sets */
-  bool spent;    /* the budget is: what is made from now on is one element of what it is made of */
-  bool failed;   /* out of memory */
+  uint64_t work;       /* elements read so far, and words of sets */
+  bool is_over_budget; /* the budget is used up: reach_give_up makes all later values */
+  bool failed;         /* out of memory */
 } reach_pool;
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
 void reach_pool_done(reach_pool *p);
-void reach_pool_add(reach_pool *p, uint32_t set);                /* to the set that is being made */
-void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n); /* n places */
-uint32_t reach_pool_take(reach_pool *p); /* its number; the next one begins empty */
-/* Of the budget of work; false: it is spent. */
+void reach_pool_add(reach_pool *p, uint32_t set); /* adds to the set under construction */
+void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n); /* adds n places */
+uint32_t reach_pool_take(reach_pool *p); /* ends the set, returns its number */
+/* Charges work to the budget. false: the budget is used up. */
 static inline bool reach_charge_work(reach_pool *p, size_t work) {
   p->work += work;
-  p->spent |= p->work > REACH_MAX_WORK;
-  return !p->spent;
+  p->is_over_budget |= p->work > REACH_MAX_WORK;
+  return !p->is_over_budget;
 }
 static inline int32_t reach_set_count(const reach_pool *p, uint32_t set) {
   return p->sets[set].count;
@@ -56,8 +57,8 @@ static inline int32_t reach_set_count(const reach_pool *p, uint32_t set) {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* What an element is made of, in 32 bits: the set, and what has become of the places on the paths
- * that are summed in it: nothing, mixed by known weights, mixed by secret ones. */
+/* Description of an element in 32 bits: its set of places, and how the paths that it sums have
+ * mixed them: not at all (UNMIXED), by known weights (MIXED), by secret weights (HIDDEN). */
 typedef uint32_t reach_element;
 enum {
   REACH_UNMIXED = 1,
@@ -81,40 +82,40 @@ static inline reach_element reach_make_element(uint32_t set, unsigned flags) {
 
 /* ---- values (values.c) ----------------------------------------------------------------------- */
 
-/* The elements of a value, N = 1. An axis along which all are alike is there once. */
+/* The elements of a value, N = 1. An axis along which all elements are equal is stored once. */
 typedef struct reach_value {
   clv_shape shape;
   int64_t kept[CLV_MAX_RANK]; /* extents of `element`: those of shape, or 1 */
-  reach_element *element;     /* NULL: there is none */
-  bool borrowed;              /* it is another value's */
-  int siblings; /* the axis along which mixed elements with the same places are different sums; 0:
-                   none is known */
-  /* What dropout may leave out since a secret layer has mixed: the rate, 0 to 1, and how many
-   * elements of a place it leaves out each by itself. */
+  reach_element *element;     /* NULL: the value has no elements yet */
+  bool borrowed;              /* another value owns `element` */
+  int siblings; /* axis along which mixed elements with the same places are different sums; 0: no
+                 * such axis is known */
+  /* Dropout since the last secret layer that mixed: its rate, 0 to 1, and the number of elements of
+   * a place that it leaves out independently. */
   double dropped;
   int64_t copies;
 } reach_value;
 
-/* The rate of two in a row. */
+/* Returns the rate of two dropouts in sequence. */
 static inline double reach_dropped_twice(double a, double b) { return 1 - (1 - a) * (1 - b); }
 
 size_t reach_value_count(const reach_value *v);
-/* With room for its elements by v->kept. */
+/* Allocates the elements of v by v->kept. */
 clv_code reach_value_alloc(reach_value *v, clv_err *err) CLV_USE_RESULT;
 void reach_value_done(reach_value *v);
-/* Of this shape, all elements alike. */
+/* Makes a value of the shape, all elements of which are e. */
 clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element e,
                           clv_err *err) CLV_USE_RESULT;
 void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
-/* Goes to the next index within `extents`; false: that was the last. */
+/* Advances the index within `extents`; false: it was the last one. */
 bool reach_next_index(int64_t *index, const int64_t *extents, int rank);
 size_t reach_offset(const int64_t *index, const int64_t *steps, int rank);
-void reach_compress(reach_value *v); /* axes along which all are alike are kept once */
-/* The same elements in row-major order under another shape. */
+void reach_compress(reach_value *v); /* stores axes with equal elements once */
+/* Makes ret from the elements of `from`, in row-major order under another shape. */
 clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *shape,
                        reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Which of several paths to an element a profile keeps. */
+/* Kind of path that a profile keeps, of several paths to an element. */
 typedef enum reach_profile {
   REACH_EXPOSED,
   REACH_NARROW,
@@ -122,11 +123,11 @@ typedef enum reach_profile {
   REACH_PROFILES
 } reach_profile;
 
-/* Another path to the elements of `to`, which may be without any; `other` is consumed. product:
- * where either is zero, so is the result. */
+/* Merges the paths of `other` into `to`, which may have no elements yet. Consumes `other`. product:
+ * an element is zero if it is zero in either value. */
 clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
                      reach_value *other, clv_err *err) CLV_USE_RESULT;
-/* The one that a profile keeps. */
+/* Returns the element that a profile keeps. */
 reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
                                 reach_element b);
 
@@ -140,8 +141,8 @@ typedef enum reach_kind {
   REACH_TRANSPOSED_WINDOW, /* o = i stride - pad + u dilation */
   REACH_CAUSAL,            /* i <= o */
   REACH_BLOCKS,            /* o / a = i / b */
-  REACH_HEADS,             /* values a wide; b heads of the output for one of the input */
-  REACH_FIXED,             /* i = a; along no axis of the output */
+  REACH_HEADS,             /* heads of a values; b heads of the output for one of the input */
+  REACH_FIXED,             /* i = a, for all outputs */
 } reach_kind;
 
 typedef struct reach_axis {
@@ -151,36 +152,39 @@ typedef struct reach_axis {
   int64_t kernel, stride, pad, dilation;
 } reach_axis;
 
-/* Axes of the output that are in none are alike; all of such an axis of the input is summed. */
+/* Axes by which an output depends on an input. Along an axis of the output that is in no entry all
+ * elements are equal; an axis of the input that is in no entry is summed. */
 typedef struct reach_relation {
   bool none;     /* no output depends on the input */
-  bool reshapes; /* row-major order is kept; there are no axes */
+  bool reshapes; /* the elements keep their row-major order; n is 0 */
   int n;
   reach_axis axis[2 * CLV_MAX_RANK];
 } reach_relation;
 
-/* What an op says of where a record's channels are. */
+/* Position of a record's channels, as an op that reads the record implies it. */
 typedef enum reach_channels {
   REACH_CHANNELS_ANY,
-  REACH_CHANNELS_EACH,  /* nothing: it takes each by itself */
-  REACH_CHANNELS_FIRST, /* [N, channels, places...], where it has one group */
+  REACH_CHANNELS_EACH,  /* no position: the op reads each element by itself */
+  REACH_CHANNELS_FIRST, /* [N, channels, places...], if the op has one group */
   REACH_CHANNELS_LAST,  /* [N, steps, channels] */
 } reach_channels;
 
-/* The row of an op. */
+/* Table row of an op. */
 typedef struct reach_op {
   void (*relate)(const clv_op_site *site, const clv_shape *out, int input, reach_relation *ret);
-  /* Does the derivative by input `to` depend on input `of`? On the op's output it depends as on all
-   * inputs that this is made of. */
+  /* True if the derivative by input `to` depends on input `of`. A derivative that reads the op's
+   * output depends on all inputs of that output. */
   bool (*reads)(int to, int of);
-  /* How the gradient of input `to` of two depends on the other one; NULL: as the output does. */
+  /* Relation of the gradient of input `to` to the other one of two inputs; NULL: that of the
+   * output. */
   void (*back)(const clv_op_site *site, int to, reach_relation *ret);
-  /* Which elements of the output's gradient make any of the input's other than zero, where relate
-   * does not say it; NULL: it does. */
+  /* Relation of the non-zero elements of the input's gradient to the output's gradient; NULL:
+   * relate describes it. */
   void (*spread)(const clv_op_site *site, reach_relation *ret);
   reach_channels channels;
   bool product; /* a zero in one input makes the output zero */
-  /* Of all values of one axis: what is left is a constant if that has one value. NULL: no. */
+  /* Number of values that the op normalizes together: with one value its output is a constant.
+   * NULL: the op does not normalize. */
   int64_t (*normalizes)(const clv_op_site *site);
 } reach_op;
 
@@ -191,72 +195,74 @@ const reach_op *reach_op_of(clv_op op); /* NULL for inputs */
 typedef struct reach_step {
   reach_pool *pool;
   const reach_relation *relation;
-  bool back;   /* from the output to the input */
+  bool back;   /* from the output's gradient to the input's */
   bool labels; /* places are outputs of the model */
   const reach_value *from;
-  /* `from` with what reach_drop_uniform_columns leaves out; NULL: nothing is */
+  /* `from` before reach_drop_uniform_columns; NULL: nothing was dropped */
   const reach_value *whole;
-  clv_shape to;      /* shape of what is made */
-  bool widest;       /* of that profile, in which hidden elements do not count */
+  clv_shape to;      /* shape of the result */
+  bool widest;       /* profile REACH_WIDE, which ignores hidden elements */
   bool weighs;       /* the op sums with weights */
-  bool constant;     /* with nothing summed there is still a bias */
-  double drops;      /* rate of dropout that the op is; 0: it is none */
+  bool constant;     /* the layer has a bias, so an empty sum is a constant, not zero */
+  double drops;      /* rate of a dropout op; 0: the op is no dropout */
   double drops_keys; /* rate at which attention leaves out values of keys */
   bool scalar;       /* the model has one output: `several` says whether the layer sums */
   bool several;
-  clv_reach_layer layer; /* of `weighs` */
-  int64_t width;         /* of `weighs`: different sums that it makes of the same places */
-  int width_axis;        /* along which */
-  bool thinned;          /* set where dropout leaves one place alone too often */
-  bool sums, sums_none;  /* set to false where an element is not so; of `weighs` */
+  clv_reach_layer layer; /* weighs: knowledge of its weights */
+  int64_t width;         /* weighs: number of different sums of the same places */
+  int width_axis;        /* axis of these sums */
+  bool thinned;          /* result: dropout leaves an output with a single place too often */
+  bool sums, sums_none;  /* results, weighs: as of clv_reach */
 } reach_step;
 
-/* The elements of an input's share in an output, or of an output's gradient in an input's. */
+/* Makes the elements that an input adds to an output, or (back) that the gradient of an output adds
+ * to that of an input. */
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
-/* All elements are as the worst of what they are made of: the most exposed, and as narrow as the
- * narrowest. */
+/* Makes a value without following places: each element is as exposed and as narrow as the worst
+ * element of the source. */
 clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- columns (uniform_columns.c) ------------------------------------------------------------- */
 
-/* The source of a layer without the places of columns that are the same at each of its positions;
- * without elements where there are none. */
+/* Makes a copy of the source of a layer without the places of columns that are the same at each of
+ * its positions. ret has no elements if there are no such columns. */
 clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- from the records, and back (returned.c) ------------------------------------------------- */
 
-/* One reading of where the channels of records are. */
+/* State of a walk of the graph, for one assumption about the position of the records' channels. */
 typedef struct reach_walk {
   const clv_graph *g;
   const clv_reach_layer *layers;
-  const bool *known;      /* [n_nodes] values that count as constants; NULL: none */
-  uint32_t last, back_to; /* layers: back_to has the last one that no gradient passes */
-  bool returns;           /* what is found is that of gradients */
+  const bool *known;      /* [n_nodes] values that count as constants; NULL: no value */
+  uint32_t last, back_to; /* last layer to analyze; last layer that gradients do not pass */
+  bool returns;           /* `found` is that of gradients */
   bool channels_last;
-  bool lays_out; /* a flat record has the places of the form that the graph gives it */
+  bool lays_out; /* a flat record has the places of the shape that the graph gives it */
   reach_pool pool;
-  int64_t places, tokens, tokens_at;   /* tokens: places of sequences, -1: there are none */
+  int64_t places, tokens, tokens_at;   /* tokens: places of sequences; -1: no sequences */
   reach_value *values[REACH_PROFILES]; /* [n_nodes] */
-  int *origin;                         /* [n_nodes] the node whose multiple a value is, */
-  double *factor;                      /* and its factor */
-  clv_reach *found;                    /* [n_nodes] of this reading */
+  int *origin;                         /* [n_nodes] node of which the value is a multiple */
+  double *factor;                      /* [n_nodes] factor of that multiple */
+  clv_reach *found;                    /* [n_nodes] results of this walk */
 } reach_walk;
 
-/* w->found of w->values becomes that of gradients. */
+/* Replaces w->found by the results of gradients. Call it after the walk forwards. */
 clv_code reach_walk_back(reach_walk *w, clv_err *err) CLV_USE_RESULT;
 
 /* ---- all directions (forward.c) ------------------------------------------------------------- */
 
 static inline int64_t reach_groups_of(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
-clv_shape reach_shape(const clv_graph *g, int node);                /* for one record */
-void reach_op_site(const clv_graph *g, int node, clv_op_site *ret); /* the same of its inputs */
+clv_shape reach_shape(const clv_graph *g, int node); /* shape of its value, for one record */
+void reach_op_site(const clv_graph *g, int node, clv_op_site *ret); /* with shapes of one record */
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret);
-/* Node k normalizes one value alone, so it is a constant. */
+/* True if node k normalizes one value alone, so that its output is a constant. */
 bool reach_is_constant(const clv_graph *g, int k);
-/* The step of node k with its input i, but for `from`. */
+/* Returns the step from input i of node k to its output; the caller sets `from`. */
 reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
                          const clv_reach_layer *layers, reach_relation *relation);
-/* The same for the way back: its sums are those of the inputs' gradients. */
+/* Turns the step of node k to the backward direction: its sums are those of the inputs' gradients.
+ * */
 void reach_step_reverse(const clv_graph *g, int k, reach_step *s);
 
 #endif

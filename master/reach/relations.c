@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each op does to elements, without numbers: along which axes an output depends on which
- * inputs, and which inputs its derivatives read. An op of kernels/ops.def without a row here does
- * not compile, nor does a row without both.
+ * The table of ops: along which axes an output depends on which inputs, and which inputs the
+ * derivatives read. It contains no weights or data. An op of kernels/ops.def without a row here
+ * does not compile, nor does a row without a relation and its reads.
  */
 #include "master/reach/reach_int.h"
 
@@ -20,14 +20,15 @@ static void put_blocks(reach_relation *r, int axis, int64_t out, int64_t in) {
   put(r, (reach_axis){.kind = REACH_BLOCKS, .out = axis, .in = axis, .a = out, .b = in});
 }
 
-/* Axes first..end - 1 of the output are those of the input. */
+/* Relates axes first..end - 1 of the output to the same ones of the input. */
 static void put_axes(reach_relation *r, int first, int end) {
   for (int i = first; i < end; i++) put_same(r, i, i);
 }
 
 /* ---- element by element ---------------------------------------------------------------------- */
 
-/* An input with one value along an axis has it for all of the output's. */
+/* Relates element by element. An input with one value along an axis gives it to all elements of the
+ * output. */
 static void each(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   const clv_shape *in = &s->in[input];
   r->none = s->in_dtype[input] == CLV_I64;
@@ -67,7 +68,7 @@ static void permuted(const clv_op_site *s, const clv_shape *out, int input, reac
   for (int i = 1; i < out->rank; i++) put_same(r, i, (int)s->attrs->order.dim[i - 1]);
 }
 
-/* Records that are joined along the batch never meet: each is a path. */
+/* Records that are joined along the batch never meet: each is a path of its own. */
 static void joined(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   int axis = clv_axis_of(s->attrs, out);
   int64_t before = 0;
@@ -98,7 +99,7 @@ static void prepended(const clv_op_site *s, const clv_shape *out, int input, rea
   put_axes(r, 2, out->rank);
 }
 
-/* A sequence is taken to be full: its last step is the last of all. */
+/* Assumes a full sequence: its last step is the last one of the axis. */
 static void ended(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   int64_t at = s->attrs->first ? 0 : s->in[0].dim[1] - 1;
   r->none = input > 0;
@@ -106,7 +107,7 @@ static void ended(const clv_op_site *s, const clv_shape *out, int input, reach_r
   for (int i = 1; i < out->rank; i++) put_same(r, i, i + 1);
 }
 
-/* With `minus` but no column it is one row for all. */
+/* With `minus` but no column the row is the same for all. */
 static void looked_up(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   (void)input;
   r->none = s->attrs->column < 0 && s->attrs->minus == 0;
@@ -173,7 +174,7 @@ static void steps(const clv_op_site *s, const clv_shape *out, int input, reach_r
   put(r, (reach_axis){.kind = REACH_CAUSAL, .out = 1, .in = 1});
 }
 
-/* [..., m, k] by [..., k, n]. */
+/* Product of [..., m, k] by [..., k, n]. */
 static void multiplied(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   int last = out->rank - 1, shared = input ? last : last - 1;
   (void)s;
@@ -181,8 +182,8 @@ static void multiplied(const clv_op_site *s, const clv_shape *out, int input, re
   put_same(r, shared, shared);
 }
 
-/* A head's output is a mean of values, by scores that are made of queries and keys. Of one key the
- * score counts nothing, and so it is for the first query of a causal one. */
+/* Attention: a head's output is a mean of values, with scores from queries and keys. With one key
+ * the score has no effect, which also holds for the first query of causal attention. */
 static void attended(const clv_op_site *s, const clv_shape *out, int input, reach_relation *r) {
   int64_t heads = s->attrs->heads, kv = s->attrs->kv_heads ? s->attrs->kv_heads : heads;
   int64_t width = out->dim[2] / heads;
@@ -209,15 +210,17 @@ static bool reads_nothing(int to, int of) {
   return false;
 }
 
-/* Signs, slopes, and which of a window was the largest. */
+/* Reads for signs, slopes, and the position of the maximum of a window. */
 static bool reads_own(int to, int of) { return to == of; }
 
 static bool reads_other(int to, int of) { return to != of; }
 
-/* The gradient of values is weighed by scores, that of scores by values as well. */
+/* Attention: scores weight the gradient of values; scores and values weight that of queries and
+ * keys. */
 static bool reads_scores(int to, int of) { return of < 2 || (of == 2 && to < 2); }
 
-/* [..., m, k] by [..., k, n]: what an element of one factor's gradient sums of the other one. */
+/* Product of [..., m, k] by [..., k, n]: the elements of the other factor that the gradient of an
+ * element sums. */
 static void multiplied_back(const clv_op_site *s, int to, reach_relation *r) {
   int last = s->in[to].rank - 1;
   put_axes(r, 1, last - 1);
@@ -247,7 +250,7 @@ static void along_channel(const clv_op_site *s, reach_relation *r) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* A row has a relation and what derivatives read. */
+/* A row has a relation and the inputs that the derivatives read. */
 #define ROW(relation, derivative, ...) \
   { .relate = relation, .reads = reads_##derivative, __VA_ARGS__ }
 #define EACH(derivative, ...) ROW(each, derivative, .channels = REACH_CHANNELS_EACH, __VA_ARGS__)

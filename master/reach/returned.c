@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What gradients show of records. A gradient is made of the one above it and of what derivatives
- * read: the other factor of a product, the sign of what relu has read, which of a window was the
- * largest. Whoever gets a gradient learns nothing new from values that he knows; what is left is
- * what the layers behind him have read of the records by themselves.
+ * Follows records in gradients (reach_walk_back). A gradient is made of the gradient after it and
+ * of what derivatives read: the other factor of a product, the sign of the input of relu, the
+ * position of the maximum of a window. The receiver of a gradient learns nothing new from values
+ * that it knows. What remains is what the layers behind it have read of the records by themselves.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 typedef struct walk_returned {
   reach_walk *w;
   reach_value *grads[REACH_PROFILES]; /* [n_nodes] */
-  int *worst;                         /* [n_nodes] how bad the worst share so far is */
+  int *worst;                         /* [n_nodes] badness of the worst share so far */
 } walk_returned;
 
 static void walk_returned_done(walk_returned *r) {
@@ -27,13 +27,13 @@ static void walk_returned_done(walk_returned *r) {
 static int badness(const reach_pool *p, const reach_value *v) {
   clv_reach r = {0};
   reach_summarize(p, v, &r);
-  if (r.bare) return 4;
-  if (r.bare_token || r.narrow_token) return 3;
+  if (r.is_unmixed) return 4;
+  if (r.is_unmixed_token || r.narrow_token) return 3;
   return r.known ? 2 : r.narrow;
 }
 
-/* Another share of the gradient of node `to`, which is consumed. reader: as clv_reach has it; the
- * one next to the value is told. */
+/* Adds a share to the gradient of node `to`; consumes the share. reader: as in clv_reach. Of
+ * equally bad readers the one next to the value is kept. */
 static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next,
                           reach_value *share, clv_err *err) {
   int bad = badness(&r->w->pool, share);
@@ -48,11 +48,11 @@ static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next
   return code;
 }
 
-/* Of a node on the way back. */
+/* A node during the walk backwards. */
 typedef struct back_node {
   int k, p;
-  reach_value grad;   /* of its output */
-  reach_value active; /* REACH_NOTHING where the derivative is not used, since the gradient is 0 */
+  reach_value grad;   /* gradient of its output */
+  reach_value active; /* REACH_NOTHING where the gradient is 0: the derivative has no effect */
 } back_node;
 
 static void back_node_done(back_node *b) {
@@ -60,7 +60,7 @@ static void back_node_done(back_node *b) {
   reach_value_done(&b->active);
 }
 
-static clv_code copy(const reach_value *from, reach_value *ret, clv_err *err) {
+static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *err) {
   *ret = *from;
   ret->element = NULL;
   CLV_TRY(reach_value_alloc(ret, err));
@@ -68,7 +68,7 @@ static clv_code copy(const reach_value *from, reach_value *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* A norm gives a gradient to all that it norms together. */
+/* Opens a node. A norm gives a gradient to all elements that it normalizes together. */
 static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   const clv_graph *g = r->w->g;
   const reach_op *op = reach_op_of(g->nodes[b->k].op);
@@ -79,20 +79,20 @@ static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   clv_op_site site;
   reach_op_site(g, b->k, &site);
   if (op->spread) op->spread(&site, &relation);
-  CLV_TRY(op->spread ? reach_propagate(&s, &b->active, err) : copy(grad, &b->active, err));
+  CLV_TRY(op->spread ? reach_propagate(&s, &b->active, err) : copy_value(grad, &b->active, err));
   for (size_t i = 0; i < reach_value_count(&b->active); i++)
     if (b->active.element[i] != REACH_NOTHING) b->active.element[i] = REACH_CONSTANT;
-  CLV_TRY(copy(grad, &b->grad, err));
+  CLV_TRY(copy_value(grad, &b->grad, err));
   if (!op->spread) return CLV_OK;
-  CLV_TRY(copy(&b->active, &other, err));
+  CLV_TRY(copy_value(&b->active, &other, err));
   clv_code code = reach_merge(&r->w->pool, (reach_profile)b->p, false, &b->grad, &other, err);
   reach_value_done(&other);
   return code;
 }
 
-/* What is at the output of a node, in the gradient of its input i. */
-static clv_code pass(walk_returned *r, const back_node *b, int i, int reader,
-                     const reach_value *from, clv_err *err) {
+/* Adds the share of `from`, elements at the output of a node, to the gradient of its input i. */
+static clv_code add_input_share(walk_returned *r, const back_node *b, int i, int reader,
+                                const reach_value *from, clv_err *err) {
   const clv_graph *g = r->w->g;
   int to = g->nodes[b->k].in[i];
   reach_relation relation;
@@ -115,8 +115,8 @@ static bool has_nothing(const reach_value *v) {
   return false;
 }
 
-/* The other factor as the op says it. With some of the gradient 0 it does not say which of the sum
- * is left: each element may be alone. */
+/* Adds the other factor by the op's own relation. If part of the gradient is 0, this relation does
+ * not say which addends remain, so each element may be alone. */
 static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach_step *s,
                               clv_err *err) {
   const clv_graph *g = r->w->g;
@@ -133,7 +133,7 @@ static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach
   return add_share(r, to, b->p, b->k, true, &share, err);
 }
 
-/* What the derivative by input i reads of input `of`. */
+/* Adds to the gradient of input i what its derivative reads of input `of`. */
 static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of, clv_err *err) {
   const clv_graph *g = r->w->g;
   reach_relation relation;
@@ -144,10 +144,10 @@ static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of,
   if (reach_op_of(g->nodes[b->k].op)->back) return read_directly(r, b, i, &s, err);
   if (relation.none) return CLV_OK;
   CLV_TRY(reach_propagate(&s, &share, err));
-  clv_code code = copy(&b->active, &active, err);
+  clv_code code = copy_value(&b->active, &active, err);
   if (code == CLV_OK)
     code = reach_merge(&r->w->pool, (reach_profile)b->p, true, &share, &active, err);
-  if (code == CLV_OK) code = pass(r, b, i, b->k, &share, err);
+  if (code == CLV_OK) code = add_input_share(r, b, i, b->k, &share, err);
   reach_value_done(&active);
   reach_value_done(&share);
   return code;
@@ -161,20 +161,21 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
   CLV_TRY(open_node(r, &b, err));
   for (int i = 0; i < n->n_in; i++) {
     if (g->nodes[n->in[i]].dtype == CLV_I64) continue;
-    CLV_TRY(pass(r, &b, i, r->w->found[k].reader, &b.grad, err));
+    CLV_TRY(add_input_share(r, &b, i, r->w->found[k].reader, &b.grad, err));
     for (int of = 0; of < n->n_in; of++)
       if (reach_op_of(n->op)->reads(i, of)) CLV_TRY(read_factor(r, &b, i, of, err));
   }
   return CLV_OK;
 }
 
-/* The loss's derivative reads the output, and is not 0 where that is. */
-static clv_code begin(walk_returned *r, clv_err *err) {
+/* Starts at the output. The derivative of the loss reads the output, and is not 0 where the output
+ * is. */
+static clv_code begin_at_output(walk_returned *r, clv_err *err) {
   reach_walk *w = r->w;
   int k = w->g->output;
   for (int p = 0; p < REACH_PROFILES; p++) {
     reach_value *grad = &r->grads[p][k];
-    CLV_TRY(copy(&w->values[p][k], grad, err));
+    CLV_TRY(copy_value(&w->values[p][k], grad, err));
     for (size_t i = 0; i < reach_value_count(grad); i++)
       if (grad->element[i] == REACH_NOTHING) grad->element[i] = REACH_CONSTANT;
     r->worst[k] = CLV_MAX(r->worst[k], badness(&w->pool, grad));
@@ -189,7 +190,7 @@ clv_code reach_walk_back(reach_walk *w, clv_err *err) {
     CLV_TRY(clv_alloc(n, sizeof *r.grads[p], &r.grads[p], err));
   CLV_TRY(clv_alloc(n, sizeof *r.worst, &r.worst, err));
   for (size_t k = 0; k < n; k++) w->found[k] = (clv_reach){.reader = -1};
-  CLV_TRY(begin(&r, err));
+  CLV_TRY(begin_at_output(&r, err));
   for (int k = (int)n; k-- > 0;) {
     bool passes = w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->back_to;
     for (int p = 0; p < REACH_PROFILES; p++) {

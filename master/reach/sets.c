@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of places: sorted runs, kept once each. A union is painted into bits and read off again.
+ * Sets of places: sorted runs; equal sets are stored once. To make a union, the sets are painted
+ * into a bitmap, and its runs are read back.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static size_t bytes_of(const reach_pool *p) {
   return p->n_spans * sizeof *p->spans + p->n_sets * sizeof *p->sets;
 }
 
-/* Doubles an array so that one more fits; false: the pool has failed. */
+/* Doubles an array for at least one more element; false: the pool has failed. */
 static bool grow(reach_pool *p, void *array, size_t n, size_t *cap, size_t element) {
   void **at = array;
   if (n < *cap) return true;
@@ -68,7 +69,7 @@ static void rehash(reach_pool *p) {
   for (uint32_t i = 1; i < p->n_sets; i++) place(p, i);
 }
 
-/* The set of the last n spans, which are taken back if it is there already. */
+/* Returns the set of the last n spans. If it exists already, the spans are removed again. */
 static uint32_t intern(reach_pool *p, size_t n, int32_t count) {
   size_t first = p->n_spans - n, mask = ((size_t)1 << p->table_bits) - 1;
   for (size_t at = hash_of(p->spans + first, n) & mask; p->table[at]; at = (at + 1) & mask)
@@ -80,13 +81,13 @@ static uint32_t intern(reach_pool *p, size_t n, int32_t count) {
   p->sets[p->n_sets] = (reach_set){(uint32_t)first, (uint32_t)n, count};
   place(p, (uint32_t)p->n_sets++);
   rehash(p);
-  p->spent |= bytes_of(p) > MAX_BYTES;
+  p->is_over_budget |= bytes_of(p) > MAX_BYTES;
   return (uint32_t)p->n_sets - 1;
 }
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
   *p = (reach_pool){.places = CLV_MIN(places, (int64_t)MAX_PLACES), .table_bits = FIRST_BITS};
-  p->spent = places > MAX_PLACES;
+  p->is_over_budget = places > MAX_PLACES;
   p->lowest = SIZE_MAX;
   CLV_TRY(clv_alloc((size_t)1 << FIRST_BITS, sizeof *p->table, &p->table, err));
   CLV_TRY(clv_alloc((size_t)p->places / 64 + 1, sizeof *p->bits, &p->bits, err));
@@ -130,8 +131,8 @@ void reach_pool_add(reach_pool *p, uint32_t set) {
   }
 }
 
-/* The first bit at `from` or behind it that is `value`, up to `to`. */
-static int64_t find(const reach_pool *p, int64_t from, int64_t to, bool value) {
+/* Index of the first bit in from..to - 1 that is `value`; `to`: none is. */
+static int64_t find_bit(const reach_pool *p, int64_t from, int64_t to, bool value) {
   while (from < to) {
     uint64_t word = (value ? p->bits[from / 64] : ~p->bits[from / 64]) >> from % 64;
     if (word) return CLV_MIN(from + __builtin_ctzll(word), to);
@@ -145,12 +146,12 @@ uint32_t reach_pool_take(reach_pool *p) {
   int32_t count = 0;
   if (p->lowest == SIZE_MAX) return REACH_EMPTY;
   int64_t to = CLV_MIN((int64_t)(p->highest + 1) * 64, p->places);
-  for (int64_t at = find(p, (int64_t)p->lowest * 64, to, true); at < to; n++) {
-    int64_t end = find(p, at, to, false);
+  for (int64_t at = find_bit(p, (int64_t)p->lowest * 64, to, true); at < to; n++) {
+    int64_t end = find_bit(p, at, to, false);
     if (!grow(p, &p->spans, p->n_spans, &p->cap_spans, sizeof *p->spans)) break;
     p->spans[p->n_spans++] = (reach_span){(int32_t)at, (int32_t)end};
     count += (int32_t)(end - at);
-    at = find(p, end, to, true);
+    at = find_bit(p, end, to, true);
   }
   p->work += p->highest - p->lowest + 1 + n;
   memset(p->bits + p->lowest, 0, (p->highest - p->lowest + 1) * sizeof *p->bits);

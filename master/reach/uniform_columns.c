@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A layer whose weights are shared by many positions reads columns: a channel, or one value of each
- * window of it. A column that has the same places at all positions is a constant of the record: as
- * a bias does, it shifts the outputs of all positions and hides what differs among them no more.
+ * Removes uniform columns from the source of a layer (reach_drop_uniform_columns). A layer whose
+ * weights are shared by many positions reads columns: a channel, or one value of each window. A
+ * column that has the same places at all positions is a constant of the record. Like a bias it
+ * shifts the outputs of all positions, and does not hide their differences.
  *
- * So does one that has the same places at two positions or more, such as a context of each row or
- * half: it shifts these alike. Beside values that nothing has mixed yet (REACH_UNMIXED) any such
- * element is left out. Beside values that known weights have mixed those of all places stay, since
- * clipping makes one set of many. Where all is hidden there is nothing to uncover: all stay.
+ * The same holds for a column with the same places at two or more positions, such as a context of
+ * each row or half: it shifts these positions equally. Beside values that are not mixed yet
+ * (REACH_UNMIXED), each such element is left out. Beside values that known weights have mixed,
+ * elements with all places stay, since clipping makes one set of many. If all elements are hidden,
+ * all stay, because there is nothing to uncover.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/reach/reach_int.h"
 
-/* Indexes along an axis that are as far apart as this, or a multiple, are read by one weight at
- * several positions; 0: the axis has no positions, and a weight of its own reads each index. */
+/* Distance along an axis: one weight reads the indexes that differ by a multiple of it, at several
+ * positions. 0: the axis has no positions, and each index has a weight of its own. */
 static int64_t distance_of(const reach_step *s, int axis) {
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
@@ -26,7 +28,7 @@ static int64_t distance_of(const reach_step *s, int axis) {
   return 0;
 }
 
-/* The column of an element: which of the values that are no positions, and which of a window. */
+/* Columns of elements: the indexes along axes without positions, and the index within a window. */
 typedef struct reach_columns {
   int64_t distance[CLV_MAX_RANK], extent[CLV_MAX_RANK];
 } reach_columns;
@@ -49,7 +51,7 @@ static size_t column_of(const reach_columns *c, const int64_t *index, int rank) 
   return (size_t)at;
 }
 
-/* Elements that one stands for, at different positions of a column. */
+/* Number of elements, at different positions of a column, for which a stored element stands. */
 static int64_t copies_of(const reach_step *s, const reach_columns *c) {
   int64_t n = 1;
   for (int i = 0; i < s->from->shape.rank; i++)
@@ -59,13 +61,13 @@ static int64_t copies_of(const reach_step *s, const reach_columns *c) {
 }
 
 typedef struct reach_column {
-  uint32_t set; /* of its elements that have any */
-  int64_t n;    /* that do */
+  uint32_t set; /* set of its last element with places */
+  int64_t n;    /* number of elements with places */
   bool varies;
 } reach_column;
 
-static void look_at(const reach_step *s, const reach_columns *c, size_t n_columns,
-                    reach_column *all) {
+static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_columns,
+                         reach_column *all) {
   int64_t index[CLV_MAX_RANK] = {0}, copies = copies_of(s, c);
   for (size_t i = 0, n = reach_value_count(s->from); i < n; i++) {
     reach_column *own = &all[column_of(c, index, s->from->shape.rank)];
@@ -82,7 +84,8 @@ static void look_at(const reach_step *s, const reach_columns *c, size_t n_column
 
 /* ---- the same at some positions -------------------------------------------------------------- */
 
-/* An element's column and set in one number, by which equal ones come together. */
+/* Returns a key for each element, made of its column and its set, so that equal elements have equal
+ * keys. */
 static uint64_t *list_keys(const reach_step *s, const reach_columns *c) {
   size_t n = reach_value_count(s->from);
   int64_t index[CLV_MAX_RANK] = {0};
@@ -100,7 +103,8 @@ static int by_number(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* [n] keys that are there twice, sorted, at the beginning of the list. */
+/* Moves keys that occur at least twice to the beginning of the list, sorted. Returns their number.
+ * */
 static size_t keep_repeated(uint64_t *keys, size_t n) {
   size_t kept = 0;
   qsort(keys, n, sizeof *keys, by_number);
@@ -110,7 +114,7 @@ static size_t keep_repeated(uint64_t *keys, size_t n) {
 }
 
 typedef struct reach_repeats {
-  uint64_t *keys; /* [n] */
+  uint64_t *keys; /* [n] sorted */
   size_t n;
   bool full_too; /* elements of all places are left out as well */
 } reach_repeats;
@@ -136,8 +140,9 @@ static bool repeats(const reach_repeats *r, size_t column, uint32_t set) {
   return bsearch(&key, r->keys, r->n, sizeof key, by_number) != NULL;
 }
 
-/* What has become of the places is kept, since known weights stay known. *ret_any: an element that
- * has places is left out; *ret_left: one is not. */
+/* Removes the places of uniform columns. The kinds (REACH_KINDS) stay, since places that known
+ * weights have mixed stay known. *ret_any: an element with places was left out; *ret_left: one
+ * remains. */
 static void leave_out(const reach_step *s, const reach_columns *c, const reach_column *all,
                       const reach_repeats *r, reach_value *ret, bool *ret_any, bool *ret_left) {
   int64_t index[CLV_MAX_RANK] = {0};
@@ -160,7 +165,7 @@ clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *er
   bool any, left;
   size_t n = count_columns(s, &c);
   CLV_TRY(clv_alloc(n, sizeof *all, &all, err));
-  look_at(s, &c, n, all);
+  scan_columns(s, &c, n, all);
   CLV_TRY(find_repeats(s, &c, &repeated, err));
   *ret = (reach_value){.shape = s->from->shape,
                        .siblings = s->from->siblings,

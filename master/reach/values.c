@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The elements of values: kept once along axes where they are alike, merged where several paths
- * lead to them.
+ * The elements of values. They are stored once along axes where they are equal, and merged where
+ * several paths lead to them.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/reach/reach_int.h"
 
-enum { MAX_ELEMENTS = 1 << 23 }; /* of a value; more of them are taken as one */
+enum { MAX_ELEMENTS = 1 << 23 }; /* of a value; a larger value is stored as one element */
 
 size_t reach_value_count(const reach_value *v) {
   size_t n = 1;
@@ -84,7 +84,7 @@ void reach_compress(reach_value *v) {
 
 /* ---- another shape --------------------------------------------------------------------------- */
 
-/* The most exposed and narrowest element stands for all. */
+/* Replaces all elements by the most exposed and narrowest one. */
 static reach_element worst_of(const reach_pool *p, const reach_value *v) {
   reach_element worst = REACH_ABSENT;
   for (size_t i = 0; i < reach_value_count(v); i++)
@@ -132,7 +132,7 @@ clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *
 
 /* ---- several paths --------------------------------------------------------------------------- */
 
-/* The worst kind of its paths is the least bit. */
+/* The worst kind of the element's paths is the lowest bit. */
 static int64_t level(reach_element e) {
   uint32_t kinds = e & REACH_KINDS;
   return kinds & (~kinds + 1);
@@ -146,7 +146,8 @@ static bool is_worse(const reach_pool *p, reach_profile profile, reach_element a
   return first ? first < 0 : exposed + count < 0;
 }
 
-/* A constant is no path where there is another; with nothing but constants it is one. */
+/* Chooses between constants and paths: a constant is no path if there is another one, but constants
+ * alone are a path. */
 reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
                                 reach_element b) {
   if (a == REACH_ABSENT || b == REACH_ABSENT) return a == REACH_ABSENT ? b : a;
@@ -155,13 +156,14 @@ reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reac
   return is_worse(p, profile, b, a) ? b : a;
 }
 
-static reach_element both(const reach_pool *p, reach_profile profile, bool product, reach_element a,
-                          reach_element b) {
+static reach_element merge_elements(const reach_pool *p, reach_profile profile, bool product,
+                                    reach_element a, reach_element b) {
   bool zero = a == REACH_NOTHING || b == REACH_NOTHING;
   return product && zero ? REACH_NOTHING : reach_choose_path(p, profile, a, b);
 }
 
-/* Of constants, siblings are whatever the others' are. */
+/* True if any element has places. The merge of a constant and another value has the siblings of the
+ * other value. */
 static bool has_path(const reach_value *v) {
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) return true;
@@ -194,8 +196,8 @@ clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_v
   reach_value_steps(other, b);
   for (size_t i = 0; i < reach_value_count(&made); i++) {
     made.element[i] =
-        both(p, profile, product, to->element[reach_offset(index, a, made.shape.rank)],
-             other->element[reach_offset(index, b, made.shape.rank)]);
+        merge_elements(p, profile, product, to->element[reach_offset(index, a, made.shape.rank)],
+                       other->element[reach_offset(index, b, made.shape.rank)]);
     reach_next_index(index, made.kept, made.shape.rank);
   }
   (void)reach_charge_work(p, reach_value_count(&made));

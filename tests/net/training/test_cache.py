@@ -142,7 +142,7 @@ def plan_and_egress_page_show_the_cache():
     said = run(MASTER, "plan", cluster.session("said", body(True, 0.5)), cwd=cluster.dir).stdout
     for text in ("CACHED activation of stage 'front', once", "CACHED: numbers of its records",
                  "activations of stage 'front' stay on the disk of w1 until the run ends, or 86400 s after",
-                 "of a record w1 has the same activation for good", "runs as in evaluations: dropout is off"):
+                 "w1 always receives the same activation for a record", "runs as in evaluations: dropout is off"):
         assert text in said, (text, said)
     cluster.trained("page", body(True, epochs=2, front="freeze: true, cache_ttl: 90m"), steps(2))
     page = run(MASTER, "egress", "runs/page", "--json", cwd=cluster.dir).stdout

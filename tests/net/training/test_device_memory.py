@@ -104,7 +104,7 @@ def plan_says_which_memory_a_stage_uses():
         synthetic_images(os.path.join(c.dir, "data"))
         on_device = c.session("device", body("mlp", "f32"))
         said = master("plan", on_device, cwd=c.dir).stdout
-        assert re.search(r"computes on cuda: its bits are those of such devices, and so is its memory; libraries may borrow up to "
+        assert re.search(r"computes on cuda: its bits are those of such devices, and so is its memory; libraries may use up to "
                          r"64.0 MiB more", said), said
         shown = json.loads(master("plan", on_device, "--json", cwd=c.dir).stdout)["stages"][0]
         here = c.session("processor", body("mlp", "f32").replace("device: cuda", "device: cpu"))

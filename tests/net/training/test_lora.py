@@ -263,13 +263,13 @@ def saved_module_loads_into_the_stage_that_has_it():
         assert found[name] == learned["base_model.model." + name], name
     for key in ("name: s3, freeze: true,", "name: s3,"):
         said = cluster.train(cluster.session("frozen-head", text.replace("name: s3,", key)), "--max-steps", "1")
-        says = "stage 's3': lora.from: 'classifier.weight' is saved whole there, and does not learn here"
+        says = "stage 's3': lora.from: 'classifier.weight' is saved in full there, but is frozen here"
         assert (says in said.stderr) == ("freeze" in key), said.stderr
     for i, param in enumerate(("front.query.lora_A.weight", "middle.0.query.lora_A.weight", "back.query.lora_A.weight")):
         lines = text.replace(f"name: s{i},", f"name: s{i}, X").split("\n")
         less = "\n".join(line.replace("name: s%d, X" % i, f"name: s{i},").replace("from: adapter, ", "") if " X" in line else line for line in lines)
         said = cluster.train(cluster.session("one-from", less), "--max-steps", "1")
-        says = f"stage 's{i}': lora.from: '{param}' is there as well, and the lora of this stage has no from: give each stage"
+        says = f"stage 's{i}': lora.from: '{param}' is in the folder too, and the lora of this stage has no from: give each stage"
         assert said.returncode and says in said.stderr, said.stderr
     for i, param in enumerate(("front.query.lora_A.weight", "middle.0.query.lora_A.weight", "back.query.lora_A.weight")):
         for cure, change in ((f"stage 's{i}' has no lora: give it that of this stage", lambda line: re.sub(r", lora: \{.*?\}", "", line)),
@@ -278,7 +278,7 @@ def saved_module_loads_into_the_stage_that_has_it():
                                  line.replace("targets: [query]", "targets: [key]")))):
             less = "\n".join(change(line) if f"name: s{i}," in line else line for line in text.split("\n"))
             said = cluster.train(cluster.session("not-made", less), "--max-steps", "1")
-            assert said.returncode == 7 and f"'{param}' is there as well, and {cure}" in said.stderr, said.stderr
+            assert said.returncode == 7 and f"'{param}' is in the folder too, and {cure}" in said.stderr, said.stderr
 
 
 @suite.test

@@ -283,7 +283,7 @@ static void large_windows_exceed_the_budget(void **state) {
   add(g, CLV_OP_CONV2D, a, &at);
   assert_int_equal(g->n_nodes, 2);
   assert_int_equal(clv_reach_forward(g, secret, UINT32_MAX, found, &err), CLV_OK);
-  assert_true(found[1].gave_up && found[1].bare);
+  assert_true(found[1].is_over_budget && found[1].is_unmixed);
   clv_graph_free(g);
 }
 
@@ -396,7 +396,7 @@ static void gradient_analysis_never_finds_more_places_than_numbers(void **state)
     assert_true(g->n_nodes <= 64);
     known[g->output] = sum;
     assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
-    if (least && (!found[1].bare || (smooth && found[1].least > least)))
+    if (least && (!found[1].is_unmixed || (smooth && found[1].least > least)))
       compare(g, "places of a gradient", found[1].least, least);
     compared += least > 0;
     equal += least > 0 && found[1].least == least;
@@ -429,7 +429,7 @@ static void derivative_behind_a_cut_is_not_read(void **state) {
   known[at] = true;
   assert_int_equal(count_returned(g, true), 9);
   assert_int_equal(clv_reach_returned(g, away, known, 0, found, &err), CLV_OK);
-  assert_true(found[1].bare && found[1].least <= 9);
+  assert_true(found[1].is_unmixed && found[1].least <= 9);
 }
 
 int main(void) {
