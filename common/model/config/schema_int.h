@@ -50,6 +50,7 @@ typedef enum clv_text_format {
 
 typedef struct clv_row {
   const char *path;
+  const char *was; /* the key's name before 0.9, still accepted in a file; NULL: none */
   clv_row_kind kind;
   bool required;          /* in its mapping, when that is given */
   bool commented;         /* the example shows it commented out, with all below it */
@@ -155,7 +156,7 @@ clv_code clv_attrs_bind(const clv_binder *binder, const clv_yaml_node *map, cons
                         clv_err *err) CLV_USE_RESULT;
 void clv_attrs_free(clv_attr_spec *attrs, size_t n);
 
-/* True when some row gives `key` of the mapping `prefix` a meaning of its own. */
+/* True if `key` of the mapping `prefix` is the name or the old name of some row. */
 bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char *key);
 
 /* Free what the struct at `base` owns, not the struct itself. */
