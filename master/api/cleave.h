@@ -68,6 +68,13 @@ extern "C" {
 #define CLEAVE_API __attribute__((visibility("default")))
 #define CLEAVE_RESULT __attribute__((warn_unused_result))
 
+/* A field with its name and the one that it had before 0.9. Sources may use either. */
+#define CLEAVE_RENAMED_(type, name, old_name) \
+  union {                                     \
+    type name;                                \
+    type old_name;                            \
+  }
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 /* The numbers are gRPC's. */
@@ -89,17 +96,20 @@ typedef enum cleave_status {
   CLEAVE_UNAVAILABLE = 14, /* a worker that is not reached or was lost */
   CLEAVE_DATA_LOSS = 15,
   CLEAVE_UNAUTHENTICATED = 16,
-  CLEAVE_ANSWER = 17, /* what a worker answered makes no sense: it is broken, or hostile */
+  CLEAVE_PROTOCOL_VIOLATION =
+      17, /* a worker's answer violates the protocol: it is broken or hostile */
 } cleave_status;
 
 enum { CLEAVE_NAME = 128, CLEAVE_TEXT = 480 };
 
 typedef struct cleave_error {
   cleave_status status;
-  bool reported;              /* by the node itself: status, hop and text are its words */
-  char node[CLEAVE_NAME + 1]; /* where it happened: "master" or a worker's name */
-  char hop[CLEAVE_NAME + 1];  /* the module or step there, "" when unknown */
-  char text[CLEAVE_TEXT];     /* a sentence with the offending value and what to do */
+  bool reported;              /* the node itself reported status, place and text */
+  char node[CLEAVE_NAME + 1]; /* node that failed: "master" or a worker's name */
+  CLEAVE_RENAMED_(char, place[CLEAVE_NAME + 1],
+                  hop[CLEAVE_NAME + 1]); /* module or step at the node,
+                                                                          "" when unknown */
+  char text[CLEAVE_TEXT];                /* a sentence with the offending value and what to do */
 } cleave_error;
 
 CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
@@ -202,14 +212,14 @@ typedef struct cleave_future {
 /* What a node did. Times of calls and steps are those of computing. */
 typedef enum cleave_event_kind {
   CLEAVE_EVENT_FORWARD = 1,
-  CLEAVE_EVENT_BACKWARD = 2,     /* both its parts; or these apart: */
-  CLEAVE_EVENT_INPUT = 3,        /* the gradients of inputs */
-  CLEAVE_EVENT_WEIGHT = 4,       /* and of parameters */
-  CLEAVE_EVENT_STEP = 5,         /* inside the context (cleave_step_at) */
-  CLEAVE_EVENT_VALUE_OUT = 6,    /* a call's value was given to a link: begin_ns == end_ns */
-  CLEAVE_EVENT_VALUE_IN = 7,     /* came whole */
-  CLEAVE_EVENT_GRADIENT_OUT = 8, /* of a value, named by it */
-  CLEAVE_EVENT_GRADIENT_IN = 9,
+  CLEAVE_EVENT_BACKWARD = 2,        /* both parts of a backward in one; or each part alone: */
+  CLEAVE_EVENT_BACKWARD_INPUT = 3,  /* the part that computes gradients of inputs */
+  CLEAVE_EVENT_BACKWARD_WEIGHT = 4, /* the part that computes gradients of parameters */
+  CLEAVE_EVENT_STEP = 5,            /* a step inside the context (cleave_step_at) */
+  CLEAVE_EVENT_VALUE_OUT = 6,       /* a value was handed to a link; begin_ns == end_ns */
+  CLEAVE_EVENT_VALUE_IN = 7,        /* a value was received completely */
+  CLEAVE_EVENT_GRADIENT_OUT = 8,    /* the gradient of `reference` was handed to a link */
+  CLEAVE_EVENT_GRADIENT_IN = 9,     /* the gradient of `reference` was received completely */
   CLEAVE_EVENT_KINDS
 } cleave_event_kind;
 
@@ -288,10 +298,10 @@ CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline
 
 /* What went over the links so far, framing included and TLS not, and how long the master's own node
  * had nothing to compute. */
-typedef struct cleave_counts {
+typedef struct cleave_link_totals {
   uint64_t bytes_up, bytes_down, idle_ns;
-} cleave_counts;
-CLEAVE_API void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts);
+} cleave_link_totals;
+CLEAVE_API void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_totals);
 
 /* A link as a program would plan with it. Rates are of tensors over 64 KiB since the last call,
  * while any were on their way: those of the link where it is the bottleneck; 0: there were none. */
@@ -356,10 +366,10 @@ CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
 /* ---- modules --------------------------------------------------------------------------------- */
 
 /* A tensor under a PyTorch state_dict name. */
-typedef struct cleave_named {
+typedef struct cleave_named_tensor {
   const char *name;
   cleave_tensor tensor;
-} cleave_named;
+} cleave_named_tensor;
 
 typedef struct cleave_module_options {
   size_t size;      /* sizeof(cleave_module_options) */
@@ -380,7 +390,7 @@ typedef struct cleave_module_options {
   uint64_t seed;
   uint32_t first_layer; /* number of the first layer, for default names and the seed */
   const char *layers;   /* of a named architecture, by number or name: "layer3..fc"; NULL = all */
-  const cleave_named *weights; /* [n_weights] written after the initialisation */
+  const cleave_named_tensor *weights; /* [n_weights] written after the initialisation */
   size_t n_weights;
   const char *const *frozen; /* [n_frozen] parameter names, or globs ("0.*"): never get gradients */
   size_t n_frozen;
@@ -402,17 +412,17 @@ typedef struct cleave_module_options {
   /* Inputs on another device of its node are taken along; else a call with one is refused with both
    * devices and what to do, as PyTorch expects all tensors on the same device. From other nodes,
    * and from this program (leaves), values come to the module's device in either case. */
-  bool any_device;
+  CLEAVE_RENAMED_(bool, copies_inputs, any_device);
   /* On a device of NVIDIA of capability 8.0 or above, products and convolutions may round their
    * factors to TF32, which has 10 bits behind the point: faster, and less exact than f32. Elsewhere
    * the module is refused. */
   bool tf32;
   /* What is frozen stays so, and nothing else will be: no gradients and no moments are kept of it.
    * cleave_parameter_freeze and cleave_parameter_thaw then refuse the module. */
-  bool fixed;
-  /* [n_fresh] parameters that get initial numbers, whatever the artifact has. */
-  const char *const *fresh;
-  size_t n_fresh;
+  CLEAVE_RENAMED_(bool, frozen_is_final, fixed);
+  /* [n_initialized] parameters that get initial values, even if the artifact has values for them. */
+  CLEAVE_RENAMED_(const char *const *, initialized, fresh);
+  CLEAVE_RENAMED_(size_t, n_initialized, n_fresh);
   /* Parameters that are other modules': */
   const struct cleave_tie *ties; /* [n_ties] */
   size_t n_ties;
@@ -422,7 +432,7 @@ typedef struct cleave_module_options {
    * 0.7 keep everything. */
   const char *const *recompute_blocks;
   size_t n_recompute_blocks;
-  /* With `fixed`: frozen weights of linear layers are kept in bf16, rounded where they come in
+  /* With `frozen_is_final`: frozen weights of linear layers are kept in bf16, rounded where they come in
    * f32. What is computed with them is what it is otherwise. */
   bool frozen_bf16;
 } cleave_module_options;
@@ -505,7 +515,7 @@ CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
 CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* "cpu" */
 /* Names of the parameters and buffers 0..n-1, NULL beyond. */
-CLEAVE_API const char *cleave_module_weight(const cleave_module *module, size_t index);
+CLEAVE_API const char *cleave_module_weight_name(const cleave_module *module, size_t index);
 
 /* A parameter or buffer. */
 typedef struct cleave_parameter {
@@ -522,7 +532,7 @@ typedef struct cleave_parameter {
   size_t group;
 } cleave_parameter;
 
-/* Parameters and buffers, in the order of cleave_module_weight. NULL has none. */
+/* Parameters and buffers, in the order of cleave_module_weight_name. NULL has none. */
 CLEAVE_API size_t cleave_parameter_count(const cleave_module *module);
 /* CLEAVE_RANGE: no such index. */
 CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
@@ -583,7 +593,7 @@ typedef enum cleave_state_kind {
 } cleave_state_kind;
 
 typedef struct cleave_state {
-  cleave_named *items; /* [n] with memory of their own */
+  cleave_named_tensor *items; /* [n] with memory of their own */
   size_t n;
 } cleave_state;
 
@@ -606,14 +616,15 @@ CLEAVE_API cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave
  * shape; all of them or some: a new batchnorm's num_batches_tracked that is left out stays 0, as in
  * PyTorch. */
 CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
-                                            cleave_state_kind kind, const cleave_named *items,
-                                            size_t n, uint64_t deadline_ms,
+                                            cleave_state_kind kind,
+                                            const cleave_named_tensor *items, size_t n,
+                                            uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
 /* As a future. The items are copied at once; n is at least 1. */
 CLEAVE_API cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
-                                                  cleave_state_kind kind, const cleave_named *items,
-                                                  size_t n, uint64_t deadline_ms,
-                                                  cleave_future *ret_future,
+                                                  cleave_state_kind kind,
+                                                  const cleave_named_tensor *items, size_t n,
+                                                  uint64_t deadline_ms, cleave_future *ret_future,
                                                   cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
 
@@ -651,35 +662,38 @@ typedef struct cleave_state_file {
  * CLEAVE_EXHAUSTED, and nothing has changed. CLEAVE_UNIMPLEMENTED: the worker has no state_dir, or
  * is of an earlier version; CLEAVE_INVALID: the module is at the master. What was called before is
  * waited for, steps included. ret_file may be NULL. */
-CLEAVE_API cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
-                                                 cleave_state_kind kind, const char *name,
-                                                 uint64_t deadline_ms, cleave_state_file *ret_file,
-                                                 cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                                     cleave_state_kind kind, const char *name,
+                                                     uint64_t deadline_ms,
+                                                     cleave_state_file *ret_file,
+                                                     cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS. The other way round, as strict as cleave_state_load, with every name; also one that an
  * earlier session has saved, or a module of the same state. CLEAVE_NOT_FOUND: this identity has no
  * such file there. *ret_file (may be NULL) is the file as it was read: whoever has kept sha256
  * knows that it is the one that was written. */
-CLEAVE_API cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
-                                                 cleave_state_kind kind, const char *name,
-                                                 uint64_t deadline_ms, cleave_state_file *ret_file,
-                                                 cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                                     cleave_state_kind kind, const char *name,
+                                                     uint64_t deadline_ms,
+                                                     cleave_state_file *ret_file,
+                                                     cleave_error *error) CLEAVE_RESULT;
 /* BLOCKS. The file goes, whatever state is in it; the module only says which worker is meant.
  * CLEAVE_NOT_FOUND: there is none. */
-CLEAVE_API cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
-                                                   const char *name, uint64_t deadline_ms,
-                                                   cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime,
+                                                       cleave_module *module, const char *name,
+                                                       uint64_t deadline_ms,
+                                                       cleave_error *error) CLEAVE_RESULT;
 /* The same as futures; cleave_future_state_file gives what the worker said. */
-CLEAVE_API cleave_status cleave_state_save_there_async(
+CLEAVE_API cleave_status cleave_state_save_at_worker_async(
     cleave_runtime *runtime, cleave_module *module, cleave_state_kind kind, const char *name,
     uint64_t deadline_ms, cleave_future *ret_future, cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API cleave_status cleave_state_load_there_async(
+CLEAVE_API cleave_status cleave_state_load_at_worker_async(
     cleave_runtime *runtime, cleave_module *module, cleave_state_kind kind, const char *name,
     uint64_t deadline_ms, cleave_future *ret_future, cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API cleave_status cleave_state_remove_there_async(cleave_runtime *runtime,
-                                                         cleave_module *module, const char *name,
-                                                         uint64_t deadline_ms,
-                                                         cleave_future *ret_future,
-                                                         cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime,
+                                                             cleave_module *module,
+                                                             const char *name, uint64_t deadline_ms,
+                                                             cleave_future *ret_future,
+                                                             cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until the node has it. A module that was lost with its worker, which has come back
  * (cleave_worker_rejoin), is loaded there again, with these weights and this state of its
@@ -749,7 +763,7 @@ CLEAVE_API cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_co
                                               cleave_error *error) CLEAVE_RESULT;
 
 /* Its modules 0..n-1 in the order of the chain, NULL beyond: for optimisers, and to see who has
- * what (cleave_module_node, cleave_module_weight). */
+ * what (cleave_module_node, cleave_module_weight_name). */
 CLEAVE_API cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t index);
 
 /* Who has what, a line for each module: "mlp.0.1 at w2: 256 bytes: w1.weight [4, 16] of [8, 16]".
@@ -769,9 +783,12 @@ CLEAVE_API cleave_status cleave_parallel_state_read(cleave_runtime *runtime,
 /* BLOCKS. Each item under a name and in the shape that the undivided module has it: each node gets
  * its part. CLEAVE_NOT_FOUND: no such name; CLEAVE_INVALID: another shape. Then nothing was
  * written. */
-CLEAVE_API cleave_status cleave_parallel_state_write(
-    cleave_runtime *runtime, cleave_parallel *parallel, cleave_state_kind kind,
-    const cleave_named *items, size_t n, uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_parallel_state_write(cleave_runtime *runtime,
+                                                     cleave_parallel *parallel,
+                                                     cleave_state_kind kind,
+                                                     const cleave_named_tensor *items, size_t n,
+                                                     uint64_t deadline_ms,
+                                                     cleave_error *error) CLEAVE_RESULT;
 
 /* Releases it and its modules; NULL is allowed. */
 CLEAVE_API cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,
@@ -960,10 +977,10 @@ CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_fu
 CLEAVE_API cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
-struct cleave_stepped;
-CLEAVE_API cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
-                                               struct cleave_stepped *ret,
-                                               cleave_error *error) CLEAVE_RESULT;
+struct cleave_step_result;
+CLEAVE_API cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
+                                                   struct cleave_step_result *ret,
+                                                   cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                              cleave_state *ret_state,
                                              cleave_error *error) CLEAVE_RESULT;
@@ -1235,7 +1252,7 @@ typedef struct cleave_group {
   /* Steps are final: no node keeps a copy of what a step changes (parameters and moments), and
    * calls that follow wait for no answer. A node that fails in a step leaves the others stepped:
    * for programs that go back to a checkpoint then. Of all groups of an optimiser or of none. */
-  bool final;
+  CLEAVE_RENAMED_(bool, no_rollback, final);
 } cleave_group;
 
 /* One local optimiser per module, at the module's node. A module is in one optimiser at most
@@ -1297,12 +1314,12 @@ CLEAVE_API cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime,
                                                    cleave_optimizer *optimizer, size_t group,
                                                    double rate, cleave_error *error) CLEAVE_RESULT;
 
-typedef struct cleave_stepped {
+typedef struct cleave_step_result {
   bool applied;    /* false: a gradient somewhere was not finite, and nothing moved anywhere */
   double norm;     /* of all gradients in groups, before clipping */
   double lr;       /* of the first group */
   uint64_t number; /* steps decided so far, this one included */
-} cleave_stepped;
+} cleave_step_result;
 
 /* Every module of the optimiser that has gradients in the context takes one step; a module steps
  * once in a context. Nodes voted with their last backward, so the decision is known here and only
@@ -1313,12 +1330,12 @@ typedef struct cleave_stepped {
  * was lost, or does not answer within deadline_ms, all others get back the bytes they had before
  * (with what other optimisers did in this context at the same time); the optimiser has then not
  * stepped, and every later function on the context gives the error, cleave_context_close as well. A
- * final step (cleave_group.final) is sent with the next thing that is, and not taken back. ret may
+ * final step (cleave_group.no_rollback) is sent with the next thing that is, and not taken back. ret may
  * be NULL. */
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
-                                     cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
-/* As a future, done when cleave_step would return (cleave_future_stepped). Behind a backward of the
+                                     cleave_step_result *ret, cleave_error *error) CLEAVE_RESULT;
+/* As a future, done when cleave_step would return (cleave_future_step_result). Behind a backward of the
  * context that runs it begins when that has ended. */
 CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                            cleave_context context, uint64_t deadline_ms,
@@ -1338,6 +1355,29 @@ CLEAVE_API cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimize
                                         cleave_context context, cleave_module *module,
                                         uint64_t ahead, uint32_t position, bool keep,
                                         double *ret_lr, cleave_error *error) CLEAVE_RESULT;
+
+/* ---- names before 0.9 ------------------------------------------------------------------------ */
+
+/* Old names of statuses, events, types and functions. Sources that use them compile unchanged, and
+ * the library exports the functions under both names. New programs use the new names. */
+#define CLEAVE_ANSWER CLEAVE_PROTOCOL_VIOLATION
+#define CLEAVE_EVENT_INPUT CLEAVE_EVENT_BACKWARD_INPUT
+#define CLEAVE_EVENT_WEIGHT CLEAVE_EVENT_BACKWARD_WEIGHT
+
+#define cleave_counts cleave_link_totals
+#define cleave_named cleave_named_tensor
+#define cleave_stepped cleave_step_result
+
+#define CLEAVE_OLD_FUNCTION_(old, now) CLEAVE_API extern __typeof__(now) old
+CLEAVE_OLD_FUNCTION_(cleave_count, cleave_get_link_totals);
+CLEAVE_OLD_FUNCTION_(cleave_future_stepped, cleave_future_step_result);
+CLEAVE_OLD_FUNCTION_(cleave_module_weight, cleave_module_weight_name);
+CLEAVE_OLD_FUNCTION_(cleave_state_save_there, cleave_state_save_at_worker);
+CLEAVE_OLD_FUNCTION_(cleave_state_save_there_async, cleave_state_save_at_worker_async);
+CLEAVE_OLD_FUNCTION_(cleave_state_load_there, cleave_state_load_at_worker);
+CLEAVE_OLD_FUNCTION_(cleave_state_load_there_async, cleave_state_load_at_worker_async);
+CLEAVE_OLD_FUNCTION_(cleave_state_remove_there, cleave_state_remove_at_worker);
+CLEAVE_OLD_FUNCTION_(cleave_state_remove_there_async, cleave_state_remove_at_worker_async);
 
 #ifdef __cplusplus
 }

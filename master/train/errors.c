@@ -10,7 +10,7 @@
 /* How libcleave says that the connection is the matter; a worker that reports such a word means
  * something else. */
 static bool hop_is(const cleave_error *why, const char *hop) {
-  return !why->reported && strcmp(why->hop, hop) == 0;
+  return !why->reported && strcmp(why->place, hop) == 0;
 }
 
 /* The reason with its worker in front, unless it names it. */
@@ -21,7 +21,7 @@ static void put_reason(const cleave_error *why, clv_err *err) {
     clv_fail(err, CLV_INTERNAL, "%.400s (passed on by worker '%s')", why->text, why->node);
   else if (at_worker && why->reported)
     clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", why->node,
-             why->hop[0] ? " for " : "", why->hop, why->text);
+             why->place[0] ? " for " : "", why->place, why->text);
   else if (at_worker && !strstr(why->text, why->node))
     clv_fail(err, code, "worker '%s': %s", why->node, why->text);
   else /* at home for want of a worker's value: its report again */

@@ -89,7 +89,7 @@ static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, a
     api_fail(
         error, CLV_PRECONDITION,
         "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
-        "the module with device \"%s\", or with any_device, which takes it there",
+        "the module with device \"%s\", or with copies_inputs, which copies inputs there",
         m->name, m->device, here, i, m->graph->nodes[m->inputs[i]].name, device, device);
     api_set_error_node(error, here, m->name);
     return CLEAVE_PRECONDITION;

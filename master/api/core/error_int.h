@@ -11,7 +11,10 @@
 /* Fill *error with node "master" and return the status. */
 cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...) CLV_PRINTF(3, 4);
 cleave_status api_convert_error(cleave_error *error, const clv_err *err);
-void api_set_error_node(cleave_error *error, const char *node, const char *hop);
+void api_set_error_node(cleave_error *error, const char *node, const char *place);
+
+/* Exports the function `now` of this file under the name that it had before 0.9 as well. */
+#define API_OLD_NAME(old, now) CLEAVE_API extern __typeof__(now) old __attribute__((alias(#now)))
 
 /* A call that fills `err`, which the macro provides. */
 #define TRY(call)                                                \

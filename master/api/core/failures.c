@@ -43,7 +43,7 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules &&
                rt->modules[module];
   ret->reported = from->index != 0;
-  snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
+  snprintf(ret->place, sizeof ret->place, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
   const char *element = from->index ? "" : f->failure.element;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
@@ -62,8 +62,8 @@ bool cleave_is_passed_on(const cleave_error *why) {
 void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
-  snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->hop[0] ? " for " : "",
-           e->hop, e->text);
+  snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->place[0] ? " for " : "",
+           e->place, e->text);
   bool said = !e->reported || cleave_is_passed_on(e);
-  clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->hop);
+  clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->place);
 }

@@ -100,7 +100,7 @@ typedef struct api_future {
   void *work; /* the operation's own record; freed by its `free` */
   /* What came of it, or is to be written. */
   clv_tensor *tensor;
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   api_state_item *items; /* [n_items] */
   uint32_t n_items;
 } api_future;

@@ -46,8 +46,8 @@ cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT
 /* Copies of a module's state, all of which belong to it; *ret_items, [n], is to be given to
  * api_state_items_done whatever comes back. Without the lock. */
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
-                                   const cleave_named *from, size_t n, api_state_item **ret_items,
-                                   cleave_error *error) CLEAVE_RESULT;
+                                   const cleave_named_tensor *from, size_t n,
+                                   api_state_item **ret_items, cleave_error *error) CLEAVE_RESULT;
 /* With the lock, BLOCKS: all of a kind as the module's node has it. */
 cleave_status api_state_read_all(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
                                  api_state_item **ret_items, uint32_t *ret_n,

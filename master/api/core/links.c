@@ -37,7 +37,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
   LOCKED(rt);
   if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
   api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
-           why == CLV_BAD_ANSWER ? "sent what makes no sense" : "was lost", text);
+           why == CLV_BAD_ANSWER ? "violated the protocol" : "was lost", text);
   api_set_error_node(&p->why_lost, p->name, "link");
   if (rt->broken_at == rt->broken_to) rt->broken.status = CLEAVE_OK; /* this is what was meant */
   api_node_fail(rt, p->index, &p->why_lost);

@@ -95,10 +95,10 @@ static cleave_status keep_artifact(cleave_module *m, const cleave_module_options
 /* Once its parameters are known. */
 static cleave_status keep_fresh(cleave_module *m, const cleave_module_options *o,
                                 cleave_error *error) {
-  TRY(clv_alloc(o->n_fresh, sizeof *m->fresh, &m->fresh, &err));
-  for (size_t i = 0; i < o->n_fresh; i++) {
-    PASS(api_check_weight(m, o->fresh[i], NULL, error));
-    m->fresh[m->n_fresh++] = clv_params_find(m->params, o->fresh[i])->name;
+  TRY(clv_alloc(o->n_initialized, sizeof *m->fresh, &m->fresh, &err));
+  for (size_t i = 0; i < o->n_initialized; i++) {
+    PASS(api_check_weight(m, o->initialized[i], NULL, error));
+    m->fresh[m->n_fresh++] = clv_params_find(m->params, o->initialized[i])->name;
   }
   return CLEAVE_OK;
 }
@@ -232,7 +232,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   find_device(rt, m);
   const clv_backend *own = m->backend = m->node ? NULL : own_backend(rt, m->device);
   if (m->node == 0 && !own) return no_own_device(m, error);
-  m->any_device = o->any_device;
+  m->any_device = o->copies_inputs;
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
@@ -249,7 +249,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   PASS(api_ties_find_owners(m, o, error));
   PASS(keep_fresh(m, o, error));
   PASS(freeze(m, o, error));
-  m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
+  m->fixed = o->frozen_is_final && (m->node == 0 || rt->peers[m->node].fixes);
   PASS(narrow(rt, m, o, error));
   if (m->fixed) clv_params_fix_frozen(m->params);
   PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
@@ -370,9 +370,10 @@ const char *cleave_module_device(const cleave_module *module) {
 const char *cleave_module_node(const cleave_module *module) {
   return module ? module->runtime->peers[module->node].name : NULL;
 }
-const char *cleave_module_weight(const cleave_module *module, size_t index) {
+const char *cleave_module_weight_name(const cleave_module *module, size_t index) {
   return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
+API_OLD_NAME(cleave_module_weight, cleave_module_weight_name);
 
 /* ---- while nobody uses it -------------------------------------------------------------------- */
 

@@ -131,7 +131,7 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
       api_fail(error, CLV_BAD_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
                m->name);
       api_set_error_node(error, rt->peers[m->node].name, m->name);
-      return CLEAVE_ANSWER;
+      return CLEAVE_PROTOCOL_VIOLATION;
     }
     of[i] = (const double *)sums->data + at[m->node];
     at[m->node] += m->n_learning;
@@ -302,10 +302,10 @@ cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *e
   PASS(total_norm(o, c, &norm_sq, error));
   bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
   double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
-  f->stepped = (cleave_stepped){.applied = apply,
-                                .norm = sqrt(norm_sq),
-                                .lr = api_group_rate(o, &o->groups[0]),
-                                .number = o->steps + 1};
+  f->stepped = (cleave_step_result){.applied = apply,
+                                    .norm = sqrt(norm_sq),
+                                    .lr = api_group_rate(o, &o->groups[0]),
+                                    .number = o->steps + 1};
   if (o->final)
     decide_finally(o, c, apply, scale);
   else

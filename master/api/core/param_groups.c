@@ -159,7 +159,7 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
                                 cleave_error *error) {
   api_optimizer_group *g = &o->groups[o->n_groups++];
   PASS(check_settings(from, error));
-  if (from->final != o->final)
+  if (from->no_rollback != o->final)
     return api_fail(error, CLV_INVALID, "groups with final steps and groups without");
   *g = (api_optimizer_group){config_of(from), api_convert_schedule(&from->schedule)};
   for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
@@ -204,7 +204,7 @@ cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_grou
 
 cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
                               cleave_error *error) {
-  o->final = groups[0].final;
+  o->final = groups[0].no_rollback;
   for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
   for (size_t i = 0; i < o->n_modules; i++) PASS(api_groups_add_unstepped(o->modules[i], error));
   return CLEAVE_OK;

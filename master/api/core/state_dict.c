@@ -124,7 +124,7 @@ void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
-                                const cleave_named *from, size_t n, api_state_item *items,
+                                const cleave_named_tensor *from, size_t n, api_state_item *items,
                                 cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
     const cleave_tensor *t = &from[i].tensor;
@@ -142,8 +142,8 @@ static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
 }
 
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
-                                   const cleave_named *from, size_t n, api_state_item **ret_items,
-                                   cleave_error *error) {
+                                   const cleave_named_tensor *from, size_t n,
+                                   api_state_item **ret_items, cleave_error *error) {
   TRY(clv_alloc(n, sizeof **ret_items, ret_items, &err));
   return take_items(m, kind, from, n, *ret_items, error);
 }

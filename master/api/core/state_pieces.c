@@ -154,7 +154,7 @@ static cleave_status check_piece(const pouring *p, const piece *x, cleave_error 
            "'%s' sent another piece of '%s' of module '%s' than was asked for", node,
            p->items[x->item].name, p->m->name);
   api_set_error_node(error, node, p->m->name);
-  return CLEAVE_ANSWER;
+  return CLEAVE_PROTOCOL_VIOLATION;
 }
 
 /* As many as there is room for, and the oldest of them, which *ret then has a reference to. */
@@ -278,7 +278,7 @@ static cleave_status give_all(pouring *p, cleave_piece_move *give, void *user,
 
 static cleave_status give_item(const pouring *p, const clv_weights_want *w, const void *data,
                                cleave_error *error) {
-  cleave_named one = {
+  cleave_named_tensor one = {
       w->name,
       {.dtype = (cleave_dtype)w->dtype, .rank = w->shape.rank, .data = (void *)(uintptr_t)data}};
   memcpy(one.tensor.shape, w->shape.dim, sizeof one.tensor.shape);

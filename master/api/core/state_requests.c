@@ -147,7 +147,7 @@ cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind ki
                m->runtime->peers[m->node].name, items[i].name,
                clv_shape_format(&t->shape, shape, sizeof shape), m->name);
     api_set_error_node(error, m->runtime->peers[m->node].name, m->name);
-    return CLEAVE_ANSWER;
+    return CLEAVE_PROTOCOL_VIOLATION;
   }
   return CLEAVE_OK;
 }

@@ -79,7 +79,7 @@ void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_err
 }
 
 cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error) {
-  cleave_stepped *to = ret;
+  cleave_step_result *to = ret;
   (void)error;
   *to = f->stepped;
   return CLEAVE_OK;

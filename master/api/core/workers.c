@@ -48,18 +48,18 @@ static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
                            h->devices[i]);
 }
 
-/* An answer that makes no sense is the peer's doing, not the program's. */
+/* Turns errors that would blame the program's arguments into CLV_UNAVAILABLE of the peer. */
 static clv_code not_a_worker(clv_code code, clv_err *err) {
   if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
     code = err->code = CLV_UNAVAILABLE;
   return code;
 }
 
-/* What has come, and cannot be read or be meant. */
+/* Reports an answer that cannot be decoded or that contradicts the request. */
 static clv_code wrong_answer(clv_code code, clv_err *err) {
   if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return not_a_worker(code, err);
   err->code = CLV_BAD_ANSWER;
-  return clv_err_prefix(err, "its answer makes no sense");
+  return clv_err_prefix(err, "its answer violates the protocol");
 }
 
 /* libraries: "" from workers before 0.6.2. */

@@ -231,11 +231,12 @@ cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future
   return take_result(runtime, future, "tensor", api_tensor_result, ret_tensor, error);
 }
 
-cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
-                                    cleave_stepped *ret, cleave_error *error) {
+cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
+                                        cleave_step_result *ret, cleave_error *error) {
   NOT_NULL(runtime, ret);
   return take_result(runtime, future, "step", api_step_result, ret, error);
 }
+API_OLD_NAME(cleave_future_stepped, cleave_future_step_result);
 
 cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                   cleave_state *ret_state, cleave_error *error) {

@@ -209,7 +209,7 @@ static cleave_status check_part(const part *q, cleave_error *error) {
   api_fail(error, CLV_BAD_ANSWER, "worker '%s' sent other gradients than those of module '%s'",
            cleave_module_node(m), m->name);
   api_set_error_node(error, cleave_module_node(m), m->name);
-  return CLEAVE_ANSWER;
+  return CLEAVE_PROTOCOL_VIOLATION;
 }
 
 static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->released; }

@@ -282,7 +282,7 @@ static cleave_status bring_failure(cleave_runtime *rt, const api_value *v, uint3
   const cleave_error *why = &v->kept->failure;
   PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
-  clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->hop);
+  clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->place);
   return api_send(rt, node, p, error);
 }
 

@@ -129,56 +129,65 @@ static api_arguments arguments(cleave_module *module, clv_frame_kind verb, cleav
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = kind, .verb = verb};
 }
 
-cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
-                                      cleave_state_kind kind, const char *name,
-                                      uint64_t deadline_ms, cleave_state_file *ret_file,
-                                      cleave_error *error) {
+cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                          cleave_state_kind kind, const char *name,
+                                          uint64_t deadline_ms, cleave_state_file *ret_file,
+                                          cleave_error *error) {
   NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
   api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
-cleave_status cleave_state_save_there_async(cleave_runtime *runtime, cleave_module *module,
-                                            cleave_state_kind kind, const char *name,
-                                            uint64_t deadline_ms, cleave_future *ret_future,
-                                            cleave_error *error) {
+cleave_status cleave_state_save_at_worker_async(cleave_runtime *runtime, cleave_module *module,
+                                                cleave_state_kind kind, const char *name,
+                                                uint64_t deadline_ms, cleave_future *ret_future,
+                                                cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
-cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
-                                      cleave_state_kind kind, const char *name,
-                                      uint64_t deadline_ms, cleave_state_file *ret_file,
-                                      cleave_error *error) {
+cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                          cleave_state_kind kind, const char *name,
+                                          uint64_t deadline_ms, cleave_state_file *ret_file,
+                                          cleave_error *error) {
   NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
   api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
-cleave_status cleave_state_load_there_async(cleave_runtime *runtime, cleave_module *module,
-                                            cleave_state_kind kind, const char *name,
-                                            uint64_t deadline_ms, cleave_future *ret_future,
-                                            cleave_error *error) {
+cleave_status cleave_state_load_at_worker_async(cleave_runtime *runtime, cleave_module *module,
+                                                cleave_state_kind kind, const char *name,
+                                                uint64_t deadline_ms, cleave_future *ret_future,
+                                                cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
-cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
-                                        const char *name, uint64_t deadline_ms,
-                                        cleave_error *error) {
+cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                            const char *name, uint64_t deadline_ms,
+                                            cleave_error *error) {
   NOT_NULL(runtime, module, name);
   api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, NULL, error);
 }
 
-cleave_status cleave_state_remove_there_async(cleave_runtime *runtime, cleave_module *module,
-                                              const char *name, uint64_t deadline_ms,
-                                              cleave_future *ret_future, cleave_error *error) {
+cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime, cleave_module *module,
+                                                  const char *name, uint64_t deadline_ms,
+                                                  cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
+
+/* ---- names before 0.9 ------------------------------------------------------------------------ */
+
+API_OLD_NAME(cleave_state_save_there, cleave_state_save_at_worker);
+API_OLD_NAME(cleave_state_save_there_async, cleave_state_save_at_worker_async);
+API_OLD_NAME(cleave_state_load_there, cleave_state_load_at_worker);
+API_OLD_NAME(cleave_state_load_there_async, cleave_state_load_at_worker_async);
+API_OLD_NAME(cleave_state_remove_there, cleave_state_remove_at_worker);
+API_OLD_NAME(cleave_state_remove_there_async, cleave_state_remove_at_worker_async);
