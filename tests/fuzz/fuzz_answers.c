@@ -81,8 +81,8 @@ static void lose(program *g, const char *text) {
   g->lost = true;
   p->state = PEER_LOST;
   api_lock(g->rt);
-  api_fail(&p->why_lost, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
-  api_node_fail(g->rt, 1, &p->why_lost);
+  api_fail(&p->loss_error, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
+  api_node_fail(g->rt, 1, &p->loss_error);
   api_unlock(g->rt);
 }
 

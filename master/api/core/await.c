@@ -34,7 +34,7 @@ static bool advance(cleave_runtime *rt, api_future *f) {
  * again with the first. */
 static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
   *ret_due = api_decision_advance(rt);
-  for (api_future *f = rt->open->first, *next; f; f = next) {
+  for (api_future *f = rt->futures_state->first, *next; f; f = next) {
     next = f->next;
     if (advance(rt, f)) return true;
     *ret_due = CLV_MIN(*ret_due, f->due_ns);
@@ -52,21 +52,23 @@ uint64_t api_futures_advance(cleave_runtime *rt) {
 
 /* ---- the thread of futures ------------------------------------------------------------------- */
 
-static bool call_back(cleave_runtime *rt) { return rt->open->call_back && rt->open->call_back(rt); }
+static bool call_back(cleave_runtime *rt) {
+  return rt->futures_state->call_back && rt->futures_state->call_back(rt);
+}
 
 static void *attend(void *user) {
   cleave_runtime *rt = user;
   LOCKED(rt);
-  while (rt->open->running) {
+  while (rt->futures_state->running) {
     uint64_t due = api_futures_advance(rt);
-    if (!call_back(rt) && rt->open->running) (void)api_sleep(rt, due);
+    if (!call_back(rt) && rt->futures_state->running) (void)api_sleep(rt, due);
   }
   (void)call_back(rt);
   return NULL;
 }
 
 cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   if (rt->single_thread || all->running || all->closing) return CLEAVE_OK;
   all->running = true;
   if (pthread_create(&all->thread, NULL, attend, rt) == 0) return CLEAVE_OK;
@@ -75,7 +77,7 @@ cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) 
 }
 
 static api_future *first_with_thread(const cleave_runtime *rt) {
-  api_future *f = rt->open->first;
+  api_future *f = rt->futures_state->first;
   while (f && !f->op->has_thread) f = f->next;
   return f;
 }
@@ -85,15 +87,15 @@ void api_futures_stop(cleave_runtime *rt) {
   api_lock(rt);
   for (api_future *f; (f = first_with_thread(rt)) != NULL;)
     if (!advance(rt, f)) (void)api_sleep(rt, UINT64_MAX);
-  bool running = rt->open->running;
+  bool running = rt->futures_state->running;
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "the runtime was closed");
-  while (rt->open->first) api_future_end_early(rt, rt->open->first, &why);
-  rt->open->running = false;
+  while (rt->futures_state->first) api_future_end_early(rt, rt->futures_state->first, &why);
+  rt->futures_state->running = false;
   api_wake(rt);
   if (!running) (void)call_back(rt);
   api_unlock(rt);
-  if (running) pthread_join(rt->open->thread, NULL);
+  if (running) pthread_join(rt->futures_state->thread, NULL);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */

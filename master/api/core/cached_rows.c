@@ -13,7 +13,7 @@ static cleave_status check(const cleave_cached *c, cleave_error *error) {
   const api_peer *p = &c->to->runtime->peers[c->to->node];
   if (!c->n || !c->to->node || !p->has_module)
     return api_fail(error, CLV_INVALID, "no rows, or no worker to keep them");
-  if (p->keeps_rows) return CLEAVE_OK;
+  if (p->has_row_cache) return CLEAVE_OK;
   api_fail(error, CLV_UNIMPLEMENTED,
            "worker '%s' keeps no caches for this identity: it needs state_dir and "
            "allow[].cache_bytes in its worker.yaml, or is of an older version",
@@ -30,11 +30,11 @@ cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
 /* What the worker makes of it. */
 static void describe(const cleave_cached *c, api_value *v) {
   const clv_node *out = &c->from->graph->nodes[c->from->graph->output];
-  v->row_of = c->from;
+  v->cached_rows_of = c->from;
   v->dtype = out->dtype;
   v->shape = out->shape;
   v->shape.dim[0] = (int64_t)c->n;
-  v->at = NODE_BIT(c->to->node);
+  v->nodes_with_value = NODE_BIT(c->to->node);
 }
 
 static cleave_status send(cleave_runtime *rt, const cleave_cached *c, const api_value *v,

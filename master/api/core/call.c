@@ -29,7 +29,7 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
   v->dtype = t->dtype;
   v->shape = t->shape;
   v->needs_grad = requires_grad && !c->evaluation;
-  v->here = clv_steal(&t);
+  v->local_tensor = clv_steal(&t);
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
@@ -61,7 +61,7 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
     uint32_t node = v->module ? v->module->node : v->kept ? v->kept->owner : 0;
     size_t at = strlen(text);
     bool at_hand = !v->module && !v->kept && m->node == 0;
-    all &= ((v->at | v->send_later) & NODE_BIT(m->node)) || at_hand;
+    all &= ((v->nodes_with_value | v->nodes_awaiting_module) & NODE_BIT(m->node)) || at_hand;
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
              m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
   }
@@ -83,7 +83,7 @@ static const char *device_at(const api_value *v, uint32_t node) {
 
 static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
-  for (uint32_t i = 0; i < m->n_inputs && !m->any_device; i++) {
+  for (uint32_t i = 0; i < m->n_inputs && !m->copies_inputs; i++) {
     const char *device = device_at(in[i], m->node), *here = rt->peers[m->node].name;
     if (!device || strcmp(device, m->device) == 0) continue;
     api_fail(
@@ -151,26 +151,27 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
                                 cleave_error *error) {
   clv_packet *p;
   const char *to = node ? api_wire_name(&rt->peers[node]) : "";
-  if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->deliver_sent || v->failed)
+  if (for_node ? (v->nodes_with_value & NODE_BIT(node)) != 0
+               : v->local_tensor || v->deliver_sent || v->failed)
     return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
   if (for_node && node && !rt->peers[node].has_module) {   /* nobody there to take it */
-    v->send_later |= NODE_BIT(node);
+    v->nodes_awaiting_module |= NODE_BIT(node);
     return CLEAVE_OK;
   }
-  if (for_node && v->kept) return rt->keeper->bring(rt, v, node, error);
+  if (for_node && v->kept) return rt->keeper->deliver(rt, v, node, error);
   if (for_node) {
-    v->at |= NODE_BIT(node);
+    v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
-    v->node_wants |= node == 0;
+    v->master_node_waits |= node == 0;
   }
-  if (v->here && for_node) { /* the program has it: no need to ask */
-    TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->here, &p, &err));
+  if (v->local_tensor && for_node) { /* the program has it: no need to ask */
+    TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
     return api_send(rt, node, p, error);
   }
   if (for_node && node == 0 && v->failed) return pass_on_failure(rt, v, error);
-  if (v->row_of)
+  if (v->cached_rows_of)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
   if (node == 0 && v->deliver_sent) return CLEAVE_OK; /* one VALUE serves program and node */
   v->deliver_sent |= node == 0;
@@ -181,7 +182,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
 /* Whether the tensor is part of the CALL: a leaf that the node has not been given, or, at home, a
  * worker's value that is in this process already. */
 static bool is_carried(const api_value *a, uint32_t node) {
-  return a->here && !(a->at & NODE_BIT(node)) && (!a->module || node == 0);
+  return a->local_tensor && !(a->nodes_with_value & NODE_BIT(node)) && (!a->module || node == 0);
 }
 
 /* Fills the arguments; *ret_given: the inputs that the node is given with this call. */
@@ -190,9 +191,9 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
   for (uint32_t i = 0; i < v->n_args; i++) {
     api_value *a = v->args[i];
     bool along = is_carried(a, v->module->node);
-    TRY(clv_packet_add_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
+    TRY(clv_packet_add_arg(p, a->id, a->needs_grad, along ? a->local_tensor : NULL, &err));
     if (!along) continue;
-    a->at |= NODE_BIT(v->module->node); /* a second slot names it */
+    a->nodes_with_value |= NODE_BIT(v->module->node); /* a second slot names it */
     *ret_given |= 1u << i;
   }
   return CLEAVE_OK;
@@ -211,15 +212,15 @@ static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode
                                clv_packet *p, cleave_error *error) {
   if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
   if (how->to && !rt->peers[how->to].has_module) {
-    v->send_later |= NODE_BIT(how->to);
+    v->nodes_awaiting_module |= NODE_BIT(how->to);
     return CLEAVE_OK;
   }
   TRY(clv_packet_add_delivery(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
   v->deliver_sent |= how->to == 0;
   if (how->for_program) return CLEAVE_OK;
-  v->at |= NODE_BIT(how->to);
+  v->nodes_with_value |= NODE_BIT(how->to);
   v->context->nodes |= NODE_BIT(how->to);
-  v->node_wants |= how->to == 0;
+  v->master_node_waits |= how->to == 0;
   return CLEAVE_OK;
 }
 
@@ -234,9 +235,9 @@ static void add_order(clv_packet *p, const api_context *c, const cleave_call_opt
 /* Whether an input is still to come from the master's own node, which has not run since the call
  * that makes it: this call waits for it. */
 static bool waits_for_master(const cleave_runtime *rt, const api_value *v) {
-  for (uint32_t i = 0; i < v->n_args && !rt->helping; i++) {
+  for (uint32_t i = 0; i < v->n_args && !rt->is_node_driven_by_caller; i++) {
     const api_value *a = v->args[i];
-    if (a->module && a->module->node == 0 && a->n_helped == rt->n_helped) return true;
+    if (a->module && a->module->node == 0 && a->n_drives_begun == rt->n_drives_begun) return true;
   }
   return false;
 }
@@ -260,15 +261,15 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
     status = waits_for_master(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
                                      : api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
-    if (given & 1u << i) v->args[i]->at &= ~NODE_BIT(m->node);
+    if (given & 1u << i) v->args[i]->nodes_with_value &= ~NODE_BIT(m->node);
   PASS(status);
   c->nodes |= NODE_BIT(m->node);
   v->number = ++c->calls[m->node];
-  v->n_helped = rt->n_helped;
-  v->after = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
-  if (v->after && !v->after->passed) {
-    v->after->n_followers++;
-    c->n_windowed++;
+  v->n_drives_begun = rt->n_drives_begun;
+  v->runs_after_backward_of = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
+  if (v->runs_after_backward_of && !v->runs_after_backward_of->had_backward) {
+    v->runs_after_backward_of->n_followers++;
+    c->n_calls_awaiting_backward++;
   }
   c->called[m->index]++;
   api_context_use_module(c, m);
@@ -302,8 +303,8 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   PASS(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
-  v->changes = m->changes;
-  v->at = NODE_BIT(m->node);
+  v->weights_version = m->weights_version;
+  v->nodes_with_value = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
   v->needs_grad = takes_part(m, in) && !c->evaluation;
   shape_of_output(m, v);

@@ -9,8 +9,8 @@
 
 void api_restore_redacted(const cleave_runtime *rt, cleave_error *why) {
   for (uint32_t i = 0; i < API_MAX_REDACTED; i++)
-    if (rt->redacted[i].as[0] && strcmp(rt->redacted[i].as, why->text) == 0)
-      *why = rt->redacted[i].whole;
+    if (rt->redacted[i].sent_text[0] && strcmp(rt->redacted[i].sent_text, why->text) == 0)
+      *why = rt->redacted[i].full_error;
 }
 
 static const cleave_module *numbered(const cleave_runtime *rt, const char *text, int *ret_len) {

@@ -185,7 +185,7 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
 /* A pass without calls: nodes whose gradients the program has written vote again. */
 void api_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_pass_is_done(const api_context *c) {
-  return !(c->expected & ~c->finished) && !c->leaf_due;
+  return !(c->expected & ~c->finished) && !c->n_leaf_gradients_missing;
 }
 /* The deadline of a pass ends its context. */
 void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);

@@ -29,7 +29,7 @@ void api_module_leave_optimizer(cleave_module *m) {
   if (!o) return;
   m->optimizer = NULL;
   m->n_groups = 0;
-  m->hold_rest = false;
+  m->has_unstepped_group = false;
   free(clv_steal(&m->group_of));
   while (o->modules[at] != m) at++;
   memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));

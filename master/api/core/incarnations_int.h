@@ -12,7 +12,7 @@
 /* ---- names in frames ------------------------------------------------------------------------- */
 
 static inline const char *api_wire_name(const api_peer *p) {
-  return p->n_returns ? p->wire : p->name;
+  return p->n_returns ? p->wire_name : p->name;
 }
 /* Of a node by its name in frames; -1: unknown, or of an earlier incarnation. */
 int api_find_by_wire_name(const cleave_runtime *rt, const char *name);

@@ -29,11 +29,11 @@ uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms) {
 
 void api_wake(cleave_runtime *rt) {
   pthread_cond_broadcast(&rt->changed);
-  if (rt->node && !rt->driving) clv_node_interrupt(rt->node);
+  if (rt->node && !rt->has_node_thread) clv_node_interrupt(rt->node);
 }
 
 bool api_is_expired(const cleave_runtime *rt, uint64_t until_ns) {
-  return api_now(rt) >= CLV_MAX(until_ns, rt->hear_until_ns);
+  return api_now(rt) >= CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
 }
 
 void api_add_job(cleave_runtime *rt, const api_job *job) {

@@ -56,11 +56,11 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   if (name) PASS(api_check_weight(m, name, NULL, error));
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(api_check_no_window(rt, error));
-  f->request.wanted = name ? f->of : NULL;
+  f->request.item_name = name ? f->of : NULL;
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
   f->n_items = f->request.count;
-  f->request.fewer = !name && m->artifact; /* its worker may withhold what is frozen */
+  f->request.may_have_fewer = !name && m->artifact; /* its worker may withhold what is frozen */
   f->request.items = f->items;
   api_module_add_kept(m);
   return CLEAVE_OK;
@@ -75,7 +75,7 @@ void api_state_free_work(cleave_runtime *rt, api_future *f) {
 
 static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *error) {
   const cleave_module *m = f->module;
-  const char *name = f->request.wanted;
+  const char *name = f->request.item_name;
   if (!name) {
     PASS(api_take_deferred_error(rt, error)); /* the node has answered what came before */
     return api_state_check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
@@ -95,12 +95,13 @@ static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *erro
 void api_state_advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP && (rt->deciding || f->module->state == MODULE_PLACING)) return;
+  if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+    return;
   if (f->stage == WAITS_FOR_STEP) why.status = api_state_send_get(f->module, f->what, 0, r, &why);
   f->stage = IS_ASKED;
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
-    if (!r->answered || r->got < r->count) return;
+    if (!r->answered || r->n_received < r->count) return;
     (void)judge(rt, f, &why);
   }
   api_state_free_work(rt, f);
@@ -110,13 +111,13 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char heard[200];
-  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
-             rt->deciding->name);
+             rt->undecided_context->name);
     return;
   }
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
-           f->request.wanted ? f->of : "the state", m->name, rt->peers[m->node].name,
+           f->request.item_name ? f->of : "the state", m->name, rt->peers[m->node].name,
            api_describe_silence(rt, heard, sizeof heard));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
@@ -165,7 +166,7 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
 void api_state_write_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_STEP) {
-    if (rt->deciding || f->module->state == MODULE_PLACING) return;
+    if (rt->undecided_context || f->module->state == MODULE_PLACING) return;
     f->stage = IS_ASKED;
     why.status = api_check_module_present(f->module, &why);
     if (why.status == CLEAVE_OK)
@@ -181,9 +182,9 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char heard[200];
-  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
-             rt->deciding->name);
+             rt->undecided_context->name);
     return;
   }
   api_fail(ret, CLV_DEADLINE, "'%s' has not taken the state of module '%s' in time%s",

@@ -230,7 +230,7 @@ static cleave_status put(pouring *p, piece *x, clv_tensor *t, cleave_error *erro
   packet->frame.state.length = x->length;
   snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
   clv_packet_add(packet, t);
-  p->m->changes += p->kind == CLEAVE_STATE_WEIGHTS;
+  p->m->weights_version += p->kind == CLEAVE_STATE_WEIGHTS;
   return send(p, x, packet, error);
 }
 
@@ -313,7 +313,7 @@ static cleave_status check_items(const pouring *p, cleave_error *error) {
 }
 
 static bool knows_pieces(const pouring *p) {
-  return !p->m->node || p->rt->peers[p->m->node].gives_pieces;
+  return !p->m->node || p->rt->peers[p->m->node].has_state_pieces;
 }
 
 /* The worker is called when the module is placed. */

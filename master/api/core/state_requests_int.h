@@ -13,7 +13,7 @@ cleave_status api_state_send_get(cleave_module *m, clv_state_kind what, uint64_t
                                  api_state_request *r, cleave_error *error) CLEAVE_RESULT;
 /* It has its answer. */
 static inline bool api_is_request_answered(const api_state_request *r) {
-  return r->failed || (r->answered && r->got >= r->count);
+  return r->failed || (r->answered && r->n_received >= r->count);
 }
 /* With the lock, waits: its answer is here. what: names it when it is not. */
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,

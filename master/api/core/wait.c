@@ -14,13 +14,13 @@ static const uint64_t HEAR_NS = 5000000000;
 
 /* The others that wait look again as well: one of them takes over if its own wait is not over. */
 static bool help(cleave_runtime *rt, uint64_t until_ns) {
-  rt->helping = true;
-  rt->n_helped++;
+  rt->is_node_driven_by_caller = true;
+  rt->n_drives_begun++;
   clv_node_clear_interrupt(rt->node);
   api_unlock(rt);
   bool in_time = clv_node_run_until(rt->node, until_ns);
   api_lock(rt);
-  rt->helping = false;
+  rt->is_node_driven_by_caller = false;
   pthread_cond_broadcast(&rt->changed);
   return in_time;
 }
@@ -29,7 +29,8 @@ static bool help(cleave_runtime *rt, uint64_t until_ns) {
  * heard meanwhile is still to be read, so deadlines are judged a little later. */
 static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
-  if (began < until && now > until && now - until > LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+  if (began < until && now > until && now - until > LATE_NS)
+    rt->deadlines_paused_until_ns = now + HEAR_NS;
 }
 
 /* Of a process that is to end: a worker that answers is waited for, and no other. */
@@ -47,7 +48,7 @@ static void flush_links(cleave_runtime *rt) {
 
 /* Who helps has the node see to what leaves with the next packet. */
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
-  if (rt->node && !rt->driving && !rt->helping) return help(rt, until_ns);
+  if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller) return help(rt, until_ns);
   if (rt->single_thread) flush_links(rt);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
@@ -65,7 +66,7 @@ static uint64_t before_sleep(cleave_runtime *rt) {
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   uint64_t began = api_now(rt);
-  until_ns = CLV_MAX(until_ns, rt->hear_until_ns);
+  until_ns = CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
   uint64_t until = CLV_MIN(until_ns, before_sleep(rt));
   if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
   if (clv_interrupted_ms()) give_up_silent(rt);
@@ -73,12 +74,12 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   notice_stop(rt, began, until);
   for (uint32_t i = 0; i < rt->n_jobs; i++)
     if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);
-  return in_time || until < until_ns || until_ns < rt->hear_until_ns;
+  return in_time || until < until_ns || until_ns < rt->deadlines_paused_until_ns;
 }
 
 void api_poll(cleave_runtime *rt) {
   (void)before_sleep(rt);
-  if (rt->node && !rt->driving && !rt->helping)
+  if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
     (void)help(rt, api_now(rt));
   else if (rt->single_thread)
     flush_links(rt);

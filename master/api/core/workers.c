@@ -19,15 +19,15 @@ clv_rpc_pem api_tls_pem(const cleave_runtime *rt) {
 /* What is left until answer_by. */
 unsigned api_connect_timeout_ms(const api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
-  if (!p->answer_by) return (unsigned)ms;
-  uint64_t left = p->answer_by - CLV_MIN(now, p->answer_by);
+  if (!p->connect_deadline_ns) return (unsigned)ms;
+  uint64_t left = p->connect_deadline_ns - CLV_MIN(now, p->connect_deadline_ns);
   return (unsigned)CLV_MIN(ms, CLV_MAX((left + 999999u) / 1000000u, 1));
 }
 
 /* connect_timeout is for dialling, Hello and the opening of the session together. */
 static void begin_connecting(api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms;
-  if (!p->answer_by) p->answer_by = api_now(p->runtime) + ms * 1000000u;
+  if (!p->connect_deadline_ns) p->connect_deadline_ns = api_now(p->runtime) + ms * 1000000u;
 }
 
 static clv_code call(const api_peer *p, const char *method, const clv_bytes *request,
@@ -146,12 +146,12 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->limits = h.about.limits;
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
-  p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
-  p->keeps_rows = can(&h.about, CLV_CAPABILITY_CACHED);
-  p->gives_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
-  p->fixes = can(&h.about, CLV_CAPABILITY_FIXED);
-  p->ties = can(&h.about, CLV_CAPABILITY_TIES);
-  p->narrows = can(&h.about, CLV_CAPABILITY_FROZEN_BF16);
+  p->has_state_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
+  p->has_row_cache = can(&h.about, CLV_CAPABILITY_CACHED);
+  p->has_state_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
+  p->has_fixed_modules = can(&h.about, CLV_CAPABILITY_FIXED);
+  p->has_ties = can(&h.about, CLV_CAPABILITY_TIES);
+  p->has_bf16_weights = can(&h.about, CLV_CAPABILITY_FROZEN_BF16);
   keep_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;
@@ -217,9 +217,9 @@ static clv_code connect_worker(api_peer *p, clv_err *err) {
 }
 
 static clv_code connect_in_time(api_peer *p, clv_err *err) {
-  bool given = p->answer_by != 0;
+  bool given = p->connect_deadline_ns != 0;
   clv_code code = connect_worker(p, err);
-  if (!given) p->answer_by = 0;
+  if (!given) p->connect_deadline_ns = 0;
   return code;
 }
 
@@ -289,9 +289,9 @@ static uint32_t direct_peers(const cleave_module *m, const char **names) {
 static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
-  bool final = m->optimizer->final;
+  bool final = m->optimizer->no_rollback;
   q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
-  q->hold_rest = m->hold_rest;
+  q->hold_rest = m->has_unstepped_group;
   q->groups = groups;
   q->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
@@ -352,7 +352,7 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
                          clv_err *err) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
-    if (!p->ties)
+    if (!p->has_ties)
       return clv_fail(err, CLV_PRECONDITION,
                       "'%s' is another layer's parameter, and this worker knows no such thing: "
                       "update it",
@@ -385,14 +385,14 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .in_flight = m->in_flight,
                              .bf16 = m->bf16,
                              .tf32 = m->tf32,
-                             .fixed = m->fixed,
+                             .fixed = m->frozen_is_final,
                              .frozen_bf16 = m->frozen_bf16,
                              .peers = others,
                              .input_needs_grad = m->input_grads,
                              .device = m->device,
                              .name = m->name,
-                             .fresh = m->fresh,
-                             .n_fresh = m->n_fresh,
+                             .fresh = m->initialized,
+                             .n_fresh = m->n_initialized,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
   CLV_TRY(check_device(m, p, err));
@@ -419,9 +419,9 @@ static void stage_groups(const cleave_module *m, const char **names, clv_module_
                          clv_module_options *o) {
   if (!m->optimizer) return;
   o->learns = true;
-  o->final = m->optimizer->final;
+  o->final = m->optimizer->no_rollback;
   o->optimizer = m->groups[0]->optim;
-  o->hold_rest = m->hold_rest;
+  o->hold_rest = m->has_unstepped_group;
   o->groups = groups;
   o->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
@@ -476,7 +476,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .tf32 = m->tf32,
-                          .fixed = m->fixed,
+                          .fixed = m->frozen_is_final,
                           .frozen_bf16 = m->frozen_bf16,
                           .input_needs_grad = m->input_grads,
                           .in_flight = m->in_flight,

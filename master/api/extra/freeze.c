@@ -61,7 +61,7 @@ static cleave_status change(cleave_runtime *rt, cleave_module *m, const char *co
              *cannot = frozen ? "freezes nothing" : "thaws nothing";
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   PASS(check_names(m, names, n, what, error));
-  if (m->fixed)
+  if (m->frozen_is_final)
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' was loaded with `fixed`: what learns stays as it is", m->name);
   LOCKED(rt);

@@ -15,7 +15,8 @@ cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, 
   PASS(api_future_find(runtime, future, &f, error));
   if (runtime->single_thread) api_poll(runtime);
   (void)api_futures_advance(runtime);
-  if (runtime->single_thread && runtime->open->call_back) (void)runtime->open->call_back(runtime);
+  if (runtime->single_thread && runtime->futures_state->call_back)
+    (void)runtime->futures_state->call_back(runtime);
   *ret_ready = f->done;
   api_future_release_use(runtime, f);
   return CLEAVE_OK;
@@ -109,7 +110,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
 
 static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *ret_future,
                           cleave_error *ret_why) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   api_future *f = all->ready;
   if (!f) return false;
   api_callback *c = f->callbacks;
@@ -129,7 +130,7 @@ static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *
 
 /* One at a time, with nothing held. True: some were due. */
 static bool call_back(cleave_runtime *rt) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   api_callback c;
   cleave_future future;
   cleave_error why;
@@ -149,7 +150,7 @@ static bool call_back(cleave_runtime *rt) {
 
 static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_callback *call,
                                   cleave_error *error) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   api_callback *c = all->free_callbacks;
   if (c)
     all->free_callbacks = c->next;
@@ -176,7 +177,7 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
   NOT_NULL(runtime);
   if (!function) return api_fail(error, CLV_INVALID, "the argument function is NULL");
   LOCKED(runtime);
-  runtime->open->call_back = call_back;
+  runtime->futures_state->call_back = call_back;
   PASS(api_futures_start_thread(runtime, error));
   PASS(api_future_find(runtime, future, &f, error));
   const api_callback call = {.function = function, .user = user};

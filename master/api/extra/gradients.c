@@ -94,7 +94,7 @@ static cleave_status begin_one(cleave_runtime *rt, api_arguments *a, api_future 
   name_context(f, c);
   f->module = m;
   snprintf(f->of, sizeof f->of, "%s", name);
-  f->request.wanted = f->of;
+  f->request.item_name = f->of;
   return CLEAVE_OK;
 }
 
@@ -137,7 +137,7 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
     if (v->module || !v->needs_grad)
       return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
                       (unsigned long long)leaf.id);
-    if (v->context->running)
+    if (v->context->is_backward_running)
       return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running",
                       v->context->name);
     if (!v->gradient)
@@ -186,7 +186,7 @@ static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_err
     part *q = &g->parts[i];
     q->cap = q->module->n_learning;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
-    q->request = (api_state_request){.items = q->items, .count = q->cap, .fewer = true};
+    q->request = (api_state_request){.items = q->items, .count = q->cap, .may_have_fewer = true};
     PASS(api_state_send_get(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
   }
   return CLEAVE_OK;
@@ -346,7 +346,7 @@ static cleave_status check_spec(const cleave_module *m, const char *name, const 
 
 static cleave_status check_write(const api_context *c, const cleave_module *m, const char *name,
                                  cleave_error *error) {
-  if (c->stepped[m->index])
+  if (c->has_stepped[m->index])
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' has taken its step of context %s: nothing reads its gradients "
                     "any more",
@@ -375,14 +375,14 @@ static cleave_status write_it(api_future *f, cleave_error *error) {
   f->stage = IS_ASKED;
   PASS(check_write(c, f->module, f->of, error));
   memcpy(item.name, f->of, sizeof item.name);
-  c->written |= NODE_BIT(f->module->node);
+  c->nodes_with_written_gradients |= NODE_BIT(f->module->node);
   return api_state_send_put(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
 }
 
 static void advance_write(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
-    if (rt->deciding || !may_begin(rt, f)) return;
+    if (rt->undecided_context || !may_begin(rt, f)) return;
     (void)write_it(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;

@@ -14,16 +14,16 @@
 
 /* Its context need not wait for its owner any more. */
 static void answered(cleave_runtime *rt, api_kept_ref *k) {
-  api_context *c = k->context;
-  k->context = NULL;
-  if (c && --c->keeping == 0) api_context_on_owners_answered(rt, c);
-  rt->wake = true;
+  api_context *c = k->awaiting_context;
+  k->awaiting_context = NULL;
+  if (c && --c->n_unconfirmed_kept == 0) api_context_on_owners_answered(rt, c);
+  rt->needs_wake = true;
 }
 
 static void forget(cleave_runtime *rt, api_kept_ref *k) {
   answered(rt, k);
-  api_id_table_remove(&rt->kepts, k->ids.ref);
-  clv_tensor_unref(k->got);
+  api_id_table_remove(&rt->kept_refs, k->ids.ref);
+  clv_tensor_unref(k->fetched_value);
   api_module_remove_kept(k->module);
   free(k);
 }
@@ -31,12 +31,12 @@ static void forget(cleave_runtime *rt, api_kept_ref *k) {
 /* What this node owns has a record until nobody uses it: the gate for what is sent asks what it
  * is. */
 static void forget_if_done(cleave_runtime *rt, api_kept_ref *k) {
-  if (k->released && k->gone && !k->uses && !k->users) forget(rt, k);
+  if (k->released && k->owner_has_none && !k->n_leaves && !k->n_waiters) forget(rt, k);
 }
 
 static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept_ref **ret,
                           cleave_error *error) {
-  api_kept_ref *k = api_id_table_get(&rt->kepts, handle.id);
+  api_kept_ref *k = api_id_table_get(&rt->kept_refs, handle.id);
   if (k && !k->released) {
     *ret = k;
     return CLEAVE_OK;
@@ -63,9 +63,9 @@ static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
 static void let_go(cleave_runtime *rt, api_kept_ref *k) {
   clv_packet *p;
   clv_err err;
-  if (!k->released || k->gone || k->uses || k->users) return;
+  if (!k->released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
   bool owned = k->owner == 0 && !k->failed;
-  k->gone = !owned; /* otherwise the node says when */
+  k->owner_has_none = !owned; /* otherwise the node says when */
   if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)to_own_node(rt, p);
   else
@@ -75,23 +75,23 @@ static void let_go(cleave_runtime *rt, api_kept_ref *k) {
 }
 
 static void unuse(cleave_runtime *rt, api_kept_ref *k) {
-  k->uses--;
+  k->n_leaves--;
   let_go(rt, k);
 }
 
 static void free_all(cleave_runtime *rt) {
   size_t at = 0;
-  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
-    clv_tensor_unref(k->got);
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
+    clv_tensor_unref(k->fetched_value);
     api_module_remove_kept(k->module);
     free(k);
   }
-  api_id_table_done(&rt->kepts);
+  api_id_table_done(&rt->kept_refs);
 }
 
 static void report(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
-  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     if (k->released) continue;
     l->kept++;
     api_add_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
@@ -118,7 +118,7 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept_r
   k->shape = v->shape;
   snprintf(k->made_in, sizeof k->made_in, "%s", v->context->name);
   clv_err err;
-  if (api_id_table_put(&rt->kepts, k->ids.ref, k, &err) != CLV_OK) {
+  if (api_id_table_put(&rt->kept_refs, k->ids.ref, k, &err) != CLV_OK) {
     free(k);
     return api_convert_error(error, &err);
   }
@@ -145,58 +145,60 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   PASS(new_kept(runtime, v, &k, error));
   clv_err err;
   bool leaf = !v->module;
-  if (clv_packet_ref_keep(
-          runtime->pool, &k->ids, k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
-          leaf ? 0 : v->context->id, leaf ? 0 : v->id, leaf ? v->here : NULL, &p, &err) != CLV_OK) {
+  if (clv_packet_ref_keep(runtime->pool, &k->ids,
+                          k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
+                          leaf ? 0 : v->context->id, leaf ? 0 : v->id,
+                          leaf ? v->local_tensor : NULL, &p, &err) != CLV_OK) {
     forget(runtime, k);
     return api_convert_error(error, &err);
   }
-  k->context = v->context;
-  k->context->keeping++;
+  k->awaiting_context = v->context;
+  k->awaiting_context->n_unconfirmed_kept++;
   ret_kept->id = k->ids.ref;
   return to_own_node(runtime, p);
 }
 
 static void wait_for_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
-  c->users++; /* it stays */
-  while (c->keeping && !c->failed && api_sleep(rt, until_ns)) continue;
-  c->users--;
+  c->n_waiters++; /* it stays */
+  while (c->n_unconfirmed_kept && !c->failed && api_sleep(rt, until_ns)) continue;
+  c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }
 
 /* Nobody waits for the answer of a context's value any more. */
 static void leave_context(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
-  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;)
-    if (k->context == c) k->context = NULL;
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;)
+    if (k->awaiting_context == c) k->awaiting_context = NULL;
 }
 
 static void fail_context(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
-  for (api_kept_ref *k; c->keeping && (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
-    if (k->context != c || k->failed) continue;
+  for (api_kept_ref *k;
+       c->n_unconfirmed_kept && (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
+    if (k->awaiting_context != c || k->failed) continue;
     k->failed = true;
     k->failure = c->failure;
   }
 }
 
 static void leave_end(cleave_runtime *rt, api_context *c) {
-  if (c->keeping) leave_context(rt, c);
-  c->keeping = 0;
+  if (c->n_unconfirmed_kept) leave_context(rt, c);
+  c->n_unconfirmed_kept = 0;
 }
 
 /* ---- what the end of a context spares -------------------------------------------------------- */
 
 /* Somebody may ask for it, and nobody here knows that it is there. */
 static bool is_to_come(const api_kept_ref *k) {
-  bool asked = !k->released || k->uses || k->users;
-  return asked && k->module && !k->failed && !k->there;
+  bool asked = !k->released || k->n_leaves || k->n_waiters;
+  return asked && k->module && !k->failed && !k->is_fetched;
 }
 
 static bool mark_kept(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   bool any = false;
-  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     api_value *v = is_to_come(k) ? api_id_table_get(&rt->values, k->value) : NULL;
     if (!v || v->context != c) continue;
     v->is_retained = any = true;
@@ -245,7 +247,7 @@ static bool spare(cleave_runtime *rt, api_context *c) {
 
 static void fail_node(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
-  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     if (k->owner != node || k->failed) continue;
     k->failed = true;
     k->failure = *failure;
@@ -270,7 +272,7 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
   v->dtype = k->dtype;
   v->shape = k->shape;
   v->kept = k;
-  k->uses++;
+  k->n_leaves++;
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
@@ -290,14 +292,14 @@ static cleave_status bring(cleave_runtime *rt, api_value *v, uint32_t node, clea
   clv_packet *p;
   api_kept_ref *k = v->kept;
   if (k->failed) {
-    v->at |= NODE_BIT(node);
+    v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
     return bring_failure(rt, v, node, error);
   }
   TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id,
                          node ? api_wire_name(&rt->peers[node]) : "", v->context->id, v->id, &p,
                          &err));
-  v->at |= NODE_BIT(node);
+  v->nodes_with_value |= NODE_BIT(node);
   v->context->nodes |= NODE_BIT(node);
   return to_own_node(rt, p);
 }
@@ -332,7 +334,7 @@ static cleave_status begin_value(cleave_runtime *rt, api_kept_ref *k, api_future
   PASS(failure_of(k, error));
   PASS(begin_fetch(rt, k, error));
   TRY(clv_alloc(1, sizeof *w, &w, &err));
-  k->users++;
+  k->n_waiters++;
   f->op = &fetching;
   w->kept = k;
   w->fetches = k->fetches;
@@ -350,7 +352,7 @@ static cleave_status begin_fetching(cleave_runtime *rt, api_arguments *a, api_fu
 
 static void leave_fetch(cleave_runtime *rt, api_future *f) {
   api_kept_ref *k = ((waiting *)f->work)->kept;
-  if (!--k->users) k->got = clv_tensor_unref(k->got);
+  if (!--k->n_waiters) k->fetched_value = clv_tensor_unref(k->fetched_value);
   let_go(rt, k);
 }
 
@@ -360,10 +362,10 @@ static void advance_fetch(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   bool is_there = k->fetches != w->fetches;
   if (!is_there && !k->failed) return;
-  if (is_there && k->got)
-    f->tensor = clv_tensor_ref(k->got);
+  if (is_there && k->fetched_value)
+    f->tensor = clv_tensor_ref(k->fetched_value);
   else
-    why = is_there ? k->not_got : k->failure;
+    why = is_there ? k->fetch_error : k->failure;
   leave_fetch(rt, f);
   api_future_finish(rt, f, &why);
 }
@@ -420,7 +422,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
   PASS(failure_of(k, error));
-  *ret_confirmed = k->confirmed;
+  *ret_confirmed = k->is_confirmed;
   return CLEAVE_OK;
 }
 
@@ -441,24 +443,24 @@ static void take_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owne
                        const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
-  clv_tensor_unref(k->got);
-  k->got = fits && k->users ? clv_tensor_ref(p->tensor[0]) : NULL;
+  clv_tensor_unref(k->fetched_value);
+  k->fetched_value = fits && k->n_waiters ? clv_tensor_ref(p->tensor[0]) : NULL;
   if (p->frame.has_failure) {
-    api_failure_from_frame(owner, &p->frame, &k->not_got);
+    api_failure_from_frame(owner, &p->frame, &k->fetch_error);
   } else if (!fits) {
-    api_fail(&k->not_got, CLV_BAD_ANSWER, "'%s' answered with a tensor of another shape",
+    api_fail(&k->fetch_error, CLV_BAD_ANSWER, "'%s' answered with a tensor of another shape",
              owner->name);
-    api_set_error_node(&k->not_got, owner->name, k->module ? k->module->name : "");
+    api_set_error_node(&k->fetch_error, owner->name, k->module ? k->module->name : "");
   }
-  k->there |= fits && !p->frame.has_failure;
+  k->is_fetched |= fits && !p->frame.has_failure;
   k->fetching = false;
   k->fetches++;
-  rt->wake = true;
+  rt->needs_wake = true;
 }
 
 /* The owner has answered for the program's handle. */
 static void take_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
-  k->confirmed = !f->has_failure;
+  k->is_confirmed = !f->has_failure;
   if (f->has_failure && !k->failed) {
     k->failed = true;
     api_failure_from_frame(&rt->peers[k->owner], f, &k->failure);
@@ -467,10 +469,10 @@ static void take_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f)
 }
 
 static void on_answer(cleave_runtime *rt, const clv_packet *p) {
-  api_kept_ref *k = api_id_table_get(&rt->kepts, p->frame.reference.ref);
+  api_kept_ref *k = api_id_table_get(&rt->kept_refs, p->frame.reference.ref);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
-    k->gone = true;
+    k->owner_has_none = true;
     forget_if_done(rt, k);
   } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_ACK) {
     take_answer(rt, k, &p->frame);
@@ -480,12 +482,12 @@ static void on_answer(cleave_runtime *rt, const clv_packet *p) {
 }
 
 static const api_kept_ops keeper = {
-    .unuse = unuse,
-    .bring = bring,
+    .release_leaf = unuse,
+    .deliver = bring,
     .fetch = begin_value,
-    .wait = wait_for_owners,
-    .leave = leave_end,
-    .spare = spare,
+    .await_owners = wait_for_owners,
+    .stop_waiting = leave_end,
+    .send_needed_calls = spare,
     .context_failed = fail_context,
     .node_failed = fail_node,
     .on_answer = on_answer,

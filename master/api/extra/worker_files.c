@@ -26,7 +26,7 @@ static cleave_status check_name(const char *name, cleave_error *error) {
 /* The master has no store of its own: its program has files. */
 static cleave_status check_node(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
-  if (m->node && p->keeps_files) return CLEAVE_OK;
+  if (m->node && p->has_state_files) return CLEAVE_OK;
   if (!m->node)
     return api_fail(error, CLV_INVALID,
                     "module '%s' is at the master: cleave_state_save and cleave_state_load have "
@@ -72,14 +72,15 @@ static cleave_status ask(cleave_runtime *rt, api_future *f, cleave_error *error)
   snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
   r->next = rt->requests;
   rt->requests = r;
-  m->changes += f->verb == CLV_STATE_LOAD && f->what == CLV_STATE_WEIGHTS;
+  m->weights_version += f->verb == CLV_STATE_LOAD && f->what == CLV_STATE_WEIGHTS;
   return api_send(rt, m->node, p, error);
 }
 
 static void advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP && (rt->deciding || f->module->state == MODULE_PLACING)) return;
+  if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+    return;
   if (f->stage == WAITS_FOR_STEP) why.status = ask(rt, f, &why);
   f->stage = IS_ASKED;
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;
