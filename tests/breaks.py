@@ -541,8 +541,8 @@ of("master/api/extra/kept_refs.c", SIMULATED,
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
 of("master/api/extra/futures.c", SIMULATED,
-   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
-   what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
+   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
+   what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/module_load.c", SIMULATED,
    a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
 
@@ -587,7 +587,7 @@ of("master/api/core/future.c", FUTURES,
    a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->in_order && o->context == f->context", "false"))
 of("master/api/extra/futures.c", FUTURES,
    who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"),
-   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
+   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/await.c", FUTURES,
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
 
@@ -601,7 +601,7 @@ of("master/api/core/module_load.c", SIMULATED,
 of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_a_local_run",
    a_cancel_does_nothing=(
        "cleave_status cleave_future_cancel(",
-       "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);",
+       "if (f->cannot_cancel || f->is_finished) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);",
        "if (!f) api_future_end_early(runtime, f, &why);"))
 of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is_not_reported_as_a_refusal",
    who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))

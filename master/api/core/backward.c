@@ -297,9 +297,9 @@ static cleave_status start(cleave_runtime *rt, api_future *f, const api_backward
   cleave_error why;
   c->phase++;
   PASS(walk(rt, c, s, error));
-  c->is_backward_running = f->runs = true;
+  c->is_backward_running = f->owns_pass = true;
   f->stage = RUNS;
-  f->bound = true;
+  f->cannot_cancel = true;
   if (prepare(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
   return CLEAVE_OK;
 }
@@ -358,7 +358,7 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
   if (c->evaluation)
     return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
   f->context = c;
-  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
   return api_future_has_earlier(rt, f) ? copy_starts(s, &f->backward, error)
                                        : start(rt, f, s, error);
 }

@@ -245,10 +245,10 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
     LOCKED(runtime);
     PASS(api_future_find(runtime, future, &f, error));
     cleave_status status =
-        f->op->out == api_tensor_result
+        f->op->copy_result == api_tensor_result
             ? api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error)
             : api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no tensor",
-                       (unsigned long long)future.id, f->op->name, f->of);
+                       (unsigned long long)future.id, f->op->name, f->subject);
     if (status == CLEAVE_OK) {
       t = clv_tensor_ref(f->tensor);
       f->released = true;

@@ -415,9 +415,9 @@ cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   v->released = !a->ret_reference;
   f->value = v;
   f->context = v->context;
-  f->until_ns = f->due_ns = UINT64_MAX;
+  f->until_ns = f->poll_ns = UINT64_MAX;
   f->deadline_ms = 0;
-  snprintf(f->of, sizeof f->of, "%s", a->module->name);
+  snprintf(f->subject, sizeof f->subject, "%s", a->module->name);
   if (a->ret_reference) a->ret_reference->id = v->id;
   return CLEAVE_OK;
 }

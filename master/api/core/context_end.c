@@ -169,7 +169,7 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
   api_context *c = api_id_table_get(&rt->contexts, a->context.id);
   if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(rt, a->context, &c, error);
   f->context_id = a->context.id;
-  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
   return CLEAVE_OK;
 }
 
@@ -189,7 +189,7 @@ static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_futur
       !api_is_expired(rt, f->until_ns))
     return true;
   f->stage = WAITS_FOR_STEP;
-  f->due_ns = UINT64_MAX;
+  f->poll_ns = UINT64_MAX;
   return rt->undecided_context == c;
 }
 
@@ -197,8 +197,8 @@ static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_futur
 static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   f->stage = WAITS_FOR_ENDS;
-  f->due_ns = f->until_ns;
-  if (f->later) c->keeps_needed_calls = spare(rt, c);
+  f->poll_ns = f->until_ns;
+  if (f->end_awaits_owners) c->keeps_needed_calls = spare(rt, c);
   (void)send_ends(rt, c, &why);
   if (why.status == CLEAVE_OK && c->has_reverted_step) (void)api_context_failure(c, &why);
   if (!f->done) f->why = why;
@@ -223,12 +223,12 @@ void api_close_advance(cleave_runtime *rt, api_future *f) {
   if (!c || (f->stage < WAITS_FOR_USERS && is_held_up(rt, c, f))) return;
   if (f->stage < WAITS_FOR_USERS) {
     f->stage = WAITS_FOR_USERS;
-    f->bound = true;
+    f->cannot_cancel = true;
     (void)api_context_on_event(&c->state, API_CONTEXT_CLOSES);
-    f->later = begin_end(rt, c);
+    f->end_awaits_owners = begin_end(rt, c);
   }
   if (f->stage == WAITS_FOR_USERS && c->n_waiters) return;
-  if (f->stage == WAITS_FOR_USERS && f->later && c->n_unconfirmed_kept) {
+  if (f->stage == WAITS_FOR_USERS && f->end_awaits_owners && c->n_unconfirmed_kept) {
     (void)end_later(rt, c, &why);
     api_future_finish(rt, f, &why);
     return;

@@ -70,10 +70,10 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
   else
     TRY(clv_alloc(1, sizeof *f, &f, &err));
   *f = (api_future){.op = op,
-                    .waiting = 1,
+                    .n_users = 1,
                     .released = true,
                     .until_ns = until_ns,
-                    .due_ns = until_ns,
+                    .poll_ns = until_ns,
                     .deadline_ms = deadline_ms};
   f->callbacks_end = &f->callbacks;
   *ret = f;
@@ -100,7 +100,7 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
                               cleave_error *error) {
   api_future *f = api_id_table_get(&rt->futures, handle.id);
   if (f && !f->released) {
-    f->waiting++;
+    f->n_users++;
     *ret = f;
     return CLEAVE_OK;
   }
@@ -112,7 +112,7 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
 }
 
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
-  if (!f->over || !f->released || f->waiting || f->callbacks) return;
+  if (!f->is_finished || !f->released || f->n_users || f->callbacks) return;
   if (f->id) api_id_table_remove(&rt->futures, f->id);
   empty(rt, f);
   f->next = rt->futures_state->free;
@@ -120,12 +120,12 @@ void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
 }
 
 void api_future_release_use(cleave_runtime *rt, api_future *f) {
-  f->waiting--;
+  f->n_users--;
   api_future_drop_if_unused(rt, f);
 }
 
 void api_future_set_watched(api_future *f, bool watch) {
-  f->watched += watch ? 1 : (uint32_t)-1;
+  f->n_watchers += watch ? 1 : (uint32_t)-1;
   if (f->value) f->value->n_waiters += watch ? 1 : (uint32_t)-1;
 }
 
@@ -163,11 +163,11 @@ static void forget_request(cleave_runtime *rt, const api_state_request *r) {
 }
 
 static void let_go(cleave_runtime *rt, api_future *f) {
-  if (f->runs) f->context->is_backward_running = false;
-  if (f->runs && f->optimizer)
+  if (f->owns_pass) f->context->is_backward_running = false;
+  if (f->owns_pass && f->optimizer)
     f->context->nodes_with_written_gradients |= f->context->expected; /* a step's vote */
   forget_request(rt, &f->request);
-  if (f->value) f->value->n_waiters -= f->watched;
+  if (f->value) f->value->n_waiters -= f->n_watchers;
   f->value = NULL;
   f->context = NULL;
 }
@@ -175,7 +175,7 @@ static void let_go(cleave_runtime *rt, api_future *f) {
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why) {
   let_go(rt, f);
   unlist(rt, f);
-  f->over = true;
+  f->is_finished = true;
   api_future_settle(rt, f, why);
   api_future_drop_if_unused(rt, f);
 }
@@ -191,7 +191,7 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
   bool any = false;
   for (const api_future *f = rt->futures_state->first; f && !any; f = f->next)
-    any = f->context == c && f->waiting;
+    any = f->context == c && f->n_users;
   return any;
 }
 
@@ -214,6 +214,6 @@ void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
     if (f->released) continue;
     l->futures++;
     api_add_leak(l, "future %llu, %s of %s\n", (unsigned long long)f->id,
-                 strchr(f->op->name, ' ') + 1, f->of);
+                 strchr(f->op->name, ' ') + 1, f->subject);
   }
 }

@@ -15,7 +15,7 @@ cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *
   PASS(api_deliver_value(rt, v, 0, false, error));
   f->value = v;
   f->context = v->context;
-  snprintf(f->of, sizeof f->of, "%s", v->module ? v->module->name : "a leaf");
+  snprintf(f->subject, sizeof f->subject, "%s", v->module ? v->module->name : "a leaf");
   return CLEAVE_OK;
 }
 

@@ -52,11 +52,11 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   const char *name = a->name;
   f->module = m;
   f->what = (clv_state_kind)a->kind;
-  snprintf(f->of, sizeof f->of, "%s", name ? name : m->name);
+  snprintf(f->subject, sizeof f->subject, "%s", name ? name : m->name);
   if (name) PASS(api_check_weight(m, name, NULL, error));
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(api_check_no_window(rt, error));
-  f->request.item_name = name ? f->of : NULL;
+  f->request.item_name = name ? f->subject : NULL;
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
   f->n_items = f->request.count;
@@ -117,7 +117,7 @@ void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
     return;
   }
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
-           f->request.item_name ? f->of : "the state", m->name, rt->peers[m->node].name,
+           f->request.item_name ? f->subject : "the state", m->name, rt->peers[m->node].name,
            api_describe_silence(rt, heard, sizeof heard));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
@@ -155,7 +155,7 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
   f->items = clv_steal(&a->items);
   f->n_items = a->n;
   f->what = (clv_state_kind)a->kind;
-  snprintf(f->of, sizeof f->of, "%s", m->name);
+  snprintf(f->subject, sizeof f->subject, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(api_check_no_window(rt, error));
   api_module_add_kept(m);

@@ -21,7 +21,7 @@ typedef struct cell {
  *                      is sent to it. Left for PRESENT when the worker has answered, else for LOST.
  *   LOST_DURING_REJOIN Its new link has ended before the rejoin has: the rejoin fails.
  *   CLOSED             The runtime is being closed, and the end of the link means nothing. */
-static const cell peers[PEER_STATES][PEER_FACTS] = {
+static const cell peers[PEER_STATES][PEER_EVENTS] = {
     [PEER_PRESENT] = {[PEER_LINK_ENDS] = DO(BEGIN, PEER_LOST),
                       [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_PRESENT),
                       [PEER_CLOSES] = DO(END, PEER_CLOSED)},
@@ -54,7 +54,7 @@ static const cell peers[PEER_STATES][PEER_FACTS] = {
  *             again where it needs_reload.
  *   UNLOADING Nobody needs it, and its node has been sent UNLOAD. Left for GONE with the answer.
  *   GONE      It has no index. Its record stays while a kept value names it. */
-static const cell modules[MODULE_STATES][MODULE_FACTS] = {
+static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
     [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
                     [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
                     [MODULE_UNLOADS] = DO(BEGIN, MODULE_UNLOADING),
@@ -83,7 +83,7 @@ static const cell modules[MODULE_STATES][MODULE_FACTS] = {
  *               answered. They are sent it when the owners have.
  *   LINGERING   Its nodes have answered, but for what kept values need, or will. Nobody waits, and
  *               it does not count; it is freed when each node has answered for all. */
-static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_FACTS] = {
+static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_EVENTS] = {
     [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
                           [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),
                           [API_CONTEXT_OWNERS_ANSWERED] = DO(IGNORE, API_CONTEXT_OPEN)},

@@ -27,7 +27,7 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   PASS(check_uses(a->optimizer, c, error));
   f->context = c;
   f->optimizer = a->optimizer;
-  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
   return CLEAVE_OK;
 }
 
@@ -36,11 +36,11 @@ static bool is_voted(cleave_runtime *rt, api_future *f) {
   api_context *c = f->context;
   if (f->stage == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {
     f->stage = IS_VOTED_ON;
-    f->runs = true;
+    f->owns_pass = true;
     api_vote_begin(rt, c);
   }
   if (f->stage == IS_VOTED_ON && !api_pass_is_done(c)) return false;
-  if (f->stage == IS_VOTED_ON) c->is_backward_running = f->runs = false;
+  if (f->stage == IS_VOTED_ON) c->is_backward_running = f->owns_pass = false;
   f->stage = WAITS_FOR_EARLIER;
   return true;
 }
@@ -54,8 +54,8 @@ static void decide(cleave_runtime *rt, api_future *f) {
     return;
   }
   f->stage = IS_TAKEN_BACK;
-  f->bound = true;
-  f->due_ns = UINT64_MAX;
+  f->cannot_cancel = true;
+  f->poll_ns = UINT64_MAX;
 }
 
 void api_step_advance(cleave_runtime *rt, api_future *f) {

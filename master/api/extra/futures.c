@@ -85,8 +85,8 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled",
-           (unsigned long long)future.id, f->op->name, f->of);
-  if (f->bound || f->over)
+           (unsigned long long)future.id, f->op->name, f->subject);
+  if (f->cannot_cancel || f->is_finished)
     api_future_settle(runtime, f, &why);
   else
     api_future_end_early(runtime, f, &why);
@@ -161,7 +161,7 @@ static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_c
   bool first = !f->callbacks;
   *f->callbacks_end = c;
   f->callbacks_end = &c->next;
-  if (!f->over) api_future_set_watched(f, true);
+  if (!f->is_finished) api_future_set_watched(f, true);
   if (!f->done || !first) return CLEAVE_OK;
   f->done = false; /* it stands among the ready ones from here */
   cleave_error why = f->why;
@@ -197,12 +197,12 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
   api_future *f;
   PASS(api_future_find(rt, future, &f, error));
   cleave_status status = CLEAVE_OK;
-  if (f->op->out != out)
+  if (f->op->copy_result != out)
     status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
-                      (unsigned long long)future.id, f->op->name, f->of, what);
+                      (unsigned long long)future.id, f->op->name, f->subject, what);
   else if (!f->done)
     status = api_fail(error, CLV_PRECONDITION, "future %llu, %s of %s, is not done: wait for it",
-                      (unsigned long long)future.id, f->op->name, f->of);
+                      (unsigned long long)future.id, f->op->name, f->subject);
   else
     status = api_future_result(f, error);
   if (status == CLEAVE_OK)

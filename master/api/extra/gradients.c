@@ -57,7 +57,7 @@ static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   }
   for (uint32_t i = 0; g && i < g->n_parts && !m; i++)
     if (!api_is_request_answered(&g->parts[i].request)) m = g->parts[i].module;
-  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->of,
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->subject,
            m ? m->name : "", m ? cleave_module_node(m) : "",
            api_describe_silence(rt, heard, sizeof heard));
   if (m) api_set_error_node(ret, cleave_module_node(m), m->name);
@@ -93,15 +93,15 @@ static cleave_status begin_one(cleave_runtime *rt, api_arguments *a, api_future 
   PASS(check_learns(m, name, NULL, error));
   name_context(f, c);
   f->module = m;
-  snprintf(f->of, sizeof f->of, "%s", name);
-  f->request.item_name = f->of;
+  snprintf(f->subject, sizeof f->subject, "%s", name);
+  f->request.item_name = f->subject;
   return CLEAVE_OK;
 }
 
 static cleave_status ask_one(api_future *f, cleave_error *error) {
   const api_context *c = f->context;
   f->stage = IS_ASKED;
-  if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->of, error);
+  if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->subject, error);
   return api_state_send_get(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
 }
 
@@ -110,9 +110,9 @@ static cleave_status judge_one(api_future *f, cleave_error *error) {
     *error = f->request.failure;
     return error->status;
   }
-  PASS(api_state_check_item(f->module, f->of, f->request.found, error));
+  PASS(api_state_check_item(f->module, f->subject, f->request.found, error));
   f->tensor = clv_steal(&f->request.found);
-  return f->tensor ? CLEAVE_OK : not_reached(f->context, f->module, f->of, error);
+  return f->tensor ? CLEAVE_OK : not_reached(f->context, f->module, f->subject, error);
 }
 
 static void advance_one(cleave_runtime *rt, api_future *f) {
@@ -158,7 +158,7 @@ static cleave_status begin_all(cleave_runtime *rt, api_arguments *a, api_future 
   TRY(clv_alloc(1, sizeof *g, &g, &err));
   f->work = g;
   name_context(f, c);
-  snprintf(f->of, sizeof f->of, "the gradients of context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "the gradients of context %.64s", c->name);
   return CLEAVE_OK;
 }
 
@@ -365,7 +365,7 @@ static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_futur
   name_context(f, c);
   f->module = m;
   f->tensor = clv_tensor_ref(a->tensor);
-  snprintf(f->of, sizeof f->of, "%s", name);
+  snprintf(f->subject, sizeof f->subject, "%s", name);
   return CLEAVE_OK;
 }
 
@@ -373,8 +373,8 @@ static cleave_status write_it(api_future *f, cleave_error *error) {
   api_context *c = f->context;
   api_state_item item = {.tensor = f->tensor};
   f->stage = IS_ASKED;
-  PASS(check_write(c, f->module, f->of, error));
-  memcpy(item.name, f->of, sizeof item.name);
+  PASS(check_write(c, f->module, f->subject, error));
+  memcpy(item.name, f->subject, sizeof item.name);
   c->nodes_with_written_gradients |= NODE_BIT(f->module->node);
   return api_state_send_put(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
 }
@@ -387,7 +387,7 @@ static void advance_write(cleave_runtime *rt, api_future *f) {
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
   if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
-  if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->of, &why);
+  if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->subject, &why);
   api_future_finish(rt, f, &why);
 }
 
@@ -406,24 +406,24 @@ static cleave_status place_result(const api_future *f, void *ret, cleave_error *
 static const api_operation one = {.name = "the gradient",
                                   .begin = begin_one,
                                   .advance = advance_one,
-                                  .late = late,
-                                  .out = api_tensor_result},
+                                  .deadline_error = late,
+                                  .copy_result = api_tensor_result},
                            place = {.name = "the gradient",
                                     .begin = begin_one,
                                     .advance = advance_one,
-                                    .late = late,
-                                    .out = place_result},
+                                    .deadline_error = late,
+                                    .copy_result = place_result},
                            all = {.name = "the gradients",
                                   .begin = begin_all,
                                   .advance = advance_all,
-                                  .late = late,
-                                  .leave = leave_all,
+                                  .deadline_error = late,
+                                  .withdraw = leave_all,
                                   .free = free_all,
-                                  .out = api_gradients_result},
+                                  .copy_result = api_gradients_result},
                            write = {.name = "a gradient",
                                     .begin = begin_write,
                                     .advance = advance_write,
-                                    .late = late,
+                                    .deadline_error = late,
                                     .in_order = true};
 
 cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,

@@ -339,7 +339,7 @@ static cleave_status begin_value(cleave_runtime *rt, api_kept_ref *k, api_future
   w->kept = k;
   w->fetches = k->fetches;
   f->work = w;
-  snprintf(f->of, sizeof f->of, "%s", k->module ? k->module->name : "a leaf");
+  snprintf(f->subject, sizeof f->subject, "%s", k->module ? k->module->name : "a leaf");
   return CLEAVE_OK;
 }
 
@@ -382,10 +382,10 @@ static void late_fetch(cleave_runtime *rt, const api_future *f, cleave_error *re
 static const api_operation fetching = {.name = "the kept value",
                                        .begin = begin_fetching,
                                        .advance = advance_fetch,
-                                       .late = late_fetch,
-                                       .leave = leave_fetch,
+                                       .deadline_error = late_fetch,
+                                       .withdraw = leave_fetch,
                                        .free = free_waiting,
-                                       .out = api_tensor_result};
+                                       .copy_result = api_tensor_result};
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint64_t deadline_ms,
                                 cleave_tensor *ret_tensor, cleave_error *error) {

@@ -51,7 +51,7 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
     return api_fail(error, CLV_INVALID, "no kind of state %d", (int)a->kind);
   PASS(check_name(a->name, error));
   snprintf(f->file, sizeof f->file, "%s", a->name);
-  snprintf(f->of, sizeof f->of, "%s", m->name);
+  snprintf(f->subject, sizeof f->subject, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(check_node(m, error));
   PASS(api_check_no_window(rt, error));
@@ -118,9 +118,9 @@ cleave_status api_file_result(const api_future *f, void *ret, cleave_error *erro
 static const api_operation operation = {.name = "a file of state",
                                         .begin = begin,
                                         .advance = advance,
-                                        .late = late,
-                                        .leave = api_state_free_work,
-                                        .out = api_file_result};
+                                        .deadline_error = late,
+                                        .withdraw = api_state_free_work,
+                                        .copy_result = api_file_result};
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
