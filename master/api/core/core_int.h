@@ -212,7 +212,7 @@ typedef struct api_kept_ref {
   uint32_t n_leaves;         /* values of contexts that stand for it */
   uint32_t n_waiters;        /* functions that wait for a fetch */
   uint64_t fetches;          /* completed fetches */
-  clv_tensor *fetched_value; /* result of the last fetch; NULL: none, or nobody waits */
+  clv_tensor *fetched_value; /* result of the last fetch; NULL: none, or no waiter */
   cleave_error fetch_error;  /* why the last fetch failed */
   cleave_error failure;      /* of the reference itself, or of its owner */
 } api_kept_ref;
@@ -595,7 +595,7 @@ cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t cont
 
 /* With the lock: returns, once, the failure of a step whose context has ended. */
 cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error);
-/* With the lock: frees a context that nobody waits for, once all nodes have answered its end. */
+/* With the lock: frees a context without waiters once all nodes have answered its end. */
 void api_context_free_if_ended(cleave_runtime *rt, api_context *c);
 /* All owners of the context's kept values have answered: ends the context if that was pending. */
 void api_context_on_owners_answered(cleave_runtime *rt, api_context *c);

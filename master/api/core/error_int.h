@@ -44,8 +44,8 @@ cleave_status api_check_not_null(const void *const *given, size_t n, const char 
                           #__VA_ARGS__, error))
 
 /* Copies options of a program that was compiled with an older or newer header. Their first field is
- * their size, a size_t. Fields that a shorter struct lacks are 0 in *ret. A longer struct is refused
- * if a byte behind `known` is not 0, because this library does not know its meaning. type:
+ * their size, a size_t. Fields that a shorter struct lacks are 0 in *ret. A longer struct is
+ * refused if a byte behind `known` is not 0, because this library does not know its meaning. type:
  * "cleave_call_options", for messages. options NULL: zeros. */
 cleave_status api_copy_options_in(const void *options, size_t known, const char *type, void *ret,
                                   cleave_error *error);

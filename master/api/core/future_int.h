@@ -238,8 +238,8 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
                                cleave_error *error);
 /* With the lock: advances all unfinished records. Returns when to call it again, monotonic ns. */
 uint64_t api_futures_advance(cleave_runtime *rt);
-/* With the lock: waits until one of futures, [n], is done. Handles with id 0 are skipped. False: the
- * deadline has passed. */
+/* With the lock: waits until one of futures, [n], is done. Handles with id 0 are skipped. False:
+ * the deadline has passed. */
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
                            uint64_t until_ns, size_t *ret_index);
 /* Returns the result of a record that is done. */

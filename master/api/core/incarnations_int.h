@@ -29,8 +29,8 @@ static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
-/* Whether the frame belongs to a context that used an earlier incarnation of the worker. The present
- * one does not know the context. */
+/* Whether the frame belongs to a context that used an earlier incarnation of the worker. The
+ * present one does not know the context. */
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);
 
@@ -39,13 +39,14 @@ bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
 clv_rpc_pem api_tls_pem(const cleave_runtime *rt);
 void api_end_session(const api_peer *p); /* sends CloseSession; ignores a missing answer */
 unsigned api_connect_timeout_ms(const api_peer *p); /* ms left for connecting */
-/* Sends Hello and OpenSession; before, CloseSession of a session that an earlier incarnation left. */
+/* Sends Hello and OpenSession; before, CloseSession of a session that an earlier incarnation
+ * left. */
 cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 
 /* ---- state_dict.c ---------------------------------------------------------------------------- */
 
-/* Copies items of a module's state and checks that each belongs to it. The caller passes *ret_items,
- * [n], to api_state_items_done, whatever the result. Without the lock. */
+/* Copies items of a module's state and checks that each belongs to it. The caller passes
+ * *ret_items, [n], to api_state_items_done, whatever the result. Without the lock. */
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) CLEAVE_RESULT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How modules are loaded (module.c, module_load.c) and unloaded (module_unload.c). All functions are
- * called with the lock.
+ * How modules are loaded (module.c, module_load.c) and unloaded (module_unload.c). All functions
+ * are called with the lock.
  */
 #ifndef CLEAVE_API_MODULE_INT_H
 #define CLEAVE_API_MODULE_INT_H
@@ -19,7 +19,8 @@ void api_module_free(cleave_module *m);
 void api_context_use_module(api_context *c, cleave_module *m);
 void api_context_release_modules(cleave_runtime *rt, api_context *c);
 
-/* Counts a kept value of the module. The record stays for it, but the node may unload the module. */
+/* Counts a kept value of the module. The record stays for it, but the node may unload the
+ * module. */
 void api_module_add_kept(cleave_module *m);
 void api_module_remove_kept(cleave_module *m);
 
@@ -51,8 +52,8 @@ void api_module_record_attempt(cleave_module *m, cleave_status status);
 cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns,
                                        cleave_error *error) CLEAVE_RESULT;
 void api_module_drop_held_state(cleave_module *m, int kind);
-/* BLOCKS while contexts that used one of the modules are ending. CLEAVE_PRECONDITION: such a context
- * is open. what: the operation that cannot be done then, for the message. */
+/* BLOCKS while contexts that used one of the modules are ending. CLEAVE_PRECONDITION: such a
+ * context is open. what: the operation that cannot be done then, for the message. */
 cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, const char *what,
                                      uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
 
@@ -62,8 +63,8 @@ cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_grou
                                     size_t n_groups, cleave_error *error) CLEAVE_RESULT;
 cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) CLEAVE_RESULT;
 
-/* Handle a node's answer to UNLOAD: UNLOADED or ERROR. api_on_unload_error returns whether the ERROR
- * answers an UNLOAD. */
+/* Handle a node's answer to UNLOAD: UNLOADED or ERROR. api_on_unload_error returns whether the
+ * ERROR answers an UNLOAD. */
 bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p);
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f);
 /* Frees the modules that were being unloaded at a node that is lost. */
