@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Backward: one walk over the tape, from the newest value to the oldest, finds the calls that the
- * roots depend on and how many gradients come for each; then every node is told its part. A call
- * that no root needs is not in it, so nothing waits for it.
+ * roots depend on, and counts the gradients of each; then every node is sent its part. A call that
+ * no root needs takes no part, so no node waits for it.
  *
- * Nodes run the calls of a module in the order in which they are told: grouped by the last of the
- * roots that depends on them, in the order of the roots, and within a group from the newest to the
- * oldest. Whatever gives a call a gradient is of an earlier group, or newer in its own, so this
- * order cannot stand still.
+ * Nodes run the backwards of a module's calls in the order of the frame: grouped by the last root
+ * that depends on them, in the order of the roots, and within a group from the newest to the
+ * oldest. A call gets its gradient from calls of an earlier group, or from newer ones of its own
+ * group, so this order cannot deadlock.
  */
 #include <math.h>
 #include <stdio.h>
@@ -273,7 +273,8 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_backw
   return send_gradients(rt, c, s, error);
 }
 
-/* Who has not finished: a worker, if any, since the master's own node may be waiting for it. */
+/* Fills in a deadline error that names a node that has not finished: a worker if possible, because
+ * the master's own node may be waiting for it. */
 static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t deadline_ms,
                      cleave_error *ret) {
   char heard[200];

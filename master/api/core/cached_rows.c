@@ -27,7 +27,7 @@ cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
   return check(c, error);
 }
 
-/* What the worker makes of it. */
+/* Sets dtype and shape of the leaf, as the worker builds it from its rows. */
 static void describe(const cleave_cached *c, api_value *v) {
   const clv_node *out = &c->from->graph->nodes[c->from->graph->output];
   v->cached_rows_of = c->from;
@@ -65,7 +65,7 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   PASS(api_new_value(rt, context, &v, error));
   describe(c, v);
   cleave_status status = send(rt, c, v, t, rows, error);
-  if (status != CLEAVE_OK) { /* nobody else knows of it yet */
+  if (status != CLEAVE_OK) { /* no other record refers to it yet */
     context->newest = v->older;
     api_drop_value(rt, v);
     return status;

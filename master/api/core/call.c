@@ -96,14 +96,14 @@ static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, a
   }
   return CLEAVE_OK;
 }
-/* Of the first that is no scalar. */
+/* Returns the batch of the first input that is not a scalar. */
 static int64_t batch_of(api_value *const *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     if (in[i]->shape.rank) return in[i]->shape.dim[0];
   return 1;
 }
 
-/* Of a graph that joins batches: its shapes are from now on those of these inputs. */
+/* Sets the shapes of a graph that concatenates batches to those of these inputs. */
 static cleave_status check_batches(const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
   int64_t n[CLV_MAX_INPUTS] = {0};
@@ -138,7 +138,7 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
 
 /* ---- what has to travel ---------------------------------------------------------------------- */
 
-/* The value will not come any more: the master's node is told what the program knows. */
+/* Sends the failure of a value to the master's node, which waits for the value. */
 static cleave_status pass_on_failure(cleave_runtime *rt, const api_value *v, cleave_error *error) {
   clv_packet *p;
   PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
@@ -156,7 +156,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
     return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
-  if (for_node && node && !rt->peers[node].has_module) {   /* nobody there to take it */
+  if (for_node && node && !rt->peers[node].has_module) {   /* no module there could use it */
     v->nodes_awaiting_module |= NODE_BIT(node);
     return CLEAVE_OK;
   }
@@ -179,8 +179,8 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   return api_send(rt, v->module->node, p, error);
 }
 
-/* Whether the tensor is part of the CALL: a leaf that the node has not been given, or, at home, a
- * worker's value that is in this process already. */
+/* Whether the tensor is sent in the CALL: a leaf that the node does not have, or, for the master's
+ * node, a worker's value that is in this process already. */
 static bool is_carried(const api_value *a, uint32_t node) {
   return a->local_tensor && !(a->nodes_with_value & NODE_BIT(node)) && (!a->module || node == 0);
 }
@@ -199,11 +199,11 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
   return CLEAVE_OK;
 }
 
-/* What a call is given beside its inputs. */
+/* Options of a call beside its inputs. */
 typedef struct call_mode {
   uint64_t after;
   bool deliver;                     /* its value, unasked, */
-  bool for_program;                 /* to whoever calls (else to the node itself), */
+  bool for_program;                 /* deliver the value to the program (else to the node `to`) */
   uint32_t to;                      /* this node */
   const cleave_call_options *order; /* NULL: in none */
 } call_mode;
@@ -242,7 +242,8 @@ static bool waits_for_master(const cleave_runtime *rt, const api_value *v) {
   return false;
 }
 
-/* What does not go along comes from its owner, once to each node, behind the call that waits. */
+/* Sends a CALL. Inputs that are not part of it are requested from their owners, once for each node,
+ * after the CALL that waits for them. */
 static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode *how,
                                cleave_error *error) {
   cleave_module *m = v->module;
@@ -310,7 +311,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   shape_of_output(m, v);
   m->called = true;
   cleave_status status = send_call(rt, v, how, error);
-  if (status != CLEAVE_OK) { /* nobody else knows of it yet */
+  if (status != CLEAVE_OK) { /* no other record refers to it yet */
     c->newest = v->older;
     api_drop_value(rt, v);
     return status;
@@ -351,8 +352,8 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
 }
 
-/* A worker would refuse them by ending the session, and the master's own node has nobody who
- * asks. */
+/* Checks positions here, because a worker would refuse wrong ones by ending the session, and the
+ * master's own node does not check them. */
 static cleave_status check_positions(const cleave_call_options *o, cleave_error *error) {
   uint32_t backward = o->backward_position, weight = o->weight_position;
   bool ascend = (!backward || (o->position && o->position < backward)) &&

@@ -66,7 +66,8 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
   return status;
 }
 
-/* Its values travel still, on the way to those that are kept, but nobody can name them. */
+/* Releases the handles of a context's values. The values stay, because kept values depend on
+ * them. */
 static void hide_values(api_context *c) {
   for (api_value *v = c->newest; v; v = v->older) {
     v->gradient = clv_tensor_unref(v->gradient);
@@ -99,7 +100,8 @@ void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
   (void)send_ends(rt, c, NULL);
 }
 
-/* Not before it is known that nothing is given up which somebody keeps. */
+/* Ends the context after the owners of kept values have answered, so that nothing they keep is
+ * cancelled. */
 static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error *error) {
   linger(rt, c, API_CONTEXT_OWNERS_LATE);
   return api_fail(error, CLV_DEADLINE,
@@ -108,8 +110,8 @@ static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error 
                   c->n_unconfirmed_kept, c->name);
 }
 
-/* Whatever goes on in it does so no longer. Nodes that are to finish something do not hear of
- * it. */
+/* Cancels the work in progress of the context. Nodes that have to finish calls for kept values are
+ * sent no ABORT. */
 static void give_up(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   bool busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
@@ -173,7 +175,8 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
   return CLEAVE_OK;
 }
 
-/* Whose closing this is; NULL when somebody else has closed it meanwhile, which ends this. */
+/* Returns the context of a closing; NULL if another function has closed it meanwhile, which ends
+ * f. */
 static api_context *still_open(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_context *c = api_id_table_get(&rt->contexts, f->context_id);
@@ -183,7 +186,8 @@ static api_context *still_open(cleave_runtime *rt, api_future *f) {
   return NULL;
 }
 
-/* A step on its way is waited for as long as that may take. */
+/* Whether the closing still waits for owners or for a pending step; the latter has its own
+ * deadline. */
 static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_future *f) {
   if (f->stage == WAITS_FOR_KEPTS && c->n_unconfirmed_kept && !c->failed &&
       !api_is_expired(rt, f->until_ns))
@@ -193,7 +197,7 @@ static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_futur
   return rt->undecided_context == c;
 }
 
-/* The nodes are told. */
+/* Sends END_CONTEXT to the nodes. */
 static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   f->stage = WAITS_FOR_ENDS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nodes answer. Runs on rpc's queue threads for workers and on the node's thread for the
- * master's own node: nothing here computes or waits. A worker's answers are judged as hostile: what
- * names no context, value or request that waits for it is dropped.
+ * Answers of nodes. Runs on rpc's queue threads for workers and on the node's thread for the
+ * master's own node: no function here computes or waits. Answers of a worker are not trusted: one
+ * that names no context, value or request that waits for it is dropped.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
 
-/* Returns true when the packet was given away. Sets `wake` when somebody who sleeps has reason to
- * look: a wake-up costs more than most of what is done here. */
+/* Returns true if the handler has taken the packet. Sets needs_wake if a sleeping thread has to
+ * look again, because a wake-up costs more than most handlers. */
 typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
 /* For another node: passed on as it is. */
@@ -186,7 +186,7 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* It may overtake large items: their number is in it. */
+/* Handles the last answer to STATE_GET. It may overtake large items, so it has their number. */
 static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r || r->of_file) return false;
@@ -224,7 +224,8 @@ void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
              (unsigned long long)e->left_out, e->what);
 }
 
-/* What went wrong there and answers nothing of ours. A worker may complain for ever. */
+/* Reports an error of a worker that answers no request of this process. Rate-limited, because a
+ * worker may send such errors for ever. */
 static void notify_unasked(cleave_runtime *rt, const api_peer *from, const char *text) {
   const clv_log_source source = {.who = from->name, .what = "complaints"};
   if (clv_log_limiter_pass(&rt->worker_log_limiter, CLV_LOG_WARN, "notice", &source,
@@ -245,7 +246,7 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
     link_ended(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unasked(rt, from, why.text);
-  /* Of one that had failed before the program has heard already. */
+  /* The program has the error of a context that had failed before. */
   if (c && c->state == API_CONTEXT_ENDING && !c->failed && rt->deferred_error.status == CLEAVE_OK)
     rt->deferred_error = why;
   if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);

@@ -58,7 +58,8 @@ bool cleave_is_passed_on(const cleave_error *why) {
   return strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
 }
 
-/* What fails at home for want of the value says whose it was. */
+/* Writes a value's failure into a frame. For a module at the master that lacks a worker's value,
+ * the text names that worker. */
 void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];

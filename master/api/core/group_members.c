@@ -22,7 +22,7 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
-/* One that nobody holds goes with its last module. */
+/* Takes a module out of its optimiser. A released optimiser is freed with its last module. */
 void api_module_leave_optimizer(cleave_module *m) {
   cleave_optimizer *o = m->optimizer;
   size_t at = 0;

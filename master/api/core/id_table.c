@@ -48,7 +48,7 @@ void *api_id_table_get(const api_id_table *t, uint64_t id) {
   return t->ids[i] ? t->entries[i] : NULL;
 }
 
-/* What follows in the run moves up, so that no search ends early at the gap. */
+/* Moves later entries of the probe sequence up, so that no search ends early at the gap. */
 void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return;
   size_t gap = find(t, id), mask = t->cap - 1;

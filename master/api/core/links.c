@@ -13,7 +13,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
   api_on_packet(from, p);
 }
 
-/* Those that waited for the lost worker alone. */
+/* Frees ended contexts that waited only for the lost worker. */
 static void forget_ended(cleave_runtime *rt) {
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     size_t n = rt->contexts.n;
@@ -22,14 +22,15 @@ static void forget_ended(cleave_runtime *rt) {
   }
 }
 
-/* However it is noticed that nobody is there. */
+/* Maps the ways in which a dead worker is noticed to CLV_UNAVAILABLE. */
 static clv_code loss_of(clv_code code) {
   bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
                 code == CLV_UNKNOWN || code == CLV_ABORTED;
   return silent ? CLV_UNAVAILABLE : code;
 }
 
-/* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
+/* Handles the end of a link: contexts that use the worker fail, and its answers are not waited for
+ * any more. */
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;

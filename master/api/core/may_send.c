@@ -24,7 +24,8 @@ static const char *module_name(const cleave_runtime *rt, uint32_t index) {
   return index < rt->n_modules && rt->modules[index] ? rt->modules[index]->name : "";
 }
 
-/* A value on its way, or the gradient of one. What does not come from here passes through. */
+/* Describes a value or a gradient that is about to be sent. One that this process has not made is
+ * relayed. */
 static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uint32_t tensor,
                                cleave_sending *ret, clv_err *err) {
   const api_value *v = api_id_table_get(&rt->values, f->message);
@@ -41,7 +42,7 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
   return CLV_OK;
 }
 
-/* What is not known any more is a value that only passes through. */
+/* Describes a kept value. One that has no record here is relayed. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
   const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
@@ -112,7 +113,8 @@ static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
   return c && c->step ? c->step : f->context;
 }
 
-/* Its number: it has one already, and then the place that was told, if it has left before. */
+/* Returns the number of a redacted failure, a new one unless it was sent before. f gets the place
+ * that was sent then. */
 static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
   for (uint64_t n = rt->n_redacted; n > 0 && n + API_MAX_REDACTED > rt->n_redacted; n--) {
     const api_redacted_error *t = &rt->redacted[n % API_MAX_REDACTED];

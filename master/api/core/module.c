@@ -65,7 +65,7 @@ static cleave_status keep_weights(cleave_module *m, const cleave_module_options 
   return CLEAVE_OK;
 }
 
-/* What is kept in bf16 gives other results than f32, so nobody may take no notice of it. */
+/* Enables bf16 storage. It changes results, so a worker that does not support it is refused. */
 static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
                             const cleave_module_options *o, cleave_error *error) {
   m->frozen_bf16 = o->frozen_bf16;
@@ -375,7 +375,7 @@ const char *cleave_module_weight_name(const cleave_module *module, size_t index)
 }
 API_OLD_NAME(cleave_module_weight, cleave_module_weight_name);
 
-/* ---- while nobody uses it -------------------------------------------------------------------- */
+/* ---- while no function uses it --------------------------------------------------------------- */
 
 static bool is_busy(const cleave_module *m) { return m->contexts || m->state == MODULE_PLACING; }
 

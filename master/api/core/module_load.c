@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules on their way to their nodes: at their first use, and again when what the node was told
- * holds no more, with the state that they have, which is held here meanwhile.
+ * Loads modules at their nodes: at their first use, and again when the node's settings are
+ * outdated. Then the module's state is read, saved in this process, and sent again after the load.
  */
 #include <stdio.h>
 
@@ -104,7 +104,7 @@ static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *
   return status;
 }
 
-/* Of attempts that came too late, or of which there was no word. */
+/* Unloads the generations of attempts that were late, or whose outcome is unknown. */
 static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   for (uint32_t g = m->first_attempt_generation; g != m->generation; g++)
     PASS(api_module_unload_at_node(m, g, until_ns, error));

@@ -95,7 +95,7 @@ void api_module_unload_if_unused(cleave_module *m) {
   unload(m);
 }
 
-/* Those that stayed for a module that was tied to them. */
+/* Unloads modules that stayed only because others were tied to them. */
 static void look_at_owners(cleave_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (rt->modules[i] && rt->modules[i]->released) api_module_unload_if_unused(rt->modules[i]);
@@ -159,8 +159,8 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* It is not there: the call that should have taken it there failed on its way back. One that the
- * node does not let go keeps its index. */
+/* Handles an ERROR that answers UNLOAD. NOT_FOUND: the module is not there, since the answer to its
+ * load was lost. A module that the node refuses to unload keeps its index. */
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   cleave_module *m = leaving(rt, from, f);
   if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) answered(m);

@@ -125,7 +125,7 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
     if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
-      continue; /* nobody asked it */
+      continue; /* it was not in the pass */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
       api_fail(error, CLV_BAD_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
@@ -190,7 +190,8 @@ void api_on_step_answered(cleave_runtime *rt, api_context *c) {
   for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->is_decision_pending = false;
 }
 
-/* Nodes hear of the failure behind REVERT: it would make them forget what to take back. */
+/* Reverts the pending step. Nodes receive the failure after REVERT, because a failure makes them
+ * drop what they would restore. */
 static void begin_undo(cleave_runtime *rt, api_context *c) {
   cleave_error late;
   api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
@@ -209,7 +210,8 @@ static void end_undo(cleave_runtime *rt, api_context *c) {
   api_wake(rt);
 }
 
-/* The answers to APPLY are waited for by whoever needs them first. */
+/* Advances the pending decision. The function that needs the answers to APPLY first waits for
+ * them. */
 uint64_t api_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
@@ -257,8 +259,8 @@ static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
 
 /* ---- final steps --------------------------------------------------------------------------------
  *
- * Nobody waits for the answers to a final step: what fails then is an error of its context. It is
- * held until the next thing is sent, which is mostly the end of its context: one message then says
+ * No function waits for the answers to a final step; a failure is an error of its context. The step
+ * is held until the next packet is sent, mostly the end of its context, so that one message carries
  * both. */
 
 static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, double scale) {

@@ -41,7 +41,7 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* What came since the last look, by how long some of it was on its way. */
+/* Bytes per second over the time in which some of them were in flight. */
 static double rate(uint64_t bytes, uint64_t ns) {
   return ns ? (double)bytes / ((double)ns * 1e-9) : 0;
 }

@@ -65,8 +65,7 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
   return CLEAVE_OK;
 }
 
-/* What no backward will ask for is freed at once, everywhere, behind the calls that still use
- * it. */
+/* Frees a value that no backward needs at once, at all nodes, after the calls that still use it. */
 static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;

@@ -19,7 +19,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->state > API_CONTEXT_CLOSING) continue; /* released, and on its way out */
+    if (c->state > API_CONTEXT_CLOSING) continue; /* released, and ending */
     l->contexts++;
     api_add_leak(l, "context %s\n", c->name);
     report_values(c, l);

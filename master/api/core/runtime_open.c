@@ -54,7 +54,7 @@ static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options
   return CLEAVE_OK;
 }
 
-/* Those of a run, or the program's own. */
+/* Sets session id, epoch and seed: those of a run, or new ones for a program. */
 static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames to nodes. A final step that was decided earlier is sent before anything else, because
- * nobody waits for its answers: it is held until the next frame leaves, which is mostly the end of
- * its context, so that one frame carries both.
+ * Frames to nodes. A final step that was decided earlier is sent before any other frame. No
+ * function waits for its answers, so it is held until the next frame, mostly the end of its
+ * context: one message then carries both.
  */
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +49,7 @@ cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p
 
 /* ---- failures of contexts -------------------------------------------------------------------- */
 
-/* Nobody else learns of a failure by itself. */
+/* Sends ABORT to nodes that do not know of the failure yet. */
 void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notified) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;

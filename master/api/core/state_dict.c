@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameters, buffers and optimiser state by name: asked for over the frames of state, wherever the
- * module is, and judged by its graph.
+ * Reads and writes parameters, buffers and optimiser state by name, at whichever node the module
+ * is. Answers are checked against the module's graph.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
 
 enum { WAITS_FOR_STEP, IS_ASKED };
 
-/* The module is there when this returns; steps on their way are waited for later. */
+/* Begins reading state. The module is at its node when this returns; pending steps are waited for
+ * later. */
 cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
   cleave_module *m = a->module;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State that is not held here: items go between a module's node and a file of the caller's in
- * pieces, a few of them on their way at a time.
+ * Copies state between a module's node and a file of the caller in pieces, with a few of them in
+ * flight, so that this process never holds all of it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ typedef struct pouring {
   cleave_state_kind kind;
   const clv_weights_want *items; /* [n] */
   size_t n, bytes;               /* of the item at `item` */
-  size_t window, out;            /* bytes that may be, and are, on their way */
+  size_t window, out;            /* bytes that may be in flight; bytes in flight */
   size_t item;                   /* the next piece is of this one, */
   uint64_t offset;               /* from here */
   piece pieces[MOST_ASKED];      /* a ring */
@@ -60,7 +60,7 @@ static cleave_status skip_to(pouring *p, size_t item, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* The next one, or NULL: there is no more, or no room on the way. */
+/* Returns the next piece. NULL: there is none, or the window is full. */
 static piece *next_piece(pouring *p) {
   size_t length = p->item < p->n ? length_at(p) : 0;
   if (!length || p->asked == MOST_ASKED || (p->asked && p->out + length > p->window)) return NULL;
@@ -234,7 +234,7 @@ static cleave_status put(pouring *p, piece *x, clv_tensor *t, cleave_error *erro
   return send(p, x, packet, error);
 }
 
-/* A tensor for the next piece, when there is room for it on the way; *ret NULL: all have left. */
+/* Returns a tensor for the next piece once the window has room. *ret NULL: all pieces were sent. */
 static cleave_status room(pouring *p, piece **ret, clv_tensor **ret_tensor, cleave_error *error) {
   LOCKED(p->rt);
   while (!(*ret = next_piece(p)) && p->asked) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests of state over the frames for it, wherever the module is: sent, waited for, and what came
- * judged by the module's graph.
+ * Requests for state: sends them to the module's node, waits for the answers, and checks these
+ * against the module's graph.
  */
 #include <stdio.h>
 #include <stdlib.h>

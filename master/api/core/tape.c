@@ -101,8 +101,8 @@ cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error) {
   return status;
 }
 
-/* Nobody can name the values of a context that is ending; its record stays until all have
- * answered. */
+/* Drops the values of a context that is ending, which have no handles any more. Its record stays
+ * until all nodes have answered. */
 void api_drop_values(cleave_runtime *rt, api_context *c) {
   for (api_value *v = c->newest, *older; v; v = older) {
     older = v->older;

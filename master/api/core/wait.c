@@ -25,15 +25,16 @@ static bool help(cleave_runtime *rt, uint64_t until_ns) {
   return in_time;
 }
 
-/* A timer that comes much later than it was set for: the process was stopped. What its links have
- * heard meanwhile is still to be read, so deadlines are judged a little later. */
+/* Detects that the process was stopped: a timer fires much later than it was set for. Packets from
+ * that time are still unread, so deadlines are checked a little later. */
 static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
   if (began < until && now > until && now - until > LATE_NS)
     rt->deadlines_paused_until_ns = now + HEAR_NS;
 }
 
-/* Of a process that is to end: a worker that answers is waited for, and no other. */
+/* Ends waiting for workers that are silent, in a process that is to exit. Workers that answer are
+ * still waited for. */
 static void give_up_silent(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link)
@@ -46,7 +47,7 @@ static void flush_links(cleave_runtime *rt) {
     if (!api_is_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
-/* Who helps has the node see to what leaves with the next packet. */
+/* Sleeps, or drives the master's node, which also handles packets that were buffered. */
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller) return help(rt, until_ns);
   if (rt->single_thread) flush_links(rt);

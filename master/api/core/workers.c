@@ -16,7 +16,7 @@ clv_rpc_pem api_tls_pem(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
-/* What is left until answer_by. */
+/* Returns the ms until connect_deadline_ns. */
 unsigned api_connect_timeout_ms(const api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
   if (!p->connect_deadline_ns) return (unsigned)ms;
@@ -38,7 +38,7 @@ static clv_code call(const api_peer *p, const char *method, const clv_bytes *req
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
 
-/* What "auto" means there, and all that there are. */
+/* Stores the worker's device for "auto" and the list of its devices. */
 static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
   int best = clv_wire_device_of(h, "auto");
   size_t at = 0;
@@ -223,8 +223,8 @@ static clv_code connect_in_time(api_peer *p, clv_err *err) {
   return code;
 }
 
-/* Whose error it is, and what helps a master that a worker does not know: it tells a stranger
- * nothing. */
+/* Adds the worker to an error, and what to do about a worker that does not know this master: it
+ * tells an unknown identity nothing. */
 static void explain(const api_peer *p, clv_err *err) {
   const char *at = p->spec->address;
   if (err->code == CLV_DENIED && p->runtime->identity)
@@ -306,7 +306,7 @@ static bool same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_sh
   return theirs->dtype == dtype && clv_shape_equal(&theirs->shape, shape);
 }
 
-/* What a worker says of its module against what this program knows of the graph. */
+/* Checks the reply of LoadModule against the graph of this program. */
 static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *o, clv_err *err) {
   const clv_graph *g = m->graph;
   const clv_node *output = &g->nodes[g->output];
@@ -414,7 +414,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   return CLV_OK;
 }
 
-/* The same for a stage of this process. */
+/* As above, for a module at the master. */
 static void stage_groups(const cleave_module *m, const char **names, clv_module_group *groups,
                          clv_module_options *o) {
   if (!m->optimizer) return;
@@ -431,7 +431,7 @@ static void stage_groups(const cleave_module *m, const char **names, clv_module_
   }
 }
 
-/* Of the first input that is no scalar. */
+/* Returns the batch of the first input that is not a scalar. */
 static int64_t batch_of(const cleave_module *m) {
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     const clv_shape *shape = &m->graph->nodes[m->inputs[i]].shape;

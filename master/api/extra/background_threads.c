@@ -10,7 +10,7 @@
 
 enum { IS_NEW, RUNS };
 
-/* What the thread runs, and what it has of it. */
+/* A function for a thread, and its arguments. */
 typedef struct job {
   cleave_status (*run)(struct job *j, cleave_error *error);
   cleave_runtime *runtime;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameters that are frozen and thawed after the module's first call. Its node has been told when
- * the module was loaded, so it is loaded again before its next use (module_load.c).
+ * Freezes and thaws parameters after the module's first call. The node learned the frozen set when
+ * it loaded the module, so the module is loaded again before its next use (module_load.c).
  */
 #include <fnmatch.h>
 

@@ -76,7 +76,8 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
   return CLEAVE_OK;
 }
 
-/* What has been sent and moves something goes on, and nobody hears of its end. */
+/* Cancels a future. An operation that was sent and changes something continues; only its result is
+ * dropped. */
 cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
                                    cleave_error *error) {
   api_future *f;

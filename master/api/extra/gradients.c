@@ -33,7 +33,8 @@ typedef struct gathering {
   uint32_t n_leaves;
 } gathering;
 
-/* What was begun before is over; when the context has failed, so is this. */
+/* Whether earlier operations of the context have ended. If the context has failed, f ends with its
+ * error. */
 static bool may_begin(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   if (!c->failed) return !api_future_has_earlier(rt, f);
@@ -192,7 +193,8 @@ static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_err
   return CLEAVE_OK;
 }
 
-/* Those of all its parameters that learn, in their order, or none: nothing flowed there. */
+/* Checks the gradients of a module: one of each trainable parameter, in their order, or none if no
+ * backward reached it. */
 static cleave_status check_part(const part *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
@@ -214,7 +216,7 @@ static cleave_status check_part(const part *q, cleave_error *error) {
 
 static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->released; }
 
-/* Those that the list names, from the oldest. */
+/* Takes the gradients of the listed leaves, from the oldest. */
 static cleave_status take_leaves(api_future *f, cleave_error *error) {
   gathering *g = f->work;
   uint32_t n = 0;

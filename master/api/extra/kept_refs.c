@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context, as the program has them. The protocol is the master's own
- * node's (common/engine/reference/reference.h): here it is told what to do, and answers come as
- * from any node.
+ * Kept references, which outlive their context, for the program. The master's own node runs the
+ * protocol (common/engine/reference/reference.h): this file sends it requests, and it answers like
+ * any node.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +28,8 @@ static void forget(cleave_runtime *rt, api_kept_ref *k) {
   free(k);
 }
 
-/* What this node owns has a record until nobody uses it: the gate for what is sent asks what it
- * is. */
+/* Frees the record of a reference without users. A value that this node owns keeps its record until
+ * then, because may_send describes it by the record. */
 static void forget_if_done(cleave_runtime *rt, api_kept_ref *k) {
   if (k->released && k->owner_has_none && !k->n_leaves && !k->n_waiters) forget(rt, k);
 }
@@ -165,7 +165,7 @@ static void wait_for_owners(cleave_runtime *rt, api_context *c, uint64_t until_n
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }
 
-/* Nobody waits for the answer of a context's value any more. */
+/* Stops a context's wait for the answers of owners. */
 static void leave_context(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;)
@@ -189,7 +189,7 @@ static void leave_end(cleave_runtime *rt, api_context *c) {
 
 /* ---- what the end of a context spares -------------------------------------------------------- */
 
-/* Somebody may ask for it, and nobody here knows that it is there. */
+/* Whether a value may still be requested, and is not known to exist. */
 static bool is_to_come(const api_kept_ref *k) {
   bool asked = !k->released || k->n_leaves || k->n_waiters;
   return asked && k->module && !k->failed && !k->is_fetched;
@@ -277,7 +277,7 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
   return CLEAVE_OK;
 }
 
-/* It will not come: a call that waits for it is told so. */
+/* Sends the failure of a kept value to a node whose call waits for it. */
 static cleave_status bring_failure(cleave_runtime *rt, const api_value *v, uint32_t node,
                                    cleave_error *error) {
   clv_packet *p;
@@ -304,7 +304,7 @@ static cleave_status bring(cleave_runtime *rt, api_value *v, uint32_t node, clea
   return to_own_node(rt, p);
 }
 
-/* Of a future: fetches of the reference that were done before it began. */
+/* Private record of a fetch: completed fetches of the reference before it began. */
 typedef struct waiting {
   api_kept_ref *kept;
   uint64_t fetches;
@@ -327,7 +327,8 @@ static cleave_status begin_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_err
   return to_own_node(rt, p);
 }
 
-/* Who comes while another waits takes what that one gets: the value never changes. */
+/* Begins a fetch. A second caller shares the fetch of the first, because the value never
+ * changes. */
 static cleave_status begin_value(cleave_runtime *rt, api_kept_ref *k, api_future *f,
                                  cleave_error *error) {
   waiting *w;

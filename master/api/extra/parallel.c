@@ -161,7 +161,7 @@ static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o
   return check_frozen(p, o, error);
 }
 
-/* Of a load that failed. */
+/* Releases the modules of a load that failed. */
 static void give_up(cleave_parallel *p) {
   for (uint32_t i = 0; i < p->n_modules; i++)
     cleave_module_release(p->runtime, p->modules[i], NULL);
@@ -218,7 +218,7 @@ static cleave_status go_through(cleave_parallel *p, const clv_division_segment *
   return CLEAVE_OK;
 }
 
-/* What nobody can name any more. */
+/* Releases intermediate values of a call. */
 static cleave_status let_go(cleave_parallel *p, const flowing *f, cleave_error *error) {
   for (uint32_t i = 0; i < f->n; i++)
     PASS(cleave_reference_release(p->runtime, f->value[i], error));

@@ -61,7 +61,7 @@ static cleave_status enter(cleave_state *to, cleave_named_tensor *item, const cl
   return CLEAVE_OK;
 }
 
-/* What is not of a parameter, a counter of steps, is the same in all. */
+/* Joins an item of a part. An item of no parameter, the step counter, is the same in all parts. */
 static cleave_status take(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
                           cleave_state *to, cleave_error *error) {
   const clv_param *of = param_of(p->params, item->name);

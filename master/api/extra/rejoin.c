@@ -32,12 +32,13 @@ static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer 
       worker, names, API_MAX_NODES - 1, rt->n_peers - 1, names - rt->n_peers);
 }
 
-/* Nobody uses what it had of the worker any more, and no step waits for it. */
+/* Waits until no function uses the lost worker's link, and no step waits for it. */
 static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uint64_t until,
                                       cleave_error *error) {
   while (p->n_loading)
     if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "a module is still on its way to worker '%s'", p->name);
+      return api_fail(error, CLV_DEADLINE, "a module is still being loaded at worker '%s'",
+                      p->name);
   return api_await_decision(rt, until, error);
 }
 
@@ -128,7 +129,7 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   clv_rpc_channel *channel;
   PASS(find_lost(runtime, worker, &p, error));
   PASS(wait_until_quiet(runtime, p, until, error));
-  PASS(find_lost(runtime, worker, &p, error)); /* somebody else may have been quicker */
+  PASS(find_lost(runtime, worker, &p, error)); /* another thread may have begun first */
   begin_attempt(p, until, &old, &channel);
   api_unlock(runtime);
   cleave_status status = reach(p, old, channel, error);
@@ -147,7 +148,7 @@ cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_er
 
 /* ---- its modules ----------------------------------------------------------------------------- */
 
-/* What is to be there when a module is. */
+/* State with which a module is loaded again. */
 typedef struct contents {
   api_state_item *items[2]; /* weights, state of the optimiser */
   uint32_t n[2];
@@ -176,7 +177,7 @@ static cleave_status take_contents(const cleave_module *m, const cleave_state *c
                   m->name);
 }
 
-/* Whoever has another module's weight is loaded behind it. */
+/* Checks that the owners of a module's ties are loaded. A tied module is loaded after its owner. */
 static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
   cleave_error gone;
   for (int i = 0; i < m->params->n_ties; i++) {
@@ -201,7 +202,8 @@ static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);
 }
 
-/* What of it may have come there is unloaded: its next attempt has another generation. */
+/* Unloads what a failed attempt may have left at the node. The next attempt has another
+ * generation. */
 static void give_up(cleave_module *m) {
   clv_packet *p;
   if (api_packet_new(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK)

@@ -105,7 +105,7 @@ static void put_item(const clv_weights_want *w, const clv_weights_entry *e,
   memcpy(ret->tensor.shape, w->shape.dim, sizeof ret->tensor.shape);
 }
 
-/* What the worker's artifact has, and the file was not given. */
+/* Leaves out of the list what the worker's artifact has and the file lacks. */
 static void leave_out_artifact(const cleave_module *m, const clv_weights_file *f,
                                cleave_state_list *l) {
   size_t n = 0;
