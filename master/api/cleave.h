@@ -212,7 +212,8 @@ typedef struct cleave_future {
   uint64_t id; /* 0: none */
 } cleave_future;
 
-/* Kind of an event: work that a node has done. Times of calls and steps are those of computing, without waiting. */
+/* Kind of an event: work that a node has done. Times of calls and steps are those of computing,
+ * without waiting. */
 typedef enum cleave_event_kind {
   CLEAVE_EVENT_FORWARD = 1,
   CLEAVE_EVENT_BACKWARD = 2,        /* both parts of a backward in one; or each part alone: */

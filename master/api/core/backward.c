@@ -275,8 +275,8 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_backw
 
 /* Fills in a deadline error that names a node that has not finished: a worker if possible, because
  * the master's own node may be waiting for it. */
-static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t deadline_ms,
-                     cleave_error *ret) {
+static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
+                                uint64_t deadline_ms, cleave_error *ret) {
   char heard[200];
   const char *who = NULL;
   for (uint32_t i = rt->n_peers; i-- > 0 && !who;)
@@ -377,7 +377,7 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
 }
 
 void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  too_late(rt, f->context, f->deadline_ms, ret);
+  fill_deadline_error(rt, f->context, f->deadline_ms, ret);
   api_context_fail(rt, f->context, ret, 0);
 }
 

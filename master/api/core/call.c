@@ -181,7 +181,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
 
 /* Whether the tensor is sent in the CALL: a leaf that the node does not have, or, for the master's
  * node, a worker's value that is in this process already. */
-static bool is_carried(const api_value *a, uint32_t node) {
+static bool is_sent_with_call(const api_value *a, uint32_t node) {
   return a->local_tensor && !(a->nodes_with_value & NODE_BIT(node)) && (!a->module || node == 0);
 }
 
@@ -190,7 +190,7 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
                               cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {
     api_value *a = v->args[i];
-    bool along = is_carried(a, v->module->node);
+    bool along = is_sent_with_call(a, v->module->node);
     TRY(clv_packet_add_arg(p, a->id, a->needs_grad, along ? a->local_tensor : NULL, &err));
     if (!along) continue;
     a->nodes_with_value |= NODE_BIT(v->module->node); /* a second slot names it */
@@ -208,8 +208,8 @@ typedef struct call_mode {
   const cleave_call_options *order; /* NULL: in none */
 } call_mode;
 
-static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode *how,
-                               clv_packet *p, cleave_error *error) {
+static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const call_mode *how,
+                                         clv_packet *p, cleave_error *error) {
   if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
   if (how->to && !rt->peers[how->to].has_module) {
     v->nodes_awaiting_module |= NODE_BIT(how->to);
@@ -256,7 +256,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
   p->frame.call.after = how->after;
   add_order(p, c, how->order);
-  cleave_status status = ask_along(rt, v, how, p, error);
+  cleave_status status = add_deliver_request(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
   if (status == CLEAVE_OK)
     status = waits_for_master(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
@@ -287,7 +287,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
 }
 
 /* Does a backward get to a call on these inputs? */
-static bool takes_part(const cleave_module *m, api_value *const *in) {
+static bool needs_backward(const cleave_module *m, api_value *const *in) {
   bool learns = m->n_learning > 0 || api_has_trainable_tie(m);
   for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
   return learns;
@@ -298,7 +298,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
                               api_value **ret, cleave_error *error) {
   api_value *in[CLV_MAX_INPUTS], *v;
   PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
-  if (how->after && !takes_part(m, in))
+  if (how->after && !needs_backward(m, in))
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' learns nothing here, so a window cannot hold it", m->name);
   PASS(api_new_value(rt, c, &v, error));
@@ -307,7 +307,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   v->weights_version = m->weights_version;
   v->nodes_with_value = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
-  v->needs_grad = takes_part(m, in) && !c->evaluation;
+  v->needs_grad = needs_backward(m, in) && !c->evaluation;
   shape_of_output(m, v);
   m->called = true;
   cleave_status status = send_call(rt, v, how, error);

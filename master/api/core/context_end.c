@@ -75,7 +75,7 @@ static void hide_values(api_context *c) {
   }
 }
 
-static void linger(cleave_runtime *rt, api_context *c, api_context_event fact) {
+static void keep_for_kept_values(cleave_runtime *rt, api_context *c, api_context_event fact) {
   hide_values(c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
   (void)api_context_on_event(&c->state, fact);
@@ -84,7 +84,7 @@ static void linger(cleave_runtime *rt, api_context *c, api_context_event fact) {
 void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
   api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   if (c->state == API_CONTEXT_ENDING && silent && !(silent & ~c->nodes_keeping_calls))
-    linger(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
+    keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   bool is_ending = c->state == API_CONTEXT_ENDING || c->state == API_CONTEXT_ENDING_KEPT;
   if (is_ending && !c->n_waiters && !silent) api_context_free(rt, c);
 }
@@ -102,8 +102,9 @@ void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
 
 /* Ends the context after the owners of kept values have answered, so that nothing they keep is
  * cancelled. */
-static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error *error) {
-  linger(rt, c, API_CONTEXT_OWNERS_LATE);
+static cleave_status end_after_owners_answer(cleave_runtime *rt, api_context *c,
+                                             cleave_error *error) {
+  keep_for_kept_values(rt, c, API_CONTEXT_OWNERS_LATE);
   return api_fail(error, CLV_DEADLINE,
                   "the owners of %u kept values of context %s have not answered in time: it ends "
                   "when they have",
@@ -112,7 +113,7 @@ static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error 
 
 /* Cancels the work in progress of the context. Nodes that have to finish calls for kept values are
  * sent no ABORT. */
-static void give_up(cleave_runtime *rt, api_context *c) {
+static void cancel_work(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   bool busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
@@ -129,7 +130,7 @@ static void give_up(cleave_runtime *rt, api_context *c) {
 static bool begin_end(cleave_runtime *rt, api_context *c) {
   bool later = c->n_unconfirmed_kept && !c->failed;
   c->keeps_needed_calls = !c->failed && (later || spare(rt, c));
-  give_up(rt, c);
+  cancel_work(rt, c);
   return later;
 }
 
@@ -149,7 +150,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   (void)api_context_on_event(&c->state, API_CONTEXT_ENDS);
   runtime->n_ending++;
   bool gone_on = !c->failed;
-  if (begin_end(runtime, c)) return end_later(runtime, c, error);
+  if (begin_end(runtime, c)) return end_after_owners_answer(runtime, c, error);
   bool given_up = gone_on && c->failed;
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->final_step && !given_up) status = api_context_failure(c, error);
@@ -208,14 +209,14 @@ static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
   if (!f->done) f->why = why;
 }
 
-static void take_ends(cleave_runtime *rt, api_context *c, api_future *f) {
+static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = f->why;
   api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   bool all = !(silent & ~c->nodes_keeping_calls);
   if (!all && !api_is_expired(rt, f->until_ns)) return;
   if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
   if (why.status == CLEAVE_OK && silent)
-    linger(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
+    keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   else
     api_context_free(rt, c);
   api_future_finish(rt, f, &why);
@@ -233,10 +234,10 @@ void api_close_advance(cleave_runtime *rt, api_future *f) {
   }
   if (f->stage == WAITS_FOR_USERS && c->n_waiters) return;
   if (f->stage == WAITS_FOR_USERS && f->end_awaits_owners && c->n_unconfirmed_kept) {
-    (void)end_later(rt, c, &why);
+    (void)end_after_owners_answer(rt, c, &why);
     api_future_finish(rt, f, &why);
     return;
   }
   if (f->stage == WAITS_FOR_USERS) send_end_of(rt, c, f);
-  take_ends(rt, c, f);
+  await_end_answers(rt, c, f);
 }

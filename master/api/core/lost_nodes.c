@@ -43,7 +43,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
 
 /* The time that a worker's own loss had to show has passed. What needs no link between the two goes
  * on: other contexts, and what either keeps. */
-static void fail_broken(cleave_runtime *rt) {
+static void fail_broken_link(cleave_runtime *rt) {
   if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
   cleave_error why = rt->broken_link_error;
   rt->broken_link_error.status = CLEAVE_OK;
@@ -54,8 +54,9 @@ static void fail_broken(cleave_runtime *rt) {
   }
 }
 
-static uint64_t believed_at(cleave_runtime *rt) {
+static uint64_t broken_link_due(cleave_runtime *rt) {
   return rt->broken_link_error.status ? rt->broken_link_wait_until_ns : UINT64_MAX;
 }
 
-const api_job api_broken_link_job = {.before_sleep = believed_at, .after_sleep = fail_broken};
+const api_job api_broken_link_job = {.before_sleep = broken_link_due,
+                                     .after_sleep = fail_broken_link};

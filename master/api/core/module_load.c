@@ -37,8 +37,8 @@ static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error)
 }
 
 /* The owner takes those off first that are tied to it: they are loaded again behind it. */
-static cleave_status take_off_tied(const cleave_module *owner, uint64_t until_ns,
-                                   cleave_error *error) {
+static cleave_status unload_tied(const cleave_module *owner, uint64_t until_ns,
+                                 cleave_error *error) {
   cleave_runtime *rt = owner->runtime;
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
@@ -56,7 +56,7 @@ cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cl
   cleave_runtime *rt = m->runtime;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   rt->peers[m->node].n_loading++;
-  cleave_status status = take_off_tied(m, until_ns, error);
+  cleave_status status = unload_tied(m, until_ns, error);
   if (status == CLEAVE_OK) status = hold(m, until_ns, error);
   bool held = status == CLEAVE_OK;
   if (held) status = api_module_unload_at_node(m, m->generation, until_ns, error);
@@ -105,7 +105,8 @@ static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *
 }
 
 /* Unloads the generations of attempts that were late, or whose outcome is unknown. */
-static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+static cleave_status unload_earlier_attempts(cleave_module *m, uint64_t until_ns,
+                                             cleave_error *error) {
   for (uint32_t g = m->first_attempt_generation; g != m->generation; g++)
     PASS(api_module_unload_at_node(m, g, until_ns, error));
   m->first_attempt_generation = m->generation;
@@ -125,7 +126,7 @@ cleave_status api_module_load_at_node(cleave_module *m, uint64_t until_ns, cleav
   cleave_status status = attempt(m, until_ns, error);
   if (status != CLEAVE_EXISTS) return status;
   if (!m->may_be_at_node) return find_loss(m, until_ns, error);
-  PASS(let_go_of_attempts(m, until_ns, error));
+  PASS(unload_earlier_attempts(m, until_ns, error));
   return attempt(m, until_ns, error);
 }
 

@@ -77,8 +77,8 @@ static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
  *
  *   OPEN        The program can use it.
  *   CLOSING     A closing (API_CLOSE) waits for it, and frees it at its end.
- *   ENDING      No function waits. It counts among the contexts whose end is not answered (n_ending),
- *               and is freed when each node has answered.
+ *   ENDING      No function waits. It counts as a context whose end is not answered (n_ending).
+ *               It is freed when each node has answered.
  *   END_PENDING Its nodes have not been sent END_CONTEXT, because owners of kept values have not
  *               answered. They are sent it when the owners have.
  *   ENDING_KEPT Its nodes have answered, or will, but still hold what kept values need. No function

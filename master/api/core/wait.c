@@ -13,7 +13,7 @@ enum { SILENCE_MS = 3000 };
 static const uint64_t HEAR_NS = 5000000000;
 
 /* The others that wait look again as well: one of them takes over if its own wait is not over. */
-static bool help(cleave_runtime *rt, uint64_t until_ns) {
+static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
   rt->is_node_driven_by_caller = true;
   rt->n_drives_begun++;
   clv_node_clear_interrupt(rt->node);
@@ -49,7 +49,8 @@ static void flush_links(cleave_runtime *rt) {
 
 /* Sleeps, or drives the master's node, which also handles packets that were buffered. */
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
-  if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller) return help(rt, until_ns);
+  if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
+    return drive_master_node(rt, until_ns);
   if (rt->single_thread) flush_links(rt);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
@@ -81,7 +82,7 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
 void api_poll(cleave_runtime *rt) {
   (void)before_sleep(rt);
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
-    (void)help(rt, api_now(rt));
+    (void)drive_master_node(rt, api_now(rt));
   else if (rt->single_thread)
     flush_links(rt);
 }

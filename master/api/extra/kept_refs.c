@@ -190,7 +190,7 @@ static void leave_end(cleave_runtime *rt, api_context *c) {
 /* ---- what the end of a context spares -------------------------------------------------------- */
 
 /* Whether a value may still be requested, and is not known to exist. */
-static bool is_to_come(const api_kept_ref *k) {
+static bool is_value_expected(const api_kept_ref *k) {
   bool asked = !k->released || k->n_leaves || k->n_waiters;
   return asked && k->module && !k->failed && !k->is_fetched;
 }
@@ -199,7 +199,7 @@ static bool mark_kept(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   bool any = false;
   for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
-    api_value *v = is_to_come(k) ? api_id_table_get(&rt->values, k->value) : NULL;
+    api_value *v = is_value_expected(k) ? api_id_table_get(&rt->values, k->value) : NULL;
     if (!v || v->context != c) continue;
     v->is_retained = any = true;
   }
